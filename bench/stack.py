@@ -109,6 +109,7 @@ class Stack:
             "XDG_STATE_HOME": str(folder / "state"),
             "XDG_RUNTIME_DIR": str(folder),
             "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "",  # else each start compiles the package, which an installed one is not
             "TERM": "xterm-256color",
         }
         self._exits = ExitStack()

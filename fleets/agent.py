@@ -1,39 +1,14 @@
 """One real agent: its task, its folder, its command line and environment."""
 
-import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 
+from fleets.kinds import QUIET, Program
 from fleets.programs import Programs
 from hivemind_addon.lab.sim.task import SimTask
 from hivemind_addon.tools.launch.programs import load_programs
-
-ANTHROPIC_HOST = "api.anthropic.com"
-OPENAI_HOST = "api.openai.com"
-
-_QUIET = {
-    "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-    "DISABLE_TELEMETRY": "1",
-    "DISABLE_ERROR_REPORTING": "1",
-    "DISABLE_AUTOUPDATER": "1",
-    "IS_SANDBOX": "1",  # as root Claude Code skips no permissions otherwise
-}
-_CODEX_QUIET = ("-c", "check_for_update_on_startup=false", "-c", "analytics.enabled=false")
-
-
-class Program(Enum):
-    """Which agent."""
-
-    CLAUDE = "Claude Code"
-    CODEX = "Codex"
-
-    @property
-    def host(self) -> str:
-        """Where its model is."""
-        return ANTHROPIC_HOST if self is Program.CLAUDE else OPENAI_HOST
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +44,8 @@ class Agent:
     folder: Path
     """Its own: home and working folder are in it."""
     key: str = "sk-sim-fleet"
+    more: tuple[str, ...] = ()
+    """Arguments before its usual ones."""
 
     @property
     def name(self) -> str:
@@ -93,21 +70,17 @@ class Launch:
 
 def launch(agent: Agent, way: Straight | Scheduled, programs: Programs) -> Launch:
     """What to start; makes the agent's folders."""
-    home, work = agent.folder / "home", agent.folder / "work"
-    for folder in (home / ".claude", home / ".codex", work):
+    kind, home, work = agent.program.value, agent.folder / "home", agent.folder / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    for path, content in kind.files.items():
+        file = home / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content, encoding="utf-8")
+    own = {name: value.format(home=home, key=agent.key) for name, value in kind.environment.items()}
+    for folder in (home, *(Path(value) for value in own.values() if value.startswith(f"{home}/"))):
         folder.mkdir(parents=True, exist_ok=True)
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home),
-        "LANG": "C.UTF-8",
-        "CLAUDE_CONFIG_DIR": str(home / ".claude"),
-        "CODEX_HOME": str(home / ".codex"),
-        "ANTHROPIC_API_KEY": agent.key,
-        "OPENAI_API_KEY": agent.key,
-        "CODEX_API_KEY": agent.key,
-        **_QUIET,
-    }
-    command = _command(agent, programs)
+    environment = {"PATH": programs.path, "HOME": str(home), **QUIET, **own}
+    command = [programs.executable(kind.package), *agent.more, *kind.arguments(agent.task)]
     match way:
         case Straight():
             command, more = _straight(command, way)
@@ -116,19 +89,13 @@ def launch(agent: Agent, way: Straight | Scheduled, programs: Programs) -> Launc
     return Launch(tuple(command), environment | more, work)
 
 
-def _command(agent: Agent, programs: Programs) -> list[str]:
-    match agent.program:
-        case Program.CLAUDE:
-            return [str(programs.claude), "-p", agent.task.prompt, "--dangerously-skip-permissions"]
-        case Program.CODEX:
-            command = [str(programs.codex), "exec", "--skip-git-repo-check"]
-            return [*command, "--dangerously-bypass-approvals-and-sandbox", *_CODEX_QUIET, agent.task.prompt]
+_CA_VARIABLES = ("NODE_EXTRA_CA_CERTS", "CODEX_CA_CERTIFICATE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
 
 
 def _straight(command: list[str], way: Straight) -> tuple[list[str], dict[str, str]]:
     url, authority = f"http://127.0.0.1:{way.port}", str(way.authority)
     variables = {"HTTPS_PROXY": url, "HTTP_PROXY": url}
-    variables |= dict.fromkeys(("NODE_EXTRA_CA_CERTS", "CODEX_CA_CERTIFICATE", "SSL_CERT_FILE"), authority)
+    variables |= dict.fromkeys(_CA_VARIABLES, authority)
     if not way.patient:
         return command, variables
     table = load_programs()  # as `hivemind exec` tells them

@@ -7,18 +7,18 @@ from pathlib import Path
 import click
 
 from fleets.fleet import FleetSettings, Route, run_fleet
-from fleets.programs import NotInstalled, install
+from fleets.kinds import Program
+from fleets.programs import CLAUDE_CODE, CODEX, NotInstalled, install
 from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 from hivemind_addon.proxy.capture.file import read_capture
 
 CAPTURES = Path(__file__).resolve().parents[1] / "tests" / "captures"
 
 
-def _small(claudes: int, codexes: int) -> FleetSettings:
+def _small(agents: Mapping[Program, int]) -> FleetSettings:
     """Strict enough that calls wait and are tried again."""
     return FleetSettings(
-        claudes=claudes,
-        codexes=codexes,
+        agents=agents,
         lines=2,
         faults={"529": 0.1, "500": 0.05, "reset-before-head": 0.05, "429-retry-after": 0.05},
         tokens_per_minute=120_000,
@@ -29,9 +29,9 @@ def _small(claudes: int, codexes: int) -> FleetSettings:
 
 
 FLEETS: Mapping[str, FleetSettings] = {
-    "claude-code": _small(3, 0),
-    "codex": _small(0, 3),
-    "mixed": _small(2, 2),
+    "claude-code": _small({Program.CLAUDE: 3}),
+    "codex": _small({Program.CODEX: 3}),
+    "mixed": _small({Program.CLAUDE: 2, Program.CODEX: 2}),
 }
 
 
@@ -42,7 +42,7 @@ FLEETS: Mapping[str, FleetSettings] = {
 def main(seed: int, only: tuple[str, ...], output: Path) -> None:
     """Record fleets of Claude Code and Codex before simulated providers; nothing leaves this machine."""
     try:
-        programs = install()
+        programs = install((CLAUDE_CODE, CODEX))
     except NotInstalled as error:
         raise click.ClickException(str(error)) from error
     output.mkdir(parents=True, exist_ok=True)

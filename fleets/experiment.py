@@ -5,9 +5,8 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from fleets.fleet import FleetSettings, Route
-from hivemind_addon.lab.sim.demo import FAULTS
 
-CUT_SHARE = 0.1
+KILLED_AFTER_S = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,64 +22,44 @@ class Experiment:
     @property
     def demands(self) -> bool:
         """Whether every agent has to finish; else it shows what happens otherwise."""
-        return self.route in (Route.WHOLE, Route.AUTO) or (
-            self.route is Route.HIVEMIND and "stream-close" not in self.settings.faults
-        )
+        return self.route in (Route.WHOLE, Route.AUTO)
 
 
 def experiments(settings: FleetSettings, runs: int) -> Mapping[str, Experiment]:
     """By the name that the command line gives them."""
-    cuts = replace(settings, faults={**FAULTS, "stream-close": CUT_SHARE})
-    killed = replace(settings, claudes=7, codexes=4, kill_after_s=40)
-    share = f"{CUT_SHARE:.0%}"
     return MappingProxyType(
         {
             "direct": Experiment(
                 "Direct", "No scheduler; the agents' own retries and time-outs.", Route.DIRECT, settings, runs
             ),
             "hivemind": Experiment(
-                "Through the proxy",
-                "`hivemind run`, and each agent by `hivemind exec --delivery stream`.",
+                "Through the proxy, which is killed once",
+                "`hivemind run`, and each agent by `hivemind exec --delivery whole`: answers are kept back until they "
+                f"are complete. After {KILLED_AFTER_S} s comes a `kill -9` of the proxy's process; `hivemind run` "
+                "starts it again.",
+                Route.WHOLE,
+                replace(settings, kill_after_s=KILLED_AFTER_S),
+                runs,
+            ),
+            "stream": Experiment(
+                "Through the proxy, answers delivered as they come",
+                "`hivemind exec --delivery stream`: a cut reaches the agent, which has to send its request again by "
+                "itself.",
                 Route.HIVEMIND,
                 settings,
-                runs,
             ),
             "own-settings": Experiment(
                 "Through the proxy, with the agents' own time-outs and retries",
                 "`hivemind exec --no-patience`: nothing but the proxy's address and its certificate is set.",
-                Route.HIVEMIND,
+                Route.WHOLE,
                 replace(settings, patient=False),
             ),
-            "cuts-direct": Experiment(
-                "Cuts in the middle of answers, direct",
-                f"The same faults, and {share} of the answers end after half of their content.",
-                Route.DIRECT,
-                cuts,
-            ),
-            "cuts-stream": Experiment(
-                "The same cuts through the proxy, answers delivered as they come",
-                "A cut reaches the agent, which has to send its request again by itself.",
-                Route.HIVEMIND,
-                cuts,
-            ),
-            "cuts-whole": Experiment(
-                "The same cuts through the proxy, answers delivered whole",
-                "`hivemind exec --delivery whole`: answers are kept back until they are complete.",
-                Route.WHOLE,
-                cuts,
-            ),
-            "cuts-auto": Experiment(
-                "The same cuts through a bare `mitmdump -s hivemind_addon`",
-                "Nothing but `HTTPS_PROXY` and its certificate is set: that they run headless is in the agents' own "
-                "headers, so their answers are kept back until they are complete.",
+            "auto": Experiment(
+                "Through a bare `mitmdump -s hivemind_addon`",
+                "Nothing but `HTTPS_PROXY` and its certificate is set: that they run headless is in the headers of "
+                "some agents, and the answers of these are kept back until they are complete.",
                 Route.AUTO,
-                cuts,
-            ),
-            "killed": Experiment(
-                "The proxy is killed once",
-                f"`kill -9` of its process after {killed.kill_after_s:g} s; `hivemind run` starts it again.",
-                Route.WHOLE,
-                killed,
+                settings,
             ),
         }
     )

@@ -6,23 +6,47 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
+from types import MappingProxyType
 
-from fleets.agent import ANTHROPIC_HOST, OPENAI_HOST, Agent, Program, Scheduled, Straight, launch
+from fleets.agent import Agent, Scheduled, Straight, launch
+from fleets.books import Book, journal_book, provider_book
+from fleets.kinds import ANTHROPIC_HOST, GOOGLE_HOST, OPENAI_HOST, Program
 from fleets.process import Exit, run
 from fleets.programs import Programs
 from fleets.proxy import FleetProxy, running_proxy
 from fleets.stage import Stage, running_stage
 from fleets.tunnel import running_tunnel
-from hivemind_addon.api.snapshot import Counters
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim.call import Truth
-from hivemind_addon.lab.sim.demo import FAULTS
 from hivemind_addon.lab.sim.exchange import pause
 from hivemind_addon.lab.sim.limits import Limit
 from hivemind_addon.lab.sim.mitmdump import running_mitmdump
 from hivemind_addon.lab.sim.provider import Latency, ProviderSettings
 from hivemind_addon.lab.sim.task import SimTask
 
+MIXED: Mapping[Program, int] = MappingProxyType(
+    {
+        Program.CLAUDE: 7,
+        Program.OPENCODE: 3,
+        Program.CODEX: 6,
+        Program.QWEN: 3,
+        Program.AIDER: 3,
+        Program.MINI: 4,
+        Program.GEMINI: 4,
+    }
+)
+"""Thirty agents of every kind, before three providers."""
+STRICT: Mapping[str, float] = MappingProxyType(
+    {"502": 0.05, "reset-before-head": 0.03, "529": 0.02, "error-second": 0.01, "stream-close": 0.03}
+)
+"""14 % of the calls; the last are cuts in the middle of an answer."""
+_COUNTED: Mapping[str, Dimension] = MappingProxyType(
+    {
+        ANTHROPIC_HOST: Dimension.INPUT_TOKENS,
+        OPENAI_HOST: Dimension.TOTAL_TOKENS,
+        GOOGLE_HOST: Dimension.INPUT_TOKENS,
+    }
+)
 _FILE = "result.txt"
 _MAX_WORDS = 160
 
@@ -44,14 +68,14 @@ class Route(Enum):
 class FleetSettings:
     """A fleet and what it meets."""
 
-    claudes: int = 11
-    codexes: int = 6
+    agents: Mapping[Program, int] = MIXED
+    """How many of each kind."""
     lines: int = 4
     """Of each agent's file: so many tool calls, and one more turn."""
-    faults: Mapping[str, float] = field(default_factory=lambda: FAULTS)
+    faults: Mapping[str, float] = field(default_factory=lambda: STRICT)
     """Share of the admitted calls."""
     tokens_per_minute: int = 250_000
-    """Of each provider: input for Claude Code, total for Codex."""
+    """Of each provider: OpenAI's count the most that may come out, too."""
     requests_per_minute: int = 40
     concurrency: int = 6
     """Calls that may run at once; one more is a 529."""
@@ -69,12 +93,12 @@ class FleetSettings:
     @property
     def providers(self) -> Mapping[str, ProviderSettings]:
         """By host."""
-        dimensions = {ANTHROPIC_HOST: Dimension.INPUT_TOKENS, OPENAI_HOST: Dimension.TOTAL_TOKENS}
+        hosts = dict.fromkeys(program.value.host for program in self.agents)
         return {
             host: ProviderSettings(
                 limits=(
                     Limit(Dimension.REQUESTS, self.requests_per_minute),
-                    Limit(dimension, self.tokens_per_minute),
+                    Limit(_COUNTED[host], self.tokens_per_minute),
                 ),
                 concurrency=self.concurrency,
                 concurrency_status=529 if host == ANTHROPIC_HOST else 503,
@@ -83,7 +107,7 @@ class FleetSettings:
                 interval_s=self.interval_s,
                 tokens_per_chunk=2,
             )
-            for host, dimension in dimensions.items()
+            for host in hosts
         }
 
 
@@ -114,8 +138,8 @@ class FleetResult:
     agents: Sequence[Ended]
     truths: Mapping[str, Truth]
     """By host."""
-    books: Counters | None
-    """The addon's own; None: there is no addon, or nobody asked it before its process ended."""
+    books: Mapping[str, Book] | None
+    """The addon's own, by format; None: there is no addon, or nobody can ask it."""
     guard_trips: int
     back_after_s: float | None
     """How long nothing served when the proxy had been killed; None: it was not."""
@@ -130,6 +154,11 @@ class FleetResult:
     def kept_its_promise(self) -> bool:
         """Nobody was lost through the proxy, and nothing in it broke."""
         return self.finished == len(self.agents) and self.guard_trips == 0
+
+    @property
+    def truth(self) -> Mapping[str, Book]:
+        """What the providers counted, by format."""
+        return provider_book(self.truths.values())
 
     @property
     def attempts(self) -> int:
@@ -168,11 +197,19 @@ class FleetResult:
 
 
 async def run_fleet(
-    settings: FleetSettings, route: Route, programs: Programs, seed: int, more: Sequence[str] = ()
+    settings: FleetSettings,
+    route: Route,
+    programs: Programs,
+    seed: int,
+    more: Sequence[str] = (),
+    keep: Path | None = None,
 ) -> FleetResult:
-    """One run. `more`: options of the proxy, `name=value`. Raises NotStarted when the proxy does not start."""
+    """One run. `more`: options of the proxy, `name=value`. `keep`: where everything is left that was written.
+
+    Raises NotStarted when the proxy does not start.
+    """
     with tempfile.TemporaryDirectory(prefix="hivemind-fleet-", ignore_cleanup_errors=True) as name:
-        folder = Path(name)
+        folder = keep or Path(name)
         async with running_stage(folder, settings.providers, seed) as stage:
             if route is Route.DIRECT:
                 async with running_tunnel(stage.ports) as tunnel:
@@ -207,13 +244,13 @@ async def _run(
         ]
         if proxy is not None and settings.kill_after_s is not None:
             group.create_task(_kill(proxy, settings.kill_after_s))
-    was_killed = proxy is not None and proxy.back_after_s is not None
+    formats = {task.result().name: task.result().program.value.format.value for task in tasks}
     return FleetResult(
         route=route,
         seed=seed,
         agents=[task.result() for task in tasks],
         truths=stage.truths(),
-        books=await proxy.counters() if proxy is not None and not was_killed else None,
+        books=journal_book(proxy.journal, formats) if proxy is not None else None,
         guard_trips=proxy.guard_trips if proxy else 0,
         back_after_s=proxy.back_after_s if proxy else None,
         elapsed_s=loop.time() - began_at,
@@ -226,12 +263,10 @@ async def _kill(proxy: FleetProxy, after_s: float) -> None:
 
 
 def _agents(settings: FleetSettings, folder: Path) -> Sequence[Agent]:
-    kinds = [(Program.CLAUDE, "claude", settings.claudes), (Program.CODEX, "codex", settings.codexes)]
-    return [
-        Agent(program, SimTask(f"{word}-{number}", settings.lines, _FILE), folder / f"{word}-{number}")
-        for program, word, count in kinds
-        for number in range(1, count + 1)
+    names = [
+        (program, f"{program.value.word}-{n + 1}") for program, count in settings.agents.items() for n in range(count)
     ]
+    return [Agent(program, SimTask(name, settings.lines, _FILE), folder / name) for program, name in names]
 
 
 async def _live(agent: Agent, way: Straight | Scheduled, programs: Programs, limit_s: float) -> Ended:

@@ -1,60 +1,136 @@
-"""Claude Code and Codex at pinned versions, installed into a cache folder."""
+"""The agents at pinned versions, each installed into a cache folder of its own."""
 
 import os
 import shutil
 import subprocess
+import sys
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-CLAUDE_VERSION = "2.1.330"
-CODEX_VERSION = "0.169.0"
-_PACKAGES = (f"@anthropic-ai/claude-code@{CLAUDE_VERSION}", f"@openai/codex@{CODEX_VERSION}")
-_INSTALL_S = 600
+_INSTALL_S = 900
+_PYTHONS = ("python3.12", "python3.11", "python3.10")
+"""aider needs one older than 3.13."""
 
 
 class NotInstalled(Exception):
-    """The agents cannot be installed here; one line that says why."""
+    """An agent cannot be installed here; one line that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class NpmPackage:
+    """A package for Node."""
+
+    name: str
+    version: str
+    command: str
+    """What it is started by."""
+    setup: str = ""
+    """A script of its own that finishes it: npm >= 11 leaves that to its user."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is installed."""
+        return _cache_folder() / f"{self.command}-{self.version}"
+
+    @property
+    def executable(self) -> Path:
+        """What runs."""
+        return self.folder / "node_modules" / ".bin" / self.command
+
+    def install(self) -> None:
+        """Raises NotInstalled."""
+        npm, node = shutil.which("npm"), shutil.which("node")
+        if npm is None or node is None:
+            raise NotInstalled(f"npm is missing, which installs {self.name}: install Node.js")
+        quiet = ("--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel", "error")
+        _run([npm, "install", "--prefix", str(self.folder), *quiet, f"{self.name}@{self.version}"], self.folder)
+        if self.setup:
+            _run([node, self.setup], self.folder / "node_modules" / self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonPackage:
+    """A package for Python."""
+
+    name: str
+    version: str
+    command: str
+    beside: tuple[str, ...] = ()
+    """What it needs and does not ask for."""
+
+    @property
+    def folder(self) -> Path:
+        """Where it is installed."""
+        return _cache_folder() / f"{self.name}-{self.version}"
+
+    @property
+    def executable(self) -> Path:
+        """What runs."""
+        return self.folder / "bin" / self.command
+
+    def install(self) -> None:
+        """Raises NotInstalled."""
+        own = [sys.executable] if sys.version_info < (3, 13) else []
+        python = next(iter([*own, *filter(None, map(shutil.which, _PYTHONS))]), None)
+        if python is None:
+            raise NotInstalled(f"{self.name} needs one of {', '.join(_PYTHONS)}: install it")
+        _run([python, "-m", "venv", "."], self.folder)
+        wanted = (f"{self.name}=={self.version}", *self.beside)
+        _run([str(self.folder / "bin" / "pip"), "install", "--quiet", *wanted], self.folder)
+
+
+Package = NpmPackage | PythonPackage
+
+NODE = NpmPackage("node", "22.23.3", "node")
+"""What runs the agents that are scripts: of this version whatever the machine has."""
+CLAUDE_CODE = NpmPackage("@anthropic-ai/claude-code", "2.1.330", "claude", setup="install.cjs")
+CODEX = NpmPackage("@openai/codex", "0.169.0", "codex")
+GEMINI_CLI = NpmPackage("@google/gemini-cli", "0.61.0", "gemini")
+OPENCODE = NpmPackage("opencode-ai", "1.18.33", "opencode")
+QWEN_CODE = NpmPackage("@qwen-code/qwen-code", "0.24.4", "qwen")
+AIDER = PythonPackage("aider-chat", "0.86.2", "aider")
+MINI_SWE_AGENT = PythonPackage("mini-swe-agent", "2.4.6", "mini", beside=("mcp",))
 
 
 @dataclass(frozen=True, slots=True)
 class Programs:
     """Where the agents are."""
 
-    claude: Path
-    codex: Path
+    folders: Mapping[Package, Path]
+    """The folder of each one's executable."""
+
+    def executable(self, package: Package) -> str:
+        """Path of what runs."""
+        return str(self.folders[package] / package.command)
+
+    @property
+    def path(self) -> str:
+        """PATH for an agent: our Node first, where there is one."""
+        node = self.folders.get(NODE)
+        return os.pathsep.join([*([str(node)] if node else []), os.environ["PATH"]])
 
 
-def cache_folder() -> Path:
-    """Where they are installed: one folder for each choice of versions."""
+def install(packages: Iterable[Package]) -> Programs:
+    """Install what is missing of these, and Node. Raises NotInstalled."""
+    wanted = dict.fromkeys([NODE, *packages])
+    for package in wanted:
+        ready = package.folder / ".ready"
+        if not ready.is_file():
+            package.folder.mkdir(parents=True, exist_ok=True)
+            package.install()
+            ready.touch()
+    return Programs({package: package.executable.parent for package in wanted})
+
+
+def _cache_folder() -> Path:
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "hivemind" / f"agents-claude-{CLAUDE_VERSION}-codex-{CODEX_VERSION}"
-
-
-def install() -> Programs:
-    """Install what is missing. Raises NotInstalled."""
-    folder = cache_folder()
-    modules = folder / "node_modules"
-    programs = Programs(modules / ".bin" / "claude", modules / ".bin" / "codex")
-    ready = folder / ".ready"
-    if ready.is_file():
-        return programs
-    npm, node = shutil.which("npm"), shutil.which("node")
-    if npm is None or node is None:
-        raise NotInstalled("npm is missing, which installs the agents: install Node.js")
-    folder.mkdir(parents=True, exist_ok=True)
-    quiet = ("--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--loglevel", "error")
-    _run([npm, "install", "--prefix", str(folder), *quiet, *_PACKAGES], folder)
-    # npm >= 11 leaves a package's own install step to its user.
-    _run([node, "install.cjs"], modules / "@anthropic-ai" / "claude-code")
-    for program in (programs.claude, programs.codex):
-        _run([str(program), "--version"], folder)
-    ready.touch()
-    return programs
+    return Path(base) / "hivemind" / "agents"
 
 
 def _run(command: list[str], folder: Path) -> None:
     try:
-        done = subprocess.run(  # noqa: S603 - what we just installed, and npm
+        done = subprocess.run(  # noqa: S603 - npm, pip, and what they just installed
             command, cwd=folder, capture_output=True, text=True, timeout=_INSTALL_S, check=False
         )
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -14,7 +14,6 @@ import msgspec
 
 from fleets import inside
 from hivemind_addon.api.report import Report
-from hivemind_addon.api.snapshot import Counters
 from hivemind_addon.lab.sim.exchange import pause
 from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 
@@ -35,6 +34,8 @@ class FleetProxy:
         """What leads the commands of the fleet to this proxy."""
         self.back_after_s: float | None = None
         """How long nothing served after the kill; None: it was not killed, or is not back."""
+        self.journal = folder / "journal.db"
+        """What it wrote down of every call."""
         self._log = folder / "proxy.log"
 
     def __repr__(self) -> str:
@@ -95,12 +96,6 @@ class FleetProxy:
                     break
         self.back_after_s = loop.time() - killed_at
 
-    async def counters(self) -> Counters:
-        """The addon's books."""
-        report = await self.report()
-        assert report is not None, "it serves"
-        return report.snapshot.counters
-
     async def report(self) -> Report | None:
         """What `hivemind status` says; None: nothing serves."""
         asked = await asyncio.create_subprocess_exec(
@@ -120,7 +115,9 @@ class FleetProxy:
 async def running_proxy(folder: Path, settings: Sequence[str]) -> AsyncIterator[FleetProxy]:
     """It serves, until the block ends. `settings`: `name=value`, for `--set`. Raises MitmdumpNotStarted."""
     proxy = FleetProxy(folder)
-    process = await proxy.start((f"confdir={folder / 'mitmproxy'}", "flow_detail=0", *settings))
+    process = await proxy.start(
+        (f"confdir={folder / 'mitmproxy'}", f"hivemind_journal={proxy.journal}", "flow_detail=0", *settings)
+    )
     try:
         yield proxy
     finally:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fleets.agent import ANTHROPIC_HOST, OPENAI_HOST
 from hivemind_addon.lab.sim.call import Truth
 from hivemind_addon.lab.sim.certificate import write_certificates
 from hivemind_addon.lab.sim.provider import ProviderSettings
@@ -40,7 +39,8 @@ class Stage:
 @asynccontextmanager
 async def running_stage(folder: Path, settings: Mapping[str, ProviderSettings], seed: int) -> AsyncIterator[Stage]:
     """Providers of these hosts, until the block ends."""
-    certificates = write_certificates(folder, ANTHROPIC_HOST, datetime.now(UTC), OPENAI_HOST)
+    first, *others = settings
+    certificates = write_certificates(folder, first, datetime.now(UTC), *others)
     tls = (str(certificates.certificate), str(certificates.key))
     async with AsyncExitStack() as stack:
         servers = {}

@@ -5,21 +5,22 @@ import os
 import select
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from fleets.agent import Agent, Launch, Program, Scheduled, Straight, launch
-from fleets.endurance import Case, Endured, cases
+from fleets.agent import Agent, Launch, Scheduled, Straight, launch
+from fleets.books import Book
+from fleets.endurance import Case, Endured, Manner, cases
 from fleets.endurance import page as endurance_page
 from fleets.experiment import experiments
-from fleets.fleet import Ended, FleetResult, FleetSettings, Route
+from fleets.fleet import MIXED, Ended, FleetResult, FleetSettings, Route
+from fleets.kinds import Program
 from fleets.page import page, summary
 from fleets.process import Exit, run
-from fleets.programs import NotInstalled, Programs, install
+from fleets.programs import AIDER, CLAUDE_CODE, NODE, NotInstalled, Programs, install
 from fleets.tunnel import running_tunnel
-from hivemind_addon.api.snapshot import Counters
-from hivemind_addon.lab.sim.call import AgentTruth, Truth
-from hivemind_addon.lab.sim.faults import KeepAlive
+from hivemind_addon.lab.sim.call import AgentTruth, DialectTruth, Truth
 from hivemind_addon.lab.sim.task import SimTask
 from tests.cases import each
 
@@ -45,11 +46,12 @@ TRUTH = Truth(
         "claude-1": AgentTruth(attempts=6, completed=4, input_tokens=400, output_tokens=40),
         "codex-1": AgentTruth(attempts=4, completed=2, input_tokens=200, output_tokens=20),
     },
+    dialects={
+        "anthropic-messages": DialectTruth(attempts=6, completed=4, input_tokens=400, output_tokens=40),
+        "openai-responses": DialectTruth(attempts=4, completed=2, input_tokens=200, output_tokens=20),
+    },
 )
-BOOKS = Counters(
-    **dict.fromkeys(Counters.__struct_fields__, 0)
-    | {"attempts": 10, "throttled": 2, "input_tokens": 600, "output_tokens": 60}
-)
+BOOKS = {"anthropic-messages": Book(6, 4, 440), "openai-responses": Book(3, 2, 220)}
 RESULT = FleetResult(
     route=Route.HIVEMIND,
     seed=7,
@@ -77,19 +79,34 @@ def test_the_page_says_who_was_lost_and_why():
     text = page([(experiment, [RESULT])])
     assert "| seed 7 | **1 of 2** | 10 | 2 (20.0%) | 1 | 325 (42%) | 0 | 17 s |" in text
     assert "- seed 7: codex-1: exit status 1, `ERROR: exceeded retry limit`" in text
-    assert "10 calls, 2 429s, 660 tokens in the books; 10 calls, 2 429s, 660 tokens in complete answers" in text
+    messages, responses = "6 calls, 4 complete, 440 tokens", "calls, 2 complete, 220 tokens"
+    assert f"| seed 7 | anthropic-messages | {messages} | {messages} | equal |" in text
+    assert f"| seed 7 | openai-responses | 3 {responses} | 4 {responses} | **not equal** |" in text
+    assert "Finished: Claude Code 1 of 1, Codex 0 of 1." in text
     assert "1 of 2 finished (lost: codex-1)" in summary(RESULT)
 
 
 def test_the_page_says_how_long_a_killed_proxy_was_away():
-    experiment = experiments(FleetSettings(), 1)["killed"]
+    experiment = experiments(FleetSettings(), 1)["hivemind"]
     text = page([(experiment, [replace(RESULT, books=None, back_after_s=1.26)])])
-    assert "- seed 7: another process served after 1.3 s" in text
+    assert "seed 7: another process served after 1.3 s" in text
 
 
 def test_agents_may_be_lost_only_where_nothing_could_save_them():
     demands = {name: one.demands for name, one in experiments(FleetSettings(), 3).items()}
-    assert [name for name, demanded in demands.items() if not demanded] == ["direct", "cuts-direct", "cuts-stream"]
+    assert [name for name, demanded in demands.items() if not demanded] == ["direct", "stream"]
+
+
+def test_what_is_not_run_anew_stays_on_the_page():
+    both = experiments(FleetSettings(), 1)
+    old = page([(one, [RESULT]) for one in both.values()])
+    new = page([(both["stream"], [replace(RESULT, seed=8)])], old)
+    assert new == page([(one, [replace(RESULT, seed=8 if one is both["stream"] else 7)]) for one in both.values()])
+
+
+def test_a_mixed_fleet_has_thirty_agents_of_every_kind():
+    assert set(MIXED) == set(Program)
+    assert sum(MIXED.values()) == 30
 
 
 @each(
@@ -111,24 +128,30 @@ def test_a_task_is_done_when_each_line_is_there_once(content, finished, tmp_path
     assert agent.has_finished is finished
 
 
+PROGRAMS = Programs({NODE: Path("/node")} | {program.value.package: Path("/agents") for program in Program})
+
+
 @each("program", list(Program))
 def test_an_agent_has_a_home_and_a_name_of_its_own(program, tmp_path):
     agent = Agent(program, TASK, tmp_path)
-    programs = Programs(tmp_path / "claude", tmp_path / "codex")
+    programs = PROGRAMS
     straight = launch(agent, Straight(8000, tmp_path / "ca.pem"), programs)
     assert straight.environment["HTTPS_PROXY"] == "http://127.0.0.1:8000"
     assert straight.environment["HOME"] == str(tmp_path / "home")
     assert straight.folder.is_dir()
     assert TASK.prompt in straight.command
+    assert straight.command[0] == f"/agents/{program.value.package.command}"
+    assert straight.environment["PATH"].startswith(f"/node{os.pathsep}")
+    assert all((tmp_path / "home" / file).is_file() for file in program.value.files)
     patient = launch(agent, Straight(8000, tmp_path / "ca.pem", patient=True), programs)
-    assert (patient.command, patient.environment) != (straight.command, straight.environment)
+    assert patient.environment != straight.environment
 
 
 @each("program", list(Program))
 @each("patient", [True, False])
 def test_behind_the_proxy_everything_is_set_by_exec(program, patient, tmp_path):
     agent = Agent(program, TASK, tmp_path)
-    programs = Programs(tmp_path / "claude", tmp_path / "codex")
+    programs = PROGRAMS
     way = Scheduled(8000, {"XDG_RUNTIME_DIR": "/run/fleet"}, "whole", patient)
     scheduled = launch(agent, way, programs)
     split = scheduled.command.index("--")
@@ -139,14 +162,24 @@ def test_behind_the_proxy_everything_is_set_by_exec(program, patient, tmp_path):
     assert ours[ours.index("--delivery") + 1] == "whole"
     assert its == launch(agent, Straight(8000, tmp_path / "ca.pem"), programs).command
     assert scheduled.environment["XDG_RUNTIME_DIR"] == "/run/fleet"
-    assert not any(name.endswith(("_PROXY", "_CERTS", "_FILE")) for name in scheduled.environment)
+    assert not any(name.endswith(("S_PROXY", "_CERTS", "_FILE")) for name in scheduled.environment)
 
 
 def test_without_npm_it_says_so(monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     with pytest.raises(NotInstalled, match="install Node"):
-        install()
+        install([CLAUDE_CODE])
+
+
+def test_what_is_installed_is_installed_once(monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    for package in (NODE, AIDER):
+        package.folder.mkdir(parents=True)
+        (package.folder / ".ready").touch()
+    found = install([AIDER])
+    assert found.executable(AIDER) == str(tmp_path / "hivemind" / "agents" / "aider-chat-0.86.2" / "bin" / "aider")
 
 
 def command(script: str, folder) -> Launch:
@@ -198,20 +231,33 @@ async def test_the_tunnel_knows_few_hosts():
     assert heard["unknown.test"].startswith(b"HTTP/1.1 403")
 
 
-def test_every_agent_is_held_in_every_way():
-    chosen = list(cases([1, 30]))
-    assert len({case.name for case in chosen}) == len(chosen) == 2 * (2 * 3 + 2 * 2)
-    assert chosen[0].hold_s == 1800
+def test_every_agent_is_held_in_every_manner_that_it_can_be():
+    chosen = list(cases(list(Program)))
+    assert len({case.name for case in chosen}) == len(chosen)
+    assert {case.program for case in chosen} == set(Program)
+    assert {case.program for case in chosen if case.manner is Manner.PINGS} == {Program.CLAUDE}
+    assert Case(Program.AIDER, True, Manner.SILENT) not in chosen
+    assert {case.manner for case in chosen if case.program is Program.MINI} == {
+        Manner.SILENT,
+        Manner.LIMITED,
+        Manner.OVERLOADED,
+    }
 
 
 def test_the_endurance_page_says_who_died_of_what():
-    case = Case(Program.CODEX, False, KeepAlive.NOTHING, 60)
+    case = Case(Program.CODEX, False, Manner.SILENT)
     alive = Endured(case, True, Exit(0, 61, "done"), [0, 55.2])
     dead = Endured(replace(case, patient=True), False, Exit(1, 40.4, "ERROR: timed out | gone"), [0, 10, 20])
-    waiting = Endured(replace(case, hold_s=120), False, Exit(None, 420, ""), [0])
-    text = endurance_page([alive, dead, waiting])
-    assert "| own | 1 min | finished, sent again after 55 s |  |  |" in text
+    waiting = Endured(replace(case, manner=Manner.LIMITED), False, Exit(None, 420, ""), list(range(0, 80, 10)))
+    text = endurance_page([alive, dead, waiting], 600)
     assert (
-        "| patient | 1 min | **dead** after 40 s, sent again after 10, 20 s: ERROR: timed out \\| gone |  |  |" in text
+        "| silent | bears it, sent 1 times more, after 55 s | "
+        "**dead** after 40 s, sent 2 times more, after 10, 20 s: ERROR: timed out \\| gone |" in text
     )
-    assert "| own | 2 min | still waiting after 420 s |  |  |" in text
+    assert "| 429s | still waiting after 420 s, sent 7 times more, after 10, 20, 30, 40, …, 70 s |  |" in text
+    anew = endurance_page([Endured(replace(case, program=Program.AIDER), True, Exit(0, 61, "done"), [0])], 600, text)
+    assert text.partition("## ")[2].rstrip() in anew
+    assert (
+        "## aider\n\n| instead of an answer | own settings | patient |\n| --- | --- | --- |\n| silent | bears it |"
+        in anew
+    )

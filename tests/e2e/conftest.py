@@ -23,7 +23,7 @@ import httpx
 import pytest
 import trustme
 
-from fleets.programs import NotInstalled, Programs, install
+from fleets.programs import CLAUDE_CODE, CODEX, NotInstalled, Programs, install
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim.dialect import Reply, SimDialect
 from hivemind_addon.lab.sim.faults import OK, Fault
@@ -255,7 +255,7 @@ versions = pytest.mark.parametrize(
 def programs() -> Programs:
     """The real Claude Code and Codex."""
     try:
-        return install()
+        return install((CLAUDE_CODE, CODEX))
     except NotInstalled as error:
         if os.environ.get("HIVEMIND_REQUIRE_AGENTS") == "1":
             pytest.fail(str(error))

@@ -14,6 +14,9 @@ from contextlib import suppress
 _SERVER = multiprocessing.get_context("forkserver")
 _SERVER.set_forkserver_preload(["__main__", "tests.e2e.imported", __name__])
 
+LOOP_VARIABLE = "HIVEMIND_TEST_LOOP"
+"""`HIVEMIND_TEST_LOOP=uvloop make test`: the same tests on the loop that `hivemind run` takes."""
+
 
 class Forked:
     """What of `subprocess.Popen` tests use."""
@@ -52,6 +55,9 @@ def _mitmdump(command, log, cwd, environment):
     sys.argv = command
     from mitmproxy.tools.main import mitmdump
 
+    from hivemind_addon.proxy.mitm.program import take_loop
+
+    take_loop(os.environ.get(LOOP_VARIABLE, "asyncio"))
     try:
         mitmdump()
     finally:

@@ -23,15 +23,18 @@ import pytest
 import trustme
 from click.testing import CliRunner
 
-from fleets.agent import ANTHROPIC_HOST, OPENAI_HOST, Agent, Program, Scheduled, launch
+from fleets.agent import Agent, Scheduled, launch
 from fleets.fleet import FleetSettings, run_fleet
 from fleets.fleet import Route as FleetRoute
+from fleets.kinds import ANTHROPIC_HOST, OPENAI_HOST, Program
 from fleets.process import run
+from fleets.programs import CLAUDE_CODE, CODEX
 from fleets.proxy import running_proxy
 from fleets.stage import running_stage
 from hivemind_addon.lab.sim.agents import HOST, Route
 from hivemind_addon.lab.sim.agreement import FACTOR, LIVE, compare
 from hivemind_addon.lab.sim.certificate import write_certificates
+from hivemind_addon.lab.sim.demo import FAULTS
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.live import LiveFleet, scaled
 from hivemind_addon.lab.sim.mitmdump import running_mitmdump
@@ -203,7 +206,12 @@ def test_claude_code_asks_when_its_next_call_would_run(programs, authority):
     with Model(authority) as model, machine(model, authority) as mine:
         servers = {"hivemind": {"command": sys.executable, "args": ["-P", "-m", "hivemind_addon", "mcp"]}}
         (mine.home / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
-        claude = [str(programs.claude), "-p", "When would your next call run?", "--dangerously-skip-permissions"]
+        claude = [
+            programs.executable(CLAUDE_CODE),
+            "-p",
+            "When would your next call run?",
+            "--dangerously-skip-permissions",
+        ]
         claude += ["--mcp-config", str(mine.home / "mcp.json"), "--strict-mcp-config"]
         done = mine.run("exec", "--agent", "asker", "--", *claude, **QUIET)
         assert "I know enough." in done.stdout, done
@@ -228,7 +236,7 @@ def test_codex_calls_what_setup_wrote_and_is_known_by_the_name_that_exec_gave_it
             mine.wait_for(mine.report, "the start")
             written = mine.run("setup", "codex", "--write", CODEX_HOME=str(mine.home / "codex"))
             assert written.returncode == 0, written
-            codex = [str(programs.codex), "exec", "--skip-git-repo-check"]
+            codex = [programs.executable(CODEX), "exec", "--skip-git-repo-check"]
             server = ("required=true", f"startup_timeout_sec={PATIENCE_S}")
             settings = [f"mcp_servers.hivemind.{one}" for one in server]
             settings += ["check_for_update_on_startup=false", "analytics.enabled=false"]
@@ -329,17 +337,17 @@ def test_what_setup_writes_is_read_by_both_and_outdone_by_exec(programs, home, d
         return said.decode()
 
     async def claude():
-        words = (programs.claude, "-p", "hello", "--model", "claude-sonnet-4-5")
+        words = (programs.executable(CLAUDE_CODE), "-p", "hello", "--model", "claude-sonnet-4-5")
         quiet = {"CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1", "DISABLE_AUTOUPDATER": "1"}
         for way in ({}, named_by_exec(door)):
             await typed(*words, ANTHROPIC_API_KEY="sk-ant-none", **quiet, **way)
-        return await typed(programs.claude, "mcp", "get", "hivemind")
+        return await typed(programs.executable(CLAUDE_CODE), "mcp", "get", "hivemind")
 
     async def codex():
         keys = dict.fromkeys(("OPENAI_API_KEY", "CODEX_API_KEY"), "sk-none")
         for way in ({}, named_by_exec(door)):
-            await typed(programs.codex, "exec", "--skip-git-repo-check", "hello", **keys, **way)
-        return await typed(programs.codex, "mcp", "get", "hivemind")
+            await typed(programs.executable(CODEX), "exec", "--skip-git-repo-check", "hello", **keys, **way)
+        return await typed(programs.executable(CODEX), "mcp", "get", "hivemind")
 
     async def both():
         setup = (sys.executable, "-m", "hivemind_addon.tools.cli", "setup", "--write", "-p", door.port)
@@ -431,8 +439,8 @@ async def test_conversations_that_budgets_stopped_go_on_in_the_real_programs(tmp
 # A small fleet of both finishes its tasks -------------------------------------------------------------------------------
 
 SMALL = FleetSettings(
-    claudes=2,
-    codexes=1,
+    agents={Program.CLAUDE: 2, Program.CODEX: 1},
+    faults=FAULTS,
     lines=3,
     tokens_per_minute=90_000,
     concurrency=2,
@@ -451,10 +459,7 @@ async def test_a_small_fleet_finishes(programs):
     assert len(result.agents) == 3
     assert result.guard_trips == 0
     assert result.limited <= 2
-    assert result.books.attempts == result.attempts
-    # Of answers that were cut the addon may know less than the provider; of complete ones it knows all.
-    counted = result.books.input_tokens + result.books.output_tokens
-    assert result.completed_tokens <= counted <= result.tokens
+    assert result.books == result.truth
 
 
 # Simulated agents that say that they run headless, behind a bare mitmdump: no cut kills one of them ------------------------

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
@@ -60,6 +61,7 @@ def test_it_says_how_to_get_behind_it_a_dead_proxy_is_back_and_its_end_leaves_no
         text = mine.run("status", COLUMNS="120").stdout
         assert re.search(r"1 request · 1 delivered", " ".join(text.split())), text
         assert "api.anthropic.com" in text
+        assert loop_of(mine) == ("uvloop" if find_spec("uvloop") else "asyncio")
         second = mine.run("run")
         refused = f"Error: `hivemind run` serves port {mine.port} already; use that, or choose another with -p\n"
         assert (second.returncode, second.stderr) == (1, refused)
@@ -82,12 +84,16 @@ def test_it_says_how_to_get_behind_it_a_dead_proxy_is_back_and_its_end_leaves_no
     assert (nobody.returncode, nobody.stderr) == (1, told)
 
 
-def test_on_uvloop_it_serves_is_steered_comes_back_and_ends_as_on_the_other(mine):
-    pytest.importorskip("uvloop")
-    with mine.started("run", "--loop", "uvloop") as run:
+def loop_of(mine):
+    maps = Path(f"/proc/{mine.report()['proxy']['pid']}/maps").read_text()
+    return "uvloop" if "uvloop" in maps else "asyncio"
+
+
+def test_on_asyncio_it_serves_is_steered_comes_back_and_ends_as_on_the_other(mine):
+    with mine.started("run", "--loop", "asyncio") as run:
         assert "listening at" in run.stdout.readline()
         mine.wait_for(mine.report, "the start")
-        assert "uvloop" in Path(f"/proc/{mine.report()['proxy']['pid']}/maps").read_text()
+        assert loop_of(mine) == "asyncio"
         assert ANSWERED in mine.run("exec", "--agent", "curl-1", "--", *mine.model_call()).stdout
         assert mine.run("priority", "curl-1", "high").returncode == 0
         after, _ = killed(mine)

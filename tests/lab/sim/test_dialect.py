@@ -65,8 +65,9 @@ def test_an_error_event_of_messages_is_named_error():
 
 def test_each_dialect_lists_one_model():
     for dialect in SimDialect:
-        listed = json.loads(wire.models_body(dialect))
-        assert [model.get("id") or model["name"] for model in listed.get("data") or listed["models"]] == ["sim-1"]
+        (models,) = (value for value in json.loads(wire.models_body(dialect)).values() if isinstance(value, list))
+        (name,) = (model.get("id") or model.get("modelId") or model["name"] for model in models)
+        assert name.removeprefix("models/") == "sim-1"
 
 
 def test_each_dialect_names_the_organisation_in_its_own_header():
@@ -357,3 +358,42 @@ def test_errors_are_texts_also_in_a_stream():
 
 def test_it_tells_of_no_limits():
     assert wire.limit_headers(SimDialect.OLLAMA, [LimitView(Dimension.REQUESTS, 1, 1, 1)], 0) == ()
+
+
+# Cohere ---------------------------------------------------------------------------------------------------------------
+
+
+COHERE = replace(REPLY, dialect=SimDialect.COHERE)
+
+
+def test_a_streamed_cohere_answer_ends_with_its_usage():
+    events = [data_of(event) for event in wire.stream_events(COHERE)]
+    kinds = ["message-start", "content-start", *["content-delta"] * 3, "content-end", "message-end"]
+    assert [event["type"] for event in events] == kinds
+    text = "".join(event["delta"]["message"]["content"]["text"] for event in events[2:5])
+    whole = json.loads(wire.whole_body(COHERE))
+    assert text == whole["message"]["content"][0]["text"]
+    assert events[-1]["delta"] == {"finish_reason": "COMPLETE", "usage": whole["usage"]}
+    assert whole["usage"]["tokens"] == {"input_tokens": 50, "output_tokens": 5}
+    assert whole["usage"]["cached_tokens"] == 10
+
+
+CALLING = ("tool-call-start", "tool-call-delta")
+
+
+def test_what_cohere_says_before_a_tool_call_is_a_plan():
+    reply = replace(COHERE, turn=TURN)
+    events = [data_of(event) for event in wire.stream_events(reply)]
+    plan = [event["delta"]["message"]["tool_plan"] for event in events if event["type"] == "tool-plan-delta"]
+    calls = [event["delta"]["message"]["tool_calls"] for event in events if event["type"] in CALLING]
+    assert "".join(plan) == TURN.text == json.loads(wire.whole_body(reply))["message"]["tool_plan"]
+    assert (calls[0]["id"], calls[0]["function"]["name"]) == ("call_1", "Bash")
+    assert "".join(call["function"]["arguments"] for call in calls) == CALL.arguments
+    assert events[-1]["delta"]["finish_reason"] == "TOOL_CALL"
+
+
+def test_coheres_error_in_a_stream_is_its_end():
+    error = wire.error_object(SimDialect.COHERE, 529, message="m")
+    event = data_of(wire.error_event(SimDialect.COHERE, error))
+    assert event == {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": "m"}}
+    assert json.loads(wire.error_body(SimDialect.COHERE, error, "r")) == {"id": "r", "message": "m"}

@@ -20,6 +20,7 @@ from hivemind_addon.lab.sim.live import LiveFleet, _Books, _Conversation, profil
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.request import facts, input_tokens
 from hivemind_addon.lab.sim.result import CrowdResult, Result
+from hivemind_addon.lab.sim.route import SimTarget
 from hivemind_addon.lab.sim.workload import Crowd, Scenario, turns
 from hivemind_addon.proxy.profile.load import load_profiles
 from tests.cases import each
@@ -96,7 +97,9 @@ def test_requests_say_what_the_agents_of_virtual_time_say():
         other.number = number
         other.said = other.jitter.randint(*other.crowd.opening_tokens)
         tokens = FAN_OUT.crowds[0].shared_tokens + ours._said + turn.prompt_tokens
-        read = facts(SimDialect.MESSAGES, ours._headers(turn, number, tokens), ours._conversation.asked(tokens), 1)
+        read = facts(
+            SimTarget(SimDialect.MESSAGES), ours._headers(turn, number, tokens), ours._conversation.asked(tokens), 1
+        )
         assert read.unfit is None
         assert (read.input_tokens, read.prefixes) == (other.prompt_tokens, other.prefixes)
         assert read.stream

@@ -180,11 +180,12 @@ def test_a_silent_hold_comes_before_the_head():
     assert body(plan(hold, WHOLE))
 
 
-def test_a_hold_with_comments_says_its_head_and_then_signs_of_life():
-    steps_ = plan(faults.Hold(40, KeepAlive.COMMENTS))
+@each(("manner", "sign"), [(KeepAlive.COMMENTS, b": still here\n\n"), (KeepAlive.BLANK_LINES, b"\n")])
+def test_a_hold_says_its_head_and_then_signs_of_life(manner, sign):
+    steps_ = plan(faults.Hold(40, manner))
     assert isinstance(steps_[0], Head)
     assert [step.pause_s for step in steps_ if isinstance(step, PauseStep)] == [15, 15, 10]
-    assert [step.data for step in steps_ if isinstance(step, Data)][:3] == [b": still here\n\n"] * 3
+    assert [step.data for step in steps_ if isinstance(step, Data)][:3] == [sign] * 3
 
 
 def test_pings_come_after_the_message_has_begun():

@@ -294,7 +294,7 @@ def test_the_truth_adds_up_whatever_happens(seed):
         seed,
         limits=(bucket(Dimension.REQUESTS, 600), window(Dimension.INPUT_TOKENS, 60_000)),
         concurrency=6,
-        faults={name: 0.02 for name in NAMED if name != "ok"},
+        faults={name: 0.7 / len(NAMED) for name in NAMED if name != "ok"},
     )
     now, running = 0.0, []
     for _ in range(600):

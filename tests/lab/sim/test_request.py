@@ -5,6 +5,7 @@ import subprocess
 
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.request import MAX_BODY_BYTES, credential, facts, input_tokens
+from hivemind_addon.lab.sim.route import SimTarget
 from hivemind_addon.lab.sim.task import SimTask, next_turn, task_in
 from tests.cases import each
 
@@ -14,7 +15,7 @@ KEY = {"x-api-key": "sk-sim-1"}
 
 
 def read(body: bytes, headers: dict[str, str] | None = None, dialect: SimDialect = SimDialect.MESSAGES):
-    return facts(dialect, {**KEY, **(headers or {})}, body, len(body))
+    return facts(SimTarget(dialect), {**KEY, **(headers or {})}, body, len(body))
 
 
 def test_a_call_is_read_with_what_limits_need():
@@ -80,7 +81,7 @@ def test_a_wrong_request_is_told_so(body, headers, status):
 
 
 def test_a_body_beyond_the_bound_is_too_large():
-    unfit = facts(SimDialect.MESSAGES, KEY, b"{}", MAX_BODY_BYTES + 1).unfit
+    unfit = facts(SimTarget(SimDialect.MESSAGES), KEY, b"{}", MAX_BODY_BYTES + 1).unfit
     assert unfit is not None
     assert unfit.status == 413
 
@@ -99,7 +100,7 @@ def test_responses_needs_an_input():
 
 def test_a_local_server_streams_unless_told_otherwise_and_asks_for_no_key():
     body = call_body()
-    assert facts(SimDialect.OLLAMA, {}, body, len(body)).unfit is None
+    assert facts(SimTarget(SimDialect.OLLAMA), {}, body, len(body)).unfit is None
     assert read(body, dialect=SimDialect.OLLAMA).stream
     unstreamed = body.replace(b"{", b'{"stream": false, ', 1)
     assert not read(unstreamed, dialect=SimDialect.OLLAMA).stream
@@ -140,11 +141,41 @@ def chat(results: int, *, tool: str = "bash") -> dict:
     return {"model": "m", "messages": [PROMPT, *turns], "tools": tools}
 
 
+def gemini(results: int) -> dict:
+    turns = []
+    for _ in range(results):
+        call = {"functionCall": {"name": "run_shell_command", "args": {}}}
+        turns.append({"role": "model", "parts": [{"text": "Now"}, call]})
+        turns.append({"role": "user", "parts": [{"functionResponse": {"name": "run_shell_command"}}]})
+    tools = [{"functionDeclarations": [{"name": "read_file"}, {"name": "run_shell_command"}]}]
+    return {"contents": [{"role": "user", "parts": [{"text": TASK.prompt}]}, *turns], "tools": tools}
+
+
+def code_assist(results: int) -> dict:
+    return {"model": "m", "project": "p", "request": gemini(results)}
+
+
+def converse(results: int) -> dict:
+    turns = []
+    for number in range(results):
+        turns.append({"role": "assistant", "content": [{"text": "Now"}, {"toolUse": {"toolUseId": f"{number}"}}]})
+        turns.append({"role": "user", "content": [{"toolResult": {"toolUseId": f"{number}", "content": []}}]})
+    tools = [{"toolSpec": {"name": "read"}}, {"toolSpec": {"name": "bash"}}, {"cachePoint": {"type": "default"}}]
+    prompt = {"role": "user", "content": [{"text": TASK.prompt}]}
+    return {"messages": [prompt, *turns], "toolConfig": {"tools": tools}}
+
+
 CONVERSATIONS = [
     (SimDialect.MESSAGES, messages),
     (SimDialect.RESPONSES, responses),
     (SimDialect.CHAT, chat),
     (SimDialect.OLLAMA, chat),
+    (SimDialect.VERTEX_MESSAGES, messages),
+    (SimDialect.GEMINI, gemini),
+    (SimDialect.CODE_ASSIST, code_assist),
+    (SimDialect.INVOKE, messages),
+    (SimDialect.CONVERSE, converse),
+    (SimDialect.COHERE, chat),
 ]
 
 
@@ -209,6 +240,13 @@ def test_a_title_for_the_task_is_plain_json():
     assert "title" in json.loads(turn_of(SimDialect.MESSAGES, asked).text)
 
 
+def test_who_brings_a_schema_gets_what_fits_it():
+    properties = {"why": {"type": "string"}, "score": {"type": "INTEGER", "minimum": 3}, "kind": {"enum": ["a", "b"]}}
+    schema = {"type": "object", "properties": properties}
+    asked = gemini(0) | {"generationConfig": {"responseJsonSchema": schema}}
+    assert json.loads(turn_of(SimDialect.GEMINI, asked).text) == {"why": "simulated", "score": 3, "kind": "a"}
+
+
 def test_other_requests_are_about_no_task():
     assert task_in(b'{"messages": [{"role": "user", "content": "hello"}]}') is None
     assert task_in(b"Append one line at a time to the file") is None
@@ -216,7 +254,7 @@ def test_other_requests_are_about_no_task():
 
 def test_a_request_carries_its_turn():
     body = json.dumps(messages(0)).encode()
-    read = facts(SimDialect.MESSAGES, {"x-api-key": "k"}, body, len(body))
+    read = facts(SimTarget(SimDialect.MESSAGES), {"x-api-key": "k"}, body, len(body))
     assert read.unfit is None
     assert read.turn is not None
     assert read.turn.call.name == "Bash"

@@ -15,13 +15,10 @@ UNUSED = {"httpx", "mcp", "matplotlib", "opentelemetry", "rich", "textual", "tik
 """What a proxy loads at need, or never."""
 
 
-@each("loop", ["asyncio", "uvloop"])
-def test_it_is_the_program_with_its_arguments_on_the_loop_that_was_asked_for(monkeypatch, loop):
-    pytest.importorskip(loop)
+@each(("loop", "taken"), [("asyncio", "asyncio"), ("uvloop", "uvloop"), ("auto", "uvloop")])
+def test_it_is_the_program_with_its_arguments_on_the_loop_that_was_asked_for(monkeypatch, loop, taken):
+    pytest.importorskip(taken)
     seen = []
-
-    async def what_runs():
-        return type(asyncio.get_running_loop()).__module__.partition(".")[0]
 
     def mitmweb():
         seen.append((sys.argv, gc.isenabled(), asyncio.run(what_runs())))
@@ -33,7 +30,32 @@ def test_it_is_the_program_with_its_arguments_on_the_loop_that_was_asked_for(mon
         patched.setattr(programs, "mitmweb", mitmweb)
         patched.setattr(sys, "argv", ["program.py", loop, "mitmweb", "-q", "--mode", "regular"])
         assert program.main() == 3
-    assert seen == [(["mitmweb", "-q", "--mode", "regular"], True, loop)]
+    assert seen == [(["mitmweb", "-q", "--mode", "regular"], True, taken)]
+
+
+async def what_runs():
+    return type(asyncio.get_running_loop()).__module__.partition(".")[0]
+
+
+@each(
+    ("missing", "told"),
+    [
+        (ModuleNotFoundError("No module named 'uvloop'"), ""),
+        (ImportError("no libuv"), "hivemind: uvloop does not load, so the proxy runs on asyncio: no libuv\n"),
+    ],
+)
+def test_without_uvloop_auto_is_asyncio_and_only_a_broken_one_is_news(monkeypatch, capsys, missing, told):
+    def fail(name):
+        raise missing
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "run", asyncio.run)
+        patched.setattr(program, "import_module", fail)
+        program.take_loop("auto")
+        assert asyncio.run(what_runs()) == "asyncio"
+        assert capsys.readouterr().err == told
+        with pytest.raises(ImportError, match=str(missing)):
+            program.take_loop("uvloop")
 
 
 def test_the_addon_loads_nothing_that_only_few_need():

@@ -13,7 +13,9 @@ from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
 from hivemind_addon.proxy.wire.dialect import Dialect
 from hivemind_addon.proxy.wire.error import ErrorFacts
+from hivemind_addon.proxy.wire.transcript import dialect_named
 from tests.dialects import ALL, ANTHROPIC, CHAT, OLLAMA, RESPONSES
+from tests.proxy.wire.eventstream import event_message
 
 DATA = Path(__file__).parent / "data"
 
@@ -282,3 +284,17 @@ def test_a_long_answer_is_watched_within_bounded_memory(event):
     tracemalloc.stop()
     assert held_bytes < 1_000_000
     assert "content" in repr(watched)
+
+
+def test_a_stream_whose_framing_is_damaged_passes_unread():
+    watched = reader(dialect_named("bedrock-converse"))
+    watched.feed(event_message("messageStart", b'{"role":"assistant"}'))
+    assert (watched.phase, watched.broken) == (Phase.BEFORE_CONTENT, None)
+    assert watched.feed(b"HTTP/1.1 502 Bad Gateway") == b"HTTP/1.1 502 Bad Gateway"
+    assert watched.phase is Phase.CONTENT
+    assert "checksum" in watched.broken
+    late = event_message("metadata", b'{"usage":{"inputTokens":1,"outputTokens":2}}')
+    assert watched.feed(late) == late
+    assert not watched.usage(count_words).reported
+    watched.finish()
+    assert watched.answer() is None

@@ -16,6 +16,7 @@ from hivemind_addon.tools.launch.proxy_command import (
     check_options,
     child_environment,
     has_mode,
+    mitmproxy_program,
     proxy_command,
     upstream_of,
 )
@@ -29,7 +30,7 @@ def value_after(command, option):
 
 def test_it_listens_on_loopback_from_the_beginning_and_outlasts_every_client():
     command = proxy_command(port=9090).first
-    assert command[:6] == (sys.executable, "-P", "-m", program.__name__, "asyncio", "mitmdump")
+    assert command[:6] == (sys.executable, "-P", "-m", program.__name__, "auto", "mitmdump")
     assert value_after(command, "--listen-host") == "127.0.0.1"
     assert value_after(command, "--listen-port") == "9090"
     assert value_after(command, "--mode") == "regular"
@@ -38,11 +39,26 @@ def test_it_listens_on_loopback_from_the_beginning_and_outlasts_every_client():
     assert timeouts[0] > PATIENCE_S
 
 
-def test_an_event_loop_that_is_not_installed_is_told_with_its_cure(monkeypatch):
+@each(
+    ("error", "says"),
+    [
+        (ModuleNotFoundError("No module named 'uvloop'"), "uvloop is not installed; leave --loop out, or pip install"),
+        (
+            ImportError("libuv.so.1: no such file"),
+            r"uvloop does not load \(libuv.so.1: no such file\); leave --loop out",
+        ),
+    ],
+)
+def test_an_event_loop_that_was_asked_for_and_is_not_there_is_told_with_its_cure(monkeypatch, error, says):
     assert proxy_command(port=9090, web=True, loop="uvloop").first[4:6] == ("uvloop", "mitmweb")
-    monkeypatch.setattr(commands, "find_spec", lambda name: None)
+
+    def fail(name):
+        raise error
+
+    monkeypatch.setattr(commands, "import_module", fail)
+    check_loop("auto")
     check_loop("asyncio")
-    with pytest.raises(NoLoop, match=r"pip install 'hivemind-addon\[uvloop\]'"):
+    with pytest.raises(NoLoop, match=says):
         check_loop("uvloop")
 
 
@@ -178,6 +194,13 @@ def test_what_mitmproxy_does_not_know_is_told_with_the_nearest(options, says):
 
 def test_what_it_knows_passes_also_cut_short_and_run_together():
     check_options(["--no-http2", "--ssl", "-nq", "--ignore-hosts=-x", "--set", "tcp_timeout=5", "~u .*"], MITMDUMP)
+
+
+def test_what_is_known_without_asking_is_known_to_both_programs(monkeypatch):
+    names = [word for name in sorted(commands._USUAL_NAMES) for word in ("--set", f"{name}=x")]
+    monkeypatch.setattr(commands, "_USUAL_NAMES", frozenset())
+    for web in (False, True):
+        check_options(names, mitmproxy_program(web=web))
 
 
 @each(

@@ -7,7 +7,7 @@ What happened to all calls is counted as the provider's truth:
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from hivemind_addon.lab.sim import dialect as wire
@@ -76,15 +76,19 @@ class SimAnswer:
     """0: no head is sent."""
     headers: Headers
     ending: AnswerEnding
+    dialect: SimDialect = SimDialect.MESSAGES
     latency_s: float = 0
     interval_s: float = 0
     fault: Fault = OK
     streamed: bool = False
     charged_output: bool = False
-    """Whether its output counts as it is generated; else it was reserved, or nothing is charged."""
+    """Whether its output counts at its end; else it was reserved, or nothing is charged."""
+    reserved_output: int = 0
+    """What was charged beforehand of the output that counts at its end."""
     reply: Reply | None = None
     """None: an error, whose body is `error_body`."""
     error_body: bytes = b""
+    """Beside a reply: the event that ends its stream."""
 
     def body(self) -> bytes:
         """The unstreamed body."""
@@ -103,6 +107,21 @@ class AgentTruth:
     """Uncached, of completed attempts."""
     output_tokens: int = 0
     """Likewise."""
+
+
+@dataclass(frozen=True, slots=True)
+class DialectTruth:
+    """One dialect's share of the truth."""
+
+    attempts: int = 0
+    refused: int = 0
+    """By a limit or the concurrency cap."""
+    completed: int = 0
+    input_tokens: int = 0
+    """Uncached, of completed attempts, as the following three."""
+    cached_tokens: int = 0
+    written_tokens: int = 0
+    output_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +150,8 @@ class Truth:
     faults: Mapping[str, int]
     """Attempts by the fault that they met."""
     agents: Mapping[str, AgentTruth]
+    dialects: Mapping[str, DialectTruth] = field(default_factory=dict)
+    """By the dialect's name; only those that were spoken."""
 
 
 class Witness:
@@ -141,6 +162,7 @@ class Witness:
         self._by_status: Counter[int] = Counter()
         self._faults: Counter[str] = Counter()
         self._agents: dict[str, Counter[str]] = {}
+        self._dialects: dict[SimDialect, Counter[str]] = {}
         self._peak = 0
 
     def __repr__(self) -> str:
@@ -154,13 +176,16 @@ class Witness:
     def began(self, answer: SimAnswer, *, in_flight: int) -> None:
         """A call was answered; with it so many are in flight."""
         agent = self._agents.setdefault(answer.agent, Counter())
+        dialect = self._dialects.setdefault(answer.dialect, Counter())
         self._counts["attempts"] += 1
         agent["attempts"] += 1
+        dialect["attempts"] += 1
         self._by_status[answer.status] += 1
         self._peak = max(self._peak, in_flight)
         if answer.ending in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
             self._counts[answer.ending.value] += 1
             agent["refused"] += 1
+            dialect["refused"] += 1
         if answer.fault is not OK:
             self._faults[faults.name_of(answer.fault)] += 1
 
@@ -173,12 +198,15 @@ class Witness:
             self._counts["wasted_input_tokens"] += answer.reply.input_tokens
             self._counts["wasted_output_tokens"] += output_tokens
             return
-        self._counts["input_tokens"] += answer.reply.input_tokens
-        self._counts["cached_tokens"] += answer.reply.cached_tokens
-        self._counts["output_tokens"] += output_tokens
-        self._agents[answer.agent]["completed"] += 1
-        self._agents[answer.agent]["input_tokens"] += answer.reply.input_tokens
-        self._agents[answer.agent]["output_tokens"] += output_tokens
+        reply = answer.reply
+        for book in (self._counts, self._agents[answer.agent], self._dialects[answer.dialect]):
+            book["input_tokens"] += reply.input_tokens
+            book["output_tokens"] += output_tokens
+        for book in (self._counts, self._dialects[answer.dialect]):
+            book["cached_tokens"] += reply.cached_tokens
+        for book in (self._agents[answer.agent], self._dialects[answer.dialect]):
+            book["completed"] += 1
+        self._dialects[answer.dialect]["written_tokens"] += reply.written_tokens
 
     def truth(self, in_flight: int) -> Truth:
         """All of it."""
@@ -201,4 +229,5 @@ class Witness:
             wasted_output_tokens=counts["wasted_output_tokens"],
             faults=dict(self._faults),
             agents={name: AgentTruth(**agent) for name, agent in self._agents.items()},
+            dialects={dialect.value: DialectTruth(**book) for dialect, book in self._dialects.items()},
         )

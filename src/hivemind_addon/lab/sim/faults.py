@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from hivemind_addon.lab.sim.shapes import REFUSALS, WAITS
+
 
 class Hangup(Enum):
     """How a TCP connection ends."""
@@ -50,6 +52,16 @@ class ErrorStatus:
 @dataclass(frozen=True, slots=True)
 class SpentCredit:
     """A 429 that waiting cannot cure: the account has no money left."""
+
+
+@dataclass(frozen=True, slots=True)
+class WordedRefusal:
+    """An error answer in the words of one provider, whatever the dialect."""
+
+    name: str
+    """In shapes.yaml."""
+    retry_after_s: float = 1
+    """As far as it says when to come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +127,17 @@ class Slow:
     extra_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """The head at once, and then one provider's signs of life until the answer begins."""
+
+    name: str
+    """In shapes.yaml."""
+    wait_s: float | None = None
+    """None: as long as it says there, as for the next."""
+    every_s: float | None = None
+
+
 class KeepAlive(Enum):
     """What a held answer sends meanwhile."""
 
@@ -124,6 +147,8 @@ class KeepAlive(Enum):
     """A head, and then comments of server-sent events."""
     PINGS = "pings"
     """A head and the first event, and then the `ping` events of Messages."""
+    BLANK_LINES = "blank lines"
+    """A head, and then empty lines, which no reader of events takes for anything."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +199,7 @@ Fault = (
     Fine
     | ErrorStatus
     | SpentCredit
+    | WordedRefusal
     | HtmlError
     | NoHead
     | HeadThenReset
@@ -182,6 +208,7 @@ Fault = (
     | StreamError
     | Stall
     | Slow
+    | Queue
     | Hold
     | Encoded
     | JsonForStream
@@ -232,8 +259,10 @@ NAMED: Mapping[str, Fault] = {
     "goaway-error": GoAway(error=True),
     "refused-stream": RefusedStream(),
     "reset-stream": ResetStream(),
+    **{name: WordedRefusal(name) for name in REFUSALS},
+    **{name: Queue(name) for name in WAITS},
 }
-"""The usual faults by name, as settings files and truths call them."""
+"""The usual faults by name, as settings files and truths call them; also every name of shapes.yaml."""
 
 _NAMES = {fault: name for name, fault in NAMED.items()}
 

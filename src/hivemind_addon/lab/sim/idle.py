@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 from hivemind_addon.api.ticket import Demand
 from hivemind_addon.lab.sim.call import SimRequestFacts
-from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.provider import SimProvider
 
 _QUIET_S = 1.0
@@ -58,7 +57,7 @@ class IdleMeter:
                 output_tokens=demand.output_tokens + self._coarse_tokens,
                 total_tokens=demand.total_tokens + self._coarse_tokens,
             ),
-            owed_tokens=demand.output_tokens if request.dialect is SimDialect.MESSAGES else 0,
+            owed_tokens=demand.output_tokens if request.dialect.charges_output_late else 0,
         )
 
     def sent(self, now: float) -> None:

@@ -24,6 +24,7 @@ from hivemind_addon.lab.sim.faults import NAMED, FaultMix
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings, Storm
 from hivemind_addon.lab.sim.random_loads import number_in, random_load
+from hivemind_addon.lab.sim.shapes import REFUSALS
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario, Site
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.profile.load import load_profiles
@@ -283,6 +284,12 @@ def _fault(name: str) -> str:
     return name
 
 
+def _refusal(name: str) -> str:
+    if name not in REFUSALS:
+        raise BadValue(f"no refusal {name!r}", f"name one of {', '.join(REFUSALS)}")
+    return name
+
+
 _POSITIVE: Mapping[type, Sequence[str]] = {
     Crowd: ("agents", "turns", "per_session", "latency_s", "tokens_per_s", "timeout_s", "output_tokens"),
     Limit: ("amount", "window_s"),
@@ -301,6 +308,7 @@ _SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_
 _RULES = PROFILE_RULES | DocumentRules(
     values={(cls, name): positive for cls, names in _POSITIVE.items() for name in names}
     | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
+    | {(ProviderSettings, name): _refusal for name in ("refused_as", "overloaded_as")}
     | {(ProviderOutage, "status"): error_status, (ProviderSettings, "concurrency_status"): error_status},
     keys={(ProviderSettings, "faults"): _fault, (Storm, "faults"): _fault},
     unwritten={ProviderSettings: _SAID_BY_CROWDS},

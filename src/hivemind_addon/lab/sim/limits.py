@@ -80,8 +80,8 @@ class SimAllowance:
         return self.level(now) >= amount - _TOLERANCE * self.limit.amount
 
     def take(self, amount: float, now: float) -> None:
-        """Charge it, whether it fits or not."""
-        self._level = self.level(now) - amount
+        """Charge it, whether it fits or not. Below zero: give it back."""
+        self._level = min(float(self.limit.amount), self.level(now) - amount)
 
     def exhaust(self, amount: float, now: float) -> None:
         """Charge it, but not below zero: how a refused call counts."""

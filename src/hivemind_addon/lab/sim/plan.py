@@ -19,6 +19,7 @@ from hivemind_addon.lab.sim import faults
 from hivemind_addon.lab.sim.call import SimAnswer
 from hivemind_addon.lab.sim.dialect import Headers, StreamEvent
 from hivemind_addon.lab.sim.faults import Encoding, Fault, Hangup, KeepAlive
+from hivemind_addon.lab.sim.shapes import WAITS
 from hivemind_addon.proxy.wire.error import ErrorFacts
 from hivemind_addon.proxy.wire.outcome import TransportTrouble
 
@@ -130,7 +131,11 @@ def _whole(answer: SimAnswer, *, http2: bool) -> Iterator[Step]:
             length = None
         case _:
             pass
-    yield Head(answer.status, headers, length)
+    if isinstance(answer.fault, faults.Queue):
+        yield Head(answer.status, headers)
+        yield from _queued(answer.fault, streamed=False)
+    else:
+        yield Head(answer.status, headers, length)
     match answer.fault:
         case faults.HeadThenReset():
             yield from (PauseStep(GAP_S), Drop(Hangup.RESET))
@@ -156,12 +161,12 @@ def _streamed(answer: SimAnswer, events: list[StreamEvent], *, http2: bool) -> I
         return
     place = _place(fault, middle=content[len(content) // 2], end=len(events))
     for index, event in enumerate(events):
-        if index == place and (yield from _at_place(answer, http2=http2)):
+        if index == place and (yield from _at_place(answer, index, http2=http2)):
             return
         if event.output_tokens and index > content[0] and answer.interval_s > 0:
             yield PauseStep(answer.interval_s)
         yield Data(event.data, event.output_tokens)
-    if place == len(events) and (yield from _at_place(answer, http2=http2)):
+    if place == len(events) and (yield from _at_place(answer, len(events), http2=http2)):
         return
     yield End()
 
@@ -177,18 +182,18 @@ def _place(fault: Fault, *, middle: int, end: int) -> int | None:
             | faults.ResetStream(after_events=place)
         ):
             return middle if place is None else min(place, end)
-        case faults.Hold(keep_alive=KeepAlive.COMMENTS):
+        case faults.Hold(keep_alive=KeepAlive.COMMENTS | KeepAlive.BLANK_LINES) | faults.Queue():
             return 0
         case faults.Hold(keep_alive=KeepAlive.PINGS):
             return 1
-        case faults.BodyCut():
+        case faults.BodyCut() | faults.WordedRefusal():
             return middle
         case _:
             return None
 
 
-def _at_place(answer: SimAnswer, *, http2: bool) -> Generator[Step, None, bool]:
-    """The fault itself; returns whether the answer is over."""
+def _at_place(answer: SimAnswer, index: int, *, http2: bool) -> Generator[Step, None, bool]:
+    """The fault itself, after so many events; returns whether the answer is over."""
     match answer.fault:
         case faults.Stall(stall_s):
             yield PauseStep(stall_s)
@@ -196,12 +201,21 @@ def _at_place(answer: SimAnswer, *, http2: bool) -> Generator[Step, None, bool]:
         case faults.Hold() as hold:
             yield from _held(hold)
             return False
+        case faults.Queue() as queue:
+            yield from _queued(queue, streamed=True)
+            return False
         case faults.GoAway(error=False):
             yield from (Leave(), PauseStep(GAP_S))
             return False
+        case faults.WordedRefusal():
+            yield from (Data(answer.error_body), End())
+            return True
         case faults.StreamError(status=status) if answer.reply is not None:
-            error = wire.error_object(answer.reply.dialect, status, message="Overloaded")
-            yield Data(wire.error_event(answer.reply.dialect, error).data)
+            dialect = answer.reply.dialect
+            if wire.error_comes_alone(dialect) and index:
+                yield PauseStep(GAP_S)
+            error = wire.error_object(dialect, status, message="Overloaded")
+            yield Data(wire.error_event(dialect, error, opening=not index).data)
             yield End()
             return True
         case fault:
@@ -211,12 +225,24 @@ def _at_place(answer: SimAnswer, *, http2: bool) -> Generator[Step, None, bool]:
 
 def _held(hold: faults.Hold) -> Iterator[Step]:
     """The time of a hold, with a sign of life now and then."""
-    data = _COMMENT if hold.keep_alive is KeepAlive.COMMENTS else wire.ping()
-    left_s = hold.hold_s
+    signs = {KeepAlive.COMMENTS: _COMMENT, KeepAlive.BLANK_LINES: b"\n", KeepAlive.PINGS: wire.ping()}
+    yield from _kept_alive(signs[hold.keep_alive], hold.hold_s, hold.every_s)
+
+
+def _queued(queue: faults.Queue, *, streamed: bool) -> Iterator[Step]:
+    """The time in a provider's queue, likewise."""
+    shape = WAITS[queue.name]
+    data = (shape.streamed if streamed else shape.whole).encode()
+    wait_s = shape.wait_s if queue.wait_s is None else queue.wait_s
+    every_s = shape.every_s if queue.every_s is None else queue.every_s
+    yield from _kept_alive(data, wait_s, every_s)
+
+
+def _kept_alive(data: bytes, left_s: float, every_s: float) -> Iterator[Step]:
     while left_s > 0:
         yield Data(data)
-        yield PauseStep(min(hold.every_s, left_s))
-        left_s -= hold.every_s
+        yield PauseStep(min(every_s, left_s))
+        left_s -= every_s
 
 
 def _interruption(fault: Fault, *, http2: bool) -> Iterator[Step]:
@@ -298,6 +324,11 @@ def course_of(answer: SimAnswer) -> Course:
             early = place is not None
             end_s = head_s + (0.0 if early else generation_s / 2)
             return Course(end_s, head_s, error=ErrorFacts(type="overloaded_error"), share=0.0 if early else 0.5)
+        case faults.Queue(name, wait_s):
+            queue_s = WAITS[name].wait_s if wait_s is None else wait_s
+            return Course(whole.end_s + queue_s, head_s, silent_s=head_s)
+        case faults.WordedRefusal() if answer.reply is not None:
+            return Course(head_s + generation_s / 2, head_s, error=ErrorFacts(type="overloaded_error"), share=0.5)
         case faults.Stall(stall_s):
             from_s = head_s + generation_s / 2
             return Course(whole.end_s + stall_s, head_s, silent_from_s=from_s, silent_s=stall_s)

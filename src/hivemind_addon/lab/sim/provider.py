@@ -24,6 +24,7 @@ from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer, SimRequestFacts
 from hivemind_addon.lab.sim.dialect import Headers, LimitView, Reply, SimDialect
 from hivemind_addon.lab.sim.faults import OK, Fault, FaultMix, Script
 from hivemind_addon.lab.sim.limits import Limit, ModelScope, SimAllowance, SimPromptCache
+from hivemind_addon.lab.sim.shapes import REFUSALS, WordedAnswer, written
 
 
 class LimitScope(Enum):
@@ -78,6 +79,10 @@ class ProviderSettings:
     """Models that limits of this scope count together."""
     concurrency_status: int = 529
     """What a call beyond it gets: 529, 503, or 429 with a text that says concurrency."""
+    refused_as: str = ""
+    """In the words of which provider a rate limit refuses: a name of shapes.yaml; empty: in the dialect's own."""
+    overloaded_as: str = ""
+    """The same of a call beyond the concurrency."""
     charge_failures: bool = False
     """Whether a refused call counts as a request, and a failed one counts in full."""
     rate_limit_headers: bool = True
@@ -123,6 +128,9 @@ class SimProvider:
         self._rng = rng
         self._wall_offset_s = wall_offset_s
         self._mix = FaultMix(settings.faults)
+        for name in (settings.refused_as, settings.overloaded_as):
+            if name and name not in REFUSALS:
+                raise ValueError(f"unknown refusal {name!r}; known: {', '.join(REFUSALS)}")
         self._storms = [(storm, FaultMix(storm.faults)) for storm in settings.storms]
         self._concurrency = settings.concurrency
         self._cache = SimPromptCache(settings.cache_ttl_s) if settings.cache_ttl_s else None
@@ -162,7 +170,7 @@ class SimProvider:
             self._rejection(request, account)
             or self._down(now - self._first_call_at, request, account)
             or self._refusal(now, request, account)
-            or self._overload(request, account)
+            or self._overload(now, request, account)
             or self._admission(now, request, account)
         )
         self._open[answer.request_id] = answer
@@ -183,7 +191,7 @@ class SimProvider:
         if answer.charged_output:
             for allowance in self._counts(now, answer.account, answer.model):
                 if allowance.limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS):
-                    allowance.take(output_tokens, now)
+                    allowance.take(output_tokens - answer.reserved_output, now)
         self._witness.ended(answer, output_tokens=output_tokens, ending=ending or answer.ending)
 
     def serves_in_s(self, now: float, request: SimRequestFacts, demand: Demand, *, owed_tokens: int = 0) -> float:
@@ -228,7 +236,7 @@ class SimProvider:
         """The answer to a request that is wrong in itself."""
         if (unfit := request.unfit) is None:
             return None
-        error = wire.error_object(request.dialect, unfit.status, message=unfit.message)
+        error = wire.error_object(request.dialect, unfit.status, message=unfit.message, error=unfit.error)
         return self._error(request, account, AnswerEnding.FAILED, unfit.status, error)
 
     def _down(self, since_s: float, request: SimRequestFacts, account: str) -> SimAnswer | None:
@@ -261,6 +269,8 @@ class SimProvider:
             f"This request would exceed your organization's rate limit of {limit.amount:,} {what} "
             f"per {limit.window_s:g} seconds (requested {needed})."
         )
+        if name := self.settings.refused_as:
+            return self._worded(name, now, request, account, AnswerEnding.REFUSED, wait_s)
         retry_after: Headers = ()
         if self.settings.retry_after:
             retry_after = wire.retry_after_headers(request.dialect, wait_s)
@@ -270,14 +280,22 @@ class SimProvider:
             account,
             AnswerEnding.REFUSED,
             429,
-            wire.error_object(request.dialect, 429, message=message),
+            wire.error_object(
+                request.dialect,
+                429,
+                message=message,
+                retry_after_s=wait_s if self.settings.retry_after else None,
+                limit=_view(allowance, now),
+            ),
             headers=(*retry_after, *self._limit_headers(now, request, account)),
         )
 
-    def _overload(self, request: SimRequestFacts, account: str) -> SimAnswer | None:
+    def _overload(self, now: float, request: SimRequestFacts, account: str) -> SimAnswer | None:
         """The concurrency cap's refusal, or None when there is a slot."""
         if self._concurrency is None or self._running[self._slots(account, request.model)] < self._concurrency:
             return None
+        if name := self.settings.overloaded_as:
+            return self._worded(name, now, request, account, AnswerEnding.OVERLOADED, 1)
         status = self.settings.concurrency_status
         message = "Overloaded"
         if status == 429:
@@ -292,10 +310,16 @@ class SimProvider:
         if isinstance(fault, faults.Hold):
             fault = self._left_of_hold(fault, request.credential, now)
         latency_s = self._latency_s(request) + (fault.extra_s if isinstance(fault, faults.Slow) else 0)
+        wording = (
+            self._wording(fault.name, now, fault.retry_after_s) if isinstance(fault, faults.WordedRefusal) else None
+        )
+        refused = wording is not None and not (request.stream and wording.event)
         failure = _failure(request, fault)
-        if failure is None or self.settings.charge_failures:
+        if (failure is None and not refused) or self.settings.charge_failures:
             for allowance in self._counts(now, account, request.model):
                 allowance.take(self._charge(request, allowance.limit.dimension), now)
+        if wording and refused:
+            return self._refused(wording, request, account, AnswerEnding.FAILED, fault, latency_s)
         if failure is not None:
             status, error, headers = failure
             if status == 429:
@@ -320,6 +344,7 @@ class SimProvider:
             attempt=reply.attempt,
             account=account,
             agent=_agent(request),
+            dialect=request.dialect,
             model=request.model,
             status=0 if isinstance(fault, faults.NoHead | faults.RefusedStream) else 200,
             headers=(
@@ -332,8 +357,44 @@ class SimProvider:
             interval_s=self.settings.interval_s if request.interval_s is None else request.interval_s,
             fault=fault,
             streamed=streamed,
-            charged_output=request.dialect is SimDialect.MESSAGES,
+            charged_output=request.dialect.charges_output_late or request.dialect.settles_output,
+            reserved_output=self._charge(request, Dimension.OUTPUT_TOKENS) if request.dialect.settles_output else 0,
             reply=reply,
+            error_body=wording.event or b"" if wording else b"",
+        )
+
+    def _worded(
+        self, name: str, now: float, request: SimRequestFacts, account: str, ending: AnswerEnding, retry_after_s: float
+    ) -> SimAnswer:
+        """A refusal in the words of one provider."""
+        return self._refused(self._wording(name, now, retry_after_s), request, account, ending)
+
+    def _wording(self, name: str, now: float, retry_after_s: float) -> WordedAnswer:
+        return written(name, retry_after_s=retry_after_s, wall_now=now + self._wall_offset_s)
+
+    def _refused(
+        self,
+        wording: WordedAnswer,
+        request: SimRequestFacts,
+        account: str,
+        ending: AnswerEnding,
+        fault: Fault = OK,
+        latency_s: float = 0,
+    ) -> SimAnswer:
+        request_id = self._request_id()
+        return SimAnswer(
+            request_id=request_id,
+            attempt=self._attempts[request.credential],
+            account=account,
+            agent=_agent(request),
+            dialect=request.dialect,
+            model=request.model,
+            status=wording.status,
+            headers=(*wording.headers, *self._identity(request, request_id, account)),
+            ending=ending,
+            latency_s=latency_s,
+            fault=fault,
+            error_body=wording.body,
         )
 
     def _mix_at(self, now: float) -> FaultMix:
@@ -367,11 +428,13 @@ class SimProvider:
             attempt=self._attempts[request.credential],
             account=account,
             agent=_agent(request),
+            dialect=request.dialect,
             model=request.model,
-            status=status,
+            status=wire.status_of(request.dialect, status),
             headers=(
                 ("content-type", content_type),
                 *self._identity(request, request_id, account),
+                *(wire.error_headers(request.dialect, error) if error else ()),
                 *headers,
             ),
             ending=ending,
@@ -408,10 +471,15 @@ class SimProvider:
         return max(1, self._charge(request, dimension))
 
     def _charge(self, request: SimRequestFacts, dimension: Dimension) -> int:
-        """What is taken when it is let through. Messages takes its output later, as it is generated."""
+        """What is taken when it is let through. Some take their output later, as it is generated."""
         match request.dialect:
-            case SimDialect.MESSAGES:
+            case SimDialect.MESSAGES | SimDialect.VERTEX_MESSAGES:
                 into, out = _uncached(request), 0
+            case SimDialect.GEMINI | SimDialect.GEMINI_ARRAY | SimDialect.CODE_ASSIST | SimDialect.COHERE:
+                into, out = request.input_tokens, 0
+            case SimDialect.CONVERSE | SimDialect.INVOKE:
+                into = _uncached(request)
+                out = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
             case SimDialect.CHAT | SimDialect.RESPONSES | SimDialect.OLLAMA:
                 into = request.input_tokens
                 out = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
@@ -440,8 +508,7 @@ class SimProvider:
             return ()
         views: dict[Dimension, LimitView] = {}
         for each in self._counts(now, account, request.model):
-            limit = each.limit
-            view = LimitView(limit.dimension, limit.amount, each.level(now), each.full_in_s(now))
+            limit, view = each.limit, _view(each, now)
             # Where several limits count the same, a header has room for the one that binds first.
             if limit.told and (limit.dimension not in views or view.remaining < views[limit.dimension].remaining):
                 views[limit.dimension] = view
@@ -478,6 +545,11 @@ class SimProvider:
         return f"req_{self._witness.attempts + 1:06d}"
 
 
+def _view(allowance: SimAllowance, now: float) -> LimitView:
+    limit = allowance.limit
+    return LimitView(limit.dimension, limit.amount, allowance.level(now), allowance.full_in_s(now), limit.window_s)
+
+
 def _uncached(request: SimRequestFacts) -> int:
     return max(0, request.input_tokens - request.cached_tokens)
 
@@ -503,7 +575,11 @@ def _failure(request: SimRequestFacts, fault: Fault) -> tuple[int, dict[str, obj
                 headers += wire.retry_after_headers(dialect, retry_after_s)
             if should_retry is not None:
                 headers += (("x-should-retry", str(should_retry).lower()),)
-            return status, wire.error_object(dialect, status, message=message, error=error), headers
+            return (
+                status,
+                (wire.error_object(dialect, status, message=message, error=error, retry_after_s=retry_after_s)),
+                headers,
+            )
         case faults.SpentCredit():
             return 429, wire.spent_credit(dialect), ()
         case faults.HtmlError(status):
@@ -520,6 +596,7 @@ def _ending(fault: Fault) -> AnswerEnding:
             | faults.BodyCut()
             | faults.StreamCut()
             | faults.StreamError()
+            | faults.WordedRefusal()
             | faults.RefusedStream()
             | faults.ResetStream()
             | faults.GoAway(error=True)

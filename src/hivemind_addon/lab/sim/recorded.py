@@ -38,10 +38,11 @@ _UNKNOWN = CapturedAttempt(
 )
 """What an attempt gets of which nobody knows what it would have got: a usual answer."""
 _CURABLE = (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED, OutcomeKind.FAILED)
+_REPLAYED = (SimDialect.MESSAGES, SimDialect.CHAT, SimDialect.RESPONSES, SimDialect.OLLAMA)
 _DIALECTS = {
     "ollama": SimDialect.OLLAMA,
     "anthropic": SimDialect.MESSAGES,
-    **{dialect.value: dialect for dialect in SimDialect},
+    **{dialect.value: dialect for dialect in _REPLAYED},
 }
 
 

@@ -1,7 +1,7 @@
 """The simulated provider on a real socket: HTTP/1.1 and HTTP/2, with and without TLS.
 
-    POST /v1/messages, /v1/chat/completions, /v1/responses, /api/chat    the model, with its limits and faults
-    POST /v1/messages/count_tokens, GET /v1/models, /api/tags
+    POST /v1/messages, …:generateContent, …    the model, with its limits and faults: see lab/sim/route.py
+    POST /v1/messages/count_tokens, GET /v1/models, /api/tags, and what lab/sim/beside.py knows
     GET  /v1/responses                         426: it speaks no WebSocket
     GET  /echo                                 the request's head, as JSON
     POST /upload                               size and SHA-256 of the body
@@ -26,7 +26,7 @@ import time
 import urllib.parse
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import cast
@@ -34,22 +34,19 @@ from typing import cast
 import msgspec
 
 from hivemind_addon.lab.sim import dialect as wire
+from hivemind_addon.lab.sim import sigv4
+from hivemind_addon.lab.sim.beside import beside
 from hivemind_addon.lab.sim.call import AnswerEnding, Truth
 from hivemind_addon.lab.sim.dialect import Headers, SimDialect
 from hivemind_addon.lab.sim.exchange import ConnectionLog, Incoming, Player, RequestView
-from hivemind_addon.lab.sim.faults import OK, Fault
+from hivemind_addon.lab.sim.faults import OK, ErrorStatus, Fault
 from hivemind_addon.lab.sim.http1 import Http1Connection
 from hivemind_addon.lab.sim.http2 import Http2Connection
 from hivemind_addon.lab.sim.plan import Data, End, Head, steps
 from hivemind_addon.lab.sim.provider import ProviderSettings, SimProvider
 from hivemind_addon.lab.sim.request import MAX_BODY_BYTES, facts, input_tokens
+from hivemind_addon.lab.sim.route import SimTarget, target_of
 
-_MODEL_CALLS = {
-    "/v1/messages": SimDialect.MESSAGES,
-    "/v1/chat/completions": SimDialect.CHAT,
-    "/v1/responses": SimDialect.RESPONSES,
-    "/api/chat": SimDialect.OLLAMA,
-}
 _PATTERN = bytes(range(251))
 _KEPT_REQUESTS = 10_000
 """Of the heads that `requests` shows, the newest."""
@@ -79,6 +76,7 @@ class SimServer:
         self._http2 = http2
         self._names: weakref.WeakKeyDictionary[ssl.SSLObject, str] = weakref.WeakKeyDictionary()
         self._tls = self._context(tls) if tls is not None else None
+        self._wall_offset_s = 0.0
         self._provider = SimProvider(self._settings, random.Random(seed))
         self._logs: list[ConnectionLog] = []
         self._requests: deque[RequestView] = deque(maxlen=_KEPT_REQUESTS)
@@ -135,9 +133,9 @@ class SimServer:
 
     def reset(self) -> None:
         """Begin anew: full limits, no scripts, no truth, the same seed. What runs ends in the old books."""
-        # The one wall clock: rate-limit headers hold instants that others compare with theirs.
-        wall_offset_s = time.time() - asyncio.get_running_loop().time()  # noqa: TID251 - see above
-        self._provider = SimProvider(self._settings, random.Random(self._seed), wall_offset_s=wall_offset_s)
+        # The one wall clock: headers hold instants that others compare with theirs, and signatures theirs with ours.
+        self._wall_offset_s = time.time() - asyncio.get_running_loop().time()  # noqa: TID251 - see above
+        self._provider = SimProvider(self._settings, random.Random(self._seed), wall_offset_s=self._wall_offset_s)
         self._logs = [log for log in self._logs if log.open]
         self._requests.clear()
 
@@ -157,15 +155,15 @@ class SimServer:
         self._requests.append(
             RequestView(at, log.number, incoming.method, incoming.path, incoming.query, incoming.headers)
         )
-        if incoming.path in _MODEL_CALLS or incoming.path.startswith("/v1/"):
+        if incoming.method == "POST" and incoming.path != "/upload":
             incoming.keep_bytes = MAX_BODY_BYTES
 
     async def answer(self, incoming: Incoming, player: Player) -> None:
         """See Service."""
-        if incoming.method == "POST" and (dialect := _MODEL_CALLS.get(incoming.path)) is not None:
-            await self._model_call(dialect, incoming, player)
+        if incoming.method == "POST" and (target := target_of(incoming.path, incoming.query)) is not None:
+            await self._model_call(target, incoming, player)
             return
-        dialect = SimDialect.MESSAGES if "anthropic-version" in incoming.headers else SimDialect.CHAT
+        dialect = _guessed(incoming.headers, incoming.path)
         match incoming.method, incoming.path:
             case "POST", "/v1/messages/count_tokens":
                 await _json(incoming, player, {"input_tokens": input_tokens(incoming.body)})
@@ -173,6 +171,8 @@ class SimServer:
                 await _whole(incoming, player, 426, "text/plain", b"POST here; this server speaks no WebSocket\n")
             case "GET", "/api/tags":
                 await _whole(incoming, player, 200, "application/json", wire.models_body(SimDialect.OLLAMA))
+            case "GET", "/foundation-models":
+                await _whole(incoming, player, 200, "application/json", wire.models_body(SimDialect.CONVERSE))
             case "GET", "/v1/models":
                 await _whole(incoming, player, 200, "application/json", wire.models_body(dialect))
             case "GET", "/echo":
@@ -192,14 +192,19 @@ class SimServer:
                 await _json(incoming, player, {"size": incoming.size, "sha256": incoming.sha256.hexdigest()})
             case "GET", "/download":
                 await _download(incoming, player)
+            case _ if (said := beside(incoming.method, incoming.path, incoming.body)) is not None:
+                await _json(incoming, player, said)
             case _:
                 error = wire.error_object(dialect, 404, message=f"no such path: {incoming.path}")
                 body = wire.error_body(dialect, error, "req_none")
                 await _whole(incoming, player, 404, "application/json", body)
 
-    async def _model_call(self, dialect: SimDialect, incoming: Incoming, player: Player) -> None:
+    async def _model_call(self, target: SimTarget, incoming: Incoming, player: Player) -> None:
         provider, loop = self._provider, asyncio.get_running_loop()
-        answer = provider.begin(loop.time(), facts(dialect, incoming.headers, incoming.body, incoming.size))
+        asked = facts(target, incoming.headers, incoming.body, incoming.size)
+        if wrong := self._forged(incoming):
+            asked = dataclasses.replace(asked, unfit=wrong)
+        answer = provider.begin(loop.time(), asked)
         output_tokens = 0
         ending: AnswerEnding | None = AnswerEnding.ABANDONED
         try:
@@ -212,6 +217,17 @@ class SimServer:
             if ending is not None and player.dropped:
                 ending = AnswerEnding.CUT
             provider.end(loop.time(), answer, output_tokens=output_tokens, ending=ending)
+
+    def _forged(self, incoming: Incoming) -> ErrorStatus | None:
+        """What is wrong with a signed request, if anything is."""
+        return sigv4.refusal(
+            method=incoming.method,
+            path=incoming.path,
+            query=incoming.query,
+            headers={"host": incoming.host, **incoming.headers},
+            body=incoming.body,
+            wall_now=asyncio.get_running_loop().time() + self._wall_offset_s,
+        )
 
     def entered(self, transport: asyncio.Transport) -> asyncio.Protocol:
         """A connection is open: the protocol that it speaks from now on."""
@@ -346,6 +362,15 @@ def load_settings(path: Path) -> ProviderSettings:
     if unknown:
         raise ValueError(f"{path}: unknown setting {unknown[0]!r}; known: {', '.join(sorted(known))}")
     return msgspec.json.decode(data, type=ProviderSettings)
+
+
+def _guessed(headers: Mapping[str, str], path: str) -> SimDialect:
+    """Who asks, where the path does not say it."""
+    if "anthropic-version" in headers:
+        return SimDialect.MESSAGES
+    if "x-goog-api-key" in headers or path.startswith(("/v1beta/", "/v1internal", "/v1/projects/")):
+        return SimDialect.GEMINI
+    return SimDialect.CHAT
 
 
 async def _whole(incoming: Incoming, player: Player, status: int, content_type: str, body: bytes) -> None:

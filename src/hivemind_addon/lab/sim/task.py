@@ -5,7 +5,7 @@
 
 How far a task is, is counted from the tool results in the conversation: nothing is kept here, so a request that is
 sent again gets the same answer. A request that quotes the task and brings no tools (a title, a summary) gets a short
-plain answer.
+plain answer, and one that brings a schema what fits it.
 """
 
 import re
@@ -35,6 +35,10 @@ _SHELLS: Mapping[str, Callable[[str], _Arguments]] = MappingProxyType(
 """Name of an agent's shell tool (Claude Code; Codex, three of them; Gemini CLI; OpenCode) → its arguments."""
 _SCRIPT = "exec"
 """Codex >= 0.16x with its newest models: a freeform tool that runs JavaScript, which has the shell as a function."""
+_LISTING = b"*file listing*"
+"""aider has no tools: told so, a model answers with whole files, and aider writes them."""
+_SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+"""mini-swe-agent ends when a command has said this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,21 @@ class SimTask:
     @property
     def content(self) -> str:
         """The file when the task is done, each call having run once."""
-        return "".join(f"{self._line(number)}\n" for number in range(1, self.lines + 1))
+        return self.beginning(self.lines)
+
+    @property
+    def last_line(self) -> str:
+        """Of the file."""
+        return self._line(self.lines)
+
+    def beginning(self, lines: int) -> str:
+        """The file after so many turns."""
+        return "".join(f"{self._line(number)}\n" for number in range(1, lines + 1))
+
+    def lines_in(self, body: bytes | bytearray) -> int:
+        """How many of its lines a conversation knows."""
+        numbers = range(1, self.lines + 1)
+        return next((number - 1 for number in numbers if self._line(number).encode() not in body), self.lines)
 
     def command(self, number: int) -> str:
         """The shell command of one turn, counted from 1."""
@@ -72,10 +90,20 @@ class _Tool(msgspec.Struct):
     function: "_Tool | None" = None
     tools: "list[_Tool]" = []
     """Of a namespace."""
+    declared: "list[_Tool]" = msgspec.field(name="functionDeclarations", default_factory=list)
+    """Gemini's."""
+    spec: "_Tool | None" = msgspec.field(name="toolSpec", default=None)
+    """Converse's."""
+
+
+class _ToolConfig(msgspec.Struct):
+    tools: list[_Tool] = []
 
 
 class _Item(msgspec.Struct):
     type: str = ""
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="toolResult", default=msgspec.UNSET)
+    """Converse's."""
 
 
 class _Message(_Item):
@@ -85,22 +113,73 @@ class _Message(_Item):
     """Of an item that announces them (Codex >= 0.16x)."""
 
 
+class _Part(msgspec.Struct):
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="functionResponse", default=msgspec.UNSET)
+
+
+class _Schema(msgspec.Struct):
+    """As much of a JSON schema as such calls have."""
+
+    type: str = ""
+    enum: list[str] = []
+    minimum: int = 1
+    properties: "dict[str, _Schema]" = {}
+
+    def example(self) -> object:
+        """What fits."""
+        match self.type.lower():
+            case "object":
+                return {name: schema.example() for name, schema in self.properties.items()}
+            case "array":
+                return []
+            case "integer" | "number":
+                return self.minimum
+            case "boolean":
+                return False
+            case _:
+                return self.enum[0] if self.enum else "simulated"
+
+
+class _GenerationConfig(msgspec.Struct, rename="camel"):
+    response_json_schema: _Schema | None = None
+    response_schema: _Schema | None = None
+
+
+class _Content(msgspec.Struct):
+    parts: list[_Part] = []
+
+
 class _Conversation(msgspec.Struct):
     messages: list[_Message] = []
     input: str | list[_Message] = ""
+    contents: list[_Content] = []
+    """Gemini's, as is the next."""
+    config: _GenerationConfig = msgspec.field(name="generationConfig", default_factory=_GenerationConfig)
     tools: list[_Tool] = []
+    tool_config: _ToolConfig = msgspec.field(name="toolConfig", default_factory=_ToolConfig)
+    """Converse's. Gemini's holds no tools."""
+    request: "_Conversation | None" = None
+    """In Code Assist's envelope."""
 
     @property
     def items(self) -> list[_Message]:
         return self.input if isinstance(self.input, list) else []
 
+    def blocks(self) -> Iterator[_Item]:
+        """What messages are made of, where they are more than a text."""
+        for message in self.messages:
+            if isinstance(message.content, list):
+                yield from message.content
+
     def announced(self) -> Iterator[tuple[str, _Tool]]:
         """Every tool, with its namespace or an empty text."""
-        for tool in (*self.tools, *(tool for item in self.items for tool in item.tools)):
+        for tool in (*self.tools, *self.tool_config.tools, *(tool for item in self.items for tool in item.tools)):
             if tool.tools:
                 yield from ((tool.name, inner) for inner in tool.tools)
+            elif tool.declared:
+                yield from (("", inner) for inner in tool.declared)
             else:
-                yield "", tool.function or tool
+                yield "", tool.function or tool.spec or tool
 
 
 _decode = msgspec.json.Decoder(_Conversation).decode
@@ -117,19 +196,37 @@ def task_in(body: bytes | bytearray) -> SimTask | None:
 def next_turn(task: SimTask, dialect: SimDialect, body: bytes | bytearray) -> TaskTurn:
     """What the model says to this request. Raises MsgspecError."""
     conversation = _decode(body)
+    conversation = conversation.request or conversation
     tools = list(conversation.announced())
+    if schema := conversation.config.response_json_schema or conversation.config.response_schema:
+        return TaskTurn(_json(schema.example()))
+    if not tools and _LISTING in body:
+        return _listing(task, body)
     if not tools:
         return TaskTurn('{"title": "A file, line by line"}' if b"title" in body else "A file, line by line.")
     done = _tool_results(dialect, conversation)
-    if done >= task.lines:
-        return TaskTurn(f"The file {task.file} has its {task.lines} lines.")
     number = done + 1
-    call = _call(tools, task.command(number), f"call_{zlib.crc32(f'{task.name} {number}'.encode()):08x}")
+    if done < task.lines:
+        command = task.command(number)
+    elif _SUBMIT.encode() in body:
+        command = f"echo {_SUBMIT}"
+    else:
+        return TaskTurn(f"The file {task.file} has its {task.lines} lines.")
+    call = _call(tools, command, f"call_{zlib.crc32(f'{task.name} {number}'.encode()):08x}")
     if call is None:
         return TaskTurn(
             f"None of these tools can write a file: {', '.join(tool.name or tool.type for _, tool in tools)}."
         )
+    if done >= task.lines:
+        return TaskTurn("That was the last line.", call)
     return TaskTurn(f"Now comes line {number} of {task.lines}, then I look again.", call)
+
+
+def _listing(task: SimTask, body: bytes | bytearray) -> TaskTurn:
+    """The file with one more line, as aider wants to be told."""
+    # Its test names the last line from the start on.
+    number = min(task.lines_in(body) + 1, task.lines)
+    return TaskTurn(f"Now comes line {number} of {task.lines}.\n\n{task.file}\n```\n{task.beginning(number)}```\n")
 
 
 def _call(tools: Iterable[tuple[str, _Tool]], command: str, id_: str) -> ToolCall | None:
@@ -149,10 +246,14 @@ def _json(value: object) -> str:
 
 def _tool_results(dialect: SimDialect, conversation: _Conversation) -> int:
     match dialect:
-        case SimDialect.MESSAGES:
-            contents = (message.content for message in conversation.messages)
-            return sum(item.type == "tool_result" for items in contents if isinstance(items, list) for item in items)
+        case SimDialect.CONVERSE:
+            return sum(item.result is not msgspec.UNSET for item in conversation.blocks())
+        case SimDialect.MESSAGES | SimDialect.VERTEX_MESSAGES | SimDialect.INVOKE:
+            return sum(item.type == "tool_result" for item in conversation.blocks())
         case SimDialect.RESPONSES:
             return sum(item.type.endswith("_call_output") for item in conversation.items)
-        case SimDialect.CHAT | SimDialect.OLLAMA:
+        case SimDialect.CHAT | SimDialect.OLLAMA | SimDialect.COHERE:
             return sum(message.role == "tool" for message in conversation.messages)
+        case SimDialect.GEMINI | SimDialect.GEMINI_ARRAY | SimDialect.CODE_ASSIST:
+            parts = (part for content in conversation.contents for part in content.parts)
+            return sum(part.result is not msgspec.UNSET for part in parts)

@@ -1,6 +1,6 @@
 """mitmdump and mitmweb as `hivemind run` starts them: loaded faster, and on the event loop that was asked for.
 
-`python -m hivemind_addon.proxy.mitm.program LOOP PROGRAM ARGUMENTS…`; LOOP is `asyncio` or `uvloop`.
+`python -m hivemind_addon.proxy.mitm.program LOOP PROGRAM ARGUMENTS…`; LOOP is `auto`, `asyncio` or `uvloop`.
 """
 
 import asyncio
@@ -20,11 +20,28 @@ def main() -> int | None:
     import_module(f"mitmproxy.tools.{program.removeprefix('mitm')}")
     gc.freeze()
     gc.enable()
-    if loop == "uvloop":
-        # mitmproxy leaves no other choice; a policy for all loops would do, too, but Python 3.16 has none any more.
-        asyncio.run = partial(asyncio.run, loop_factory=import_module("uvloop").new_event_loop)
+    take_loop(loop)
     status: int | None = getattr(programs, program)()
     return status
+
+
+def take_loop(loop: str) -> None:
+    """Run mitmproxy on it from now on. `auto`: uvloop where it is installed, else asyncio.
+
+    Raises ImportError for `uvloop` where that is not there.
+    """
+    if loop == "asyncio":
+        return
+    try:
+        factory = import_module("uvloop").new_event_loop
+    except ImportError as error:
+        if loop == "uvloop":
+            raise
+        if not isinstance(error, ModuleNotFoundError):  # one that is not installed is no news
+            print(f"hivemind: uvloop does not load, so the proxy runs on asyncio: {error}", file=sys.stderr)  # noqa: T201
+        return
+    # mitmproxy leaves no other choice; a policy for all loops would do, too, but Python 3.16 has none any more.
+    asyncio.run = partial(asyncio.run, loop_factory=factory)
 
 
 if __name__ == "__main__":

@@ -134,6 +134,9 @@ class AnswerReader:
                     self._keep(event)
                 else:
                     self._read(event)
+            if self._parser.broken is not None and self.broken is None:
+                self.broken = self._parser.broken
+                self._pass_on()
         return chunk
 
     def finish(self) -> bytes:
@@ -226,6 +229,10 @@ class AnswerReader:
     def _break(self, why: str) -> None:
         self.broken = why
         self._decoder = None
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """What cannot be read is content."""
         if self.phase is Phase.BEFORE_CONTENT:
             self.phase = Phase.CONTENT
 

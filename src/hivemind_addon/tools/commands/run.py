@@ -15,9 +15,9 @@ from hivemind_addon.tools.launch import claim
 from hivemind_addon.tools.launch.detached import ALREADY_THERE
 from hivemind_addon.tools.launch.neighbour import find_neighbour
 from hivemind_addon.tools.launch.proxy_command import (
-    ASYNCIO,
+    AUTO,
+    LOOPS,
     OLLAMA_PORT,
-    UVLOOP,
     NoLoop,
     NoMitmproxy,
     UnknownOption,
@@ -44,10 +44,10 @@ _one_line = in_one_line(NoLoop, NoMitmproxy, UnknownOption, UpstreamUnusable, Fo
 )
 @click.option(
     "--loop",
-    type=click.Choice([ASYNCIO, UVLOOP]),
-    default=ASYNCIO,
+    type=click.Choice(LOOPS),
+    default=AUTO,
     show_default=True,
-    help="The event loop that the proxy runs on; uvloop has to be installed.",
+    help="The event loop that the proxy runs on; auto: uvloop where it is installed, else asyncio.",
 )
 @click.option(
     "--capture", type=click.Path(dir_okay=False, path_type=Path), help="Record every call into this file, as it ends."

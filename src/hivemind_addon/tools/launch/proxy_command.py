@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
+from importlib import import_module
 from itertools import zip_longest
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -70,7 +70,8 @@ def upstream_of(environment: Mapping[str, str], own_port: int) -> CompanyProxy |
 
 _PROGRAM = "hivemind_addon.proxy.mitm.program"
 """What the proxy's process runs: mitmdump or mitmweb, on an event loop."""
-ASYNCIO, UVLOOP = "asyncio", "uvloop"
+AUTO, ASYNCIO, UVLOOP = LOOPS = "auto", "asyncio", "uvloop"
+"""AUTO: uvloop where it is installed, else asyncio."""
 OLLAMA_PORT = 11435
 """One above Ollama's own."""
 _OLLAMA = "http://127.0.0.1:11434"
@@ -106,7 +107,7 @@ def proxy_command(
     port: int,
     host: str = "127.0.0.1",
     web: bool = False,
-    loop: str = ASYNCIO,
+    loop: str = AUTO,
     ollama: bool = False,
     fresh: bool = False,
     upstream: CompanyProxy | None = None,
@@ -139,10 +140,15 @@ def proxy_command(
 
 
 def check_loop(loop: str) -> None:
-    """Raises NoLoop where it is not installed."""
-    if loop == UVLOOP and find_spec(UVLOOP) is None:
-        cure = "leave --loop out" if sys.platform == "win32" else "pip install 'hivemind-addon[uvloop]'"
-        raise NoLoop(f"--loop uvloop: uvloop is not installed; {cure}")
+    """Raises NoLoop where one that was asked for by name is not there."""
+    if loop == UVLOOP:
+        try:
+            import_module(UVLOOP)
+        except ModuleNotFoundError as error:
+            cure = "leave --loop out" if sys.platform == "win32" else "leave --loop out, or pip install uvloop"
+            raise NoLoop(f"--loop uvloop: uvloop is not installed; {cure}") from error
+        except ImportError as error:
+            raise NoLoop(f"--loop uvloop: uvloop does not load ({error}); leave --loop out") from error
 
 
 def mitmproxy_program(*, web: bool) -> Path:
@@ -176,7 +182,15 @@ def _sets(options: Sequence[str], name: str) -> bool:
 
 
 _USUAL = frozenset({"--set", "--mode", "-m", "-s", "--scripts", "--listen-host", "--listen-port", "-q", "-v"})
-"""Known without asking, which takes a second."""
+"""Words known without asking mitmproxy, which takes as long as its start."""
+_USUAL_NAMES = frozenset(
+    {
+        *("allow_hosts", "block_global", "body_size_limit", "confdir", "connection_strategy", "http2", "http3"),
+        *("ignore_hosts", "listen_host", "listen_port", "mode", "proxyauth", "save_stream_file", "ssl_insecure"),
+        *("ssl_verify_upstream_trusted_ca", "tcp_timeout", "termlog_verbosity", "upstream_auth"),
+    }
+)
+"""The same of options that are set: mitmdump and mitmweb have all of them."""
 _PREFIX = "hivemind_"
 """The addon checks its own."""
 _PATIENCE_S = 60.0
@@ -196,7 +210,7 @@ def check_options(options: Sequence[str], program: Path, ours: Sequence[str] = (
         for word in words:
             if not _is_known(word, known):
                 raise UnknownOption(f"no such option: {word}{_meant(word, [*ours, *known])}")
-    names = [name for name in _set_names(options) if not name.startswith(_PREFIX)]
+    names = [name for name in _set_names(options) if not name.startswith(_PREFIX) and name not in _USUAL_NAMES]
     # A script of the user's has options of its own, which are known when it is loaded.
     if names and not _has_scripts(options):
         known = re.findall(r"^(\w+):", _output_of(program, "--options"), re.MULTILINE)

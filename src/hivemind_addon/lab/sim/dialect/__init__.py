@@ -2,12 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 
+from hivemind_addon.lab.sim.dialect.bedrock import Converse, Invoke
+from hivemind_addon.lab.sim.dialect.cohere import Cohere
+from hivemind_addon.lab.sim.dialect.google import CodeAssist, Gemini, GeminiArray, VertexMessages
 from hivemind_addon.lab.sim.dialect.messages import PING, Messages
 from hivemind_addon.lab.sim.dialect.ollama import Ollama
 from hivemind_addon.lab.sim.dialect.openai import Chat
 from hivemind_addon.lab.sim.dialect.reply import (
     Headers,
     LimitView,
+    Problem,
     Reply,
     Shape,
     SimDialect,
@@ -25,6 +29,13 @@ _SHAPES: Mapping[SimDialect, Shape] = {
     SimDialect.CHAT: Chat(),
     SimDialect.RESPONSES: Responses(),
     SimDialect.OLLAMA: Ollama(),
+    SimDialect.GEMINI: Gemini(),
+    SimDialect.GEMINI_ARRAY: GeminiArray(),
+    SimDialect.CODE_ASSIST: CodeAssist(),
+    SimDialect.VERTEX_MESSAGES: VertexMessages(),
+    SimDialect.CONVERSE: Converse(),
+    SimDialect.INVOKE: Invoke(),
+    SimDialect.COHERE: Cohere(),
 }
 
 
@@ -48,9 +59,28 @@ def ping() -> bytes:
     return PING.data
 
 
-def error_object(dialect: SimDialect, status: int, *, message: str, error: str | None = None) -> dict[str, object]:
-    """The error object of a status. `error`: its type (and code), where it is not the usual one."""
-    return _SHAPES[dialect].error_object(status, message, error)
+def error_object(
+    dialect: SimDialect,
+    status: int,
+    *,
+    message: str,
+    error: str | None = None,
+    retry_after_s: float | None = None,
+    limit: LimitView | None = None,
+) -> dict[str, object]:
+    """What an error answer says. See Problem."""
+    problem = Problem(status_of(dialect, status), message, error, retry_after_s, limit)
+    return _SHAPES[dialect].error_object(problem)
+
+
+def status_of(dialect: SimDialect, status: int) -> int:
+    """The status that this provider uses where another one would use `status`."""
+    return _SHAPES[dialect].status(status)
+
+
+def error_headers(dialect: SimDialect, error: Mapping[str, object]) -> Headers:
+    """What the head of an error answer says of it."""
+    return _SHAPES[dialect].error_headers(error)
 
 
 def spent_credit(dialect: SimDialect) -> dict[str, object]:
@@ -63,9 +93,15 @@ def error_body(dialect: SimDialect, error: Mapping[str, object], request_id: str
     return _SHAPES[dialect].error_body(error, request_id)
 
 
-def error_event(dialect: SimDialect, error: Mapping[str, object]) -> StreamEvent:
-    """An error inside a stream that began well."""
-    return _SHAPES[dialect].error_event(error)
+def error_event(dialect: SimDialect, error: Mapping[str, object], *, opening: bool = False) -> StreamEvent:
+    """An error inside a stream that began well. `opening`: before any other event."""
+    shape = _SHAPES[dialect]
+    return shape.opening_error_event(error) if opening else shape.error_event(error)
+
+
+def error_comes_alone(dialect: SimDialect) -> bool:
+    """Whether an error inside a stream has to arrive apart from the events before it."""
+    return _SHAPES[dialect].error_comes_alone
 
 
 def models_body(dialect: SimDialect) -> bytes:

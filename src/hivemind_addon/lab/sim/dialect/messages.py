@@ -6,7 +6,17 @@ from datetime import UTC, datetime
 import msgspec
 
 from hivemind_addon.api.ticket import Dimension
-from hivemind_addon.lab.sim.dialect.reply import Headers, LimitView, Reply, Shape, StreamEvent, json, rounded_up, sse
+from hivemind_addon.lab.sim.dialect.reply import (
+    Headers,
+    LimitView,
+    Problem,
+    Reply,
+    Shape,
+    StreamEvent,
+    json,
+    rounded_up,
+    sse,
+)
 
 _NAMES = {
     Dimension.REQUESTS: "requests",
@@ -45,9 +55,9 @@ class Messages(Shape):
         """See Shape."""
         return list(_events(reply))
 
-    def error_object(self, status: int, message: str, error: str | None) -> dict[str, object]:
+    def error_object(self, problem: Problem) -> dict[str, object]:
         """See Shape."""
-        return {"type": error or _ERRORS.get(status, "api_error"), "message": message}
+        return {"type": problem.error or _ERRORS.get(problem.status, "api_error"), "message": problem.message}
 
     def spent_credit(self) -> dict[str, object]:
         """See Shape."""

@@ -4,7 +4,16 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from hivemind_addon.lab.sim.dialect.reply import Headers, LimitView, Reply, Shape, StreamEvent, json, rounded_up
+from hivemind_addon.lab.sim.dialect.reply import (
+    Headers,
+    LimitView,
+    Problem,
+    Reply,
+    Shape,
+    StreamEvent,
+    json,
+    rounded_up,
+)
 
 _CREATED_AT = "2026-01-01T00:00:00Z"
 _TOKEN_NS = 10_000_000
@@ -26,11 +35,12 @@ class Ollama(Shape):
         """See Shape."""
         return list(_events(reply))
 
-    def error_object(self, status: int, message: str, error: str | None) -> dict[str, object]:
+    def error_object(self, problem: Problem) -> dict[str, object]:
         """See Shape."""
-        if status == 503:
+        message = problem.message
+        if problem.status == 503:
             message = "server busy, please try again. maximum pending requests exceeded"
-        return {"error": f"{error}: {message}" if error else message}
+        return {"error": f"{problem.error}: {message}" if problem.error else message}
 
     def spent_credit(self) -> dict[str, object]:
         """See Shape."""

@@ -8,6 +8,7 @@ from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim.dialect.reply import (
     Headers,
     LimitView,
+    Problem,
     Reply,
     Shape,
     StreamEvent,
@@ -35,10 +36,15 @@ _ERRORS: Mapping[int, tuple[str, str | None]] = {
 class OpenAI(Shape):
     """Errors are an object with message, type and code."""
 
-    def error_object(self, status: int, message: str, error: str | None) -> dict[str, object]:
+    def error_object(self, problem: Problem) -> dict[str, object]:
         """See Shape."""
-        usual_type, usual_code = _ERRORS.get(status, _ERROR)
-        return {"message": message, "type": error or usual_type, "param": None, "code": error or usual_code}
+        usual_type, usual_code = _ERRORS.get(problem.status, _ERROR)
+        return {
+            "message": problem.message,
+            "type": problem.error or usual_type,
+            "param": None,
+            "code": problem.error or usual_code,
+        }
 
     def spent_credit(self) -> dict[str, object]:
         """See Shape."""

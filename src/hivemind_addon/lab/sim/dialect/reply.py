@@ -22,6 +22,39 @@ class SimDialect(Enum):
     CHAT = "openai-chat"
     RESPONSES = "openai-responses"
     OLLAMA = "ollama-chat"
+    GEMINI = "gemini"
+    GEMINI_ARRAY = "gemini-array"
+    """Its streams without `alt=sse`: one JSON array, element by element."""
+    CODE_ASSIST = "code-assist"
+    """Gemini in an envelope, as Gemini CLI's login speaks it."""
+    VERTEX_MESSAGES = "vertex-messages"
+    """Messages with Google's errors."""
+    CONVERSE = "bedrock-converse"
+    INVOKE = "bedrock-invoke"
+    """With Claude: Messages in AWS's framing."""
+    COHERE = "cohere"
+
+    @property
+    def charges_output_late(self) -> bool:
+        """Whether limits are charged for output as it is generated; else its maximum is reserved beforehand."""
+        return self in _CHARGED_LATE
+
+    @property
+    def settles_output(self) -> bool:
+        """Whether limits get back what was reserved for output and not generated."""
+        return self in (SimDialect.CONVERSE, SimDialect.INVOKE)
+
+
+_CHARGED_LATE = frozenset(
+    {
+        SimDialect.MESSAGES,
+        SimDialect.VERTEX_MESSAGES,
+        SimDialect.GEMINI,
+        SimDialect.GEMINI_ARRAY,
+        SimDialect.CODE_ASSIST,
+        SimDialect.COHERE,
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +167,21 @@ class LimitView:
     amount: int
     remaining: float
     full_in_s: float
+    window_s: float = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a request gets an error."""
+
+    status: int
+    message: str
+    error: str | None = None
+    """Type (and code) of the error, where it is not the usual one."""
+    retry_after_s: float | None = None
+    """None: the error does not say when to come back."""
+    limit: LimitView | None = None
+    """The limit that refuses it."""
 
 
 def _tokens(text: str) -> int:
@@ -148,6 +196,12 @@ class Shape(ABC):
 
     stream_type = "text/event-stream; charset=utf-8"
     """The content type of a streamed answer."""
+    error_comes_alone = False
+    """Whether an error inside a stream has to arrive apart from the events before it."""
+
+    def status(self, status: int) -> int:
+        """The status that this provider uses where another one would use `status`."""
+        return status
 
     @abstractmethod
     def whole_body(self, reply: Reply) -> bytes:
@@ -158,8 +212,8 @@ class Shape(ABC):
         """The streamed answer, event by event, its end included."""
 
     @abstractmethod
-    def error_object(self, status: int, message: str, error: str | None) -> dict[str, object]:
-        """The error object of a status. `error`: its type (and code), where it is not the usual one."""
+    def error_object(self, problem: Problem) -> dict[str, object]:
+        """What an error answer says."""
 
     @abstractmethod
     def spent_credit(self) -> dict[str, object]:
@@ -172,6 +226,14 @@ class Shape(ABC):
     @abstractmethod
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
         """An error inside a stream that began well."""
+
+    def opening_error_event(self, error: Mapping[str, object]) -> StreamEvent:
+        """The same before any other event."""
+        return self.error_event(error)
+
+    def error_headers(self, error: Mapping[str, object]) -> Headers:  # noqa: ARG002 - few say it in a header
+        """What the head of an error answer says of it."""
+        return ()
 
     @abstractmethod
     def models_body(self) -> bytes:
