@@ -259,6 +259,8 @@ class PatienceRule:
     """Request headers in which a client announces it, in seconds; the first that is there counts."""
     clients: Mapping[str, float] = field(default_factory=dict)
     """Glob of user agents → seconds, for clients that announce nothing; the first match counts."""
+    kept_alive_s: float = 0
+    """At least so long where they stream and hear `keep_alive_s` meanwhile; 0: no longer than otherwise."""
     margin_s: float = 5
     """A held client is refused this long before it would give up, or after 90 % of its patience where that is
     later."""
