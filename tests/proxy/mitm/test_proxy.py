@@ -119,12 +119,22 @@ def told(proxy):
 async def test_a_host_of_models_that_passes_by_is_told_once(proxy):
     context = make_context()
     context.client.proxy_mode = ProxyMode.parse("regular")
-    for host in ("github.com", "api2.cursor.sh", "API2.cursor.sh."):
+    for host in ("github.com", "ollama.com", "Ollama.com."):
         context.server.address = (host, 443)
         assert proxy.is_foreign(context, None)
     (what,) = told(proxy)
-    assert what.startswith("calls to api2.cursor.sh pass unscheduled")
-    assert proxy.unscheduled == {"api2.cursor.sh"}
+    assert what.startswith("calls to ollama.com pass unscheduled")
+    assert what.endswith("; docs/profiles.md tells how")
+    assert proxy.unscheduled == {"ollama.com"}
+
+
+async def test_of_a_host_that_no_profile_could_claim_the_reason_is_told(proxy):
+    context = make_context()
+    context.client.proxy_mode = ProxyMode.parse("regular")
+    context.server.address = ("api2.cursor.sh", 443)
+    assert proxy.is_foreign(context, None)
+    (what,) = told(proxy)
+    assert "; Cursor: limits and keys are its vendor's own" in what
 
 
 async def test_a_request_like_a_model_call_that_passes_by_is_told_once(proxy):

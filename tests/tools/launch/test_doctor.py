@@ -202,6 +202,13 @@ def test_calls_that_passed_by_are_told(sick, monkeypatch):
     assert_one(sick(), "calls to generativelanguage.googleapis.com", "write a profile with hosts:")
 
 
+def test_of_a_host_that_no_profile_could_claim_the_reason_is_told(sick, monkeypatch):
+    proxy = replace(doctor.background.running(PORT), unscheduled=("api2.cursor.sh",))
+    monkeypatch.setattr(doctor.background, "running", lambda _: proxy)
+    (told,) = [one.text for one in sick() if "api2.cursor.sh" in one.text]
+    assert told.startswith("unscheduled: api2.cursor.sh is tunnelled; Cursor: limits and keys are its vendor's own")
+
+
 DATE = "Date: Sun, 06 Nov 1994 08:49:37 GMT"
 WHEN = 784111777.0
 

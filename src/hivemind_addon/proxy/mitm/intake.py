@@ -123,8 +123,11 @@ class Intake:
         price = profile.price_of(facts.model)
         told_s = words.patience_s or told.known_patience_s
         patience_s = told_s or profile.patience.default_s
-        # One that hears comments while it waits is not silent for as long as it waits.
-        is_silent = told_s is None and not (profile.keep_alive_s and facts.stream)
+        # One that hears something while it waits is not silent for as long as it waits.
+        is_kept_alive = bool(profile.keep_alive_s) and facts.stream and bool(told.dialect.form.keep_alive)
+        if is_kept_alive and not words.patience_s:
+            patience_s = max(patience_s, profile.patience.kept_alive_s)
+        is_silent = told_s is None and not is_kept_alive
         ticket = Ticket(
             id=os.urandom(ID_BYTES).hex(),
             pool=PoolKey(told.pool.host, driver.account_of(told.pool.account), told.pool.model_group),

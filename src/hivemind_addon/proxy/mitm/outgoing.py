@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mitmproxy import http
 
     from hivemind_addon.proxy.profile.model import Profile
-    from hivemind_addon.proxy.profile.upstreams import EqualUpstream, UpstreamKey, Keys
+    from hivemind_addon.proxy.profile.upstreams import EqualUpstream, Keys, UpstreamKey
     from hivemind_addon.proxy.wire.description import Description
 
 _SIGNED = ("aws4-", "hmac ", "sharedkey ")
@@ -94,7 +94,7 @@ def outgoing(
 def _replace_key(sent: http.Request, profile: Profile, upstream: EqualUpstream, key: UpstreamKey | None) -> None:
     """The client's credentials are for the host that it meant, and go to no other."""
     brought = next((name for name in profile.credential_headers if name in sent.headers), "")
-    for name in (*_OF_THE_CLIENT, *profile.credential_headers, *profile.request_account_headers):
+    for name in (*_OF_THE_CLIENT, *profile.credential_headers, *profile.account_headers):
         if name in sent.headers:
             del sent.headers[name]
     if key is not None:

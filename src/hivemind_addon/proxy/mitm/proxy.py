@@ -29,7 +29,7 @@ from hivemind_addon.proxy.mitm.pages import Pages
 from hivemind_addon.proxy.mitm.settings import LiveSettings
 from hivemind_addon.proxy.mitm.websocket import ScheduledSocket
 from hivemind_addon.proxy.observe.news import NOTICE
-from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call
+from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call, why_tunnelled
 from hivemind_addon.proxy.runtime.guard import GuardedBlock
 from hivemind_addon.system.descriptors import ConnectionPlaces, raise_limit
 from hivemind_addon.system.patterns import normal_host
@@ -197,8 +197,8 @@ class Proxy:
         self.unscheduled.add(host)
         who = self.intake.name_of(client)
         what = f"calls to {host}{path} pass unscheduled, no profile claims them (first by {who})"
-        at = self.driver.clock.monotonic()
-        self.driver.note(OddityNoted(at=at, pool=None, ticket_id=None, what=f"{what}; docs/profiles.md tells how"))
+        at, why = self.driver.clock.monotonic(), why_tunnelled(host) or "docs/profiles.md tells how"
+        self.driver.note(OddityNoted(at=at, pool=None, ticket_id=None, what=f"{what}; {why}"))
 
     def guarded(self, where: str) -> GuardedBlock:
         """For the body of a hook: an exception of ours is a guard trip, and the hook has done nothing."""

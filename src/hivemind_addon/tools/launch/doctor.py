@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.api.report import ProxyView
 from hivemind_addon.api.trust import CERTIFICATE, ca_certificate, cure_of_distrust
+from hivemind_addon.proxy.profile.known import why_tunnelled
 from hivemind_addon.proxy.profile.load import Profiles, load_profiles
 from hivemind_addon.proxy.wire.tokenizer import Tokenizer
 from hivemind_addon.system.clock import Clock
@@ -146,6 +147,9 @@ def examine(
     yield _way(environment, port)
     yield from _bypassed(environment, hosts)
     for host in proxy.unscheduled if proxy else ():
+        if why := why_tunnelled(host):
+            yield Finding(Severity.NOTE, f"unscheduled: {host} is tunnelled; {why}")
+            continue
         yield Finding(
             Severity.BAD,
             f"unscheduled: calls to {host} went through the proxy and passed by; write a profile with hosts: [{host}] "
