@@ -9,6 +9,7 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from hivemind_addon.proxy.capture.flow_parts import destination
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback, is_on_loopback, upstream_by_path
 from hivemind_addon.proxy.mitm.refusal import make_upgrade_refusal
+from hivemind_addon.proxy.profile.known import is_shaped_like_a_call
 from hivemind_addon.proxy.profile.load import format_for, is_model_call
 from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.system.memo import REMEMBERED_CHARS
@@ -63,6 +64,15 @@ class Claims:
         if profile is None or not profile.refuse_websocket or not is_model_call(profile, "POST", request.path):
             return None
         return make_upgrade_refusal(dialect_of(format_for(profile, request.path)))
+
+    def is_loose_socket(self, flow: http.HTTPFlow) -> bool:
+        """Whether a request opens a WebSocket for model calls that nobody schedules."""
+        request = flow.request
+        return (
+            request.method == "GET"
+            and request.headers.get("upgrade", "").lower() == "websocket"
+            and is_shaped_like_a_call("POST", request.path.partition("?")[0])
+        )
 
     def _profile_of(self, flow: http.HTTPFlow) -> Profile | None:
         settings, path = self._settings.current, flow.request.path

@@ -27,6 +27,13 @@ MODEL_HOSTS = (
     "ollama.com",
 )
 """Globs of hosts that serve models (2026-11)."""
+VENDOR_HOSTS = (
+    "*.cursor.sh",
+    "server.codeium.com",
+    "server.self-serve.windsurf.com",
+    "*.windsurf.com",
+)
+"""Globs of hosts to which agents of one vendor speak in its own way, on its own keys: Cursor, Windsurf (2026-11)."""
 _MODEL_PATHS = (
     "*/v1/messages",
     "*/chat/completions",
@@ -49,6 +56,11 @@ _MODEL_PATHS = (
 def is_model_host(host: str) -> bool:
     """Whether a host, in its normal spelling, serves models."""
     return any(glob_matches(glob, host) for glob in MODEL_HOSTS)
+
+
+def is_vendor_host(host: str) -> bool:
+    """Whether a host, in its normal spelling, is a vendor's own."""
+    return any(glob_matches(glob, host) for glob in VENDOR_HOSTS)
 
 
 def is_shaped_like_a_call(method: str, path: str) -> bool:
