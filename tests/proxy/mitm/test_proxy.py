@@ -121,12 +121,12 @@ def told(proxy):
 async def test_a_host_of_models_that_passes_by_is_told_once(proxy):
     context = make_context()
     context.client.proxy_mode = ProxyMode.parse("regular")
-    for host in ("github.com", "openrouter.ai", "OpenRouter.ai."):
+    for host in ("github.com", "ollama.com", "Ollama.com."):
         context.server.address = (host, 443)
         assert proxy.is_foreign(context, None)
     (what,) = told(proxy)
-    assert what.startswith("calls to openrouter.ai pass unscheduled")
-    assert proxy.unscheduled == {"openrouter.ai"}
+    assert what.startswith("calls to ollama.com pass unscheduled")
+    assert proxy.unscheduled == {"ollama.com"}
 
 
 async def test_servers_of_vendors_are_tunnelled_and_it_is_told_once_why(proxy, caplog):

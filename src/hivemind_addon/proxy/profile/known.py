@@ -29,7 +29,7 @@ MODEL_HOSTS = (
 """Globs of hosts that serve models (2026-11)."""
 VENDOR_HOSTS = (
     "*.cursor.sh",
-    "server.codeium.com",
+    "*.codeium.com",
     "server.self-serve.windsurf.com",
     "*.windsurf.com",
 )
