@@ -40,7 +40,7 @@ class DocumentError(Exception):
 
 
 class BadValue(Exception):
-    """One value that breaks its rule; raised by rules."""
+    """A value that breaks its rule; raised by rules, and by dataclasses whose values do not fit together."""
 
     def __init__(self, problem: str, cure: str) -> None:
         super().__init__(problem, cure)
@@ -84,6 +84,10 @@ class DocumentRules:
     """Pairs of fields of which the first must not be above the second."""
     unwritten: Mapping[type, frozenset[str]] = field(default_factory=dict)
     """Fields that do not come from the document."""
+    texts: Mapping[type, Callable[[str], Mapping[str, Any]]] = field(default_factory=dict)
+    """For kinds of mappings that may be written as a text: which mapping it stands for. It raises BadValue."""
+    renamed: Mapping[_Field, str] = field(default_factory=dict)
+    """Key of earlier versions → what it is called now."""
 
     def __or__(self, other: "DocumentRules") -> "DocumentRules":
         return DocumentRules(
@@ -91,6 +95,8 @@ class DocumentRules:
             keys={**self.keys, **other.keys},
             ordered={**self.ordered, **other.ordered},
             unwritten={**self.unwritten, **other.unwritten},
+            texts={**self.texts, **other.texts},
+            renamed={**self.renamed, **other.renamed},
         )
 
 
@@ -124,6 +130,14 @@ class _Reader:
         self._rules = rules
 
     def dataclass(self, cls: type, value: Any, place: _Place) -> Any:
+        try:
+            if isinstance(value, str) and cls in self._rules.texts:
+                value = self._rules.texts[cls](value)
+            return self._made(cls, value, place)
+        except BadValue as bad:
+            raise place.error(bad.problem, bad.cure) from None
+
+    def _made(self, cls: type, value: Any, place: _Place) -> Any:
         if not isinstance(value, Mapping):
             raise place.error(f"expected a mapping, got {_said(value)}", "write keys with values below it")
         hints = _hints(cls)
@@ -131,6 +145,8 @@ class _Reader:
         given: dict[str, Any] = {}
         for key, item in value.items():
             if key not in known:
+                if new := self._rules.renamed.get((cls, key)):
+                    raise place.key(str(key)).error(f"it is called {new} now", f"rename it to {new}")
                 raise place.key(str(key)).error("unknown key", _suggest(str(key), known))
             rule = self._rules.values.get((cls, key), _keep)
             key_rule = self._rules.keys.get((cls, key), _keep)

@@ -16,7 +16,7 @@ from typing import assert_never
 
 import msgspec.structs
 
-from hivemind_addon.api.events import BreakerChanged, Event, Moved, TicketEnded
+from hivemind_addon.api.events import BreakerChanged, Event, Moved, Submitted, TicketEnded
 from hivemind_addon.api.ticket import (
     Attempt,
     AttemptResult,
@@ -213,6 +213,8 @@ class World:
             self._listen(event)
             if isinstance(event, TicketEnded):
                 self._waited(event)
+            elif isinstance(event, Submitted) and event.ticket.endpoints and event.ticket.id in self._waiting:
+                self._waiting[event.ticket.id].waits_at = self._at(event.ticket.pool)
             elif isinstance(event, Moved) and event.ticket_id in self._waiting:
                 self._waiting[event.ticket_id].waits_at = self._at(event.pool)
             elif isinstance(event, BreakerChanged):
@@ -305,8 +307,6 @@ class World:
             ticket = self._ticket(call)
             call.kept = agent.upstream.idle.keep(self._request(call), ticket.demand)
             self.scheduler.submit(ticket, agent.upstream.pool_settings, self.now)
-            if ticket.endpoints:
-                call.waits_at = self._at(self.scheduler.pool_of(ticket.id) or ticket.pool)
         else:
             self._transmit(call, None)
 

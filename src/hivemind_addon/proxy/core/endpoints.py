@@ -20,6 +20,7 @@ rule of who hires skis until he has paid their price). No estimate of a wait dec
 An account's block refuses all who wait for it; those who may go elsewhere do so before.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -42,6 +43,8 @@ _PRICE = 0.3
 """Seconds that a pool has to idle for each second that a moved ticket reads anew."""
 _WORTH = 1.0
 """A wait has to be so many times as long as what is read anew."""
+_SURELY = 3.0
+"""Who waits for a running attempt goes after another has idled so many times as long, whatever the forecast says."""
 _LOOK_EVERY_S = 0.5
 """So often it is asked who would gain: the queue is played through for it."""
 _MOST_IDLED_S = 60.0
@@ -80,7 +83,7 @@ class _Place:
 
     def load_at(self, now: float) -> float:
         """The load by now."""
-        return self.load_s * 0.5 ** ((now - self.loaded_at) / _LOAD_OVER_S)
+        return self.load_s * math.exp2((self.loaded_at - now) / _LOAD_OVER_S)
 
     def add(self, cost_s: float, now: float) -> None:
         """Something is given to it, or taken from it."""
@@ -228,7 +231,9 @@ class Endpoints:
         for read_s, _, move in dear:
             if _PRICE * read_s > place.idled_s:
                 break
-            if starts.get(move.entry.ticket.id, _NEVER) > now + _WORTH * read_s:
+            gate = move.source.gate
+            is_stuck = gate is not None and gate.opens_at == _NEVER and place.idled_s > _SURELY * read_s
+            if is_stuck or starts.get(move.entry.ticket.id, _NEVER) > now + _WORTH * read_s:
                 place.idled_s -= _PRICE * read_s
                 return move
         place.look_at = now + _LOOK_EVERY_S

@@ -147,11 +147,6 @@ class Scheduler:
                 pool.resume(self._learned.pop(key), now)
         return pool
 
-    def pool_of(self, ticket_id: str) -> PoolKey | None:
-        """Where a ticket is; None: it has ended, or never came."""
-        pool = self._pool_of_ticket.get(ticket_id)
-        return None if pool is None else pool.key
-
     def must_count(self, ticket: Ticket, now: float) -> bool:
         """Whether the tokens of a ticket that is to come have to be counted: a limit or a budget is near.
 
@@ -205,8 +200,8 @@ class Scheduler:
         decisions: list[Admitted | Shed | Refused] = [*self._refused]
         self._refused.clear()
         if self._endpoints and not self._stopping:
-            for move in tuple(self._endpoints.refugees(tuple(self._changed), now)):
-                self._move(move, now)
+            for flight in tuple(self._endpoints.refugees(tuple(self._changed), now)):
+                self._move(flight, now)
         decisions += self._poll_changed(now)
         if self._endpoints and not self._stopping:
             while (move := self._endpoints.next_move(now)) is not None:

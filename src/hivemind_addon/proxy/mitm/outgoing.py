@@ -94,7 +94,7 @@ def outgoing(
 def _replace_key(sent: http.Request, profile: Profile, upstream: EqualUpstream, key: UpstreamKey | None) -> None:
     """The client's credentials are for the host that it meant, and go to no other."""
     brought = next((name for name in profile.credential_headers if name in sent.headers), "")
-    for name in (*_OF_THE_CLIENT, *profile.credential_headers, *profile.request_account_headers):
+    for name in (*_OF_THE_CLIENT, *profile.credential_headers, *profile.account_headers):
         if name in sent.headers:
             del sent.headers[name]
     if key is not None:

@@ -19,6 +19,7 @@ from hivemind_addon.proxy.profile.format import ResetFormat, WireFormat
 from hivemind_addon.proxy.profile.upstreams import EqualUpstream
 from hivemind_addon.system.memo import by_thing, by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches
+from hivemind_addon.system.typed import BadValue
 
 
 class InputCharge(Enum):
@@ -108,6 +109,45 @@ class OutcomeRule:
     of_account: bool = False
     """Whether it is the account's trouble and not the request's, though no end is known (no credit): where the profile
     lists `upstreams`, another one is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPlace:
+    """Where a request names something: a header, a parameter of its query, a member of its body, or its path.
+
+    As a text: `header`, `header#member`, `body#member` or `query#name`.
+    """
+
+    header: str = ""
+    """Its name."""
+    member: str = ""
+    """The header holds a JSON object: the text of this member."""
+    query: str = ""
+    """Its name."""
+    body: str = ""
+    """Its name, `outer.member` inside an object; one of the format's `request.names`."""
+    path: str = ""
+    """Regular expression searched in the path, ignoring case."""
+    match: str = ""
+    """Regular expression searched in what stands there, ignoring case; where it finds nothing, nothing stands there. Of
+    both, what the groups find counts, joined by `/`; without a group all that was found."""
+
+    def __post_init__(self) -> None:
+        """BadValue: it is not one place."""
+        if sum(map(bool, (self.header, self.query, self.body, self.path))) != 1:
+            raise BadValue("it names no place, or several", "write one of header, query, body and path")
+        if self.member and not self.header:
+            raise BadValue("only a header has a member", "write body: outer.member for what is inside an object")
+        if self.path and self.match:
+            raise BadValue("a path is searched already", "write the regular expression at path alone")
+
+    def __str__(self) -> str:
+        """As it is written, without what is searched."""
+        if self.header:
+            return f"{self.header}#{self.member}" if self.member else self.header
+        return next(
+            f"{kind}#{name}" for kind, name in (("query", self.query), ("body", self.body), ("path", self.path)) if name
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,10 +339,15 @@ class Profile:
     """Globs of model names that share one limit; a model that matches none is its own group."""
     model_paths: tuple[str, ...] = ()
     """Path globs with `{model}` where paths name the model (Azure's deployment); it counts before the body's."""
-    credential_headers: tuple[str, ...] = ("authorization", "x-api-key", "api-key")
-    """Headers that hold the key; its hash names the account until something better does."""
-    request_account_headers: tuple[str, ...] = ()
-    """Request headers that name the account."""
+    account: tuple[RequestPlace, ...] = ()
+    """Where requests name their account; the first that is there counts, and before any credential: one that is changed
+    every hour names a new account each time."""
+    credentials: tuple[RequestPlace, ...] = (
+        RequestPlace(header="authorization"),
+        RequestPlace(header="x-api-key"),
+        RequestPlace(header="api-key"),
+    )
+    """Where they hold the key; the hash of the first that is there names the account until something better does."""
     response_account_headers: tuple[str, ...] = ()
     """Response headers that name the account."""
     session_headers: tuple[str, ...] = ()
@@ -365,6 +410,16 @@ class Profile:
     """When a provider counts as down, and how it is probed."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     """How often a failed attempt is tried again."""
+
+    @property
+    def credential_headers(self) -> tuple[str, ...]:
+        """Headers that hold a key, or a part of one."""
+        return tuple(one.header for one in self.credentials if one.header)
+
+    @property
+    def account_headers(self) -> tuple[str, ...]:
+        """Headers in which requests name the account."""
+        return tuple(one.header for one in self.account if one.header)
 
     def price_of(self, model: str) -> Price | None:
         """None: it is not known."""

@@ -72,7 +72,7 @@ def describe_request(
     facts = read_body(request, dialect)
     if profile.model_paths:
         facts = replace(facts, model=model_of(profile, request.path, facts.model))
-    who = identify(profile, request.headers, facts, user, peer)
+    who = identify(profile, request.headers, facts, user, peer, request.path)
     kind = call_kind(profile, request.headers, facts, request.path, has_parent=bool(who.parent_session))
     prints = fingerprints(facts, who.agent)
     host, usual_port = normal_host(request.host), 443 if request.scheme == "https" else 80
