@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ from hivemind_addon.proxy.mitm.options import (
 from hivemind_addon.proxy.mitm.proxy import Proxy, end_on_hangup
 from hivemind_addon.proxy.mitm.readers import FlowReaders
 from hivemind_addon.proxy.mitm.settings import BadOption
-from hivemind_addon.proxy.mitm.stream import EndAttempt, scheduling_layer
+from hivemind_addon.proxy.mitm.stream import EndAttempt, SocketWord, scheduling_layer
 from hivemind_addon.proxy.mitm.view import ViewSync
 from hivemind_addon.system.memory import collect_rarely, reuse_freed_memory
 from hivemind_addon.system.patterns import normal_host
@@ -226,6 +227,7 @@ class Hivemind:
         self.commands.proxy = self.replays.proxy = self.proxy
         self.proxy.driver.end_attempt = self._end_attempt
         self.proxy.driver.call_off = partial(self._end_attempt, called_off=True)
+        self.proxy.wake_layer = self._wake_layer
         self.proxy.follow(settings)
 
     def _end_attempt(self, attempt: Attempt, *, called_off: bool = False) -> None:
@@ -234,8 +236,15 @@ class Hivemind:
         if self.proxy:
             with self.proxy.guarded("end_attempt"):
                 self.proxy.end_attempt(
-                    attempt, lambda flow: proxyserver.inject_event(EndAttempt(flow, called_off=called_off))
+                    attempt,
+                    lambda flow: proxyserver.inject_event(EndAttempt(flow, called_off=called_off)),
+                    called_off=called_off,
                 )
+
+    def _wake_layer(self, flow: http.HTTPFlow) -> None:
+        """A WebSocket's layer is to write what waits; where its client is gone it writes no more."""
+        with suppress(ValueError):
+            ctx.master.addons.get("proxyserver").inject_event(SocketWord(flow))
 
     def running(self) -> Awaitable[object] | None:
         """From here on a bad option is rolled back; mitmweb's Abort and Resume are heard.

@@ -28,6 +28,7 @@ from hivemind_addon.proxy.mitm.hooks import Hooks
 from hivemind_addon.proxy.mitm.intake import Intake
 from hivemind_addon.proxy.mitm.pages import Pages
 from hivemind_addon.proxy.mitm.settings import LiveSettings
+from hivemind_addon.proxy.mitm.websocket import ScheduledSocket
 from hivemind_addon.proxy.observe.news import NOTICE
 from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call, is_vendor_host
 from hivemind_addon.proxy.runtime.guard import GuardedBlock
@@ -47,6 +48,8 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.compose import Runtime
     from hivemind_addon.proxy.mitm.exchange import Exchange
     from hivemind_addon.proxy.mitm.settings import Settings
+    from hivemind_addon.proxy.mitm.turns import Turn
+    from hivemind_addon.proxy.profile.model import Profile
 
 logger = logging.getLogger("hivemind")
 
@@ -79,6 +82,8 @@ class Proxy:
         """Flow id → exchange of a replayed flow, which mitmproxy runs without our layer."""
         self.redirected: dict[str, tuple[str, int]] = {}
         """Server connection id → its own address, of the ones that a redirect sent elsewhere."""
+        self.wake_layer: Callable[[http.HTTPFlow], None] = lambda flow: None  # noqa: ARG005 - the addon sets it
+        """Has a WebSocket's layer write what waits."""
         self.unscheduled: set[str] = set()
         """Hosts of models whose calls passed by; each is told once, as are the following."""
         self.vendors: set[str] = set()
@@ -88,6 +93,8 @@ class Proxy:
         self.sockets: dict[str, str] = {}
         """Agent that has opened a WebSocket for model calls which is not scheduled → its host."""
         self._of_client: defaultdict[str, set[Exchange]] = defaultdict(set)
+        self._turns: dict[str, Turn] = {}
+        """Flow id → turn of a WebSocket that has not ended."""
         self._emptied = asyncio.Event()
         self.annotator = Annotator(histories=runtime.histories, driver=runtime.driver, live=self.live)
         self._listens: list[tuple[str, int]] = []
@@ -131,18 +138,43 @@ class Proxy:
 
     def make_exchange(self, flow: http.HTTPFlow) -> Exchange | None:
         """The exchange of a complete request; None when another addon made it a request that is not ours."""
-        try:
+
+        def make() -> Exchange | None:
             profile = self.claims.profile_for(flow)
-            exchange = self.intake.make(flow, profile) if profile else None
+            return self.intake.make(flow, profile) if profile else None
+
+        return self._enrol(flow, make)
+
+    def _enrol[E: (Exchange, Exchange | None)](self, flow: http.HTTPFlow, make: Callable[[], E]) -> E | Exchange:
+        """What is made; where that fails, an exchange that goes on without having been read."""
+        exchange: E | Exchange
+        try:
+            exchange = make()
         except Exception as error:  # noqa: BLE001 - the guard at the edge
-            exchange = self.intake.make_unread(flow)
-            exchange.trip("intake", error)
+            exchange = unread = self.intake.make_unread(flow)
+            unread.trip("intake", error)
         if exchange is not None:
             self.live[flow.id] = exchange
             with self.guarded("annotate"):
                 self.annotator.begun()
             self._of_client[flow.client_conn.id].add(exchange)
         return exchange
+
+    def make_socket(self, flow: http.HTTPFlow) -> ScheduledSocket | None:
+        """What schedules the turns of a WebSocket; None: it is a tunnel."""
+        with self.guarded("make_socket"):
+            profile = self.claims.profile_of_turns(flow)
+            return ScheduledSocket(flow, profile, self) if profile else None
+        return None
+
+    def make_turn(self, flow: http.HTTPFlow, profile: Profile, turn: Turn) -> Exchange:
+        """The exchange of one turn of a WebSocket, whose plain request the flow is."""
+        self._turns[flow.id] = turn
+        return self._enrol(flow, lambda: self.intake.make(flow, profile))
+
+    def forget_turn(self, exchange: Exchange) -> None:
+        """It is over."""
+        self._turns.pop(exchange.flow.id, None)
 
     def call_hook(self, hook: StartHook) -> StartHook | None:
         """Call the addons that listen to a hook of a flow. None: it is over; else what the layer is to wait for."""
@@ -218,8 +250,13 @@ class Proxy:
             with self.guarded("update"):
                 exchange.nudge()
 
-    def end_attempt(self, attempt: Attempt, inject: Callable[[http.HTTPFlow], None]) -> None:
-        """End a running attempt; `inject` tells its stream, and raises ValueError where it has none."""
+    def end_attempt(
+        self, attempt: Attempt, inject: Callable[[http.HTTPFlow], None], *, called_off: bool = False
+    ) -> None:
+        """End a running attempt; `inject` tells its stream, and raises ValueError where it has none.
+
+        `called_off`: a person cancelled it.
+        """
         ticket_id = attempt.ticket.id
         exchange = next((one for one in self.live.values() if one.ticket.id == ticket_id), None)
         if exchange is None:
@@ -230,7 +267,10 @@ class Proxy:
             exchange.client_gone()
             return
         try:
-            inject(exchange.flow)
+            if turn := self._turns.get(exchange.flow.id):
+                turn.end_attempt(called_off=called_off)
+            else:
+                inject(exchange.flow)
         except ValueError:  # the connection is gone already
             exchange.client_gone()
 
