@@ -46,5 +46,5 @@ def doctor(port: int, program: str | None, *, as_json: bool) -> None:
             click.echo(f"{finding.verdict.value:<4}  {finding.text}")  # as it is found: some take a moment
     if as_json:
         click.echo(msgspec.json.encode(findings).decode())
-    if any(finding.verdict is doctors.Severity.BAD for finding in findings):
+    if any(finding.verdict is Severity.BAD for finding in findings):
         sys.exit(1)
