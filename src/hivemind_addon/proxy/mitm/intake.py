@@ -152,7 +152,7 @@ class Intake:
             idempotency_key=given_id(request.headers.get(IDEMPOTENCY_HEADER, "")),
             **_sizes(told.size, price),
         )
-        upstreams = upstreams_of(profile, told, request.headers)
+        upstreams = upstreams_of(profile, told, request.headers, request.path)
         if upstreams:
             ticket = replace(ticket, pool=next(iter(upstreams)), endpoints=endpoints_of(upstreams))
         size = told.size

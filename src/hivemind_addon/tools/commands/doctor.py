@@ -12,6 +12,7 @@ from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.launch import doctor as doctors
+from hivemind_addon.tools.launch.finding import Severity
 from hivemind_addon.tools.launch.programs import load_programs
 
 _one_line = in_one_line(UnreadableReport, FolderNotPrivate, DocumentError)
