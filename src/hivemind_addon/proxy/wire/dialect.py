@@ -143,10 +143,10 @@ class Dialect:
         if len(data) < self._long and self._is_done(data):
             return EventClass.TERMINAL
         if not self._content:
-            kind = self._kinds.get(event_name(event), EventClass.CONTENT)
+            named = self._kinds.get(event_name(event), EventClass.CONTENT)
             # The end may say that it failed.
-            failed = kind is EventClass.TERMINAL and self.form.error.at and self.error_of(event) is not None
-            return EventClass.ERROR if failed else kind
+            failed = named is EventClass.TERMINAL and self.form.error.at and self.error_of(event) is not None
+            return EventClass.ERROR if failed else named
         kind = self._kinds.get(event.event)
         top = read_object(data)
         if kind is EventClass.ERROR or (top is not None and explicit_error(top, self.form.error) is not None):
