@@ -143,16 +143,16 @@ class Dialect:
         if len(data) < self._long and self._is_done(data):
             return EventClass.TERMINAL
         if not self._content:
-            named = self._kinds.get(event_name(event), EventClass.CONTENT)
+            kind = self._kinds.get(event_name(event), EventClass.CONTENT)
             # The end may say that it failed.
-            failed = named is EventClass.TERMINAL and self.form.error.at and self.error_of(event) is not None
-            return EventClass.ERROR if failed else named
-        kind = self._kinds.get(event.event)
+            failed = kind is EventClass.TERMINAL and self.form.error.at and self.error_of(event) is not None
+            return EventClass.ERROR if failed else kind
+        named = self._kinds.get(event.event)
         top = read_object(data)
-        if kind is EventClass.ERROR or (top is not None and explicit_error(top, self.form.error) is not None):
+        if named is EventClass.ERROR or (top is not None and explicit_error(top, self.form.error) is not None):
             return EventClass.ERROR
-        if kind is not None:
-            return kind
+        if named is not None:
+            return named
         if top is None:
             return EventClass.CONTENT if data.strip() else EventClass.BOOKKEEPING
         if any(one.find(top) is True for one in self._done_if):
