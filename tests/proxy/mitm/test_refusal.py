@@ -85,7 +85,7 @@ def test_what_a_person_cancelled_is_final_in_the_providers_own_shape():
         error = json.loads(answer.content)["error"]
         assert refused_text(told, None, CLOCK) == (error["message"] if isinstance(error, dict) else error), name
         if isinstance(error, dict):
-            assert error["type"] == refused_error(profile, told) == "invalid_request_error"
+            assert error["type"] == refused_error(profile, dialect_of(profile.format), told) == "invalid_request_error"
 
 
 def test_a_stopping_proxy_says_so():

@@ -529,13 +529,15 @@ class Exchange:
             message = refusal_text(self._refused_by)
             retry_after_s = float(come_back_s(self.profile, self._refused_by))
         elif isinstance(self._refused_by, Refused):
-            error = refused_error(self.profile, self._refused_by)
+            error = refused_error(self.profile, self.dialect, self._refused_by)
             agents_file, port = self.settings.agents.file, self.settings.port
             message = refused_text(self._refused_by, agents_file, self.driver.clock, self._kept_as, port=port)
         elif response is not None:
             places, body = self.dialect.form.error, response.content or b""
             facts = error_in_body(body, places) if response.status_code >= 400 else None
             error = (facts.type or facts.code if facts else "") or "api_error"
+            if self.dialect.form.error.names:  # its own words: what is usual with the status says it best
+                error = self.dialect.usual_error(response.status_code) or error
             message = (facts.message if facts else "") or f"the provider answered {response.status_code}"
             retry_after_s = self._answer.hints.retry_after_s
         if not (isinstance(self._refused_by, Refused) and isinstance(self._refused_by.cause, Cancel)):

@@ -48,15 +48,14 @@ def come_back_s(profile: Profile, shed: Shed) -> int:
 
 def make_refusal(profile: Profile, dialect: Dialect, shed: Shed) -> http.Response:
     """The come-back refusal for a held request."""
-    refusal = profile.refusal
-    return http.Response.make(
+    refusal, retry_after_s = profile.refusal, come_back_s(profile, shed)
+    return _answer(
+        dialect,
         refusal.status,
-        dialect.error_body(refusal.status, refusal.error, refusal_text(shed)),
-        {
-            "content-type": "application/json",
-            "retry-after": str(come_back_s(profile, shed)),
-            "x-should-retry": "true",
-        },
+        refusal.error,
+        refusal_text(shed),
+        {"retry-after": str(retry_after_s), "x-should-retry": "true"},
+        retry_after_s=retry_after_s,
     )
 
 
@@ -77,11 +76,11 @@ def refused_text(
             return _wall_text(closure, clock)
 
 
-def refused_error(profile: Profile, refused: Refused) -> str:
+def refused_error(profile: Profile, dialect: Dialect, refused: Refused) -> str:
     """The `type` (and `code`) of the error object."""
     match refused.cause:
         case Cancel():
-            return "invalid_request_error"
+            return dialect.usual_error(_CALLED_OFF_STATUS)
         case Shortage():
             return profile.budget_refusal.error
         case ActiveBlock():
@@ -100,28 +99,40 @@ def make_refused(
 ) -> http.Response:
     """The refusal of a request that is not to be sent again; clients show it and do not retry."""
     text = refused_text(refused, agents_file, clock, kept_as, port=port)
-    error = refused_error(profile, refused)
-    headers = {"content-type": "application/json", "x-should-retry": "false"}
+    error = refused_error(profile, dialect, refused)
+    headers = {"x-should-retry": "false"}
     match refused.cause:
         case Cancel():
-            body = dialect.error_body(_CALLED_OFF_STATUS, error, text)
-            return http.Response.make(_CALLED_OFF_STATUS, body, headers)
+            return _answer(dialect, _CALLED_OFF_STATUS, error, text, headers)
         case Shortage():
-            status = profile.budget_refusal.status
-            return http.Response.make(status, dialect.error_body(status, error, text), headers)
+            return _answer(dialect, profile.budget_refusal.status, error, text, headers)
         case ActiveBlock() as closure:
             blocked = profile.account_block_refusal
             left_s = max(1, math.ceil(closure.until - clock.monotonic()))
             reset = math.ceil(clock.wall() + left_s)
             headers |= {"retry-after": str(left_s)}
             headers |= {name: value.replace("{reset}", str(reset)) for name, value in blocked.headers.items()}
-            return http.Response.make(blocked.status, dialect.error_body(blocked.status, error, text, reset), headers)
+            return _answer(dialect, blocked.status, error, text, headers, resets_at=reset, retry_after_s=left_s)
 
 
 def make_upgrade_refusal(dialect: Dialect) -> http.Response:
     """The answer to a WebSocket upgrade: use plain requests, which can be scheduled."""
-    text = "hivemind: WebSockets are not scheduled; please send plain requests."
-    return http.Response.make(426, dialect.error_body(426, "", text), {"content-type": "application/json"})
+    return _answer(dialect, 426, "", "hivemind: WebSockets are not scheduled; please send plain requests.", {})
+
+
+def _answer(
+    dialect: Dialect,
+    status: int,
+    error: str,
+    text: str,
+    headers: dict[str, str],
+    *,
+    resets_at: int | None = None,
+    retry_after_s: int | None = None,
+) -> http.Response:
+    own = dialect.error_headers(status, error, resets_at, retry_after_s)
+    body = dialect.error_body(status, error, text, resets_at, retry_after_s)
+    return http.Response.make(status, body, {"content-type": "application/json", **headers, **own})
 
 
 def _wall_text(closure: ActiveBlock, clock: Clock) -> str:

@@ -176,7 +176,7 @@ class TimePlace:
     where: Mapping[str, str] = field(default_factory=dict)
     """Member of the object → regular expression: all of them must match."""
     take: str = ""
-    """Pointer within the object; with `where` only."""
+    """Pointer within the object."""
     match: str = ""
     """Regular expression; what its first group finds counts."""
     format: ResetFormat = ResetFormat.AUTO
@@ -200,15 +200,17 @@ class ErrorPlaces:
     message: tuple[str, ...] = ()
     """What it says to people."""
     delays: tuple[TimePlace, ...] = ()
-    """How long to wait; each is a time from now."""
+    """How long to wait, or until when; the first that can be read counts."""
     resets: tuple[TimePlace, ...] = ()
-    """When a spent limit comes back."""
+    """When a spent limit comes back: the end of an account's block. The first that can be read counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorForm:
-    """How we write an error. In the templates `{message}`, `{error}`, `{status}`, `{retry_after_s}` and `{resets_at}`
-    stand for values; what holds one that there is not is left out, as a member or an item.
+    """How we write an error. In the texts of templates `{message}`, `{error}`, `{status}`, `{retry_after_s}`,
+    `{retry_after_ms}` and `{resets_at}` stand for values; a text that is nothing else becomes a number where the value
+    is one. A member with one that there is not is left out; an item of a list with one anywhere in it is, too, and so
+    is a list of which nothing remains.
     """
 
     body: Mapping[str, Any] = field(default_factory=dict)
@@ -218,15 +220,13 @@ class ErrorForm:
     event_name: str = ""
     """Its name."""
     bare: bool = False
-    """Whether the event is bare JSON in a stream of server-sent events."""
+    """Whether the event is bare JSON in a stream of server-sent events: a line of its own."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Templates of headers of an error answer."""
     usual: Mapping[str, str] = field(default_factory=dict)
     """Status (`"429"`, else `5xx` from 500 on, `4xx` below) → what its error is usually called."""
     usual_in_stream: str = ""
-    """What an error in a stream is usually called."""
-    status_in_stream: int = 503
-    """What stands for `{status}` there."""
+    """What an error in a stream is usually called. There `{status}` is the one with which it would come by `usual`."""
     again: str = ""
     """What an error in a stream is called after which the client is to come back; empty: as it is."""
     known_as: Mapping[str, str] = field(default_factory=dict)

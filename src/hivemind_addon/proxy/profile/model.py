@@ -96,6 +96,9 @@ class OutcomeRule:
     """Regular expression searched in the error's message, ignoring case."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Header name → regular expression searched in its value, ignoring case."""
+    body: Mapping[str, str] = field(default_factory=dict)
+    """JSON pointer into the answer of an error, or into its event → regular expression searched, ignoring case, in the
+    texts and numbers there; one of them must match."""
     retry_after: bool | None = None
     """True or False: only with, or only without a retry-after."""
     account_block: bool = False

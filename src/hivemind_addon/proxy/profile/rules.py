@@ -1,6 +1,9 @@
 """What the values of a profile, and of the agents file, must be besides their types; some are rewritten."""
 
+import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.cache import CacheSettings
@@ -8,6 +11,7 @@ from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
 from hivemind_addon.proxy.profile.format import (
     Envelope,
+    ErrorForm,
     ErrorPlaces,
     EventRules,
     RequestPlaces,
@@ -117,6 +121,47 @@ def _group(value: str) -> str:
     return value
 
 
+_TEMPLATE_NAME = re.compile(r"\{(\w+)\}")
+_TEMPLATE_NAMES = ("message", "error", "status", "retry_after_s", "retry_after_ms", "resets_at")
+
+
+def _template(value: Any) -> Any:
+    """A value of JSON in whose texts only known names are to be filled in."""
+    match value:
+        case str():
+            unknown = next((name for name in _TEMPLATE_NAME.findall(value) if name not in _TEMPLATE_NAMES), None)
+            if unknown is not None:
+                names = ", ".join(f"{{{name}}}" for name in _TEMPLATE_NAMES)
+                raise BadValue(f"nothing is known by the name {{{unknown}}}", f"write one of {names}")
+        case Mapping():
+            for name, one in value.items():
+                if not isinstance(name, str):
+                    raise BadValue(f"{name!r} is no name of a member", "put it in quotes")
+                _template(one)
+        case list():
+            for one in value:
+                _template(one)
+        case None | bool() | int():
+            pass
+        case float() if math.isfinite(value):
+            pass
+        case _:
+            raise BadValue(f"{value!r} is nothing that JSON has", "put it in quotes")
+    return value
+
+
+def _one_line(value: str) -> str:
+    if not value.isprintable():
+        raise BadValue(f"{value!r} is not one line of text", "write it without line breaks")
+    return value
+
+
+def _usual_status(value: str) -> str:
+    if value not in {"4xx", "5xx"} and not re.fullmatch("[45][0-9][0-9]", value, re.ASCII):
+        raise BadValue(f"{value!r} is no status of an error", 'write one such as "429", or 4xx or 5xx for the rest')
+    return value
+
+
 def _media_type(value: str) -> str:
     if not re.fullmatch(r"[\w.+-]+/[\w.+-]+", value):
         raise BadValue(f"no media type: {value!r}", "write one such as text/event-stream")
@@ -175,11 +220,17 @@ FORMAT_RULES = DocumentRules(
         (TimePlace, "where"): _regex,
         (TimePlace, "take"): _pointer,
         (TimePlace, "match"): _group,
+        (ErrorForm, "body"): _template,
+        (ErrorForm, "event"): _template,
+        (ErrorForm, "headers"): _template,
+        (ErrorForm, "event_name"): _one_line,
         **{(SaysPlace, name): _pointer for name in ("at", "text", "name", "only", "unless")},
     },
     keys={
         (WireFormat, "framing"): _media_type,
         (ErrorPlaces, "unless"): _pointer,
+        (ErrorForm, "headers"): _header,
+        (ErrorForm, "usual"): _usual_status,
     },
 )
 """Of a wire format."""
@@ -230,6 +281,7 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         (OutcomeRule, "status"): _status,
         (OutcomeRule, "message"): _regex,
         (OutcomeRule, "headers"): _regex,
+        (OutcomeRule, "body"): _regex,
         (Charge, "default_output_tokens"): positive,
         (Tokens, "scale"): positive,
         (Tokens, "bytes_per_token"): positive,
@@ -254,6 +306,7 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         (Profile, "prices"): _model_glob,
         (Profile, "parent_beside"): _header_or_member,
         (OutcomeRule, "headers"): _header,
+        (OutcomeRule, "body"): _pointer,
         (CallRule, "headers"): _header_or_member,
         (ClientRule, "headers"): _header,
         (BlockedAccountRefusal, "headers"): _header,

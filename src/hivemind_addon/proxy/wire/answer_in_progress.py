@@ -140,7 +140,14 @@ class AnswerInProgress:
         top = plain if isinstance(plain, dict) else None
         wall_now = self.clock.wall()
         outcome = judge_answer(
-            self.profile, status, self._headers, decoded, self.hints, wall_now, is_object=top is not None
+            self.profile,
+            status,
+            self._headers,
+            decoded,
+            self.hints,
+            wall_now,
+            is_object=top is not None,
+            places=self.dialect.form.error,
         )
         if not decoded:
             return outcome, None

@@ -16,7 +16,7 @@ from hivemind_addon.proxy.profile.formats import format_named
 from hivemind_addon.proxy.wire.aws_eventstream import EventStreamParser
 from hivemind_addon.proxy.wire.envelope import Unwrapper
 from hivemind_addon.proxy.wire.error import ErrorFacts, explicit_error, unreadable_error, word
-from hivemind_addon.proxy.wire.error_form import error_body, error_event
+from hivemind_addon.proxy.wire.error_form import error_body, error_event, error_headers, usual_error
 from hivemind_addon.proxy.wire.json_array import JsonArrayParser
 from hivemind_addon.proxy.wire.ndjson import NdjsonParser
 from hivemind_addon.proxy.wire.parts import Assembly, Part, Values, message_parts
@@ -143,7 +143,10 @@ class Dialect:
         if len(data) < self._long and self._is_done(data):
             return EventClass.TERMINAL
         if not self._content:
-            return self._kinds.get(event_name(event), EventClass.CONTENT)
+            kind = self._kinds.get(event_name(event), EventClass.CONTENT)
+            # The end may say that it failed.
+            failed = kind is EventClass.TERMINAL and self.form.error.at and self.error_of(event) is not None
+            return EventClass.ERROR if failed else kind
         kind = self._kinds.get(event.event)
         top = read_object(data)
         if kind is EventClass.ERROR or (top is not None and explicit_error(top, self.form.error) is not None):
@@ -195,7 +198,7 @@ class Dialect:
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
         """The error that the event carries; None when it is no error event."""
         is_named = self._kinds.get(event_name(event)) is EventClass.ERROR
-        if not is_named and not self._content:
+        if not is_named and not self._content and not self.form.error.at:
             return None
         facts = explicit_error(read_object(event.data) or {}, self.form.error)
         return unreadable_error(event.data) if facts is None and is_named else facts
@@ -213,6 +216,16 @@ class Dialect:
         `resets_at`: the epoch second at which a spent limit comes back, for formats that have a place for it.
         """
         return error_body(self.form.error_form, status, error, message, resets_at, retry_after_s)
+
+    def error_headers(
+        self, status: int, error: str, resets_at: int | None = None, retry_after_s: float | None = None
+    ) -> dict[str, str]:
+        """What the head of such an answer has, beside what every refusal has."""
+        return error_headers(self.form.error_form, status, error, resets_at, retry_after_s)
+
+    def usual_error(self, status: int) -> str:
+        """What an error with this status is called; empty: its clients do not look at names."""
+        return usual_error(self.form.error_form, status)
 
     def error_event(self, error: str, message: str, retry_after_s: float | None) -> bytes:
         """One event that ends a stream whose head was sent; `retry_after_s` None: coming back is useless."""

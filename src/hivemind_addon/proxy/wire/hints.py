@@ -30,6 +30,8 @@ _CLOCK_TOLERANCE_S = 5.0
 _MAX_STATUS_CHARS = 40
 _MAX_WINDOWS = 16
 _NO_HINTS = Hints()
+_RETRY_AFTER_MS = ("retry-after-ms", "x-amz-retry-after")
+"""Amazon's own SDKs obey the second."""
 
 CODEX_WINDOWS = "codex.rate_limits"
 """The stream event in which ChatGPT's Codex endpoint tells of its windows, turn by turn (2026-08)."""
@@ -178,7 +180,7 @@ class _HeaderReader:
         return delay_s
 
     def retry_after(self) -> float | None:
-        """Seconds to wait, from `retry-after-ms` (the finer one), else from `retry-after`."""
+        """Seconds to wait, from what tells milliseconds (the finer one), else from `retry-after`."""
         delay_s = self._retry_after_ms()
         value = self._headers.get("retry-after")
         if delay_s is None and value is not None:
@@ -190,13 +192,15 @@ class _HeaderReader:
         return None if delay_s is None else min(max(delay_s, 0.0), _MAX_RETRY_AFTER_S)
 
     def _retry_after_ms(self) -> float | None:
-        value = self._headers.get("retry-after-ms")
-        if value is None:
-            return None
-        number = _number(value.strip())
-        if number is None:
-            self._odd("retry-after-ms", value)
-        return _scaled(number, 1e-3)
+        for name in _RETRY_AFTER_MS:
+            value = self._headers.get(name)
+            if value is None:
+                continue
+            number = _number(value.strip())
+            if number is not None:
+                return number * 1e-3
+            self._odd(name, value)
+        return None
 
     def should_retry(self) -> bool | None:
         """`x-should-retry`."""
@@ -292,7 +296,7 @@ def read_hints(profile: Profile, headers: Mapping[str, str], wall_now: float) ->
 @by_thing
 def _names_asked(profile: Profile) -> frozenset[str]:
     """All headers that hints are read from."""
-    names = {"retry-after", "retry-after-ms", "x-should-retry", *profile.response_account_headers}
+    names = {"retry-after", *_RETRY_AFTER_MS, "x-should-retry", *profile.response_account_headers}
     for meter in profile.meters:
         names |= {meter.limit, meter.remaining, meter.reset}
     for window in profile.windows:

@@ -16,19 +16,31 @@ fault (400), which no waiting cures.
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from enum import Enum
 
 from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind
-from hivemind_addon.proxy.profile.format import ResetFormat
+from hivemind_addon.proxy.profile.format import ErrorPlaces, ResetFormat
 from hivemind_addon.proxy.profile.model import OutcomeRule, Profile
-from hivemind_addon.proxy.wire.error import ErrorFacts, error_in_body
+from hivemind_addon.proxy.wire.error import (
+    USUAL_PLACES,
+    ErrorFacts,
+    ToldTime,
+    error_in_body,
+    error_marks,
+    error_members,
+    failure,
+    texts_at,
+)
 from hivemind_addon.proxy.wire.hints import parse_reset
-from hivemind_addon.system.json_values import read_object, read_value
+from hivemind_addon.system.json_values import read_object
 from hivemind_addon.system.memo import by_thing
+from hivemind_addon.system.pointer import Pointer
 
 # Longer bodies of status 200 are believed unread: checking must not stall the event loop.
 _MAX_CHECKED_BYTES = 8 * 1024 * 1024
 _MAX_MESSAGE_CHARS = 2000
+_MAX_NAME_CHARS = 200
 _MAX_RETRY_AFTER_S = 86_400.0
 _WORD = re.compile(r"[A-Za-z][\w.-]{0,59}", re.ASCII)
 # `Please try again in 6m0s.`, `Please retry after 10 seconds.`, `Please wait 52220 seconds before retrying.`
@@ -99,13 +111,16 @@ def judge_answer(
     wall_now: float = 0.0,
     *,
     is_object: bool = False,
+    places: ErrorPlaces = USUAL_PLACES,
 ) -> Outcome:
     """Judge a complete answer. `headers` is asked for lower-case names; `wall_now` in epoch seconds.
 
     `body` is decoded; None when it could not be, or is too long to look at: then the head alone decides.
-    `is_object`: it was read already, and is a JSON object.
+    `is_object`: it was read already, and is a JSON object. `places`: its format's.
     """
-    error = None if body is None else _error_in(status, body)
+    error = None if body is None else _error_in(status, body, places)
+    if places.name_headers and not 200 <= status < 300:
+        error = _named_in_headers(error, headers, places.name_headers)
     rules = _rules_without_error(profile) if error is None and status == 200 else profile.outcomes
     rule = _first_match(rules, status, error, headers, hints) if rules else None
     if rule is not None:
@@ -123,7 +138,7 @@ def judge_answer(
         reason=reason,
         status=status,
         retryable=retryable and hints.should_retry is not False,
-        retry_after_s=_retry_after(kind, error, hints),
+        retry_after_s=_retry_after(kind, error, hints, wall_now),
         account_block_s=_account_block_s(rule, error, hints, wall_now),
     )
 
@@ -137,7 +152,7 @@ def judge_stream_error(profile: Profile, error: ErrorFacts, hints: Hints = _NO_H
         reason=_reason("stream", error, "error"),
         status=200,
         retryable=retryable,
-        retry_after_s=_retry_after(kind, error, _NO_HINTS),
+        retry_after_s=_retry_after(kind, error, _NO_HINTS, wall_now),
         account_block_s=_account_block_s(rule, error, hints, wall_now),
     )
 
@@ -158,28 +173,32 @@ def judge_transport(trouble: TransportTrouble, said: str = "") -> Outcome:
     )
 
 
-def _error_in(status: int, body: bytes) -> ErrorFacts | None:
+def _error_in(status: int, body: bytes, places: ErrorPlaces) -> ErrorFacts | None:
     """The error of an answer. Plain text of a failure is its message; a page of HTML says nothing."""
-    if 200 <= status < 300:
-        # A good answer has no such key or has it null; most are recognised without reading them.
-        if b'"error"' not in body or len(body) > _MAX_CHECKED_BYTES:
-            return None
-        return error_in_body(body)
     if len(body) > _MAX_CHECKED_BYTES:
         return None
-    error = error_in_body(body)
-    if error is not None:
-        return error
-    members = read_object(body)
+    if 200 <= status < 300:
+        # A good answer has no such key or has it null; most are recognised without reading them.
+        return error_in_body(body, places) if any(mark in body for mark in error_marks(places)) else None
+    members = error_members(body)
     if members is not None:
-        # Web frameworks and gateways: {"detail": "…"}, {"message": "…"}.
-        texts = (read_value(members.get(name)) for name in ("message", "detail"))
-        text = next((text for text in texts if isinstance(text, str)), None)
-        return None if text is None else ErrorFacts(message=text[:_MAX_MESSAGE_CHARS])
+        return failure(members, places)
     start = body[: _MAX_MESSAGE_CHARS * 4].lstrip()
     if not start or start[0] in b"<{[":
         return None
     return ErrorFacts(message=start.decode("utf-8", "replace")[:_MAX_MESSAGE_CHARS])
+
+
+def _named_in_headers(
+    error: ErrorFacts | None, headers: Mapping[str, str], names: tuple[str, ...]
+) -> ErrorFacts | None:
+    """The error with the names that headers tell: `ThrottlingException`, or with a `:` and a URL behind it."""
+    told = (headers.get(name, "").partition(":")[0].strip()[:_MAX_NAME_CHARS] for name in names)
+    own = tuple(filter(None, told))
+    if not own:
+        return error
+    error = error or ErrorFacts()
+    return replace(error, own_names=(*own, *error.own_names))
 
 
 def _judge_success(
@@ -226,6 +245,7 @@ def _rules_without_error(profile: Profile) -> tuple[OutcomeRule, ...]:
         for rule in profile.outcomes
         if (not rule.status or 200 in rule.status)
         and not rule.error
+        and not rule.body
         and (not rule.message or re.search(rule.message, "", re.IGNORECASE))
     )
 
@@ -245,9 +265,21 @@ def _first_match(
             and (not rule.message or re.search(rule.message, message, re.IGNORECASE))
             and (rule.retry_after is None or rule.retry_after == (hints.retry_after_s is not None))
             and all(_header_matches(headers, name, pattern) for name, pattern in rule.headers.items())
+            and (not rule.body or _body_matches(rule, error))
         ):
             return rule
     return None
+
+
+def _body_matches(rule: OutcomeRule, error: ErrorFacts | None) -> bool:
+    return error is not None and all(
+        any(pattern.search(text) for text in texts_at(pointer, error.top)) for pointer, pattern in _conditions(rule)
+    )
+
+
+@by_thing
+def _conditions(rule: OutcomeRule) -> tuple[tuple[Pointer, re.Pattern[str]], ...]:
+    return tuple((Pointer.parse(at), re.compile(match, re.IGNORECASE)) for at, match in rule.body.items())
 
 
 def _header_matches(headers: Mapping[str, str], name: str, pattern: str) -> bool:
@@ -304,13 +336,13 @@ def _reason(start: str, error: ErrorFacts | None, otherwise: str = "") -> str:
     return f"{start} {name}" if name else start
 
 
-def _retry_after(kind: OutcomeKind, error: ErrorFacts | None, hints: Hints) -> float | None:
-    """The header's delay, else the one that the message of a refusal names."""
+def _retry_after(kind: OutcomeKind, error: ErrorFacts | None, hints: Hints, wall_now: float) -> float | None:
+    """The header's delay, else the one that a refusal itself tells."""
     if hints.retry_after_s is not None:
         return hints.retry_after_s
     if error is None or kind in {OutcomeKind.SUCCESS, OutcomeKind.IGNORED}:
         return None
-    return _told_delay_s(error)
+    return _told_delay_s(error, wall_now)
 
 
 def _account_block_s(rule: OutcomeRule | None, error: ErrorFacts | None, hints: Hints, wall_now: float) -> float | None:
@@ -321,22 +353,32 @@ def _account_block_s(rule: OutcomeRule | None, error: ErrorFacts | None, hints: 
         return error.resets_in_s
     if error is not None and error.resets_at is not None and error.resets_at > wall_now > 0:
         return error.resets_at - wall_now
+    if error is not None and (left_s := _first_time_s(error.resets, wall_now)):
+        return left_s
     told = [window for window in hints.windows if window.resets_in_s]
     spent = [one for one in told if one.status == _SPENT] or [one for one in told if (one.used or 0) >= 1]
     if spent:
         return max(window.resets_in_s or 0 for window in spent)
     delay_s = hints.retry_after_s
     if delay_s is None and error is not None:
-        delay_s = _told_delay_s(error)
+        delay_s = _told_delay_s(error, wall_now)
     return delay_s or _UNKNOWN_WALL_S
 
 
-def _told_delay_s(error: ErrorFacts) -> float | None:
-    """The delay that an error's message names."""
-    found = _DELAY.search(error.message)
-    if found is None:
-        return None
-    duration, amount, unit = found.groups()
-    value = duration or amount + _UNITS[unit.lower()]
-    delay_s = parse_reset(value.lower(), ResetFormat.DURATION, 0)
+def _told_delay_s(error: ErrorFacts, wall_now: float) -> float | None:
+    """The delay that stands where the format has it, else the one that an error's message names."""
+    delay_s = _first_time_s(error.delays, wall_now)
+    if delay_s is None:
+        found = _DELAY.search(error.message)
+        if found is None:
+            return None
+        duration, amount, unit = found.groups()
+        value = duration or amount + _UNITS[unit.lower()]
+        delay_s = parse_reset(value.lower(), ResetFormat.DURATION, 0)
     return None if delay_s is None else min(delay_s, _MAX_RETRY_AFTER_S)
+
+
+def _first_time_s(times: tuple[ToldTime, ...], wall_now: float) -> float | None:
+    """Seconds until the first of these that can be read."""
+    read = (parse_reset(time.value, time.format, wall_now) for time in times)
+    return next((seconds for seconds in read if seconds is not None), None)
