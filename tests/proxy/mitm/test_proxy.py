@@ -119,12 +119,12 @@ def told(proxy):
 async def test_a_host_of_models_that_passes_by_is_told_once(proxy):
     context = make_context()
     context.client.proxy_mode = ProxyMode.parse("regular")
-    for host in ("github.com", "generativelanguage.googleapis.com", "GenerativeLanguage.googleapis.com."):
+    for host in ("github.com", "api2.cursor.sh", "API2.cursor.sh."):
         context.server.address = (host, 443)
         assert proxy.is_foreign(context, None)
     (what,) = told(proxy)
-    assert what.startswith("calls to generativelanguage.googleapis.com pass unscheduled")
-    assert proxy.unscheduled == {"generativelanguage.googleapis.com"}
+    assert what.startswith("calls to api2.cursor.sh pass unscheduled")
+    assert proxy.unscheduled == {"api2.cursor.sh"}
 
 
 async def test_a_request_like_a_model_call_that_passes_by_is_told_once(proxy):

@@ -15,6 +15,7 @@ from hivemind_addon.api.ticket import Delivery, Demand, PoolKey, Priority, Ticke
 from hivemind_addon.proxy.capture.flow_parts import peer_of, plain_headers, plain_request
 from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.mitm.exchange import Exchange
+from hivemind_addon.proxy.mitm.outgoing import endpoints_of, upstreams_of
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.wire.description import describe_request, size_request
 from hivemind_addon.proxy.wire.dialect import dialect_of
@@ -148,6 +149,9 @@ class Intake:
             idempotency_key=given_id(request.headers.get(IDEMPOTENCY_HEADER, "")),
             **_sizes(told.size, price),
         )
+        upstreams = upstreams_of(profile, told, request.headers)
+        if upstreams:
+            ticket = replace(ticket, pool=next(iter(upstreams)), endpoints=endpoints_of(upstreams))
         size = told.size
         if size.estimate.is_rough and driver.must_count(ticket):
             size = size_request(profile, facts, told.prints, estimator, who.session)
@@ -171,6 +175,7 @@ class Intake:
             settings=settings,
             on_end=self._on_end,
             tape=self._files.recorder.begin(ticket) if self._files.recorder else None,
+            upstreams=upstreams,
             keeper=self._files.keeper,
         )
 

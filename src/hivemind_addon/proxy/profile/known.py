@@ -25,6 +25,9 @@ MODEL_HOSTS = (
     "api.githubcopilot.com",
     "models.github.ai",
     "ollama.com",
+    # Cursor and Windsurf speak protocols of their own, with keys and limits of their makers.
+    "*.cursor.sh",
+    "*.codeium.com",
 )
 """Globs of hosts that serve models (2026-11)."""
 _MODEL_PATHS = (

@@ -16,6 +16,7 @@ from hivemind_addon.proxy.core.fair_queue import OrderSettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
 from hivemind_addon.proxy.profile.format import ResetFormat, WireFormat
+from hivemind_addon.proxy.profile.upstreams import EqualUpstream
 from hivemind_addon.system.memo import by_thing, by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches
 
@@ -104,6 +105,9 @@ class OutcomeRule:
     account_block: bool = False
     """Whether the account is refused until the end of a long window (a subscription's, a day's): everybody is told at
     once. The end is what the error or the windows say, else the retry-after, else five minutes."""
+    of_account: bool = False
+    """Whether it is the account's trouble and not the request's, though no end is known (no credit): where the profile
+    lists `upstreams`, another one is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +315,9 @@ class Profile:
     parent_beside: Mapping[str, str] = field(default_factory=dict)
     """Header that names the session → where such a request names its parent; for agents whose name for it is, in
     others, something else."""
+    upstreams: tuple[EqualUpstream, ...] = ()
+    """Endpoints that are equal: calls go where they can go soonest (docs/upstreams.md). Empty: where they were sent.
+    Not inherited by `extends` of another name."""
     refuse_websocket: bool = False
     """Answer a WebSocket upgrade on one of `paths` with 426, upon which Codex sends plain requests at once. What runs
     inside a WebSocket is not scheduled."""
