@@ -6,14 +6,12 @@ import asyncio
 import logging
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mitmproxy import contentviews, ctx, exceptions, http
 from mitmproxy.proxy.layers import ClientTLSLayer, TCPLayer
 from mitmproxy.utils import human
 
-from hivemind_addon.api.trust import cure_of_distrust
 from hivemind_addon.proxy.compose import make_runtime
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, hang_up, own_addresses
 from hivemind_addon.proxy.mitm.commands import Commands
@@ -62,7 +60,6 @@ logger = logging.getLogger("hivemind")
 
 TLS_RECORD = b"\x16\x03"
 """How a TLS handshake begins."""
-_MOST_TOLD = 1000
 """Clients that are told how to trust us; a warning that is never forgotten would be a leak."""
 _VERBOSITIES = {"termlog_verbosity", "console_eventlog_verbosity"}
 """mitmproxy's options that say which log lines a person sees."""
@@ -147,7 +144,6 @@ class Hivemind:
         """From `running` on."""
         self._crowded = False
         """Clients had to wait for a connection; that is in the log once."""
-        self._distrusting: set[str] = set()
         """Clients that were told how to trust the proxy."""
 
     # Start and end ---------------------------------------------------------------------------------------------------
@@ -305,11 +301,7 @@ class Hivemind:
         if self.proxy is None or "trust" not in (data.conn.error or ""):
             return
         with self.proxy.guarded("tls_failed_client"):
-            who = self.proxy.intake.name_of(data.context.client)
-            if who not in self._distrusting and len(self._distrusting) < _MOST_TOLD:
-                self._distrusting.add(who)
-                host = data.context.client.sni or "its provider"
-                logger.warning("hivemind: %s: %s", who, cure_of_distrust(host, Path(ctx.options.confdir)))
+            self.proxy.distrusted(data.context.client)
 
     def next_layer(self, nextlayer: NextLayer) -> None:
         """Put our HTTP layer in the place of the one that mitmproxy chooses."""

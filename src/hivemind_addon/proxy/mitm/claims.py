@@ -10,6 +10,7 @@ from hivemind_addon.proxy.capture.flow_parts import destination
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback, is_on_loopback, upstream_by_path
 from hivemind_addon.proxy.mitm.refusal import make_upgrade_refusal
 from hivemind_addon.proxy.profile.format import Wording
+from hivemind_addon.proxy.profile.known import is_shaped_like_a_call
 from hivemind_addon.proxy.profile.load import format_for, is_model_call
 from hivemind_addon.proxy.profile.model import WebSocketUse
 from hivemind_addon.proxy.wire.dialect import dialect_of
@@ -68,6 +69,16 @@ class Claims:
         if profile.websocket is WebSocketUse.TUNNEL or is_scheduled:
             return None
         return make_upgrade_refusal(dialect_of(format_for(profile, request.path)))
+
+    def is_loose_socket(self, flow: http.HTTPFlow) -> bool:
+        """Whether a request opens a WebSocket for model calls that nobody schedules."""
+        request = flow.request
+        return (
+            request.method == "GET"
+            and request.headers.get("upgrade", "").lower() == "websocket"
+            and is_shaped_like_a_call("POST", request.path.partition("?")[0])
+            and self.profile_of_turns(flow) is None
+        )
 
     def profile_of_turns(self, flow: http.HTTPFlow) -> Profile | None:
         """The profile of a WebSocket whose turns are scheduled; None: it is a tunnel."""

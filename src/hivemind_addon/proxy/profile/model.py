@@ -278,6 +278,17 @@ class PatienceRule:
 
 
 @dataclass(frozen=True, slots=True)
+class Signature:
+    """How long a request that its client signed may be held: it is sent, and sent again, as it came, or not at all."""
+
+    header: str
+    """Header with the instant at which it was signed; a request without it is not signed."""
+    valid_s: float = 240
+    """So long after that instant it may still be sent, whatever the client's patience; one that comes later is sent on
+    unscheduled."""
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """The answer that makes a held client come back instead of giving up."""
 
@@ -402,6 +413,8 @@ class Profile:
     """How request bodies are counted before they are sent."""
     patience: PatienceRule = field(default_factory=PatienceRule)
     """How long its clients wait for an answer."""
+    sign: Signature | None = None
+    """Whether clients sign their requests, with the time in it (AWS)."""
     refusal: Refusal = field(default_factory=Refusal)
     """The answer that makes a held client come back."""
     budget_refusal: BudgetRefusal = field(default_factory=BudgetRefusal)
