@@ -73,7 +73,7 @@ WALLS = {
 
 
 def judged(name: str):
-    first = name.split("-")[0]
+    first = name.split("-", maxsplit=1)[0]
     profile = load_profiles(None).by_name[PROFILES.get(name) or PROFILES.get(first, first)]
     answer = written(name, retry_after_s=20, wall_now=NOW)
     headers = dict(answer.headers)
