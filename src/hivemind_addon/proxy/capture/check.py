@@ -19,6 +19,7 @@ from hivemind_addon.proxy.capture.recording import unnamed
 from hivemind_addon.proxy.profile.format import WireFormat
 from hivemind_addon.proxy.profile.formats import packaged_formats
 from hivemind_addon.proxy.profile.load import is_model_call, load_profile
+from hivemind_addon.proxy.profile.model import WebSocketUse
 from hivemind_addon.proxy.wire.answer import Phase
 from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     from mitmproxy import http
 
     from hivemind_addon.proxy.profile.load import Profiles
-    from hivemind_addon.proxy.profile.model import Profile
+    from hivemind_addon.proxy.profile.model import BlockedAccountRefusal, BudgetRefusal, Profile, Refusal
     from hivemind_addon.proxy.wire.dialect import Dialect
     from hivemind_addon.proxy.wire.parts import Transcript
 
@@ -66,11 +67,11 @@ class CheckedProfile(Struct, frozen=True):
     paths: tuple[str, ...]
     exclude_paths: tuple[str, ...]
     reverse_paths: tuple[str, ...]
-    refuse_websocket: bool
+    websocket: str
     formats: tuple[CheckedFormat, ...]
     model_paths: tuple[str, ...]
     account: Mapping[str, tuple[str, ...]]
-    """Where an account is found: in `response_account_headers`, `request_account_headers`, `credential_headers`."""
+    """Where an account is found: in `response_account_headers`, `account`, `credentials`."""
     sessions: tuple[str, ...]
     """Where a request names its session."""
     meters: Mapping[str, str]
@@ -179,7 +180,7 @@ class ProfileCheck:
 
 
 def _told(profile: Profile, file: str, extends: tuple[str, ...]) -> CheckedProfile:
-    refusals = {
+    refusals: dict[str, Refusal | BudgetRefusal | BlockedAccountRefusal] = {
         "to a client that is held too long": profile.refusal,
         "when a budget is spent": profile.budget_refusal,
         "while the account is refused": profile.account_block_refusal,
@@ -192,12 +193,13 @@ def _told(profile: Profile, file: str, extends: tuple[str, ...]) -> CheckedProfi
         paths=profile.paths,
         exclude_paths=profile.exclude_paths,
         reverse_paths=profile.reverse_paths,
-        refuse_websocket=profile.refuse_websocket,
+        websocket=profile.websocket.value,
         formats=tuple(_format(paths, form) for paths, form in (*profile.formats.items(), ("", profile.format))),
         model_paths=profile.model_paths,
         account={
-            name: getattr(profile, name)
-            for name in ("response_account_headers", "request_account_headers", "credential_headers")
+            "response_account_headers": profile.response_account_headers,
+            "account": tuple(map(str, profile.account)),
+            "credentials": tuple(map(str, profile.credentials)),
         },
         sessions=profile.session_headers,
         meters={one.meter: one.limit for one in profile.meters},
@@ -213,8 +215,7 @@ def _doubts(profile: Profile) -> Iterator[str]:
         yield "paths is empty: nothing is scheduled; list the paths of model calls, or extend a profile that does"
     if not profile.hosts and not profile.reverse_paths:
         yield "hosts is empty: it counts only where hivemind_reverse_profile names it"
-    places = (*profile.credential_headers, *profile.request_account_headers, *profile.response_account_headers)
-    if not places:
+    if not (profile.account or profile.credentials or profile.response_account_headers):
         yield "nothing names an account: all clients share one"
 
 
@@ -272,7 +273,11 @@ class _SampleReader:
         if excluded := matching_path(profile.exclude_paths, request.path):
             return False, f"path: {excluded} of exclude_paths matches"
         if request.headers.get("upgrade", "").lower() == "websocket":
-            answered = "answered with 426" if profile.refuse_websocket else "passed on"
+            answered = {
+                WebSocketUse.TURNS: "scheduled turn by turn",
+                WebSocketUse.REFUSE: "answered with 426",
+                WebSocketUse.TUNNEL: "passed on",
+            }[profile.websocket]
             return False, f"method: a WebSocket's upgrade, which is {answered}"
         if not is_model_call(profile, request.method, request.path):
             return False, f"method: {request.method}, and only POST is a model call"
@@ -320,7 +325,8 @@ class _SampleReader:
         answer = AnswerInProgress(self._profile, dialect, clock, is_stream_asked)
         is_stream = answer.head(response.status_code, headers)
         oddities = [*answer.hints.oddities]
-        body, events = raw, ()
+        body = raw
+        events: Sequence[CheckedEvents] = ()
         if is_stream:
             answer.look(raw)
             phase = answer.finish() if flow.error is None else answer.phase

@@ -74,7 +74,7 @@ def _profile_lines(told: CheckedProfile) -> _Lines:
             yield "format", f"  {key}: {msgspec.json.encode(value).decode()}", ""
     for name, headers in told.account.items():
         if headers:
-            by_hash = ", as a hash" if name == "credential_headers" else ""
+            by_hash = ", as a hash" if name == "credentials" else ""
             yield "account", f"{name}: {_listed(headers)}{by_hash}", ""
     yield "sessions", _listed(told.sessions), ""
     yield "limits", _listed([f"{meter} ({header})" for meter, header in told.meters.items()]), ""
@@ -83,7 +83,7 @@ def _profile_lines(told: CheckedProfile) -> _Lines:
     yield "outcomes", f"{several(told.outcomes, 'rule')} before the general ones", ""
     for when, answer in told.refusals.items():
         yield "refusals", f"{when}: {answer}", ""
-    if told.refuse_websocket:
+    if told.websocket == "refuse":
         yield "refusals", "a WebSocket's upgrade: 426", ""
     for doubt in told.doubts:
         yield "doubt", doubt, "yellow"
