@@ -1,6 +1,5 @@
 """The generated pages of docs/: written from the code, so that they cannot disagree with it."""
 
-import ast
 import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -9,11 +8,13 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+import msgspec
 from msgspec import Struct
 
 from hivemind_addon.api.events import SCHEMA_VERSION, Event
 from hivemind_addon.api.spend import Period
 from hivemind_addon.api.ticket import Priority
+from hivemind_addon.lab.schemas import DOCUMENTS
 from hivemind_addon.proxy.core.lanes import TRANSITIONS, WAITING, EntryState
 from hivemind_addon.proxy.mitm.options import OPTIONS
 from hivemind_addon.proxy.observe.metrics import MAX_POOLS, Metrics
@@ -21,6 +22,8 @@ from hivemind_addon.proxy.observe.sums import Sums
 from hivemind_addon.proxy.profile.grants import AgentGrants, AgentRules, Allowance, Grants
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
+from hivemind_addon.system.docstrings import field_docstrings
+from hivemind_addon.system.json_schema import DocumentKind, json_schema
 from hivemind_addon.system.typed import INHERITED
 from hivemind_addon.tools.commands.group import every_command, help_of
 from hivemind_addon.tools.commands.index import SECTIONS
@@ -192,7 +195,12 @@ def generate() -> dict[Path, str]:
         folder / "metrics.md": _metrics_page(),
         folder / "options.md": _options_page(),
         folder / "profiles.md": _profiles_page(),
+        **{_CHECKOUT / "schemas" / f"{name}.json": _schema(kind) for name, kind in DOCUMENTS.items()},
     }
+
+
+def _schema(kind: DocumentKind) -> str:
+    return msgspec.json.format(msgspec.json.encode(json_schema(kind))).decode() + "\n"
 
 
 def check() -> list[str]:
@@ -226,25 +234,6 @@ def _table(cls: type, chosen: Iterable["Field[Any]"]) -> str:
         cells = (f"`{one.name}`", _type_words(hints[one.name]), _default(one), said.get(one.name, ""))
         rows.append(f"| {' | '.join(' '.join(cell.split()).replace('|', '\\|') for cell in cells)} |")
     return "\n".join(rows) + "\n"
-
-
-def field_docstrings(cls: type) -> Mapping[str, str]:
-    """The docstring under each field (or enum member) that has one."""
-    tree = ast.parse(inspect.getsource(cls))
-    body = tree.body[0]
-    if not isinstance(body, ast.ClassDef):
-        return {}
-    found: dict[str, str] = {}
-    for target, below in zip(body.body, body.body[1:], strict=False):
-        match target, below:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
-                ast.Expr(value=ast.Constant(value=str(text))),
-            ):
-                found[name] = inspect.cleandoc(text)
-            case _:
-                pass
-    return found
 
 
 def _options_page() -> str:
