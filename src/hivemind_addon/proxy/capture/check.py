@@ -134,6 +134,8 @@ class CheckedAnswer(Struct, frozen=True):
     account_block_s: float | None
     meters: tuple[Reading, ...]
     windows: tuple[WindowReading, ...]
+    account: str
+    """The account that it names, hashed; empty: none."""
 
 
 class CheckedExchange(Struct, frozen=True):
@@ -319,7 +321,8 @@ class _SampleReader:
         clock = StoppedClock(response.timestamp_start)
         answer = AnswerInProgress(self._profile, dialect, clock, is_stream_asked)
         is_stream = answer.head(response.status_code, headers)
-        oddities = [*answer.hints.oddities]
+        hints = answer.hints
+        oddities = [*hints.oddities]
         body, events = raw, ()
         if is_stream:
             answer.look(raw)
@@ -339,7 +342,7 @@ class _SampleReader:
         if answer.unreadable is not None:
             end = "unreadable"
             oddities.append(f"answer: {answer.unreadable}")
-        windows = (*answer.hints.windows, *(told.windows if (told := answer.stream_windows()) else ()))
+        windows = (*hints.windows, *(told.windows if (told := answer.stream_windows()) else ()))
         transcript = answer_of(dialect, body, media_type=media_type)
         checked = CheckedAnswer(
             status=response.status_code,
@@ -356,8 +359,9 @@ class _SampleReader:
             retryable=outcome.retryable,
             retry_after_s=outcome.retry_after_s,
             account_block_s=outcome.account_block_s,
-            meters=answer.hints.readings,
+            meters=hints.readings,
             windows=windows,
+            account=unnamed(PoolKey("", hints.account, "")).account if hints.account else "",
         )
         return checked, [*oddities, *_odd(checked, transcript, dialect, is_stream_asked=is_stream_asked)]
 

@@ -143,6 +143,8 @@ def _answer_lines(answer: CheckedAnswer) -> _Lines:
     block = "" if answer.account_block_s is None else f", account refused for {brief(answer.account_block_s)}"
     outcome = f"{answer.kind.value}: {answer.reason}"
     yield "outcome", outcome if answer.end == "complete" else f"{outcome}, {again}{delay}{block}", ""
+    if answer.account:
+        yield "account", answer.account, ""
     if answer.meters:
         yield "limits", _listed([_meter_words(one) for one in answer.meters]), ""
     if answer.windows:
