@@ -118,7 +118,7 @@ This is all of it:
 # parrot.yaml
 hosts: [api.parrot.example]
 paths: [/v3/talk]
-credential_headers: [x-parrot-key]
+credentials: [x-parrot-key]
 format:
   framing: {{application/x-ndjson: ndjson}}
   keep_alive: ""                             # it knows no sign of life that its clients would overlook

@@ -111,6 +111,8 @@ class _Writer:
             return {"type": "object", "additionalProperties": self._of(get_args(hint)[1], rule)}
         if isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, Struct)):
             settings = self._defined(hint, self._settings)
+            if hint in self._kind.rules.texts:
+                return {"anyOf": [{"type": "string"}, settings]}
             names = self._kind.named.get(hint)
             return {"anyOf": [{"enum": list(names)}, settings]} if names else settings
         if isinstance(hint, type) and issubclass(hint, Enum):
@@ -172,7 +174,10 @@ def _default(cls: type, name: str) -> Schema:
     if isinstance(value, tuple):
         value = [*value]
     told = value.name.lower() if isinstance(value, IntEnum) else value.value if isinstance(value, Enum) else value
-    is_plain = isinstance(told, bool | int | str | list) or (isinstance(told, float) and math.isfinite(told))
+    is_plain = all(
+        isinstance(one, bool | int | str) or (isinstance(one, float) and math.isfinite(one))
+        for one in (told if isinstance(told, list) else [told])
+    )
     return {"default": told} if is_plain and told not in ("", []) and told is not MISSING else {}
 
 

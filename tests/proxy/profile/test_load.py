@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Dimension, OutcomeKind
 from hivemind_addon.proxy.profile.load import format_for, is_model_call, load_profiles, model_group, model_of
-from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile
+from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile, WebSocketUse
 from hivemind_addon.resources import profiles_folder
 from hivemind_addon.system.typed import DocumentError
 
@@ -65,19 +65,15 @@ def test_codex_with_a_login_has_a_host_of_its_own_of_which_only_turns_are_schedu
         assert format_for(codex, path).name == "openai-responses"
     assert not is_model_call(codex, "POST", "/backend-api/codex/models")
     assert not is_model_call(codex, "POST", "/v1/responses")
-    assert codex.refuse_websocket
+    assert codex.websocket is WebSocketUse.REFUSE
     assert codex.meters == ()
     assert codex.refusal.status == 503, "Codex gives up at a 429"
 
 
 def test_the_packaged_profiles_are_named_by_their_files():
-    assert {profile.name for profile in packaged.by_name.values()} == {
-        "anthropic",
-        "codex",
-        "ollama",
-        "openai",
-        "openai-compatible",
-    }
+    files = {file.stem for file in profiles_folder().glob("*.yaml")}
+    assert {profile.name for profile in packaged.by_name.values()} == files
+    assert {"anthropic", "bedrock", "codex", "gemini", "ollama", "openai", "openai-compatible"} <= files
 
 
 def test_only_posts_to_messages_are_model_calls_of_anthropic(subtests):
@@ -398,7 +394,7 @@ def test_a_broken_file_is_one_line_that_names_it_and_a_cure(tmp_path, subtests):
         ("\x01", "mine.yaml: no YAML"),
         ("name: other\n", "mine.yaml: name: a profile is named by its file; rename mine.yaml instead"),
         ("extends: 3\n", "mine.yaml: extends: expected a profile's name; "),
-        ("extends: antropic\n", "mine.yaml: extends: there is no profile 'antropic'; known: anthropic, codex, "),
+        ("extends: antropic\n", "mine.yaml: extends: there is no profile 'antropic'; known: anthropic, azure, "),
         ("extends: mine\n", "mine.yaml: extends: mine extends itself; "),
         ("retry: {max_failurs: 1}\n", "mine.yaml: retry.max_failurs: unknown key; did you mean max_failures?"),
         ("extends: openai\nhosts: []\nretry: {max_failurs: 1}\n", "mine.yaml: retry.max_failurs: unknown key"),

@@ -142,7 +142,7 @@ def test_a_profile_is_told_with_what_it_inherits_and_changes(check):
 
 
 def test_a_profile_without_paths_hosts_or_accounts_is_doubted(check):
-    doubts = json.loads(check("credential_headers: []").output)["profile"]["doubts"]
+    doubts = json.loads(check("credentials: []").output)["profile"]["doubts"]
     assert [doubt.partition(":")[0] for doubt in doubts] == [
         "paths is empty",
         "hosts is empty",
@@ -242,7 +242,7 @@ def test_an_excluded_path_and_a_websocket_say_why(check):
     )
     assert [one["why"] for one in told] == [
         "path: */tiny/* of exclude_paths matches",
-        "method: a WebSocket's upgrade, which is answered with 426",
+        "method: a WebSocket's upgrade, not a POST (websocket: turns)",
     ]
 
 

@@ -66,11 +66,14 @@ class CheckedProfile(Struct, frozen=True):
     paths: tuple[str, ...]
     exclude_paths: tuple[str, ...]
     reverse_paths: tuple[str, ...]
-    refuse_websocket: bool
+    websocket: str
+    """What becomes of a WebSocket on one of `paths`: `turns`, `refuse` or `tunnel`."""
+    upstreams: Mapping[str, str]
+    """Endpoints that are equal: name → URL."""
     formats: tuple[CheckedFormat, ...]
     model_paths: tuple[str, ...]
     account: Mapping[str, tuple[str, ...]]
-    """Where an account is found: in `response_account_headers`, `request_account_headers`, `credential_headers`."""
+    """Where it is found: `response_account_headers`, `account` of the request, `credentials` (as a hash)."""
     sessions: tuple[str, ...]
     """Where a request names its session."""
     meters: Mapping[str, str]
@@ -194,12 +197,14 @@ def _told(profile: Profile, file: str, extends: tuple[str, ...]) -> CheckedProfi
         paths=profile.paths,
         exclude_paths=profile.exclude_paths,
         reverse_paths=profile.reverse_paths,
-        refuse_websocket=profile.refuse_websocket,
+        websocket=profile.websocket.value,
+        upstreams={one.name: one.url for one in profile.upstreams},
         formats=tuple(_format(paths, form) for paths, form in (*profile.formats.items(), ("", profile.format))),
         model_paths=profile.model_paths,
         account={
-            name: getattr(profile, name)
-            for name in ("response_account_headers", "request_account_headers", "credential_headers")
+            "response_account_headers": profile.response_account_headers,
+            "account": tuple(map(str, profile.account)),
+            "credentials": tuple(map(str, profile.credentials)),
         },
         sessions=profile.session_headers,
         meters={one.meter: one.limit for one in profile.meters},
@@ -215,8 +220,7 @@ def _doubts(profile: Profile) -> Iterator[str]:
         yield "paths is empty: nothing is scheduled; list the paths of model calls, or extend a profile that does"
     if not profile.hosts and not profile.reverse_paths:
         yield "hosts is empty: it counts only where hivemind_reverse_profile names it"
-    places = (*profile.credential_headers, *profile.request_account_headers, *profile.response_account_headers)
-    if not places:
+    if not (profile.account or profile.credentials or profile.response_account_headers):
         yield "nothing names an account: all clients share one"
 
 
@@ -274,8 +278,7 @@ class _SampleReader:
         if excluded := matching_path(profile.exclude_paths, request.path):
             return False, f"path: {excluded} of exclude_paths matches"
         if request.headers.get("upgrade", "").lower() == "websocket":
-            answered = "answered with 426" if profile.refuse_websocket else "passed on"
-            return False, f"method: a WebSocket's upgrade, which is {answered}"
+            return False, f"method: a WebSocket's upgrade, not a POST (websocket: {profile.websocket.value})"
         if not is_model_call(profile, request.method, request.path):
             return False, f"method: {request.method}, and only POST is a model call"
         return True, f"{where}, and {glob} matches its path"

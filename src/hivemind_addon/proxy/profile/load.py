@@ -18,6 +18,7 @@ from hivemind_addon.proxy.profile.format import WireFormat
 from hivemind_addon.proxy.profile.formats import change, whole_format
 from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
+from hivemind_addon.proxy.profile.upstreams import Keys, check_upstreams
 from hivemind_addon.resources import profiles_folder
 from hivemind_addon.system.document import read_document
 from hivemind_addon.system.memo import by_thing_and_text
@@ -29,7 +30,7 @@ from hivemind_addon.system.patterns import (
     normal_path,
     path_matches,
 )
-from hivemind_addon.system.typed import DocumentError, convert
+from hivemind_addon.system.typed import DocumentError, Known, convert
 
 _EXTENDS = "extends"
 _FORMATS = frozenset({"format"})
@@ -44,6 +45,10 @@ class Profiles:
 
     by_name: Mapping[str, Profile]
     """Users' profiles before packaged ones, each group in alphabetical order."""
+    users: frozenset[str] = frozenset()
+    """The names of the users' ones."""
+    keys: Keys = field(default_factory=dict, repr=False)
+    """Of their endpoints, as far as the proxy has read them; tools have none."""
     _matched: dict[tuple[str, int], Profile | None] = field(default_factory=dict, repr=False, compare=False)
     """What `match_host` has answered: each request asks several times."""
 
@@ -74,20 +79,25 @@ class Profiles:
         """Host, port, and whether it is this machine, of the profile whose model calls have a path, or one above it.
 
         A host of the network counts before this machine, an exact path before a glob, a longer glob before a shorter
-        one, a user's before a packaged one. None: no profile with a whole host knows the path.
+        one, a user's before a packaged one. None: no profile with a whole host knows the path, or several packaged ones
+        know it equally well.
         """
         path = normal_path(path)
         while path.strip("/"):
-            best: tuple[tuple[bool, bool, int], tuple[str, int | None, bool]] | None = None
+            best: tuple[tuple[bool, bool, int, bool], tuple[str, int | None, bool] | None] | None = None
             for profile in self.by_name.values():
                 whole = next((host_parts(one) for one in profile.hosts if "*" not in one), None)
                 if whole is None:
                     continue
+                there = (*whole, whole[0] in _LOCAL)
                 for glob in profile.paths:
-                    is_local = whole[0] in _LOCAL
-                    rank = (not is_local, "*" not in glob, len(glob))
-                    if path_matches(glob, path) and (best is None or rank > best[0]):
-                        best = rank, (*whole, is_local)
+                    rank = (not there[2], "*" not in glob, len(glob), profile.name in self.users)
+                    if (best is not None and rank < best[0]) or not path_matches(glob, path):
+                        continue
+                    if best is None or rank > best[0]:
+                        best = rank, there
+                    elif there != best[1] and profile.name not in self.users:
+                        best = rank, None
             if best:
                 return best[1]
             path = path.rpartition("/")[0]
@@ -95,7 +105,8 @@ class Profiles:
 
     def capped(self, most: int) -> "Profiles":
         """The same, with at most so many attempts in flight in each pool."""
-        return Profiles({name: _capped(profile, most) for name, profile in self.by_name.items()})
+        made = {name: _capped(profile, most) for name, profile in self.by_name.items()}
+        return Profiles(made, self.users, keys=self.keys)
 
     @by_thing_and_text
     def for_path(self, path: str) -> Profile | None:
@@ -147,7 +158,8 @@ def model_of(profile: Profile, path: str, said: str) -> str:
 @cache
 def _model_place(pattern: str) -> re.Pattern[str]:
     pieces = (re.escape(piece).replace(r"\*", ".*") for piece in pattern.lower().split(MODEL_IN_PATH, maxsplit=1))
-    return re.compile("(?P<model>[^/]{1,200})".join(pieces), re.DOTALL)
+    # Lazy: where a model is an ARN of Amazon's, there are slashes in it.
+    return re.compile("(?P<model>.{1,200}?)".join(pieces), re.DOTALL)
 
 
 @by_thing_and_text
@@ -214,7 +226,7 @@ def _resolved(packaged: "Mapping[str, _Document]", user: "Mapping[str, _Document
     profiles = {name: resolver.profile(name) for name in order}
     files = {name: (user.get(name) or packaged[name]).file for name in order}
     _check_claims(profiles, files, user=frozenset(user))
-    return Profiles(profiles)
+    return Profiles(profiles, frozenset(user))
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,20 +244,30 @@ class _Resolver:
     def __init__(self, *, packaged: Mapping[str, _Document], user: Mapping[str, _Document]) -> None:
         self._packaged = packaged
         self._user = user
+        self._known: Known = {}
+        self._wholes: dict[Path, Mapping[str, Any]] = {}
 
     def profile(self, name: str) -> Profile:
         """The profile of that name, a user's before a packaged one."""
         document = self._user.get(name) or self._packaged[name]
         whole = _with_formats(self._whole(name, document, ()), document.file)
-        made: Profile = convert(Profile, whole, document.file, rules=PROFILE_RULES)
+        made: Profile = convert(Profile, whole, document.file, rules=PROFILE_RULES, known=self._known)
+        check_upstreams(made.upstreams, document.file)
         return replace(made, name=name)
 
     def _whole(self, name: str, document: _Document, seen: tuple[Path, ...]) -> Mapping[str, Any]:
         """All keys, the inherited ones too."""
+        whole = self._wholes.get(document.file)
+        if whole is None:
+            whole = self._wholes[document.file] = self._read(name, document, seen)
+        return whole
+
+    def _read(self, name: str, document: _Document, seen: tuple[Path, ...]) -> Mapping[str, Any]:
         # Each layer is checked by itself first, so that an error names the file in which it stands.
         own = document.keys
         checked = _with_formats(own, document.file)
-        convert(Profile, checked, document.file, partial=document.extends is not None, rules=PROFILE_RULES)
+        is_layer = document.extends is not None
+        convert(Profile, checked, document.file, partial=is_layer, rules=PROFILE_RULES, known=self._known)
         if document.extends is None:
             return own
         if document.file in seen:
@@ -256,6 +278,8 @@ class _Resolver:
         if name != document.extends:
             # An extension that inherited them would compete with the profile that it extends.
             inherited.pop("reverse_paths", None)
+            # Keys are given for one provider's calls, not for those of whoever is like it.
+            inherited.pop("upstreams", None)
         return _merge(inherited, own)
 
     def _parent(self, name: str, document: _Document) -> _Document:
