@@ -65,7 +65,8 @@ def test_codex_with_a_login_has_a_host_of_its_own_of_which_only_turns_are_schedu
         assert format_for(codex, path).name == "openai-responses"
     assert not is_model_call(codex, "POST", "/backend-api/codex/models")
     assert not is_model_call(codex, "POST", "/v1/responses")
-    assert codex.websocket is WebSocketUse.REFUSE
+    assert codex.websocket is WebSocketUse.TURNS
+    assert {packaged.by_name[name].websocket for name in ("ollama", "vllm", "azure")} == {WebSocketUse.REFUSE}
     assert codex.meters == ()
     assert codex.refusal.status == 503, "Codex gives up at a 429"
 
