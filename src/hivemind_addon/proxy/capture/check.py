@@ -19,7 +19,6 @@ from hivemind_addon.proxy.capture.recording import unnamed
 from hivemind_addon.proxy.profile.format import WireFormat
 from hivemind_addon.proxy.profile.formats import packaged_formats
 from hivemind_addon.proxy.profile.load import is_model_call, load_profile
-from hivemind_addon.proxy.profile.model import WebSocketUse
 from hivemind_addon.proxy.wire.answer import Phase
 from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
@@ -68,10 +67,13 @@ class CheckedProfile(Struct, frozen=True):
     exclude_paths: tuple[str, ...]
     reverse_paths: tuple[str, ...]
     websocket: str
+    """What becomes of a WebSocket on one of `paths`: `turns`, `refuse` or `tunnel`."""
+    upstreams: Mapping[str, str]
+    """Endpoints that are equal: name → URL."""
     formats: tuple[CheckedFormat, ...]
     model_paths: tuple[str, ...]
     account: Mapping[str, tuple[str, ...]]
-    """Where an account is found: in `response_account_headers`, `account`, `credentials`."""
+    """Where it is found: `response_account_headers`, `account` of the request, `credentials` (as a hash)."""
     sessions: tuple[str, ...]
     """Where a request names its session."""
     meters: Mapping[str, str]
@@ -135,6 +137,8 @@ class CheckedAnswer(Struct, frozen=True):
     account_block_s: float | None
     meters: tuple[Reading, ...]
     windows: tuple[WindowReading, ...]
+    account: str
+    """The account that it names, hashed; empty: none."""
 
 
 class CheckedExchange(Struct, frozen=True):
@@ -194,6 +198,7 @@ def _told(profile: Profile, file: str, extends: tuple[str, ...]) -> CheckedProfi
         exclude_paths=profile.exclude_paths,
         reverse_paths=profile.reverse_paths,
         websocket=profile.websocket.value,
+        upstreams={one.name: one.url for one in profile.upstreams},
         formats=tuple(_format(paths, form) for paths, form in (*profile.formats.items(), ("", profile.format))),
         model_paths=profile.model_paths,
         account={
@@ -273,12 +278,7 @@ class _SampleReader:
         if excluded := matching_path(profile.exclude_paths, request.path):
             return False, f"path: {excluded} of exclude_paths matches"
         if request.headers.get("upgrade", "").lower() == "websocket":
-            answered = {
-                WebSocketUse.TURNS: "scheduled turn by turn",
-                WebSocketUse.REFUSE: "answered with 426",
-                WebSocketUse.TUNNEL: "passed on",
-            }[profile.websocket]
-            return False, f"method: a WebSocket's upgrade, which is {answered}"
+            return False, f"method: a WebSocket's upgrade, not a POST (websocket: {profile.websocket.value})"
         if not is_model_call(profile, request.method, request.path):
             return False, f"method: {request.method}, and only POST is a model call"
         return True, f"{where}, and {glob} matches its path"
@@ -324,7 +324,8 @@ class _SampleReader:
         clock = StoppedClock(response.timestamp_start)
         answer = AnswerInProgress(self._profile, dialect, clock, is_stream_asked)
         is_stream = answer.head(response.status_code, headers)
-        oddities = [*answer.hints.oddities]
+        hints = answer.hints
+        oddities = [*hints.oddities]
         body = raw
         events: Sequence[CheckedEvents] = ()
         if is_stream:
@@ -345,7 +346,7 @@ class _SampleReader:
         if answer.unreadable is not None:
             end = "unreadable"
             oddities.append(f"answer: {answer.unreadable}")
-        windows = (*answer.hints.windows, *(told.windows if (told := answer.stream_windows()) else ()))
+        windows = (*hints.windows, *(told.windows if (told := answer.stream_windows()) else ()))
         transcript = answer_of(dialect, body, media_type=media_type)
         checked = CheckedAnswer(
             status=response.status_code,
@@ -362,8 +363,9 @@ class _SampleReader:
             retryable=outcome.retryable,
             retry_after_s=outcome.retry_after_s,
             account_block_s=outcome.account_block_s,
-            meters=answer.hints.readings,
+            meters=hints.readings,
             windows=windows,
+            account=unnamed(PoolKey("", hints.account, "")).account if hints.account else "",
         )
         return checked, [*oddities, *_odd(checked, transcript, dialect, is_stream_asked=is_stream_asked)]
 
