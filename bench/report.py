@@ -202,7 +202,7 @@ def _looped(rows):
             cells.append(f"{row.ratio(what, 'uvloop', 'addon'):.2f} [{low:.2f}-{high:.2f}]")
         lines.append(f"| {row.cell.name} | {' | '.join(cells)} |")
     return (
-        f"## On uvloop\n\nThe addon as `hivemind run --loop uvloop` starts it beside the addon as above, {len(rows[0].rounds)} rounds.",
+        f"## On uvloop\n\nThe addon as `hivemind run` starts it beside the addon as above, in `mitmdump -s`, {len(rows[0].rounds)} rounds.",
         "\n".join(lines),
     )
 

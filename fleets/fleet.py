@@ -19,7 +19,7 @@ from fleets.tunnel import running_tunnel
 from hivemind_addon.api.ticket import Dimension
 from hivemind_addon.lab.sim.call import Truth
 from hivemind_addon.lab.sim.exchange import pause
-from hivemind_addon.lab.sim.limits import Limit
+from hivemind_addon.lab.sim.limits import Limit, ModelScope
 from hivemind_addon.lab.sim.mitmdump import running_mitmdump
 from hivemind_addon.lab.sim.provider import Latency, ProviderSettings
 from hivemind_addon.lab.sim.task import SimTask
@@ -97,10 +97,11 @@ class FleetSettings:
         return {
             host: ProviderSettings(
                 limits=(
-                    Limit(Dimension.REQUESTS, self.requests_per_minute),
-                    Limit(_COUNTED[host], self.tokens_per_minute),
+                    Limit(Dimension.REQUESTS, self.requests_per_minute, scope=ModelScope.MODEL),
+                    Limit(_COUNTED[host], self.tokens_per_minute, scope=ModelScope.MODEL),
                 ),
                 concurrency=self.concurrency,
+                concurrency_scope=ModelScope.MODEL,
                 concurrency_status=529 if host == ANTHROPIC_HOST else 503,
                 faults=self.faults,
                 latency=Latency(median_s=self.latency_s, sigma=0.4),

@@ -17,6 +17,9 @@ from hivemind_addon.lab.sim.task import SimTask
 ANTHROPIC_HOST = "api.anthropic.com"
 OPENAI_HOST = "api.openai.com"
 GOOGLE_HOST = "generativelanguage.googleapis.com"
+_CLAUDE = "claude-opus-5-5"
+_GPT = "gpt-6.1-sol"
+"""What Claude Code and Codex take by themselves; the others of their providers take it, too, so that they compete."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ def _aider(task: SimTask) -> tuple[str, ...]:
     # It has no tools: what makes it take several turns is a test that fails until the last line is there.
     test = f"grep -q '{task.last_line}' {task.file} || {{ echo 'lines are missing'; false; }}"
     quiet = ("--no-git", "--analytics-disable", "--no-check-update", "--no-show-model-warnings", "--no-pretty")
-    model = ("--model", "openai/gpt-4o", "--edit-format", "whole")
+    model = ("--model", f"openai/{_GPT}", "--edit-format", "whole")
     checked = ("--auto-test", "--test-cmd", test)
     return ("--yes-always", *quiet, *model, *checked, "--message", task.prompt, task.file)
 
@@ -114,7 +117,7 @@ class Program(Enum):
         OPENCODE,
         ANTHROPIC_HOST,
         SimDialect.MESSAGES,
-        lambda task: ("run", "--auto", "--model", "anthropic/claude-sonnet-4-5", task.prompt),
+        lambda task: ("run", "--auto", "--model", f"anthropic/{_CLAUDE}", task.prompt),
         {
             "ANTHROPIC_API_KEY": "{key}",
             "OPENCODE_DISABLE_AUTOUPDATE": "1",
@@ -122,6 +125,7 @@ class Program(Enum):
             "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
             "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
         },
+        {".config/opencode/opencode.json": f'{{"provider": {{"anthropic": {{"models": {{"{_CLAUDE}": {{}}}}}}}}}}'},
     )
     QWEN = Kind(
         "Qwen Code",
@@ -133,7 +137,7 @@ class Program(Enum):
         {
             "OPENAI_API_KEY": "{key}",
             "OPENAI_BASE_URL": f"https://{OPENAI_HOST}/v1",
-            "OPENAI_MODEL": "gpt-4o",
+            "OPENAI_MODEL": _GPT,
         },
         {
             ".qwen/settings.json": '{"privacy": {"usageStatisticsEnabled": false}, '
@@ -146,8 +150,8 @@ class Program(Enum):
         "mini",
         MINI_SWE_AGENT,
         OPENAI_HOST,
-        SimDialect.CHAT,
-        lambda task: ("--yolo", "--exit-immediately", "--model", "openai/gpt-4o", "--task", task.prompt),
+        SimDialect.RESPONSES,
+        lambda task: ("--yolo", "--exit-immediately", "--model", f"openai/{_GPT}", "--task", task.prompt),
         {
             "OPENAI_API_KEY": "{key}",
             "MSWEA_CONFIGURED": "true",

@@ -21,8 +21,9 @@ All are unmodified:
 {kinds}
 
 Each provider allows {requests} requests and {tokens:,} tokens a minute (OpenAI's counts the most that may come out,
-the others' what goes in) and {concurrency} calls at once. Of the calls that its limits let through, some fail at
-random: {faults}; a `stream-close` is a cut in the middle of an answer.
+the others' what goes in) and {concurrency} calls at once, of each model by itself; nearly all calls are of one model.
+Google's tells none of its limits. Of the calls that the limits let through, some fail at random: {faults}; a
+`stream-close` is a cut in the middle of an answer.
 
 *Calls upstream*: the ones that reached a provider. *429s*: refused for a limit; *529s, 503s*: for too many at once.
 *Wasted*: tokens that a provider counted and that are in no finished task. *Books*: what the addon's journal counted,

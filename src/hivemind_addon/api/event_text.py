@@ -31,6 +31,7 @@ from hivemind_addon.api.events import (
     Held,
     MachineSlept,
     MeterLearned,
+    Moved,
     OddityNoted,
     PersonActed,
     PoolBlocked,
@@ -123,6 +124,8 @@ def text_of(event: Event) -> str:
             return f"its conversation could not be kept: {event.reason}"
         case PoolsMerged():
             return f"{event.merged} is the same account"
+        case Moved():
+            return f"moved to {event.pool}, from {event.left}"
         case Superseded():
             return f"ended: its client came back with {event.by_ticket_id}"
         case MachineSlept():
@@ -182,6 +185,7 @@ _LEVELS: dict[type[Event], int | Callable[[Any], int]] = {
     BudgetBooked: logging.DEBUG,
     CheckpointKept: logging.WARNING,
     PoolsMerged: logging.INFO,
+    Moved: logging.DEBUG,
     Superseded: logging.INFO,
     MachineSlept: logging.WARNING,
     OddityNoted: logging.WARNING,

@@ -231,6 +231,17 @@ class PoolsMerged(Struct, frozen=True, gc=False):
     merged: PoolKey
 
 
+class Moved(Struct, frozen=True, gc=False):
+    """A waiting ticket goes to an equal endpoint, whose pool it is in from now on."""
+
+    at: float
+    ticket_id: str
+    pool: PoolKey
+    """Where it goes."""
+    left: PoolKey
+    """Where it waited."""
+
+
 class Superseded(Struct, frozen=True, gc=False):
     """A client came back with a request of which an attempt still runs: that one is to be ended."""
 
@@ -315,6 +326,7 @@ Event = (
     | BudgetBooked
     | CheckpointKept
     | PoolsMerged
+    | Moved
     | Superseded
     | MachineSlept
     | OddityNoted

@@ -121,6 +121,8 @@ class Outcome(Struct, frozen=True, gc=False):
     """It never got to the provider: no network, name not found. Nobody's own trouble."""
     account_block_s: float | None = None
     """Seconds until the account is served again, where it is refused for hours or days; None: no such refusal."""
+    of_account: bool = False
+    """It is the account's trouble and not the request's: an equal endpoint may serve it."""
     garbage: str = ""
     """What is wrong with a complete answer (`proxy/wire/garbage.py`); empty: nothing that is known."""
 
@@ -190,6 +192,14 @@ class CallKind(Enum):
     PREWARM = "prewarm"
 
 
+class Endpoint(Struct, frozen=True, gc=False):
+    """A pool that is equal to others for the tickets that name it."""
+
+    pool: PoolKey
+    weight: float = 1.0
+    """Its share of the new trees of sessions, beside the others'."""
+
+
 class Ticket(Struct, frozen=True, gc=False):
     """One request that wants to go upstream, from submit to its end; survives retries."""
 
@@ -240,6 +250,8 @@ class Ticket(Struct, frozen=True, gc=False):
     """What kind of client asks, where nobody told how long it waits; empty: `deadline_at` was announced."""
     idempotency_key: str = ""
     """The client's own `Idempotency-Key`, which goes upstream as it came."""
+    endpoints: tuple[Endpoint, ...] = ()
+    """Pools that it may go to, whichever takes it soonest; `pool` is the one that it waits for. Empty: `pool` only."""
 
     @property
     def cold_demand(self) -> Demand:

@@ -29,6 +29,7 @@ from hivemind_addon.api.ticket import (
     CallKind,
     Demand,
     Dimension,
+    Endpoint,
     Hints,
     Outcome,
     OutcomeKind,
@@ -187,6 +188,27 @@ class SchedulerMachine(RuleBasedStateMachine):
         if not prefix:  # a follower lets others pass
             name = (agent, session, priority, kind is CallKind.AUXILIARY, bool(parent_session))
             self.lanes[POOL, name].append(ticket_id)
+
+    @rule(
+        session=st.sampled_from("abcdef"),
+        parent_session=st.sampled_from(["", "a"]),
+        cached_tokens=st.sampled_from([0, 50_000]),
+        patience_s=st.sampled_from([20.0, 600.0]),
+        equal=st.sampled_from([(POOLS[0], POOLS[2]), (POOLS[2], POOLS[1]), tuple(POOLS)]),
+    )
+    def submit_to_either(self, session, parent_session, cached_tokens, patience_s, equal):
+        """It may go to several pools, and moves from one to another while it waits."""
+        self.submitted += 1
+        ticket_id = f"t{self.submitted}"
+        made = replace(
+            ticket(ticket_id, session=session, at=self.now, patience_s=patience_s, demand=Demand(input_tokens=100)),
+            pool=equal[0],
+            parent_session=parent_session,
+            cached_tokens=cached_tokens,
+            endpoints=tuple(Endpoint(pool) for pool in equal),
+        )
+        self.scheduler.submit(made, self.settings, self.now)
+        self.queued.add(ticket_id)
 
     @rule(count=st.integers(2, 12), session=st.sampled_from("abc"))
     def submit_many(self, count, session):

@@ -1,5 +1,6 @@
 """The rebinding itself is seen in tests/e2e/test_start.py."""
 
+import asyncio
 import sys
 
 import pytest
@@ -7,7 +8,8 @@ from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.test import taddons, tflow
 
 from hivemind_addon.proxy.mitm.addresses import own_addresses, web_page
-from hivemind_addon.proxy.mitm.listeners import is_welcome, said_by_user, set_defaults
+from hivemind_addon.proxy.mitm.listeners import call_off_listening, is_welcome, said_by_user, set_defaults
+from tests.cases import each
 
 
 async def test_strangers_are_kept_out_until_the_user_opened_a_listener():
@@ -54,6 +56,26 @@ async def test_the_proxy_is_loopbacks_and_moves_there_when_it_has_begun_to_liste
     assert context.options.listen_host == "127.0.0.1"
     assert context.options.connection_strategy == "lazy"
     assert not set_defaults(), "once"
+
+
+@each(
+    ("modes", "is_called_off"),
+    [
+        (["regular", "socks5@1080"], True),
+        (["regular", "socks5@127.0.0.1:1080"], False),
+        (["local:curl"], False),  # mitmproxy would say that it cannot spawn more than one redirector
+        (["regular", "tun"], False),
+    ],
+)
+async def test_what_cannot_begin_twice_is_let_begin(context, modes, is_called_off):
+    async def wait():
+        await asyncio.Event().wait()
+
+    context.options.mode = modes
+    binding = asyncio.create_task(wait(), name="setup_servers (test)")
+    call_off_listening()
+    assert bool(binding.cancelling()) is is_called_off
+    binding.cancel()
 
 
 async def test_what_the_user_said_stays(context, monkeypatch):

@@ -247,6 +247,7 @@ class FakeExchange:
         self.next = Next.SEND
         self.refusal = None
         self.over = False
+        self.outgoing = None
         self.tripped = False
         self.decided = True
         self.retry = []

@@ -83,7 +83,7 @@ def test_a_ticket_has_no_field_that_could_hold_a_prompt_or_a_key():
         *("id", "pool", "agent", "session", "model", "demand", "arrived_at", "deadline_at", "shed_at", "priority"),
         *("kind", "parent_session", "prefix", "prefix_tokens", "cached_tokens", "cold_tokens", "streamed"),
         *("request_hash", "weight", "max_fan_out", "budgets", "price", "expected"),
-        *("group", "task", "client", "idempotency_key"),
+        *("group", "task", "client", "idempotency_key", "endpoints"),
     }
 
 

@@ -59,8 +59,12 @@ def lower_bound_of_models(
     concurrency: int | None,
     late_units: int = 0,
     outages: Sequence[tuple[float, float]] = (),
+    beside: Sequence[tuple[ProviderSettings, Sequence[tuple[float, float]]]] = (),
 ) -> Bound:
-    """The bound of a run in which each model spent so much: that of the models whose common limits bind most."""
+    """The bound of a run in which each model spent so much: that of the models whose common limits bind most.
+
+    `beside`: equal providers that any of it may have gone to, each with its outages.
+    """
     bounds: list[Bound] = []
     for scope in ModelScope:
         together: dict[str, Spent] = {}
@@ -69,8 +73,11 @@ def lower_bound_of_models(
             together[name] = together[name] + its if name in together else its
         limits = [limit for limit in settings.limits if limit.scope is scope]
         slots = concurrency if scope is settings.concurrency_scope else None
+        for other, _ in beside:
+            slots = None if slots is None or other.concurrency is None else slots + other.concurrency
+        others = [([limit for limit in other.limits if limit.scope is scope], down) for other, down in beside]
         bounds.extend(
-            lower_bound(one, limits, concurrency=slots, late_units=late_units, outages=outages)
+            lower_bound(one, limits, concurrency=slots, late_units=late_units, outages=outages, beside=others)
             for one in together.values()
         )
     return max(bounds, key=lambda bound: bound.bound_s)
@@ -83,10 +90,12 @@ def lower_bound(
     concurrency: int | None,
     late_units: int = 0,
     outages: Sequence[tuple[float, float]] = (),
+    beside: Sequence[tuple[Sequence[Limit], Sequence[tuple[float, float]]]] = (),
 ) -> Bound:
     """The bound of a run. `late_units`: output that may be charged after the last admission, hence beyond a limit.
 
     `outages`: spans of time, in order and apart, in which the limits let nothing through; limits replenish in them.
+    `beside`: the limits and outages of equal providers that any of it may have gone to.
     """
     bounds = [Bound(spent.longest_path_s, "the longest conversation")]
     if concurrency is not None:
@@ -94,17 +103,25 @@ def lower_bound(
     for limit in limits:
         late = late_units if limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS) else 0
         units = spent.units.get(limit.dimension, 0) - late
+        parts = [(limit, outages)]
+        for others, down in beside:
+            alike = next((one for one in others if one.dimension is limit.dimension), None)
+            if alike is None:  # it lets any number through
+                break
+            parts.append((alike, down))
+        if len(parts) <= len(beside):
+            continue
         if limit.dimension is Dimension.REQUESTS:
-            bounds.append(Bound(_conversations_bound_s(limit, spent.turns_s, outages), "the last conversations"))
-        bounds.append(
-            Bound(_limit_bound_s(limit, units, outages), f"the {limit.dimension.value.replace('_', ' ')} limit")
-        )
+            bounds.append(Bound(_conversations_bound_s(parts, spent.turns_s), "the last conversations"))
+        bounds.append(Bound(_parts_bound_s(parts, units), f"the {limit.dimension.value.replace('_', ' ')} limit"))
     return max(bounds, key=lambda bound: bound.bound_s)
 
 
-def _conversations_bound_s(
-    limit: Limit, turns_s: Sequence[Sequence[tuple[float, float]]], outages: Sequence[tuple[float, float]]
-) -> float:
+type _Part = tuple[Limit, Sequence[tuple[float, float]]]
+"""One provider's limit, and its outages."""
+
+
+def _conversations_bound_s(parts: Sequence[_Part], turns_s: Sequence[Sequence[tuple[float, float]]]) -> float:
     """When the last turns can be over, those of all agents together."""
     rests_s: list[float] = []
     for turns in turns_s:
@@ -113,9 +130,36 @@ def _conversations_bound_s(
             rests_s.append(rest_s + service_s)
             rest_s += think_s + service_s
     rests_s.sort()
-    return max(
-        (_limit_bound_s(limit, len(rests_s) - n, outages) + rest_s for n, rest_s in enumerate(rests_s)), default=0.0
-    )
+    return max((_parts_bound_s(parts, len(rests_s) - n) + rest_s for n, rest_s in enumerate(rests_s)), default=0.0)
+
+
+def _parts_bound_s(parts: Sequence[_Part], units: int) -> float:
+    """The earliest instant at which equal limits can have let so many units through, all together."""
+    if len(parts) == 1:
+        return _limit_bound_s(parts[0][0], units, parts[0][1])
+    low_s, high_s = 0.0, min(_limit_bound_s(limit, units, outages) for limit, outages in parts)
+    if sum(_let_through(part, low_s, units) for part in parts) >= units:
+        return low_s
+    while high_s - low_s > _EXACT_S:
+        middle_s = (low_s + high_s) / 2
+        if sum(_let_through(part, middle_s, units) for part in parts) >= units:
+            high_s = middle_s
+        else:
+            low_s = middle_s
+    return low_s
+
+
+def _let_through(part: _Part, until_s: float, units: int) -> int:
+    """How many of these units one limit can have let through by an instant."""
+    limit, outages = part
+    low, high = 0, units
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _limit_bound_s(limit, middle, outages) <= until_s:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _limit_bound_s(limit: Limit, units: int, outages: Sequence[tuple[float, float]]) -> float:
@@ -160,6 +204,7 @@ def _windows_of(limit: Limit, outages: Sequence[tuple[float, float]]) -> int:
     return sum(math.ceil((to_s - from_s) / limit.window_s) + 1 for from_s, to_s in outages)
 
 
+_EXACT_S = 0.01
 _WRITE, _READ = 1.25, 0.1
 """What an input token costs that is written to or read from a prompt cache, of one that is neither."""
 

@@ -62,6 +62,8 @@ class Other:
     """Name of the packaged profile that reads its answers."""
     dialect: SimDialect = SimDialect.MESSAGES
     """In which its answers are written."""
+    equal: bool = False
+    """Whether it is a second endpoint: calls of the first provider's crowds may go to either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,14 @@ def read_case(file: Path) -> Case:
     read: _File = convert(_File, document, file, rules=_RULES)
     _check(read, file)
     sites = tuple(
-        Site(name, PoolKey(f"{name}.sim", f"key-{name}", "sim-1"), other.provider, other.profile, other.dialect)
+        Site(
+            name,
+            PoolKey(f"{name}.sim", f"key-{name}", "sim-1"),
+            other.provider,
+            other.profile,
+            other.dialect,
+            other.equal,
+        )
         for name, other in read.others.items()
     )
     scenario = Scenario(
@@ -186,7 +195,7 @@ def written(case: Case) -> str:
         scenario.crowds,
         scenario.provider,
         expect=case.expect,
-        others={site.name: Other(site.provider, site.profile, site.dialect) for site in scenario.sites},
+        others={site.name: Other(site.provider, site.profile, site.dialect, site.equal) for site in scenario.sites},
         duration_s=scenario.duration_s,
         caps=tuple(CapChange(at_s, concurrency) for at_s, concurrency in scenario.caps),
         neighbour=scenario.neighbour,
@@ -254,6 +263,9 @@ def _check(read: _File, file: Path) -> None:
                     raise DocumentError(file, f"{place}.{name}[{index}]", problem, "let to_s be later than from_s")
     profiles = load_profiles(None).by_name
     for name, other in read.others.items():
+        if other.equal and (other.dialect is not SimDialect.MESSAGES or other.profile != "anthropic"):
+            problem = "an equal provider answers as the first one does"
+            raise DocumentError(file, f"others.{name}.equal", problem, "leave profile and dialect out")
         if other.profile not in profiles:
             raise DocumentError(
                 file, f"others.{name}.profile", f"no profile {other.profile}", f"name one of {', '.join(profiles)}"

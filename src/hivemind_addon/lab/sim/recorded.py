@@ -42,7 +42,7 @@ _REPLAYED = (SimDialect.MESSAGES, SimDialect.CHAT, SimDialect.RESPONSES, SimDial
 _DIALECTS = {
     "ollama": SimDialect.OLLAMA,
     "anthropic": SimDialect.MESSAGES,
-    **{dialect.value: dialect for dialect in _REPLAYED},
+    **{dialect.value: dialect for dialect in SimDialect},
 }
 
 

@@ -170,7 +170,16 @@ class _Slots:
 class RunLedger:
     """Of one run. `own`: the scenario's own provider, one of `upstreams`, whose slots and neighbour are counted."""
 
-    def __init__(self, scenario: Scenario, *, own: SimUpstream, upstreams: Collection[SimUpstream]) -> None:
+    def __init__(
+        self,
+        scenario: Scenario,
+        *,
+        own: SimUpstream,
+        upstreams: Collection[SimUpstream],
+        equal: Collection[SimUpstream] = (),
+    ) -> None:
+        """`equal`: of `upstreams`, those that any call of the own provider's may go to."""
+        self._equal = equal
         self._scenario = scenario
         self._own = own
         self._upstreams = upstreams
@@ -232,9 +241,8 @@ class RunLedger:
         self._breaker_opened += self._was_closed and not is_closed
         self._was_closed = is_closed
 
-    def book_attempt(self, agent: Actor, reply: Reply, tokens: int, *, is_whole: bool) -> None:
+    def book_attempt(self, agent: Actor, upstream: SimUpstream, reply: Reply, tokens: int, *, is_whole: bool) -> None:
         """What an attempt took and is billed for of which so much was generated."""
-        upstream = agent.upstream
         if not is_whole:
             waste = upstream.taken[agent.crowd.model].waste
             waste[Dimension.REQUESTS] += 1
@@ -251,10 +259,10 @@ class RunLedger:
         if not is_whole:
             agent.in_vain += bill
 
-    def book_turn(self, agent: Actor) -> None:
+    def book_turn(self, agent: Actor, upstream: SimUpstream) -> None:
         """What an answered turn takes at least, of money and of each limit."""
         assert agent.turn is not None
-        agent.upstream.taken[agent.crowd.model].units.update(
+        upstream.taken[agent.crowd.model].units.update(
             self._ideal.book(
                 agent.crowd,
                 prompt_tokens=agent.prompt_tokens,
@@ -318,26 +326,28 @@ class RunLedger:
 
     def _bound(self, agents: Sequence[Actor], foreign_calls: int) -> Bound:
         """Of all providers; the neighbour is the scenario's own provider's."""
-        bounds = (
-            self._bound_at(upstream, agents, foreign_calls if upstream is self._own else 0)
-            for upstream in self._upstreams
-        )
+        alone = [upstream for upstream in self._upstreams if upstream is not self._own and upstream not in self._equal]
+        bounds = [self._bound_at((upstream,), agents, 0) for upstream in alone]
+        bounds.append(self._bound_at(tuple(self._equal) or (self._own,), agents, foreign_calls))
         return max(bounds, key=lambda bound: bound.bound_s)
 
-    def _bound_at(self, upstream: SimUpstream, agents: Sequence[Actor], foreign_calls: int) -> Bound:
-        settings = upstream.settings
+    def _bound_at(self, upstreams: Sequence[SimUpstream], agents: Sequence[Actor], foreign_calls: int) -> Bound:
+        """Of equal ones together."""
+        first, *others = upstreams
+        settings = first.settings
         longest_path_s = max((agent.path_s for agent in agents if not agent.crowd.poisoned), default=0.0)
-        spent = {
-            model: Spent(
-                units=taken.units + taken.waste,
-                longest_path_s=longest_path_s,
-                service_s=taken.service_s,
-                turns_s=[
-                    agent.turns_s for agent in agents if agent.upstream is upstream and agent.crowd.model == model
-                ],
-            )
-            for model, taken in upstream.taken.items()
-        }
+        spent: dict[str, Spent] = {}
+        for upstream in upstreams:
+            for model, taken in upstream.taken.items():
+                here = Spent(
+                    units=taken.units + taken.waste,
+                    longest_path_s=longest_path_s,
+                    service_s=taken.service_s,
+                    turns_s=[
+                        agent.turns_s for agent in agents if agent.upstream is upstream and agent.crowd.model == model
+                    ],
+                )
+                spent[model] = spent[model] + here if model in spent else here
         # The neighbour's calls are of the model that crowds have by default.
         foreign = Spent(units={Dimension.REQUESTS: foreign_calls}, longest_path_s=longest_path_s, service_s=0.0)
         spent[DEFAULT_MODEL] = spent[DEFAULT_MODEL] + foreign if DEFAULT_MODEL in spent else foreign
@@ -345,8 +355,12 @@ class RunLedger:
             spent,
             settings,
             concurrency=None if self._scenario.caps else settings.concurrency,
-            late_units=upstream.late_tokens * self._most_in_flight(len(agents), settings.slots(upstream.taken)),
-            outages=tuple((outage.from_s, outage.to_s) for outage in settings.outages),
+            late_units=sum(
+                upstream.late_tokens * self._most_in_flight(len(agents), upstream.settings.slots(upstream.taken))
+                for upstream in upstreams
+            ),
+            outages=_outages(first),
+            beside=tuple((other.settings, _outages(other)) for other in others),
         )
 
     def _most_in_flight(self, agents: int, cap: int | None) -> int:
@@ -355,6 +369,10 @@ class RunLedger:
         continued = {call.after[0] for call in script if call.after}
         most = agents - len(continued)
         return most if cap is None else min(cap, most)
+
+
+def _outages(upstream: SimUpstream) -> tuple[tuple[float, float], ...]:
+    return tuple((outage.from_s, outage.to_s) for outage in upstream.settings.outages)
 
 
 def _script_crowds(script: Sequence[ScriptedActor]) -> dict[str, CrowdResult]:

@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import msgspec
-import yaml
 
 from hivemind_addon.lab.sim.dialect import Headers
 from hivemind_addon.lab.sim.dialect.reply import json, rounded_up
+from hivemind_addon.system.document import read_yaml
 
 
 class RefusalShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -53,7 +53,7 @@ class WordedAnswer:
 
 def _load() -> _Shapes:
     file = Path(__file__).with_name("shapes.yaml")
-    return msgspec.convert(yaml.safe_load(file.read_text(encoding="utf-8")), _Shapes)
+    return msgspec.convert(read_yaml(file.read_bytes(), file), _Shapes)
 
 
 _SHAPES = _load()

@@ -158,6 +158,8 @@ class Site:
     profile: str = "anthropic"
     """Name of the packaged profile that reads its answers."""
     dialect: SimDialect = SimDialect.MESSAGES
+    equal: bool = False
+    """Whether the calls of the scenario's own provider may go to it as well, whichever takes them soonest."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,12 +16,13 @@ from typing import assert_never
 
 import msgspec.structs
 
-from hivemind_addon.api.events import BreakerChanged, Event, TicketEnded
+from hivemind_addon.api.events import BreakerChanged, Event, Moved, Submitted, TicketEnded
 from hivemind_addon.api.ticket import (
     Attempt,
     AttemptResult,
     CallKind,
     Demand,
+    Endpoint,
     Hints,
     Outcome,
     OutcomeKind,
@@ -68,6 +69,13 @@ class _Call:
     attempt: "_Attempt | None" = None
     kept: KnownRequest | None = None
     """As the scheduler has it."""
+    waits_at: SimUpstream | None = None
+    """Whose pool it is in; None: its agent's."""
+
+    @property
+    def upstream(self) -> SimUpstream:
+        """Where it waits, or was sent."""
+        return self.waits_at or self.agent.upstream
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +90,11 @@ class _Attempt:
     hints: Hints = field(default_factory=Hints)
     is_open: bool = False
     """At the provider."""
+    upstream: SimUpstream = field(init=False)
+    """Whose provider got it."""
+
+    def __post_init__(self) -> None:
+        self.upstream = self.call.upstream
 
 
 class World:
@@ -107,6 +120,10 @@ class World:
             site.name: SimUpstream(site, random.Random(f"{seed} provider {site.name}"), settings)
             for site in scenario.sites
         }
+        self._at_pool = {(one.pool.host, one.pool.account): one for one in self._upstreams.values()}
+        equal = (self._own, *(self._upstreams[site.name] for site in scenario.sites if site.equal))
+        self._equal = equal if len(equal) > 1 else ()
+        """To the scenario's own provider, which is one of them; empty: there is only that."""
         self._scenario = scenario
         self._seed = seed
         self._policy = policy
@@ -133,7 +150,7 @@ class World:
         self._waiting: dict[str, _Call] = {}
         """By ticket: calls that the scheduler has."""
         self._calls = 0
-        self._ledger = RunLedger(scenario, own=self._own, upstreams=tuple(self._upstreams.values()))
+        self._ledger = RunLedger(scenario, own=self._own, upstreams=tuple(self._upstreams.values()), equal=self._equal)
 
     def __repr__(self) -> str:
         return f"<World {self._scenario.name} at {self.now:.1f} s, {self._running} agents run>"
@@ -180,7 +197,9 @@ class World:
         for decision in self.scheduler.poll(self.now):
             match decision:
                 case Admitted(sent):
-                    self._transmit(self._waiting[sent.ticket.id], sent)
+                    call = self._waiting[sent.ticket.id]
+                    call.waits_at = self._at(sent.ticket.pool)
+                    self._transmit(call, sent)
                 case Shed(ticket, reason, come_back_s):
                     self._ledger.shed()
                     told_s = float(min(max(1, math.ceil(come_back_s)), _COME_BACK_MAX_S))
@@ -194,8 +213,15 @@ class World:
             self._listen(event)
             if isinstance(event, TicketEnded):
                 self._waited(event)
+            elif isinstance(event, Submitted) and event.ticket.endpoints and event.ticket.id in self._waiting:
+                self._waiting[event.ticket.id].waits_at = self._at(event.ticket.pool)
+            elif isinstance(event, Moved) and event.ticket_id in self._waiting:
+                self._waiting[event.ticket_id].waits_at = self._at(event.pool)
             elif isinstance(event, BreakerChanged):
                 self._ledger.breaker_changed(event)
+
+    def _at(self, pool: PoolKey) -> SimUpstream:
+        return self._at_pool[pool.host, pool.account]
 
     def _let_pass(self, instant: float) -> None:
         """Nothing happens until then: was anybody kept for nothing?"""
@@ -207,7 +233,7 @@ class World:
             waiting: list[KnownRequest] = []
             in_flight: list[KnownRequest] = []
             for call in self._waiting.values():
-                if call.agent.upstream is upstream and call.kept is not None:
+                if call.upstream is upstream and call.kept is not None:
                     is_waiting = call.attempt is None or call.attempt.over
                     (waiting if is_waiting else in_flight).append(call.kept)
             upstream.idle.pass_time(self.now, instant, waiting=waiting, in_flight=in_flight)
@@ -316,6 +342,7 @@ class World:
             streamed=crowd.streamed,
             request_hash=f"{agent.name} {agent.number}",
             client="" if crowd.announces_timeout else crowd.name,
+            endpoints=() if crowd.site else tuple(Endpoint(one.pool_of(crowd.model)) for one in self._equal),
         )
 
     def _scripted_ticket(self, name: str, ticket: Ticket) -> Ticket:
@@ -361,7 +388,7 @@ class World:
         agent, turn = call.agent, call.agent.turn
         assert turn is not None
         crowd, tokens = agent.crowd, agent.prompt_tokens
-        self._ledger.book_turn(agent)
+        self._ledger.book_turn(agent, call.upstream)
         agent.learn(turn.output_tokens)
         agent.marked = tokens
         agent.said = tokens - crowd.shared_tokens + turn.output_tokens
@@ -369,7 +396,7 @@ class World:
         agent.turns_s.append((turn.think_s, service_s))
         agent.answered_at.append(self.now)
         agent.path_s += turn.think_s + service_s
-        agent.upstream.taken[crowd.model].service_s += turn.service_s
+        call.upstream.taken[crowd.model].service_s += turn.service_s
         self._next_turn(agent)
 
     def _end(self, agent: Actor) -> None:
@@ -386,7 +413,7 @@ class World:
     def _transmit(self, call: _Call, sent: Attempt | None) -> None:
         attempt = _Attempt(call=call, sent=sent)
         call.attempt = attempt
-        call.agent.upstream.idle.sent(self.now)
+        attempt.upstream.idle.sent(self.now)
         self.agenda.after(self._scenario.way_s, self._arrive, attempt)
 
     def _arrive(self, attempt: _Attempt) -> None:
@@ -395,13 +422,13 @@ class World:
             return
         agent = attempt.call.agent
         streamed = agent.crowd.streamed
-        answer = agent.upstream.provider.begin(self.now, self._request(attempt.call))
-        self._ledger.attempt_answered(answer, agent.upstream, self.now)
+        answer = attempt.upstream.provider.begin(self.now, self._request(attempt.call))
+        self._ledger.attempt_answered(answer, attempt.upstream, self.now)
         attempt.answer, attempt.arrived_at, attempt.is_open = answer, self.now, True
         if answer.ending not in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
             if isinstance(agent, ScriptedActor):
                 agent.faults_met += 1
-            self._ledger.call_began(agent.upstream, self.now)
+            self._ledger.call_began(attempt.upstream, self.now)
         course = course_of(answer)
         way_s = self._scenario.way_s
         if course.head_s is not None:
@@ -409,7 +436,7 @@ class World:
         self.agenda.after(course.end_s, self._provider_ends, attempt, course.share)
         self.agenda.after(course.end_s + way_s, self._ended, attempt, course)
         if attempt.sent is not None and streamed and self._policy.watches:
-            pool, watchdog = agent.pool, agent.upstream.profile.watchdog
+            pool, watchdog = attempt.sent.ticket.pool, attempt.upstream.profile.watchdog
             silent_s = self._first_bytes.silent_s(pool, least_s=watchdog.silent_s, factor=watchdog.factor)
             if course.silent_s > silent_s:
                 self.agenda.after(course.silent_from_s + silent_s + way_s, self._stalled, attempt)
@@ -456,7 +483,7 @@ class World:
 
     def _close(self, attempt: _Attempt, answer: SimAnswer, tokens: int, ending: AnswerEnding | None) -> None:
         ending = ending or answer.ending
-        upstream = attempt.call.agent.upstream
+        upstream = attempt.upstream
         upstream.provider.end(self.now, answer, output_tokens=tokens, ending=ending)
         if ending not in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
             self._ledger.call_ended(upstream, self.now)
@@ -466,7 +493,7 @@ class World:
             attempt.call.agent.path_s += wasted_s
         if answer.reply:
             self._ledger.book_attempt(
-                attempt.call.agent, answer.reply, tokens, is_whole=ending is AnswerEnding.COMPLETED
+                attempt.call.agent, upstream, answer.reply, tokens, is_whole=ending is AnswerEnding.COMPLETED
             )
 
     def _head(self, attempt: _Attempt, course: Course) -> None:
@@ -474,7 +501,7 @@ class World:
             return
         answer = attempt.answer
         assert answer is not None
-        upstream = attempt.call.agent.upstream
+        upstream = attempt.upstream
         attempt.hints = read_hints(upstream.profile, dict(answer.headers), WALL_S + self.now)
         if upstream is not self._own:
             # All simulated providers name one account; whose theirs is, their sites say.
@@ -482,7 +509,7 @@ class World:
         if attempt.sent is not None:
             self.scheduler.observe(attempt.sent, attempt.hints, self.now, answered=answer.status < 400)
             if answer.streamed and answer.status == 200:
-                self._first_bytes.note(attempt.call.agent.pool, self.now - attempt.sent.admitted_at)
+                self._first_bytes.note(attempt.sent.ticket.pool, self.now - attempt.sent.admitted_at)
         # A head without content is kept back, as the proxy does that looks for errors before it.
         if answer.streamed and answer.reply is not None and course.shows_content:
             attempt.call.has_begun = True
@@ -493,8 +520,7 @@ class World:
             return
         answer = attempt.answer
         assert answer is not None
-        upstream = attempt.call.agent.upstream
-        profile = upstream.profile
+        profile = attempt.upstream.profile
         if course.trouble is not None:
             outcome = judge_transport(course.trouble)
         elif course.error is not None:
@@ -533,7 +559,7 @@ class World:
             return
         charged = None  # unless the provider said, what was reserved
         if usage is not None and usage.reported:
-            charged = call.agent.upstream.charged(usage, attempt.sent.ticket.demand)
+            charged = attempt.upstream.charged(usage, attempt.sent.ticket.demand)
         result = AttemptResult(
             outcome if self._policy.retries else msgspec.structs.replace(outcome, retryable=False),
             usage,

@@ -106,6 +106,10 @@ class PromptCache:
             self._warm.drop(lapsed)
         return [entry for entry, until in before.items() if until == _COLD]
 
+    def forget(self, ticket: Ticket) -> None:
+        """The ticket's conversation goes on elsewhere: what is kept of it here is not what it will send."""
+        self._warm.drop(_conversation(ticket))
+
     def ended(self, ticket: Ticket, *, answered: bool) -> bool:
         """An attempt ended. `answered`: what began was an answer, and no refusal. True when a leader hands over."""
         before = self._began.pop(ticket.id, {})

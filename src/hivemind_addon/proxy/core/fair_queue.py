@@ -169,6 +169,11 @@ class FairQueue:
             entry.renew()
         return entries
 
+    def take(self, entry: QueueEntry, now: float) -> None:
+        """Take one out that goes to another pool, where it is new."""
+        self._take_out(entry, now)
+        entry.renew()
+
     def wake_up(self, slept_s: float, now: float) -> None:
         """The machine slept until now, and all clients with it."""
         for entry in self:
@@ -221,6 +226,10 @@ class FairQueue:
         self._lanes.settle(entry, cost_s, now)
         if self._cache.ended(entry.ticket, answered=answered):
             self._release(entry.ticket.prefix, now)
+
+    def forget(self, ticket: Ticket) -> None:
+        """A ticket's conversation goes on in another pool."""
+        self._cache.forget(ticket)
 
     def is_cold(self, ticket: Ticket, now: float) -> bool:
         """Whether the provider's cache holds nothing of a ticket's input, as far as is known."""

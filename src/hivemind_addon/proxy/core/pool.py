@@ -19,8 +19,19 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from msgspec.structs import replace
+
 from hivemind_addon.api.command import Cancel, ForeseeWait, WaitView
-from hivemind_addon.api.events import AttemptEnded, AttemptStarted, BackedOff, Event, Held, Superseded, TicketEnded
+from hivemind_addon.api.events import (
+    AttemptEnded,
+    AttemptStarted,
+    BackedOff,
+    Event,
+    Held,
+    Moved,
+    Superseded,
+    TicketEnded,
+)
 from hivemind_addon.api.snapshot import PoolView
 from hivemind_addon.api.spend import Shortage, Spend
 from hivemind_addon.api.ticket import (
@@ -38,7 +49,7 @@ from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.budget import Budgets
 from hivemind_addon.proxy.core.capacity import Capacity, ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.proxy.core.forecast import Callers, foresee, view_pool
+from hivemind_addon.proxy.core.forecast import Callers, foresee, starts_at, view_pool
 from hivemind_addon.proxy.core.lanes import EntryState, InFlight, QueueEntry
 from hivemind_addon.proxy.core.learned import LearnedPool
 from hivemind_addon.proxy.core.meters import Backoffs, Meters
@@ -370,6 +381,92 @@ class Pool:
             self._callers.called(entry.ticket)
             self._enqueue(entry, now)
         self._to_announce += [entry.ticket.id for entry in left.waiting if entry.ticket.id in left.unannounced]
+
+    # Equal pools: who may go from one to another --------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> Iterator[QueueEntry]:
+        """Who waits, the oldest first."""
+        return iter(self._queue)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits."""
+        return not self._queue
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether none of those that wait here, if there are any, could have gone in the last poll."""
+        return self._next is None
+
+    def opens_at(self, now: float) -> float:
+        """From when on it sends anything at all; infinite: when a person says so, or a probe is answered."""
+        if self.paused:
+            return _NEVER
+        return max(now, self._capacity.breaker.passes_at, self._capacity.account_block.passes_at)
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether its provider is down, its account blocked, or a person has paused it: at most a probe goes."""
+        capacity = self._capacity
+        return capacity.paused or capacity.is_provider_down or capacity.account_block.passes_at > -_NEVER
+
+    def is_blocked(self, now: float) -> bool:
+        """Whether whoever waits here is refused for its account's block."""
+        return self._capacity.account_block.stands(now) is not None
+
+    @property
+    def gate(self) -> Gate | None:
+        """What kept the next one from going in the last poll."""
+        return self._gate
+
+    def room_at(self, ticket: Ticket, now: float) -> float:
+        """When a ticket could go, if it were next; infinite: when another attempt ends, or a person says so."""
+        gate = self._selector.gate(ticket, now)
+        return now if gate is None else gate.opens_at
+
+    def starts(self, now: float) -> dict[str, float]:
+        """When those that wait are likely to go, by ticket; whom nothing tells of is left out."""
+        return starts_at(self._capacity, self._queue.in_order(), now)
+
+    def warm_tokens(self, ticket: Ticket, now: float) -> int:
+        """How much of a ticket's input this provider's cache holds, as far as is known."""
+        if self._queue.is_cold(ticket, now):
+            return 0
+        return max(ticket.cached_tokens, ticket.prefix_tokens)
+
+    def reading_s(self, tokens: int) -> float:
+        """What so much input takes that is read anew, in seconds of the bottleneck."""
+        return self._capacity.saved_s(tokens)
+
+    def cost_s(self, ticket: Ticket, now: float) -> float:
+        """What a ticket is expected to take, in seconds of the bottleneck."""
+        return self._capacity.cost_s(self._selector.demand(ticket, now))
+
+    def forget(self, ticket: Ticket) -> None:
+        """A ticket's conversation goes on in an equal pool: what is warm of it here is not what it will send."""
+        self._queue.forget(ticket)
+
+    def release(self, entry: QueueEntry, now: float) -> None:
+        """Let one that waits go to an equal pool."""
+        ticket_id = entry.ticket.id
+        self._queue.take(entry, now)
+        self._backoffs.discard(ticket_id)
+        self.sharing.order.gone(ticket_id)
+        if ticket_id in self._to_announce:
+            self._to_announce.remove(ticket_id)
+
+    def receive(self, entry: QueueEntry, now: float) -> None:
+        """Take one that waited in an equal pool, whose troubles are not this one's: it is due."""
+        left = entry.ticket.pool
+        entry.ticket = replace(entry.ticket, pool=self.key)
+        entry.not_before = -_NEVER
+        if entry.history.attempts:
+            self._backoffs.add(entry)
+        self._callers.called(entry.ticket)
+        self._enqueue(entry, now)
+        self._to_announce.append(entry.ticket.id)
+        self._emit(Moved(at=now, ticket_id=entry.ticket.id, pool=self.key, left=left))
 
     # Step 4: who goes now, who is refused
 

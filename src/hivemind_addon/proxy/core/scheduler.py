@@ -45,6 +45,7 @@ from hivemind_addon.api.ticket import (
 )
 from hivemind_addon.proxy.core.budget import Budgets, actual_spend
 from hivemind_addon.proxy.core.commands import CommandEffect, CommandHandler
+from hivemind_addon.proxy.core.endpoints import Endpoints, Move
 from hivemind_addon.proxy.core.learned import LearnedPool, NamedAccount, Saved, UnreadableError, read_saved
 from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.pool import Pool, PoolSettings
@@ -91,6 +92,7 @@ class Scheduler:
         """By host and account."""
         self._patience = Patience()
         self._stamps = itertools.count(1)
+        self._endpoints = Endpoints(self._pools, self._merged)
         self._overrides = Overrides()
         self._budgets = Budgets(emit=self.note, overrides=self._overrides)
         self._commands = CommandHandler(
@@ -116,10 +118,26 @@ class Scheduler:
         return self._canonical.get(credential, credential)
 
     def submit(self, ticket: Ticket, settings: PoolSettings, now: float) -> None:
-        """Queue a ticket. `settings` count when its pool is new. Raises ContractError when its id is known."""
+        """Queue a ticket. `settings` count when a pool of its is new. Raises ContractError when its id is known."""
         if ticket.id in self._pool_of_ticket:
             raise ContractError(f"{ticket.id}: submitted twice")
-        key = self._merged.get(ticket.pool, ticket.pool)
+        if ticket.endpoints:
+            for one in ticket.endpoints:
+                self._pool(one.pool, settings, now)
+            pool = self._endpoints.place(ticket, now)
+            ticket = replace(ticket, pool=pool.key)
+        else:
+            pool = self._pool(ticket.pool, settings, now)
+        self._pool_of_ticket[ticket.id] = pool
+        self.note(Submitted(at=now, ticket=ticket))
+        superseded = pool.submit(ticket, now)
+        if superseded is not None:
+            self._superseded.append(superseded)
+        self._changed[pool] = None
+
+    def _pool(self, key: PoolKey, settings: PoolSettings, now: float) -> Pool:
+        """The pool of this key, made new where it is not in use yet."""
+        key = self._merged.get(key, key)
         pool = self._pools.get(key)
         if pool is None:
             pool = self._new_pool(key, settings)
@@ -127,12 +145,7 @@ class Scheduler:
             self._pools[key] = pool
             if key in self._learned:
                 pool.resume(self._learned.pop(key), now)
-        self._pool_of_ticket[ticket.id] = pool
-        self.note(Submitted(at=now, ticket=ticket))
-        superseded = pool.submit(ticket, now)
-        if superseded is not None:
-            self._superseded.append(superseded)
-        self._changed[pool] = None
+        return pool
 
     def must_count(self, ticket: Ticket, now: float) -> bool:
         """Whether the tokens of a ticket that is to come have to be counted: a limit or a budget is near.
@@ -141,6 +154,9 @@ class Scheduler:
         """
         pool = self._pools.get(self._merged.get(ticket.pool, ticket.pool))
         is_near = pool is not None and pool.is_near(ticket.demand, _PLENTY, now)
+        for one in ticket.endpoints:
+            pool = self._pools.get(self._merged.get(one.pool, one.pool))
+            is_near = is_near or (pool is not None and pool.is_near(ticket.demand, _PLENTY, now))
         return is_near or self._budgets.is_near(ticket, _PLENTY)
 
     def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None], now: float) -> None:
@@ -183,13 +199,33 @@ class Scheduler:
             self._wake(self._commands.apply_overrides(now))
         decisions: list[Admitted | Shed | Refused] = [*self._refused]
         self._refused.clear()
-        for pool in tuple(self._changed):
-            if pool in self._changed:
-                decisions.extend(self._poll_with_others(pool, now))
+        if self._endpoints and not self._stopping:
+            for flight in tuple(self._endpoints.refugees(tuple(self._changed), now)):
+                self._move(flight, now)
+        decisions += self._poll_changed(now)
+        if self._endpoints and not self._stopping:
+            while (move := self._endpoints.next_move(now)) is not None:
+                self._move(move, now)
+                decisions += self._poll_changed(now)
         for decision in decisions:
             if not isinstance(decision, Admitted):
                 del self._pool_of_ticket[decision.ticket.id]
         return decisions
+
+    def _poll_changed(self, now: float) -> list[Admitted | Shed | Refused]:
+        decisions: list[Admitted | Shed | Refused] = []
+        for pool in tuple(self._changed):
+            if pool in self._changed:
+                decisions.extend(self._poll_with_others(pool, now))
+        return decisions
+
+    def _move(self, move: Move, now: float) -> None:
+        """Let a waiting ticket go to an equal pool."""
+        move.source.release(move.entry, now)
+        move.target.receive(move.entry, now)
+        self._pool_of_ticket[move.entry.ticket.id] = move.target
+        self._endpoints.moved(move, now)
+        self._wake((move.source, move.target))
 
     def _poll_with_others(self, pool: Pool, now: float) -> list[Admitted | Shed | Refused]:
         """Poll a pool, and those that draw on the same limits: one after the other, in one order over all of them."""
@@ -238,7 +274,7 @@ class Scheduler:
 
     def next_wakeup(self) -> float | None:
         """The next instant at which `poll` could do something if nothing else happens; later than the last poll."""
-        at = min(self._wakeups.first_key, self._budgets.renews_at, self._overrides.ends_at)
+        at = min(self._wakeups.first_key, self._budgets.renews_at, self._overrides.ends_at, self._endpoints.wakeup_at)
         return None if at == _NEVER else at
 
     def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None:
@@ -268,6 +304,8 @@ class Scheduler:
         if pool is None:
             raise ContractError(f"{ticket.id}: attempt {attempt.number} was settled already")
         spend = actual_spend(ticket, result)
+        if ticket.endpoints and not result.client_saw_bytes:
+            result = self._endpoints.excuse(ticket, result, now)
         verdict = pool.settle(attempt, result, spend, now, stopping=self._stopping)
         self._look_again(self._budgets.settle(ticket, spend, now), now)
         if not isinstance(verdict, Backoff):

@@ -17,6 +17,7 @@ from hivemind_addon.api.events import (
     Event,
     Held,
     MeterLearned,
+    Moved,
     Submitted,
     TicketEnded,
 )
@@ -85,6 +86,7 @@ class Rows:
             AttemptStarted: self._started,
             AttemptEnded: self._attempt_ended,
             BackedOff: self._backed_off,
+            Moved: self._moved,
             TicketEnded: self._ended,
             BudgetBooked: self._booked,
             MeterLearned: self._learned,
@@ -211,6 +213,14 @@ class Rows:
     def _backed_off(self, event: BackedOff, wall: float) -> None:
         row = self._attempt(event.ticket_id, event.attempt, wall)
         row.retry_at, row.retry_reason = _real(wall - event.at + event.until), plain(event.reason)
+
+    def _moved(self, event: Moved, wall: float) -> None:
+        """A request whose row names another endpoint from now on; that it was moved is told beside it."""
+        if one := self._open.get(event.ticket_id):
+            pool, row = event.pool, one.ticket
+            row.pool, row.host, row.account = plain(str(pool)), plain(pool.host), plain(pool.account)
+            self._tickets[event.ticket_id] = row
+        self._happened(event, wall)
 
     def _attempt(self, ticket_id: str, attempt: int, began: float) -> AttemptRow:
         """The attempt's row, which is to be written."""

@@ -73,8 +73,8 @@ ADOPTABLE = "hivemind_proxy"
 class Replays:
     """Holds replayed flows in the ordinary hooks: they run on mitmproxy's own layer, without our gate.
 
-    An addon of the addon, whose hooks are there only while they are needed: mitmproxy looks for the attribute each
-    time, and each hook that an addon has costs every request some 30 µs (2026-11).
+    An addon of the addon, whose hooks are there only while they are needed: one that may wait gets a task for each
+    flow, some 20 µs of every request (2026-11).
     """
 
     name = "hivemind_replays"

@@ -11,6 +11,7 @@ import functools
 import logging
 import math
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
 
 from mitmproxy.flow import Error
@@ -32,6 +33,7 @@ from hivemind_addon.api.ticket import (
 from hivemind_addon.proxy.capture.flow_parts import plain_headers, plain_request
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
 from hivemind_addon.proxy.mitm.keeping import sent_request
+from hivemind_addon.proxy.mitm.outgoing import outgoing
 from hivemind_addon.proxy.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
 from hivemind_addon.proxy.mitm.refusal import (
     come_back_s,
@@ -50,15 +52,18 @@ from hivemind_addon.proxy.wire.garbage import garbage_in, is_after_tool
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_transport
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from mitmproxy import http
 
+    from hivemind_addon.api.ticket import PoolKey
     from hivemind_addon.proxy.capture.recording import Served, Tape
     from hivemind_addon.proxy.compose import Runtime
     from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
+    from hivemind_addon.proxy.mitm.port import Outgoing
     from hivemind_addon.proxy.mitm.settings import Settings
     from hivemind_addon.proxy.profile.model import Profile
+    from hivemind_addon.proxy.profile.upstreams import EqualUpstream
     from hivemind_addon.proxy.runtime.driver import Driver
     from hivemind_addon.proxy.runtime.guard import Guard
     from hivemind_addon.proxy.wire.dialect import Dialect
@@ -113,6 +118,8 @@ class Exchange:
     """With whole delivery: when what has come is passed on, before its client gives up."""
     tape: Tape | None = None
     """What is recorded of its attempts; None: nothing."""
+    upstreams: Mapping[PoolKey, EqualUpstream] = MappingProxyType({})
+    """The endpoints that it may go to, by their pools; empty: it goes where it was sent."""
     keeper: ConversationKeeper | None = None
     """Who keeps its conversation when a spent budget refuses it; None: nobody."""
 
@@ -122,6 +129,8 @@ class Exchange:
     next: Next = Next.SEND
     refusal: http.Response | None = None
     over: bool = False
+    outgoing: Outgoing | None = None
+    """What the admitted attempt sends in place of the flow's request; None: that, as it came."""
     tripped: bool = False
     attempts: int = 0
     delivered: Delivered | None = None
@@ -228,6 +237,7 @@ class Exchange:
                 return False
             case Admitted(attempt):
                 self.attempts = attempt.number
+                self._aim(attempt)
                 self.next = Next.SEND
             case Shed():
                 self.refusal = make_refusal(self.profile, self.dialect, answer)
@@ -245,6 +255,17 @@ class Exchange:
             case _:
                 assert_never(answer)
         return True
+
+    def _aim(self, attempt: Attempt) -> None:
+        """Send to the endpoint whose pool has admitted it, which may be another one than before."""
+        if not self.upstreams:
+            return
+        self.ticket = attempt.ticket
+        upstream = self.upstreams.get(self.ticket.pool)
+        if upstream is None:  # two keys proved to be of one account: either will do
+            upstream = next(one for pool, one in self.upstreams.items() if pool.host == self.ticket.pool.host)
+        keys = self.settings.profiles.keys
+        self.outgoing = outgoing(self.flow.request, self.profile, upstream, keys, self.facts.model)
 
     def _refuse_for_good(self, refused: Refused) -> None:
         self.refusal = make_refused(

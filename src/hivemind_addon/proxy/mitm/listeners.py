@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mitmproxy import ctx
-from mitmproxy.proxy.mode_specs import ProxyMode, ReverseMode
+from mitmproxy.proxy.mode_specs import ProxyMode, RegularMode, ReverseMode, UpstreamMode
 from mitmproxy.utils import human
 
 from hivemind_addon.proxy.mitm.addresses import is_loopback, is_mitmweb
@@ -59,9 +59,11 @@ def said_by_user(name: str) -> bool:
 def call_off_listening() -> None:
     """Let mitmproxy not bind its ports where the options said before: when scripts are loaded it looks up its host.
 
-    A mode with an address of its own is bound already, and where it is to be.
+    A mode with an address of its own is bound already, and where it is to be; one without a port (local, tun) has begun
+    what it cannot begin twice.
     """
-    if any(ProxyMode.parse(mode).custom_listen_host for mode in ctx.options.mode):
+    modes = map(ProxyMode.parse, ctx.options.mode)
+    if any(mode.custom_listen_host or mode.default_port is None for mode in modes):
         return
     for task in asyncio.all_tasks():
         if task.get_name().startswith(_BINDING):  # in tests mitmproxy adds to the name
@@ -90,8 +92,10 @@ async def tell_listeners(after: asyncio.Future[None] | None) -> None:
             where = human.format_address((host, port))
             if isinstance(server.mode, ReverseMode):
                 logger.log(NOTICE, "hivemind: listening at %s for %s", where, server.mode.data)
-            else:
+            elif isinstance(server.mode, (RegularMode, UpstreamMode)):
                 logger.log(NOTICE, "hivemind: listening at %s; try `hivemind exec -p %d -- claude`", where, port)
+            else:
+                logger.log(NOTICE, "hivemind: listening at %s (%s)", where, server.mode.description)
     if is_mitmweb() and ctx.options.termlog_verbosity == "alert":
         # Its page asks for the token that is printed here, and mitmweb's own line is among those that are left out.
         logger.log(NOTICE, "hivemind: mitmweb is at %s", ctx.master.addons.get("webauth").web_url)

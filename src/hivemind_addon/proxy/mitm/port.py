@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
@@ -71,6 +72,14 @@ class Delivered(Protocol):
     def __len__(self) -> int: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Outgoing:
+    """What an attempt sends in place of the flow's request, and where."""
+
+    request: http.Request = field(repr=False)
+    """Its host, port and scheme say where it goes. It may have a key of ours: it is in no flow."""
+
+
 class ExchangePort(Protocol):
     """One scheduled request as the layer needs it. No method raises."""
 
@@ -80,6 +89,8 @@ class ExchangePort(Protocol):
     """The answer for `Next.REFUSE`, and to a request that was called off."""
     over: bool
     """The ticket has ended."""
+    outgoing: Outgoing | None
+    """What the admitted attempt sends in place of the flow's request; None: that, as it came."""
 
     @property
     def keep_alive(self) -> bytes:

@@ -13,6 +13,7 @@ from hivemind_addon.proxy.journal.retention import JournalKeep
 from hivemind_addon.proxy.profile.agents import load_agents
 from hivemind_addon.proxy.profile.grants import AgentRules
 from hivemind_addon.proxy.profile.load import load_profiles
+from hivemind_addon.proxy.profile.upstreams import UpstreamKey, read_keys
 from hivemind_addon.system.patterns import glob_matches, host_parts
 from hivemind_addon.system.typed import DocumentError
 
@@ -138,12 +139,25 @@ def read_profiles(folder: Path | None, reverse_profile: str, max_concurrency: in
         raise BadOption(f"hivemind_profiles: {folder} is not a folder; name the one that holds your *.yaml profiles")
     try:
         profiles = load_profiles(folder)
+        if folder is not None:
+            profiles = _with_keys(profiles, folder)
     except DocumentError as error:
         raise BadOption(str(error)) from error
     if reverse_profile and reverse_profile not in profiles.by_name:
         known = ", ".join(sorted(profiles.by_name))
         raise BadOption(f"hivemind_reverse_profile: there is no profile {reverse_profile!r}; choose one of {known}")
     return profiles if max_concurrency is None else profiles.capped(max_concurrency)
+
+
+def _with_keys(profiles: Profiles, folder: Path) -> Profiles:
+    """With what their endpoints need. Raises DocumentError."""
+    keys: dict[tuple[str, str], UpstreamKey] = {}
+    for profile in profiles.by_name.values():
+        if profile.upstreams:
+            files = (folder / f"{profile.name}{suffix}" for suffix in (".yml", ".yaml"))
+            file = next((one for one in files if one.exists()), folder)
+            keys |= read_keys(profile.name, profile.upstreams, file)
+    return replace(profiles, keys=keys)
 
 
 class LiveSettings:

@@ -82,7 +82,7 @@ from hivemind_addon.proxy.mitm.connections import (
     over,
     server_for,
 )
-from hivemind_addon.proxy.mitm.port import Alarm, ExchangePort, Handling, Look, Next, Port, Stage
+from hivemind_addon.proxy.mitm.port import Alarm, ExchangePort, Handling, Look, Next, Outgoing, Port, Stage
 from hivemind_addon.proxy.mitm.turn import Flush, in_one_write
 from hivemind_addon.proxy.mitm.upstream_client import (
     DrainingHttpLayer,
@@ -155,6 +155,8 @@ class ScheduledStream(HttpStream):
         """Head 200 and comments of ours have been sent: what follows is an SSE body or one error event."""
         self.held_back: list[bytes] = []
         self._request_sent = False
+        self._outgoing: Outgoing | None = None
+        """What the running attempt sends in place of the flow's request."""
         self._line_is_over = True
         """What the client has seen of an answer ends with a line."""
         self._alarm: commands.RequestWakeup | None = None
@@ -212,7 +214,17 @@ class ScheduledStream(HttpStream):
                     reply = None
                     continue
                 command = begun
+            if self._outgoing is not None and type(command) is SendHttp:
+                self._replace(command, self._outgoing.request)
             reply = yield command
+
+    def _replace(self, command: SendHttp, request: http.Request) -> None:
+        """Send another request than the flow's, which keeps the client's own."""
+        event = command.event
+        if isinstance(event, RequestHeaders):
+            event.request = request
+        elif isinstance(event, RequestData):
+            event.data = request.raw_content or b""
 
     def _reaction(self, event: events.Event) -> layer.CommandGenerator[None]:
         """What an event leads to; a message's parts go to its state without a step in between."""
@@ -341,9 +353,11 @@ class ScheduledStream(HttpStream):
         while True:
             if exchange and not (yield from self._hold(exchange)):
                 return False
+            self._outgoing = exchange.outgoing if exchange else None
+            sent = self._outgoing.request if self._outgoing else self.flow.request
             request = FreshConnection(
-                (self.flow.request.host, self.flow.request.port),
-                self.flow.request.scheme == "https",
+                (sent.host, sent.port),
+                sent.scheme == "https",
                 self.flow.server_conn.via,
                 self.flow.server_conn.transport_protocol,
             )

@@ -8,7 +8,16 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 from hivemind_addon.api.event_text import text_of
-from hivemind_addon.api.events import AttemptEnded, AttemptStarted, BackedOff, Event, Held, Submitted, TicketEnded
+from hivemind_addon.api.events import (
+    AttemptEnded,
+    AttemptStarted,
+    BackedOff,
+    Event,
+    Held,
+    Moved,
+    Submitted,
+    TicketEnded,
+)
 from hivemind_addon.api.snapshot import TicketView
 from hivemind_addon.api.spend import amount
 from hivemind_addon.api.ticket import Ticket, Usage
@@ -155,6 +164,8 @@ def _add(history: TicketHistory, ticket: Ticket, event: Event) -> None:
     match event:
         case Held() | BackedOff():
             history.waits = True
+        case Moved():
+            history.pool = str(event.pool)
         case AttemptStarted():
             history.waits = False
             history.attempts = event.attempt

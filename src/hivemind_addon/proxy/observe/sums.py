@@ -22,6 +22,7 @@ from hivemind_addon.api.events import (
     GuardTripped,
     Held,
     MachineSlept,
+    Moved,
     OddityNoted,
     PoolBlocked,
     PoolsMerged,
@@ -207,6 +208,7 @@ class Sums:
             TicketEnded: self._ended,
             ConcurrencyChanged: self._limit_moved,
             PoolsMerged: self._merged,
+            Moved: self._moved,
             BreakerChanged: self._breaker_changed,
             GuardTripped: self._tripped,
             OddityNoted: self._odd,
@@ -338,6 +340,16 @@ class Sums:
         session.retries_absorbed += absorbed
         session.waited_s += event.waited_s
         session.seen_at = event.at
+
+    def _moved(self, event: Moved) -> None:
+        """To another pool, where it waits from now on."""
+        if event.ticket_id in self._held:
+            left, pool = self._pool(event.left), self._pool(event.pool)
+            left.sample(event.at)
+            left.queued -= 1
+            sample = pool.sample(event.at)
+            pool.queued += 1
+            sample[1] = max(sample[1], pool.queued)
 
     def _limit_moved(self, event: ConcurrencyChanged) -> None:
         pool = self._pool(event.pool)

@@ -18,6 +18,7 @@ from hivemind_addon.api.events import (
     Event,
     GuardTripped,
     Held,
+    Moved,
     Submitted,
     Superseded,
     TicketEnded,
@@ -67,6 +68,7 @@ class Traces:
             AttemptStarted,
             AttemptEnded,
             BackedOff,
+            Moved,
             Superseded,
             CommittedStreamFailed,
             GuardTripped,
@@ -104,6 +106,8 @@ class Traces:
             case BackedOff():
                 wait_s = event.until - event.at
                 self._note(live, event, "backed off", {"hivemind.reason": event.reason, "hivemind.wait_s": wait_s})
+            case Moved():
+                self._note(live, event, "moved", {"hivemind.pool": plain(str(event.pool))})
             case Superseded():
                 self._note(live, event, "superseded", {"hivemind.by_ticket": event.by_ticket_id})
             case CommittedStreamFailed():

@@ -34,7 +34,7 @@ MODEL_HOSTS = (
 _VENDORS_OWN = "limits and keys are its vendor's own, and so is its protocol: nothing here can be scheduled"
 TUNNELLED: Mapping[str, str] = {
     "*.cursor.sh": f"Cursor: {_VENDORS_OWN}",
-    "server.codeium.com": f"Windsurf: {_VENDORS_OWN}",
+    "*.codeium.com": f"Windsurf: {_VENDORS_OWN}",
     "server.self-serve.windsurf.com": f"Windsurf: {_VENDORS_OWN}",
 }
 """Globs of hosts that serve agents and that no profile could claim → why."""

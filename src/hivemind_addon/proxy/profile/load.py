@@ -18,6 +18,7 @@ from hivemind_addon.proxy.profile.format import WireFormat
 from hivemind_addon.proxy.profile.formats import change, whole_format
 from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
+from hivemind_addon.proxy.profile.upstreams import Keys, check_upstreams
 from hivemind_addon.resources import profiles_folder
 from hivemind_addon.system.document import read_document
 from hivemind_addon.system.memo import by_thing_and_text
@@ -43,6 +44,8 @@ class Profiles:
 
     by_name: Mapping[str, Profile]
     """Users' profiles before packaged ones, each group in alphabetical order."""
+    keys: Keys = field(default_factory=dict, repr=False)
+    """Of their endpoints, as far as the proxy has read them; tools have none."""
     users: frozenset[str] = frozenset()
     """The names of the users' ones."""
     _matched: dict[tuple[str, int], Profile | None] = field(default_factory=dict, repr=False, compare=False)
@@ -101,7 +104,8 @@ class Profiles:
 
     def capped(self, most: int) -> "Profiles":
         """The same, with at most so many attempts in flight in each pool."""
-        return Profiles({name: _capped(profile, most) for name, profile in self.by_name.items()}, self.users)
+        capped = {name: _capped(profile, most) for name, profile in self.by_name.items()}
+        return Profiles(capped, keys=self.keys, users=self.users)
 
     @by_thing_and_text
     def for_path(self, path: str) -> Profile | None:
@@ -189,7 +193,7 @@ def _resolved(packaged: "Mapping[str, _Document]", user: "Mapping[str, _Document
     profiles = {name: resolver.profile(name) for name in order}
     files = {name: (user.get(name) or packaged[name]).file for name in order}
     _check_claims(profiles, files, user=frozenset(user))
-    return Profiles(profiles, frozenset(user))
+    return Profiles(profiles, users=frozenset(user))
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,6 +219,7 @@ class _Resolver:
         document = self._user.get(name) or self._packaged[name]
         whole = _with_formats(self._whole(name, document, ()), document.file)
         made: Profile = convert(Profile, whole, document.file, rules=PROFILE_RULES, known=self._known)
+        check_upstreams(made.upstreams, document.file)
         return replace(made, name=name)
 
     def _whole(self, name: str, document: _Document, seen: tuple[Path, ...]) -> Mapping[str, Any]:
@@ -240,6 +245,8 @@ class _Resolver:
         if name != document.extends:
             # An extension that inherited them would compete with the profile that it extends.
             inherited.pop("reverse_paths", None)
+            # Keys are given for one provider's calls, not for those of whoever is like it.
+            inherited.pop("upstreams", None)
         return _merge(inherited, own)
 
     def _parent(self, name: str, document: _Document) -> _Document:

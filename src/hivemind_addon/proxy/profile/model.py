@@ -16,6 +16,7 @@ from hivemind_addon.proxy.core.fair_queue import OrderSettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
 from hivemind_addon.proxy.profile.format import ResetFormat, WireFormat
+from hivemind_addon.proxy.profile.upstreams import EqualUpstream
 from hivemind_addon.system.memo import by_thing, by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches
 from hivemind_addon.system.typed import BadValue
@@ -105,6 +106,9 @@ class OutcomeRule:
     account_block: bool = False
     """Whether the account is refused until the end of a long window (a subscription's, a day's): everybody is told at
     once. The end is what the error or the windows say, else the retry-after, else five minutes."""
+    of_account: bool = False
+    """Whether it is the account's trouble and not the request's, though no end is known (no credit): where the profile
+    lists `upstreams`, another one is tried."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,9 +259,22 @@ class PatienceRule:
     """Request headers in which a client announces it, in seconds; the first that is there counts."""
     clients: Mapping[str, float] = field(default_factory=dict)
     """Glob of user agents → seconds, for clients that announce nothing; the first match counts."""
+    kept_alive_s: float = 0
+    """Where a client that announces nothing hears something every `keep_alive_s` while it waits: at least so long."""
     margin_s: float = 5
     """A held client is refused this long before it would give up, or after 90 % of its patience where that is
     later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How long a request that its client signed may be held: it is sent, and sent again, as it came, or not at all."""
+
+    header: str
+    """Header with the instant at which it was signed; a request without it is not signed."""
+    valid_s: float = 240
+    """So long after that instant it may still be sent, whatever the client's patience; one that comes later is sent on
+    unscheduled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,6 +373,9 @@ class Profile:
     parent_beside: Mapping[str, str] = field(default_factory=dict)
     """Header that names the session → where such a request names its parent; for agents whose name for it is, in
     others, something else."""
+    upstreams: tuple[EqualUpstream, ...] = ()
+    """Endpoints that are equal: calls go where they can go soonest (docs/upstreams.md). Empty: where they were sent.
+    Not inherited by `extends` of another name."""
     refuse_websocket: bool = False
     """Answer a WebSocket upgrade on one of `paths` with 426, upon which Codex sends plain requests at once. What runs
     inside a WebSocket is not scheduled."""
@@ -383,6 +403,8 @@ class Profile:
     """How request bodies are counted before they are sent."""
     patience: PatienceRule = field(default_factory=PatienceRule)
     """How long its clients wait for an answer."""
+    sign: Signature | None = None
+    """Whether clients sign their requests, with the time in it (AWS)."""
     refusal: Refusal = field(default_factory=Refusal)
     """The answer that makes a held client come back."""
     budget_refusal: BudgetRefusal = field(default_factory=BudgetRefusal)

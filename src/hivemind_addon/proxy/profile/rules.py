@@ -37,10 +37,12 @@ from hivemind_addon.proxy.profile.model import (
     Profile,
     Refusal,
     RequestPlace,
+    Signature,
     Tokens,
     Watchdog,
     WindowHeaders,
 )
+from hivemind_addon.proxy.profile.upstreams import EqualUpstream, upstream_url
 from hivemind_addon.system.patterns import host_parts
 from hivemind_addon.system.pointer import Pointer
 from hivemind_addon.system.typed import BadValue, DocumentRules, positive
@@ -183,6 +185,24 @@ def _price(value: float) -> float:
     return value
 
 
+def _upstream_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,40}", value):
+        raise BadValue(f"no name of an endpoint: {value!r}", "write letters, digits, dots and dashes, such as east")
+    return value
+
+
+def _path_beginning(value: str) -> str:
+    if not value.startswith("/") or re.search(r"[\s?#*]", value):
+        raise BadValue(f"no beginning of a path: {value!r}", "begin it with /, without wildcards, such as /v1")
+    return value
+
+
+def _model_name(value: str) -> str:
+    if not re.fullmatch(r"[^\s/?#][^\s?#]*", value):
+        raise BadValue(f"no name of a model: {value!r}", "write the name as the endpoint has it")
+    return value
+
+
 def _hard_status(value: int) -> int:
     if not 400 <= value <= 499 or value in {408, 409, 425, 429}:
         raise BadValue(f"{value} is retried by clients", "write 400, 402 or 403")
@@ -278,6 +298,13 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         (Watchdog, "factor"): positive,
         (Watchdog, "answer_factor"): positive,
         (BudgetRefusal, "status"): _hard_status,
+        (EqualUpstream, "name"): _upstream_name,
+        (EqualUpstream, "url"): upstream_url,
+        (EqualUpstream, "header"): _header_or_none,
+        (EqualUpstream, "paths"): _path_beginning,
+        (EqualUpstream, "models"): _model_name,
+        (EqualUpstream, "serves"): _model_glob,
+        (EqualUpstream, "weight"): positive,
         (MeterHeaders, "limit"): _header,
         (MeterHeaders, "remaining"): _header,
         (MeterHeaders, "reset"): _header_or_none,
@@ -297,6 +324,8 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         (Tokens, "bytes_per_token"): positive,
         (PatienceRule, "default_s"): positive,
         (PatienceRule, "headers"): _header,
+        (Signature, "header"): _header,
+        (Signature, "valid_s"): positive,
         (Refusal, "status"): error_status,
         (Peek, "max_bytes"): positive,
         (Peek, "max_s"): positive,
@@ -317,6 +346,8 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         (Profile, "parent_beside"): _header_or_member,
         (OutcomeRule, "headers"): _header,
         (OutcomeRule, "body"): _pointer,
+        (EqualUpstream, "paths"): _path_beginning,
+        (EqualUpstream, "models"): _model_glob,
         (CallRule, "headers"): _header_or_member,
         (ClientRule, "headers"): _header,
         (BlockedAccountRefusal, "headers"): _header,

@@ -147,12 +147,12 @@ class Dialect:
             # The end may say that it failed.
             failed = kind is EventClass.TERMINAL and self.form.error.at and self.error_of(event) is not None
             return EventClass.ERROR if failed else kind
-        kind = self._kinds.get(event.event)
+        named = self._kinds.get(event.event)
         top = read_object(data)
-        if kind is EventClass.ERROR or (top is not None and explicit_error(top, self.form.error) is not None):
+        if named is EventClass.ERROR or (top is not None and explicit_error(top, self.form.error) is not None):
             return EventClass.ERROR
-        if kind is not None:
-            return kind
+        if named is not None:
+            return named
         if top is None:
             return EventClass.CONTENT if data.strip() else EventClass.BOOKKEEPING
         if any(one.find(top) is True for one in self._done_if):

@@ -140,6 +140,7 @@ def judge_answer(
         retryable=retryable and hints.should_retry is not False,
         retry_after_s=_retry_after(kind, error, hints, wall_now),
         account_block_s=_account_block_s(rule, error, hints, wall_now),
+        of_account=rule is not None and rule.of_account,
     )
 
 
@@ -154,6 +155,7 @@ def judge_stream_error(profile: Profile, error: ErrorFacts, hints: Hints = _NO_H
         retryable=retryable,
         retry_after_s=_retry_after(kind, error, _NO_HINTS, wall_now),
         account_block_s=_account_block_s(rule, error, hints, wall_now),
+        of_account=rule is not None and rule.of_account,
     )
 
 

@@ -77,14 +77,9 @@ class Google(Shape):
 
     def spent_credit(self) -> dict[str, object]:
         """See Shape."""
-        message = "Your project has exceeded its spending cap. Please go to AI Studio to manage your project spend cap."
-        violation = {"quotaMetric": _quota_name("generate_content_free_tier_requests"), "quotaId": "SpendPerDay"}
-        return {
-            "code": 429,
-            "message": message,
-            "status": "RESOURCE_EXHAUSTED",
-            "details": [{"@type": f"{_TYPE}QuotaFailure", "violations": [violation]}],
-        }
+        metric = _quota_name("generate_content_free_tier_requests")
+        message = f"You exceeded your current quota.\n* Quota exceeded for metric: {metric}, limit: 0"
+        return {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED"}
 
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:  # noqa: ARG002 - a header names it
         """See Shape."""

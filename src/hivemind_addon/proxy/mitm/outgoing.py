@@ -1,0 +1,118 @@
+"""A request as it goes to an endpoint of the profile's own: another host, another key, and all else as it came.
+
+The flow keeps the request of the client: only what is sent is another one, made for each attempt. So neither views nor
+captures nor the journal ever have a key of ours.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Raw
+
+from hivemind_addon.api.ticket import Endpoint, PoolKey
+from hivemind_addon.proxy.mitm.port import Outgoing
+from hivemind_addon.proxy.profile.load import model_group, model_of
+from hivemind_addon.proxy.wire.decoding import DecodeError, decode
+from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from mitmproxy import http
+
+    from hivemind_addon.proxy.profile.model import Profile
+    from hivemind_addon.proxy.profile.upstreams import EqualUpstream, Keys, UpstreamKey
+    from hivemind_addon.proxy.wire.description import Description
+
+_SIGNED = ("aws4-", "hmac ", "sharedkey ")
+"""How `authorization` begins where it signs what is sent."""
+_LOGIN = re.compile(r"bearer (sk-ant-oat|eyJ[\w-]*\.[\w-]+\.)", re.ASCII)
+_OF_THE_CLIENT = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")
+"""Headers that are for nobody but the host that the client meant, whatever the profile calls credentials."""
+_decode = msgspec.json.Decoder(dict[str, Raw]).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def upstreams_of(profile: Profile, told: Description, headers: Mapping[str, str]) -> dict[PoolKey, EqualUpstream]:
+    """The pools that a request may go to, and their endpoints; none: it goes where it was sent, as it came.
+
+    A signed request is never moved, nor one with the login of a subscription.
+    """
+    if not profile.upstreams or is_bound(headers):
+        return {}
+    model, kind = told.facts.model, told.kind
+    return {_pool(profile, told.pool, one, model): one for one in profile.upstreams if one.takes(model, kind)}
+
+
+def is_bound(headers: Mapping[str, str]) -> bool:
+    """Whether a request is signed for its host, or brings a login: it goes nowhere else."""
+    value = headers.get("authorization", "")
+    return value.lower().startswith(_SIGNED) or _LOGIN.match(value[:7].lower() + value[7:]) is not None
+
+
+def endpoints_of(upstreams: Mapping[PoolKey, EqualUpstream]) -> tuple[Endpoint, ...]:
+    """The same for the scheduler."""
+    return tuple(Endpoint(pool, one.weight) for pool, one in upstreams.items())
+
+
+def _pool(profile: Profile, pool: PoolKey, upstream: EqualUpstream, model: str) -> PoolKey:
+    if upstream.is_own:
+        return pool
+    host = upstream.host if upstream.url else pool.host
+    return PoolKey(host, upstream.name, model_group(profile, upstream.model(model)))
+
+
+def outgoing(
+    request: http.Request, profile: Profile, upstream: EqualUpstream, keys: Keys, model: str
+) -> Outgoing | None:
+    """What is sent to an endpoint; None: the request as it came."""
+    if upstream.is_own:
+        return None
+    sent = request.copy()
+    if upstream.address is not None:
+        sent.scheme = "https" if upstream.is_tls else "http"
+        sent.host, sent.port = upstream.address
+    path, question, query = request.path.partition("?")
+    for begins, instead in upstream.paths.items():
+        if path.startswith(begins):
+            path = instead + path[len(begins) :]
+            break
+    wanted = upstream.model(model)
+    if wanted != model:
+        if profile.model_paths and model_of(profile, request.path, ""):
+            path = re.sub(rf"(?<=/){re.escape(model)}(?=[/:]|$)", lambda _: wanted, path, count=1, flags=re.IGNORECASE)
+        _rename(sent, wanted)
+    pairs = [one for one in query.split("&") if not one.startswith("key=")]
+    sent.path = path + (question + "&".join(pairs) if pairs and question else "")
+    _replace_key(sent, profile, upstream, keys.get((profile.name, upstream.name)))
+    return Outgoing(sent)
+
+
+def _replace_key(sent: http.Request, profile: Profile, upstream: EqualUpstream, key: UpstreamKey | None) -> None:
+    """The client's credentials are for the host that it meant, and go to no other."""
+    brought = next((name for name in profile.credential_headers if name in sent.headers), "")
+    for name in (*_OF_THE_CLIENT, *profile.credential_headers, *profile.account_headers):
+        if name in sent.headers:
+            del sent.headers[name]
+    if key is not None:
+        name = upstream.header or brought or profile.credential_headers[0]
+        sent.headers[name] = key.in_header(name)
+
+
+def _rename(sent: http.Request, model: str) -> None:
+    """Name another model in the body, where it names one; all else in it stays as it is."""
+    body, encoding = sent.raw_content or b"", sent.headers.get("content-encoding", "")
+    try:
+        members = _decode(decode(body, encoding, MAX_BODY_BYTES) if encoding else body)
+    except (DecodeError, msgspec.DecodeError):
+        return
+    if "model" not in members:
+        return
+    members["model"] = Raw(_encode(model))
+    sent.raw_content = _encode(members)
+    sent.headers.pop("content-encoding", None)
+    if "content-length" in sent.headers:
+        sent.headers["content-length"] = str(len(sent.raw_content))

@@ -1,0 +1,186 @@
+"""Pools that are equal: where a ticket waits first, and when it goes to another one."""
+
+import pytest
+from msgspec.structs import replace
+
+from hivemind_addon.api.command import Pause
+from hivemind_addon.api.events import AttemptStarted, Moved, TicketEnded
+from hivemind_addon.api.ticket import Demand, Endpoint, Hints, PoolKey
+from hivemind_addon.proxy.core.retry import Backoff, Finished, GiveUp
+from tests.proxy.core.samples import FAILED, IGNORED, SUCCESS, THROTTLED, Bench, after, brittle, ticket
+
+EAST, WEST = (PoolKey(host=f"{name}.test", account=name, model_group="m") for name in ("east", "west"))
+BOTH = (Endpoint(EAST), Endpoint(WEST))
+SPENT = replace(IGNORED, reason="429 spent", status=429, account_block_s=7200.0)
+WARM_TOKENS = 40_000
+
+
+class TwoPools(Bench):
+    """Tickets go to either."""
+
+    def ask(self, ticket_id, *, session=None, parent="", endpoints=BOTH, cached=0, patience_s=600.0):
+        made = ticket(
+            ticket_id,
+            session=session or ticket_id,
+            at=self.now,
+            patience_s=patience_s,
+            demand=Demand(input_tokens=2000),
+        )
+        made = replace(
+            made,
+            agent="a",
+            pool=EAST,
+            parent_session=parent,
+            endpoints=endpoints,
+            cached_tokens=cached,
+            cold_tokens=cached,
+        )
+        self.scheduler.submit(made, self.settings, self.now)
+        self.poll()
+        return self.where(ticket_id)
+
+    def where(self, ticket_id):
+        """Its endpoint, while it is in flight."""
+        attempt = self.running.get(ticket_id)
+        return None if attempt is None else attempt.ticket.pool.account
+
+    def answer(self, ticket_id):
+        """It is answered, and its prompt cache warm."""
+        self.scheduler.observe(self.running[ticket_id], Hints(), self.now)
+        assert self.settle(ticket_id) == Finished()
+
+    def view(self, pool):
+        return next(one for one in self.scheduler.snapshot(self.now).pools if one.key == pool)
+
+
+def test_new_trees_are_spread_and_a_tree_stays_together():
+    bench = TwoPools()
+    assert [bench.ask("a"), bench.ask("b")] == ["east", "west"]
+    assert bench.ask("child", parent="b") == "west"
+    assert bench.ask("again", session="a") == "east"
+
+
+def test_weights_say_how_new_trees_are_spread():
+    bench = TwoPools(slots=20)
+    heavy = (Endpoint(EAST, weight=3.0), Endpoint(WEST, weight=1.0))
+    places = [bench.ask(f"t{number}", endpoints=heavy) for number in range(12)]
+    assert (places.count("east"), places.count("west")) == (9, 3)
+
+
+def test_who_loses_nothing_goes_at_once_where_there_is_room():
+    bench = TwoPools(slots=1)
+    assert [bench.ask("a"), bench.ask("b"), bench.ask("new")] == ["east", "west", None]
+    bench.settle("b")
+    assert bench.where("new") == "west"
+
+
+def test_a_warm_conversation_stays_until_the_other_one_has_idled_for_its_price():
+    """40,000 tokens are read in some seconds: that long the idle endpoint waits before it takes the conversation."""
+    bench = TwoPools(slots=1)
+    bench.ask("a1", session="a")
+    bench.now += 60.0
+    bench.answer("a1")
+    assert bench.ask("blocker", session="a") == "east"
+    assert bench.ask("a2", session="a", cached=WARM_TOKENS) is None
+    bench.advance(0.2)
+    assert bench.where("a2") is None
+    for _ in range(20):
+        bench.advance(1.0)
+    assert bench.where("a2") == "west"
+    (moved,) = bench.of(Moved)
+    assert (moved.left, moved.pool) == (EAST, WEST)
+    bench.settle("blocker")
+    bench.answer("a2")
+    assert bench.ask("a3", session="a", cached=WARM_TOKENS) == "west"
+
+
+def test_who_waits_for_an_attempt_that_hangs_goes_in_the_end():
+    """The forecast says that it ends soon, again and again."""
+    bench = TwoPools(slots=1)
+    bench.ask("a1", session="a")
+    bench.answer("a1")
+    bench.ask("hangs", session="a")
+    bench.ask("a2", session="a", cached=WARM_TOKENS)
+    for _ in range(60):
+        bench.advance(0.5)
+    assert bench.where("a2") == "west"
+
+
+def test_nobody_waits_for_an_outage_while_the_other_one_serves():
+    bench = TwoPools(settings=brittle(2))
+    for number in range(6):
+        bench.ask(f"t{number}")
+    for ticket_id in [one for one in bench.running if bench.where(one) == "east"]:
+        assert isinstance(bench.settle(ticket_id, FAILED), Backoff)
+    assert bench.view(EAST).breaker == "open"
+    assert {bench.where(f"t{number}") for number in range(6)} == {"west"}
+    assert bench.ask("new") == "west"
+
+
+def test_the_block_of_one_is_not_felt_while_the_other_one_serves():
+    """Neither by whom it refused, nor by those that waited for it, nor by whoever comes."""
+    bench = TwoPools(slots=2)
+    places = {name: bench.ask(name) for name in "abcd"}
+    waiting = [bench.ask(name) for name in "ef"]
+    assert waiting == [None, None]
+    refused = next(name for name, place in places.items() if place == "east")
+    assert isinstance(bench.settle(refused, SPENT), Backoff)
+    assert bench.view(EAST).account_block is not None
+    assert bench.view(EAST).queued == 0
+    while bench.running:
+        bench.settle(next(iter(bench.running)))
+    assert {event.end for event in bench.of(TicketEnded)} == {"delivered"}
+    assert bench.ask("late") == "west"
+
+
+@pytest.mark.parametrize("status", [401, 402])
+def test_a_key_that_is_refused_blocks_its_endpoint_for_minutes(status):
+    bench = TwoPools()
+    bench.ask("a")
+    assert isinstance(bench.settle("a", replace(IGNORED, reason=str(status), status=status)), Backoff)
+    assert bench.where("a") == "west"
+    assert bench.view(EAST).account_block.ends_in_s == 300
+
+
+def test_where_all_are_blocked_the_last_refusal_is_the_clients():
+    bench = TwoPools()
+    bench.ask("a")
+    assert isinstance(bench.settle("a", SPENT), Backoff)
+    assert isinstance(bench.settle("a", SPENT), GiveUp)
+
+
+def test_a_request_that_is_wrong_itself_is_not_tried_elsewhere():
+    bench = TwoPools()
+    bench.ask("a")
+    assert isinstance(bench.settle("a", IGNORED), GiveUp)
+
+
+def test_who_is_told_to_wait_goes_to_the_other_one():
+    bench = TwoPools()
+    bench.ask("a")
+    bench.settle("a", after(THROTTLED, 30.0))
+    assert bench.where("a") == "west"
+    assert [event.attempt for event in bench.of(AttemptStarted)] == [1, 2]
+
+
+def test_a_request_that_fails_everywhere_is_not_sent_back_and_forth_without_a_pause():
+    bench = TwoPools()
+    bench.ask("a")
+    bench.settle("a", FAILED)
+    assert bench.where("a") == "west"
+    bench.settle("a", FAILED)
+    assert bench.where("a") is None
+
+
+def test_one_that_is_paused_sends_nothing_and_the_other_one_takes_all():
+    bench = TwoPools()
+    bench.scheduler.command(Pause("east.test"), bench.now)
+    assert [bench.ask(f"t{number}") for number in range(3)] == ["west"] * 3
+
+
+def test_a_ticket_goes_nowhere_that_it_does_not_name():
+    bench = TwoPools(slots=1)
+    only = (Endpoint(EAST),)
+    assert [bench.ask("a", endpoints=only), bench.ask("b", endpoints=only)] == ["east", None]
+    bench.settle("a", SUCCESS)
+    assert bench.where("b") == "east"
