@@ -107,6 +107,8 @@ class FleetSettings:
                 latency=Latency(median_s=self.latency_s, sigma=0.4),
                 interval_s=self.interval_s,
                 tokens_per_chunk=2,
+                # OpenAI counts the maximum that a request names, and not 4,096 where it names none.
+                default_max_tokens=1024,
             )
             for host in hosts
         }

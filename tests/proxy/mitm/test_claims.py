@@ -103,7 +103,7 @@ async def test_a_websocket_on_a_scheduled_path_is_refused_where_the_profile_says
 
 
 async def test_a_profile_may_let_websockets_pass(tmp_path):
-    (tmp_path / "openai.yaml").write_text("extends: openai\nrefuse_websocket: false\n")
+    (tmp_path / "openai.yaml").write_text("extends: openai\nwebsocket: tunnel\n")
     proxy = make_proxy(tmp_path)
     url = "https://api.openai.com/v1/responses"
     assert proxy.claims.upgrade_refusal(make_flow(url, method="GET", content=b"", upgrade="websocket")) is None

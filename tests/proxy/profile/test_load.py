@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Dimension, OutcomeKind
 from hivemind_addon.proxy.profile.load import format_for, is_model_call, load_profiles, model_group, model_of
-from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile
+from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile, WebSocketUse
 from hivemind_addon.resources import profiles_folder
 from hivemind_addon.system.typed import DocumentError
 
@@ -65,7 +65,7 @@ def test_codex_with_a_login_has_a_host_of_its_own_of_which_only_turns_are_schedu
         assert format_for(codex, path).name == "openai-responses"
     assert not is_model_call(codex, "POST", "/backend-api/codex/models")
     assert not is_model_call(codex, "POST", "/v1/responses")
-    assert codex.refuse_websocket
+    assert codex.websocket is WebSocketUse.REFUSE
     assert codex.meters == ()
     assert codex.refusal.status == 503, "Codex gives up at a 429"
 

@@ -202,11 +202,19 @@ def test_calls_that_passed_by_are_told(sick, monkeypatch):
     assert_one(sick(), "calls to generativelanguage.googleapis.com", "write a profile with hosts:")
 
 
-def test_of_a_host_that_no_profile_could_claim_the_reason_is_told(sick, monkeypatch):
-    proxy = replace(doctor.background.running(PORT), unscheduled=("api2.cursor.sh",))
-    monkeypatch.setattr(doctor.background, "running", lambda _: proxy)
-    (told,) = [one.text for one in sick() if "api2.cursor.sh" in one.text]
-    assert told.startswith("unscheduled: api2.cursor.sh is tunnelled; Cursor: limits and keys are its vendor's own")
+@each(
+    ("seen", "verdict", "words"),
+    [
+        ({"vendors": ("api2.cursor.sh",)}, Severity.NOTE, ("api2.cursor.sh are tunnelled", "nothing to schedule")),
+        ({"distrusting": (("qwen-1", "api.x.ai"),)}, Severity.BAD, ("trust: qwen-1", "api.x.ai", "hivemind exec")),
+        ({"sockets": (("codex-1", "api.x.ai"),)}, Severity.NOTE, ("codex-1 has a WebSocket to api.x.ai", "passes by")),
+    ],
+)
+def test_what_the_proxy_has_seen_pass_by_is_told(sick, monkeypatch, seen, verdict, words):
+    proxy = replace(doctor.background.running(PORT), **seen)
+    with monkeypatch.context() as patch:
+        patch.setattr(doctor.background, "running", lambda _: proxy)
+        assert_one(sick(), *words, verdict=verdict)
 
 
 DATE = "Date: Sun, 06 Nov 1994 08:49:37 GMT"

@@ -138,10 +138,13 @@ class Intake:
         price = profile.price_of(facts.model)
         told_s = words.patience_s or told.known_patience_s
         patience_s = told_s or profile.patience.default_s
+        # One that hears something while it waits is not silent for as long as it waits.
+        is_kept_alive = bool(profile.keep_alive_s) and facts.stream and bool(told.dialect.form.keep_alive)
+        if is_kept_alive and not words.patience_s:
+            patience_s = max(patience_s, profile.patience.kept_alive_s)
         if signed_s is not None:
             patience_s = min(patience_s, signed_s)
-        # One that hears comments while it waits is not silent for as long as it waits.
-        is_silent = told_s is None and not (profile.keep_alive_s and facts.stream)
+        is_silent = told_s is None and not is_kept_alive
         ticket = Ticket(
             id=os.urandom(ID_BYTES).hex(),
             pool=PoolKey(told.pool.host, driver.account_of(told.pool.account), told.pool.model_group),
@@ -166,7 +169,7 @@ class Intake:
             idempotency_key=given_id(request.headers.get(IDEMPOTENCY_HEADER, "")),
             **_sizes(told.size, price),
         )
-        upstreams = upstreams_of(profile, told, request.headers)
+        upstreams = upstreams_of(profile, told, request.headers, request.path)
         if upstreams:
             ticket = replace(ticket, pool=next(iter(upstreams)), endpoints=endpoints_of(upstreams))
         size = told.size

@@ -1,7 +1,5 @@
 """What looks like a model call though no profile claims it: told once, so that nobody takes it for scheduled."""
 
-from collections.abc import Mapping
-
 from hivemind_addon.system.patterns import glob_matches, matching_path
 
 MODEL_HOSTS = (
@@ -31,13 +29,13 @@ MODEL_HOSTS = (
     "aws-external-anthropic.*.api.aws",
 )
 """Globs of hosts that serve models (2026-11): those that a user's file may take from their packaged profile, too."""
-_VENDORS_OWN = "limits and keys are its vendor's own, and so is its protocol: nothing here can be scheduled"
-TUNNELLED: Mapping[str, str] = {
-    "*.cursor.sh": f"Cursor: {_VENDORS_OWN}",
-    "*.codeium.com": f"Windsurf: {_VENDORS_OWN}",
-    "server.self-serve.windsurf.com": f"Windsurf: {_VENDORS_OWN}",
-}
-"""Globs of hosts that serve agents and that no profile could claim → why."""
+VENDOR_HOSTS = (
+    "*.cursor.sh",
+    "*.codeium.com",
+    "server.self-serve.windsurf.com",
+    "*.windsurf.com",
+)
+"""Globs of hosts to which agents of one vendor speak in its own way, on its own keys: Cursor, Windsurf (2026-11)."""
 _MODEL_PATHS = (
     "*/v1/messages",
     "*/chat/completions",
@@ -59,12 +57,12 @@ _MODEL_PATHS = (
 
 def is_model_host(host: str) -> bool:
     """Whether a host, in its normal spelling, serves models."""
-    return bool(why_tunnelled(host)) or any(glob_matches(glob, host) for glob in MODEL_HOSTS)
+    return any(glob_matches(glob, host) for glob in MODEL_HOSTS)
 
 
-def why_tunnelled(host: str) -> str:
-    """Why no profile could claim a host, in its normal spelling; empty: one could."""
-    return next((why for glob, why in TUNNELLED.items() if glob_matches(glob, host)), "")
+def is_vendor_host(host: str) -> bool:
+    """Whether a host, in its normal spelling, is a vendor's own."""
+    return any(glob_matches(glob, host) for glob in VENDOR_HOSTS)
 
 
 def is_shaped_like_a_call(method: str, path: str) -> bool:

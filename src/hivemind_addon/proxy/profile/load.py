@@ -34,6 +34,7 @@ from hivemind_addon.system.typed import DocumentError, Known, convert
 
 _EXTENDS = "extends"
 _FORMATS = frozenset({"format"})
+_SUFFIXES = (".yaml", ".yml")
 _HOSTS_REMEMBERED = 1024
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -44,10 +45,10 @@ class Profiles:
 
     by_name: Mapping[str, Profile]
     """Users' profiles before packaged ones, each group in alphabetical order."""
-    keys: Keys = field(default_factory=dict, repr=False)
-    """Of their endpoints, as far as the proxy has read them; tools have none."""
     users: frozenset[str] = frozenset()
     """The names of the users' ones."""
+    keys: Keys = field(default_factory=dict, repr=False)
+    """Of their endpoints, as far as the proxy has read them; tools have none."""
     _matched: dict[tuple[str, int], Profile | None] = field(default_factory=dict, repr=False, compare=False)
     """What `match_host` has answered: each request asks several times."""
 
@@ -104,8 +105,8 @@ class Profiles:
 
     def capped(self, most: int) -> "Profiles":
         """The same, with at most so many attempts in flight in each pool."""
-        capped = {name: _capped(profile, most) for name, profile in self.by_name.items()}
-        return Profiles(capped, keys=self.keys, users=self.users)
+        made = {name: _capped(profile, most) for name, profile in self.by_name.items()}
+        return Profiles(made, self.users, keys=self.keys)
 
     @by_thing_and_text
     def for_path(self, path: str) -> Profile | None:
@@ -176,6 +177,38 @@ def load_profiles(user_folder: Path | None) -> Profiles:
     return _resolved(_packaged(profiles_folder()), dict(_read_folder(user_folder)))
 
 
+def load_profile(file: Path) -> tuple[Profiles, tuple[str, ...]]:
+    """The packaged profiles and a user's file as if it lay in their folder; its name, and those it extends in turn.
+
+    They are looked for beside it first. DocumentError: one line that names file, key path and cure.
+    """
+    if file.suffix not in _SUFFIXES:
+        raise DocumentError(file, "", "only *.yaml and *.yml are read", f"rename it to {file.stem}.yaml")
+    packaged = _packaged(profiles_folder())
+    user: dict[str, _Document] = {}
+    place: Path | None = file
+    while place is not None:
+        document = user[place.stem] = _read_file(place, packaged=False)
+        wanted = document.extends
+        place = None if wanted is None or wanted in user else _beside(file, wanted)
+    return _resolved(packaged, user), tuple(_chain(file.stem, packaged, user))
+
+
+def _chain(name: str, packaged: "Mapping[str, _Document]", user: "Mapping[str, _Document]") -> Iterator[str]:
+    """A profile's name, then that of the one that it extends, and so on; all of them are there."""
+    document = user[name]
+    yield name
+    while document.extends is not None:
+        from_packaged = document.extends == name or document is packaged.get(name)
+        name = document.extends
+        yield name
+        document = packaged[name] if from_packaged else user.get(name) or packaged[name]
+
+
+def _beside(file: Path, name: str) -> Path | None:
+    return next((one for one in (file.with_name(name + suffix) for suffix in _SUFFIXES) if one.is_file()), None)
+
+
 @cache
 def _packaged(folder: Path) -> "Mapping[str, _Document]":
     """What was shipped, which no running process changes."""
@@ -193,7 +226,7 @@ def _resolved(packaged: "Mapping[str, _Document]", user: "Mapping[str, _Document
     profiles = {name: resolver.profile(name) for name in order}
     files = {name: (user.get(name) or packaged[name]).file for name in order}
     _check_claims(profiles, files, user=frozenset(user))
-    return Profiles(profiles, users=frozenset(user))
+    return Profiles(profiles, frozenset(user))
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +348,7 @@ def _check_claims(profiles: Mapping[str, Profile], files: Mapping[str, Path], *,
 def _read_folder(folder: Path, *, packaged: bool = False) -> Iterator[tuple[str, _Document]]:
     """Name and document of each file, in alphabetical order."""
     seen: dict[str, Path] = {}
-    for file in sorted(one for one in folder.iterdir() if one.suffix in {".yaml", ".yml"}):
+    for file in sorted(one for one in folder.iterdir() if one.suffix in _SUFFIXES):
         if other := seen.get(file.stem):
             raise DocumentError(file, "", f"{other.name} has the same name", "remove one of them")
         seen[file.stem] = file

@@ -22,6 +22,17 @@ from hivemind_addon.system.patterns import glob_matches
 from hivemind_addon.system.typed import BadValue
 
 
+class WebSocketUse(Enum):
+    """What becomes of a WebSocket."""
+
+    TURNS = "turns"
+    """Each turn in it is scheduled as a request (Responses only, and one endpoint; else it is refused)."""
+    REFUSE = "refuse"
+    """Its upgrade is answered with 426, upon which Codex sends plain requests at once, which are scheduled."""
+    TUNNEL = "tunnel"
+    """It passes; what runs inside is not scheduled."""
+
+
 class InputCharge(Enum):
     """What a provider counts as input."""
 
@@ -260,7 +271,7 @@ class PatienceRule:
     clients: Mapping[str, float] = field(default_factory=dict)
     """Glob of user agents → seconds, for clients that announce nothing; the first match counts."""
     kept_alive_s: float = 0
-    """Where a client that announces nothing hears something every `keep_alive_s` while it waits: at least so long."""
+    """At least so long where they stream and hear `keep_alive_s` meanwhile; 0: no longer than otherwise."""
     margin_s: float = 5
     """A held client is refused this long before it would give up, or after 90 % of its patience where that is
     later."""
@@ -376,9 +387,8 @@ class Profile:
     upstreams: tuple[EqualUpstream, ...] = ()
     """Endpoints that are equal: calls go where they can go soonest (docs/upstreams.md). Empty: where they were sent.
     Not inherited by `extends` of another name."""
-    refuse_websocket: bool = False
-    """Answer a WebSocket upgrade on one of `paths` with 426, upon which Codex sends plain requests at once. What runs
-    inside a WebSocket is not scheduled."""
+    websocket: WebSocketUse = WebSocketUse.TUNNEL
+    """What becomes of a WebSocket that a client opens on one of `paths`; on any other path it passes."""
     calls: tuple[CallRule, ...] = ()
     """What requests are for, where it is neither a turn nor (by the headers above) a sub-agent's."""
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)

@@ -91,11 +91,7 @@ def describe_request(
         ),
         prints=prints,
         size=size_request(profile, facts, prints, estimator, who.session, rough=rough),
-        known_patience_s=_known_patience(
-            request.headers,
-            profile,
-            hears=bool(profile.keep_alive_s and facts.stream and dialect.form.keep_alive),
-        ),
+        known_patience_s=_known_patience(request.headers, profile),
     )
 
 
@@ -154,8 +150,7 @@ def _instant(written: str) -> float | None:
     return None
 
 
-def _known_patience(headers: Mapping[str, str], profile: Profile, *, hears: bool) -> float | None:
-    """`hears`: something is sent to the client while it waits."""
+def _known_patience(headers: Mapping[str, str], profile: Profile) -> float | None:
     patience = profile.patience
     for name in patience.headers:
         if name not in headers:
@@ -166,8 +161,7 @@ def _known_patience(headers: Mapping[str, str], profile: Profile, *, hears: bool
             continue
         if 0 < announced < _LONGEST_PATIENCE_S:
             return announced
-    known_s = _patience_of_client(profile, headers.get("user-agent", ""))
-    return max(known_s or 0, patience.kept_alive_s) if hears and patience.kept_alive_s else known_s
+    return _patience_of_client(profile, headers.get("user-agent", ""))
 
 
 @by_thing_and_text
