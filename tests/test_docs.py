@@ -53,6 +53,7 @@ def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
         "docs/metrics.md",
         "docs/options.md",
         "docs/profiles.md",
+        "docs/providers.md",
     ]
     stale = docs.check()
     assert docs.write() == [tmp_path / name for name in stale]

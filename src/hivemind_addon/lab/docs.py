@@ -14,6 +14,7 @@ from msgspec import Struct
 from hivemind_addon.api.events import SCHEMA_VERSION, Event
 from hivemind_addon.api.spend import Period
 from hivemind_addon.api.ticket import Priority
+from hivemind_addon.lab import provider_page
 from hivemind_addon.proxy.core.lanes import TRANSITIONS, WAITING, EntryState
 from hivemind_addon.proxy.mitm.options import OPTIONS
 from hivemind_addon.proxy.observe.metrics import MAX_POOLS, Metrics
@@ -192,6 +193,7 @@ def generate() -> dict[Path, str]:
         folder / "metrics.md": _metrics_page(),
         folder / "options.md": _options_page(),
         folder / "profiles.md": _profiles_page(),
+        folder / "providers.md": provider_page.render(_CHECKOUT / "tests" / "proxy" / "wire" / "data"),
     }
 
 
