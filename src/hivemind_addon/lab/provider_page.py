@@ -70,7 +70,11 @@ def _told(profile: Profile) -> Iterator[str]:
     meters = [one.meter for one in profile.meters] + [f"window {one.window}" for one in profile.windows]
     yield ", ".join(meters) or _NOTHING
     has_delays = any(one.error.delays for one in formats)
-    yield _ends(profile, formats, has_delays=has_delays) if any(one.account_block for one in profile.outcomes) else _NOTHING
+    yield (
+        _ends(profile, formats, has_delays=has_delays)
+        if any(one.account_block for one in profile.outcomes)
+        else _NOTHING
+    )
     yield f"{'headers, text, body' if has_delays else 'headers, text'}; {profile.refusal.status}"
     yield _WEBSOCKETS[profile.websocket] if any(one.name == _RESPONSES for one in formats) else _NOTHING
 
