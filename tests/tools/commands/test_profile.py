@@ -242,7 +242,7 @@ def test_an_excluded_path_and_a_websocket_say_why(check):
     )
     assert [one["why"] for one in told] == [
         "path: */tiny/* of exclude_paths matches",
-        "method: a WebSocket's upgrade, not a POST (websocket: turns)",
+        "method: a WebSocket's upgrade, not a POST (websocket: refuse)",
     ]
 
 
