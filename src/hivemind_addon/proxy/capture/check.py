@@ -184,10 +184,11 @@ class ProfileCheck:
 
 
 def _told(profile: Profile, file: str, extends: tuple[str, ...]) -> CheckedProfile:
+    held, budget, block = profile.refusal, profile.budget_refusal, profile.account_block_refusal
     refusals = {
-        "to a client that is held too long": profile.refusal,
-        "when a budget is spent": profile.budget_refusal,
-        "while the account is refused": profile.account_block_refusal,
+        "to a client that is held too long": f"{held.status} {held.error}",
+        "when a budget is spent": f"{budget.status} {budget.error}",
+        "while the account is refused": f"{block.status} {block.error}",
     }
     return CheckedProfile(
         name=profile.name,
@@ -210,7 +211,7 @@ def _told(profile: Profile, file: str, extends: tuple[str, ...]) -> CheckedProfi
         meters={one.meter: one.limit for one in profile.meters},
         windows=tuple(one.window for one in profile.windows),
         outcomes=len(profile.outcomes),
-        refusals={when: f"{one.status} {one.error}" for when, one in refusals.items()},
+        refusals=refusals,
         doubts=tuple(_doubts(profile)),
     )
 
@@ -326,7 +327,8 @@ class _SampleReader:
         is_stream = answer.head(response.status_code, headers)
         hints = answer.hints
         oddities = [*hints.oddities]
-        body, events = raw, ()
+        body = raw
+        events: Sequence[CheckedEvents] = ()
         if is_stream:
             answer.look(raw)
             phase = answer.finish() if flow.error is None else answer.phase
