@@ -28,7 +28,8 @@ MIXED: Mapping[Program, int] = MappingProxyType(
     {
         Program.CLAUDE: 7,
         Program.OPENCODE: 3,
-        Program.CODEX: 6,
+        Program.CODEX: 4,
+        Program.CODEX_SOCKETS: 2,
         Program.QWEN: 3,
         Program.AIDER: 3,
         Program.MINI: 4,
@@ -107,6 +108,8 @@ class FleetSettings:
                 latency=Latency(median_s=self.latency_s, sigma=0.4),
                 interval_s=self.interval_s,
                 tokens_per_chunk=2,
+                # OpenAI counts the maximum that a request names, and not 4,096 where it names none.
+                default_max_tokens=1024,
             )
             for host in hosts
         }

@@ -12,6 +12,7 @@
     test_steer        cancel, pause, cap, priority and front, as clients get them; every example that people can type
     test_budgets      budgets, priorities and the journal through `kill -9`; two proxies on one journal; checkpoints; one sum
     test_providers    Ollama's lines, Codex's transport and plan, spent windows, the official SDKs
+    test_formats      Gemini, Code Assist, Bedrock and Cohere: retried unseen, signatures unaltered, books as the providers'
     test_pages        pages for this machine only, and no secret in what is told; the event log, calls for help, traces
     test_capture      captures: recorded, switched, torn by a kill, of a bare mitmproxy, replayed for real
     test_run          `hivemind run`, `exec`, `env` and `doctor`: there for agents, back after a kill, nothing left behind

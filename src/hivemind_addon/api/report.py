@@ -10,6 +10,10 @@ QUEUED_TOLD = 250
 """Tickets that wait, of each pool, which a report has: it is made once a second, on the event loop."""
 
 
+VENDORS_OWN = "since the keys, the limits and the format are its vendor's own: there is nothing to schedule"
+"""Why what Cursor and Windsurf say to their own servers passes."""
+
+
 class ProxyView(Struct, frozen=True, gc=False):
     """The process that serves."""
 
@@ -32,6 +36,14 @@ class ProxyView(Struct, frozen=True, gc=False):
     """How many files and connections it may have open; None: as many as there are."""
     unscheduled: tuple[str, ...] = ()
     """Hosts of models that were called and passed by, since no profile claims them or their paths."""
+    vendors: tuple[str, ...] = ()
+    """Hosts that were called and are tunnelled: `VENDORS_OWN`."""
+    distrusting: tuple[tuple[str, str], ...] = ()
+    """Client and host, where a client has not trusted the proxy's certificate."""
+    sockets: tuple[tuple[str, str], ...] = ()
+    """Agent and host, where an agent has opened a WebSocket for model calls which is not scheduled."""
+    refused_sockets: tuple[tuple[str, str], ...] = ()
+    """Agent and host, where a WebSocket was refused: the agent sends plain requests, which are scheduled."""
 
 
 class Sample(Struct, frozen=True, gc=False):

@@ -292,6 +292,9 @@ class AttemptResult(Struct, frozen=True, gc=False):
     charged: Demand | None = None
     """What the provider really takes for it; None: what was reserved."""
     client_saw_bytes: bool = False
+    may_repeat: bool = True
+    """False: the provider would not take the same request again; where waiting might cure it, its client is told to
+    come back with another one."""
 
 
 class Reason(Enum):
@@ -312,6 +315,8 @@ class Reason(Enum):
     SPENT_AMBIGUOUS = "may have been billed too often"
     NOT_RETRYABLE = "waiting cannot cure it"
     DELIVERED_BYTES = "client has seen part of it"
+    ANEW = "its client sends all of it anew"
+    """A turn of a WebSocket that continued an earlier answer."""
     BUDGET = "budget spent"
     FUNDS = "its budget is reserved by running requests"
     PAUSED = "paused by a person"

@@ -8,8 +8,9 @@ from mitmproxy import http
 from mitmproxy.test import tflow
 
 from hivemind_addon.proxy.capture.flow_file import dump
-from hivemind_addon.proxy.capture.redact import PlainHeaders
+from hivemind_addon.proxy.capture.redact import FlowRedactor, PlainHeaders
 from hivemind_addon.proxy.profile.load import load_profiles
+from hivemind_addon.proxy.profile.model import Profile, RequestPlace
 from tests.proxy.capture.captured import STREAM, answered, make_redactor
 from tests.proxy.mitm.samples import make_flow
 
@@ -167,3 +168,16 @@ def test_of_a_header_that_holds_an_object_only_the_texts_are_written_that_a_prof
     assert plain.written("x-codex-turn-metadata", told) == b'{"session_id":"s-1"}'
     assert plain.written("x-codex-turn-metadata", b"no JSON") == b"{}"
     assert PlainHeaders(()).written("x-codex-turn-metadata", told) is None
+
+
+def test_accounts_of_the_path_and_of_the_body_are_secrets_as_those_of_headers_are():
+    profile = Profile(
+        account=(RequestPlace(path="/projects/([^/]+)/locations/([^/]+)/"), RequestPlace(body="request.project")),
+    )
+    flow = answered(make_flow())
+    flow.request.path = "/v1/projects/acme-prod/locations/us-central1/publishers/google/models/m:generateContent"
+    flow.request.content = b'{"request": {"project": "acme-lab"}, "note": "acme-prod in us-central1"}'
+    for content in (True, False):
+        written = dump(FlowRedactor([profile], content=content).clean_state(flow.get_state()))
+        assert b"acme" not in written
+        assert b"/locations/us-central1/" in written

@@ -154,6 +154,7 @@ async def test_a_client_that_does_not_trust_us_is_told_the_cure_once(hivemind, c
     said = [record.getMessage() for record in caplog.records]
     assert [line.split(": ")[1] for line in said] == ["claude-1", "a client at 127.0.0.1"]
     assert all(str(tmp_path / "mitmproxy-ca-cert.pem") in line for line in said)
+    assert hivemind.proxy.distrusting == dict.fromkeys(["claude-1", "a client at 127.0.0.1"], "api.anthropic.com")
 
 
 HOOKS = ("request", "response", "error")

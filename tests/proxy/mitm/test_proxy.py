@@ -12,7 +12,9 @@ from mitmproxy.test import taddons
 
 from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.events import OddityNoted
+from hivemind_addon.api.report import VENDORS_OWN
 from hivemind_addon.proxy.mitm.proxy import end_on_hangup
+from hivemind_addon.proxy.observe.news import NOTICE
 from hivemind_addon.system.parts import whole
 from tests.patience import PATIENCE_S
 from tests.proxy.journal.samples import column
@@ -119,12 +121,48 @@ def told(proxy):
 async def test_a_host_of_models_that_passes_by_is_told_once(proxy):
     context = make_context()
     context.client.proxy_mode = ProxyMode.parse("regular")
-    for host in ("github.com", "api2.cursor.sh", "API2.cursor.sh."):
+    for host in ("github.com", "ollama.com", "Ollama.com."):
         context.server.address = (host, 443)
         assert proxy.is_foreign(context, None)
     (what,) = told(proxy)
-    assert what.startswith("calls to api2.cursor.sh pass unscheduled")
-    assert proxy.unscheduled == {"api2.cursor.sh"}
+    assert what.startswith("calls to ollama.com pass unscheduled")
+    assert proxy.unscheduled == {"ollama.com"}
+
+
+async def test_servers_of_vendors_are_tunnelled_and_it_is_told_once_why(proxy, caplog):
+    context = make_context()
+    context.client.proxy_mode = ProxyMode.parse("regular")
+    with caplog.at_level(NOTICE):
+        for host in ("api2.cursor.sh", "API2.cursor.sh.", "server.codeium.com"):
+            context.server.address = (host, 443)
+            assert proxy.is_foreign(context, None)
+    assert proxy.vendors == {"api2.cursor.sh", "server.codeium.com"}
+    assert [record.getMessage() for record in caplog.records] == [
+        f"hivemind: calls to {host} are tunnelled (first by a client at 127.0.0.1), {VENDORS_OWN}"
+        for host in ("api2.cursor.sh", "server.codeium.com")
+    ]
+    assert not told(proxy)
+
+
+async def test_a_websocket_that_is_refused_is_known_and_does_not_pass(proxy):
+    flow = make_flow("https://api.openai.com/v1/responses", method="GET")
+    flow.request.headers["upgrade"] = "websocket"
+    flow.response = proxy.upgrade_refusal(flow)
+    assert flow.response.status_code == 426
+    proxy.pass_by(flow)
+    assert proxy.refused_sockets == {"a client at 127.0.0.1": "api.openai.com"}
+    assert not proxy.sockets
+    assert not told(proxy)
+
+
+async def test_a_websocket_for_model_calls_that_passes_by_is_told_once_for_each_agent(proxy):
+    for path in ("/v1/responses", "/v1/responses", "/v1/realtime"):
+        flow = make_flow(f"https://api.x.ai{path}", method="GET")
+        flow.request.headers["upgrade"] = "websocket"
+        proxy.pass_by(flow)
+    (what,) = told(proxy)
+    assert what.startswith("a WebSocket of a client at 127.0.0.1 to api.x.ai passes unscheduled")
+    assert list(proxy.sockets.values()) == ["api.x.ai"]
 
 
 async def test_a_request_like_a_model_call_that_passes_by_is_told_once(proxy):

@@ -3,6 +3,7 @@
 import ast
 import inspect
 import re
+from collections import deque
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +23,9 @@ from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
+from mitmproxy.proxy.layers.websocket import WebsocketConnection, WebsocketLayer
 from mitmproxy.proxy.mode_servers import ServerInstance
+from mitmproxy.test import tflow
 
 from hivemind_addon.proxy.mitm import connections, hooks, upstream_client
 from hivemind_addon.proxy.mitm import stream as ours
@@ -34,6 +37,11 @@ WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as proxy/mitm/{{stream,ho
 
 
 # The canary ---------------------------------------------------------------------------------------------------------------
+
+
+def begun(layer):
+    list(layer.handle_event(mevents.Start()))
+    return layer
 
 
 def make_samples():
@@ -61,6 +69,7 @@ def make_samples():
         "BoundedHttp2Client": Http2Client(context),
         "BoundedHttp2Server": Http2Server(context),
         "DirectAddonManager": AddonManager(SimpleNamespace(options=context.options)),
+        "TurnsLayer": begun(WebsocketLayer(context, tflow.twebsocketflow())),
         "BoundedUpstreamProxy": HttpUpstreamProxy(context, Server(address=("127.0.0.1", 9)), send_connect=True),
     }
 
@@ -132,7 +141,7 @@ def test_the_canary_sees_all_subclasses_of_mitmproxys_classes():
         and value.__module__ == module.__name__
         and any(base.__module__.startswith("mitmproxy") for base in value.__mro__)
     }
-    assert foreign - {"HivemindHoldHook", "HivemindWaitHook", "EndAttempt"} == set(SAMPLES)
+    assert foreign - {"HivemindHoldHook", "HivemindWaitHook", "EndAttempt", "SocketWord"} == set(SAMPLES)
 
 
 def test_every_inherited_name_that_we_use_is_there():
@@ -183,6 +192,8 @@ SIGNATURES = {
     connections.parse_h2_request_headers: ["h2_headers"],
     connections.parse_h2_response_headers: ["h2_headers"],
     mlayer.Layer.handle_event: ["self", "event"],
+    WebsocketLayer.__init__: ["self", "context", "flow"],
+    WebsocketConnection.send2: ["self", "event"],
     mevents.MessageInjected.__init__: ["self", "flow", "message"],
     Proxyserver.inject_event: ["self", "event"],
     traverse: ["chain"],
@@ -225,6 +236,9 @@ def test_shapes_that_no_signature_tells():
         f"{WHICH}: servers keep their listeners elsewhere"
     )
     assert "if type(inner) is HttpClient" in inspect.getsource(ours._bound)
+    assert isinstance(SAMPLES["TurnsLayer"].client_ws._events, deque), WHICH
+    assert "_handle_event = self.relay_messages" in inspect.getsource(WebsocketLayer.start), WHICH
+    assert "self.child_layer = websocket.WebsocketLayer(" in inspect.getsource(mhttp.HttpStream.flow_done), WHICH
     known = {mhttp.SendHttp, mhttp.DropStream, mhttp.GetHttpConnection, mhttp.RegisterHttpConnection, ours.ReceiveHttp}
     assert set(HttpCommand.__subclasses__()) == known, f"{WHICH}: event_to_child has to know another command"
     assert "self.connections[command.connection] = child" in inspect.getsource(mhttp.HttpLayer.event_to_child), WHICH

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.proxy.profile.grants import AgentRules
-from hivemind_addon.proxy.profile.model import Profile
+from hivemind_addon.proxy.profile.model import Profile, RequestPlace
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.system.typed import DocumentError, convert
 
@@ -52,6 +52,24 @@ def test_what_breaks_a_rule_is_one_line_with_its_place_and_a_cure(subtests):
         ({"account_block_refusal": {"status": 200}}, "account_block_refusal.status: 200 is no status of a refusal"),
         ({"account_block_refusal": {"headers": {"x y": "1"}}}, "account_block_refusal.headers.x y: no header name"),
         ({"name": "other"}, "name: unknown key"),
+        ({"account": ["x y"]}, "account[0]: no header name"),
+        ({"account": ["query#"]}, "account[0]: no member after #"),
+        ({"account": [{"match": "a"}]}, "account[0]: it names no place, or several"),
+        ({"account": [{"header": "a", "query": "b"}]}, "account[0]: it names no place, or several"),
+        ({"account": [{"body": "a", "member": "b"}]}, "account[0]: only a header has a member"),
+        ({"account": [{"path": "a", "match": "b"}]}, "account[0]: a path is searched already"),
+        ({"credentials": [{"path": "("}]}, "credentials[0].path: no regular expression"),
+        ({"sign": {"valid_s": 60}}, "sign: header is missing"),
+        ({"sign": {"header": "x-amz-date", "valid_s": 0}}, "sign.valid_s: 0 is not above zero"),
+        ({"credential_headers": []}, "credential_headers: it is called credentials now"),
+        (
+            {"outcomes": [{"kind": "ignored", "retry": False, "body": {"error": "x"}}]},
+            "outcomes[0].body.error: no JSON pointer",
+        ),
+        (
+            {"outcomes": [{"kind": "ignored", "retry": False, "body": {"/error": "("}}]},
+            "outcomes[0].body./error: no regular expression",
+        ),
     ]
     for document, said in cases:
         with subtests.test(document=document, said=said):
@@ -91,3 +109,15 @@ def test_every_rule_is_about_a_field_that_exists():
     ruled += [(cls, name) for cls, names in rules.unwritten.items() for name in names]
     assert len(ruled) > 50
     assert [(cls, name) for cls, name in ruled if name not in {f.name for f in fields(cls)}] == []
+
+
+def test_a_place_in_a_request_may_be_a_text():
+    made = convert(
+        Profile, {"account": ["X-Org", "x-meta#org", "body#outer.project", "query#key"]}, FILE, rules=PROFILE_RULES
+    )
+    assert made.account == (
+        RequestPlace(header="x-org"),
+        RequestPlace(header="x-meta", member="org"),
+        RequestPlace(body="outer.project"),
+        RequestPlace(query="key"),
+    )

@@ -10,13 +10,14 @@ from hypothesis import strategies as st
 from hivemind_addon.api.proxy_user import ProxyWords, given_id, priority_of, proxy_words
 from hivemind_addon.api.ticket import CallKind, Delivery, Priority
 from hivemind_addon.proxy.profile.load import format_for, is_model_call, load_profiles
-from hivemind_addon.proxy.profile.model import ClientRule, Profile
+from hivemind_addon.proxy.profile.model import ClientRule, Profile, RequestPlace
 from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.proxy.wire.identity import call_kind, identify, is_headless
 from hivemind_addon.proxy.wire.request import RequestFacts, read_request
 
 PROFILE = Profile(
-    session_headers=("x-claude-code-session-id", "x-session-id"), request_account_headers=("openai-organization",)
+    session_headers=("x-claude-code-session-id", "x-session-id"),
+    account=(RequestPlace(header="openai-organization"),),
 )
 PEER = "127.0.0.1:50001"
 
@@ -62,6 +63,58 @@ def test_the_account_is_what_the_request_names_else_a_hash_of_the_credential_els
     assert who({"authorization": secret}).account == f"key-{digest[:12]}"
     assert who({"x-api-key": "a"}).account != who({"x-api-key": "b"}).account
     assert who().account == "anonymous"
+
+
+GOOGLE = Profile(
+    account=(
+        RequestPlace(path=r"/projects/([^/]+)/locations/([^/]+)/"),
+        RequestPlace(body="project"),
+    ),
+    credentials=(
+        RequestPlace(header="x-goog-api-key"),
+        RequestPlace(query="key"),
+        RequestPlace(header="authorization"),
+    ),
+)
+AMAZON = Profile(
+    credentials=(
+        RequestPlace(header="authorization", match=r"Credential=([^/]+)/\d+/([^/]+)/"),
+        RequestPlace(header="authorization"),
+    )
+)
+VERTEX = "/v1/projects/Acme-1/locations/us-central1/publishers/google/models/gemini-2.5-pro:generateContent"
+
+
+def account(profile, headers=None, path="", **members):
+    return identify(profile, headers or {}, RequestFacts(members=members), "", PEER, path).account
+
+
+def signed(key_id, signature, region="us-east-1", day="20261120"):
+    scope = f"{key_id}/{day}/{region}/bedrock/aws4_request"
+    return {
+        "authorization": f"AWS4-HMAC-SHA256 Credential={scope}, SignedHeaders=host;x-amz-date, Signature={signature}"
+    }
+
+
+def test_what_changes_every_hour_names_no_new_account():
+    assert account(GOOGLE, {"authorization": "Bearer ya29.a"}, VERTEX) == "acme-1/us-central1"
+    assert account(GOOGLE, {"authorization": "Bearer ya29.b"}, VERTEX + "?alt=sse") == "acme-1/us-central1"
+    assert account(GOOGLE, {"authorization": "Bearer ya29.c"}, "/v1internal:generateContent", project="p-7") == "p-7"
+
+
+def test_a_key_in_the_query_is_hashed_like_one_in_a_header():
+    path = "/v1beta/models/gemini-2.5-pro:streamGenerateContent?alt=sse&key=AIza%2Dsecret"
+    digest = hashlib.sha256(b"AIza-secret").hexdigest()
+    assert account(GOOGLE, path=path) == account(GOOGLE, {"x-goog-api-key": "AIza-secret"}) == f"key-{digest[:12]}"
+    assert account(GOOGLE, path="/v1beta/models/m:generateContent?xkey=1&key=") == "anonymous"
+
+
+def test_a_signature_s_key_and_region_are_the_account_whatever_it_signs():
+    one = account(AMAZON, signed("AKIAIOSFODNN7EXAMPLE", "aa"))
+    assert one.startswith("key-")
+    assert one == account(AMAZON, signed("AKIAIOSFODNN7EXAMPLE", "bb", day="20261121"))
+    assert one != account(AMAZON, signed("AKIAIOSFODNN7EXAMPLE", "aa", region="eu-west-1"))
+    assert one != account(AMAZON, {"authorization": "Bearer bedrock-api-key-1"}) != "anonymous"
 
 
 def test_the_credential_itself_is_nowhere():

@@ -15,6 +15,7 @@ from hivemind_addon.tools.commands import execute
 from hivemind_addon.tools.commands import run as runs
 from hivemind_addon.tools.launch import background, behind, claim, detached
 from hivemind_addon.tools.launch.programs import load_programs
+from tests.cases import each
 from tests.tools.commands.slips import offenders
 
 
@@ -52,6 +53,25 @@ def test_exec_takes_everything_behind_its_options_as_the_command(became):
     assert command == ["claude", "-p", "hi", "--agent", "x"]
     assert environment["HTTPS_PROXY"] == "http://a-1:whole.prio-low@127.0.0.1:9090"
     assert environment["API_TIMEOUT_MS"] == "3600000"
+
+
+@each(
+    ("command", "environment", "words"),
+    [
+        (("cursor-agent", "-p", "x"), {}, ("calls: pass unscheduled", "nothing to schedule")),
+        (("qwen", "x"), {"OPENAI_BASE_URL": "https://gateway.test/v1"}, ("OPENAI_BASE_URL names gateway.test",)),
+        (("copilot", "-p", "x"), {}, ("api.githubcopilot.com", "write a profile")),
+        (("claude", "-p", "x"), {}, ()),
+        (("./fleet.sh",), {}, ()),
+    ],
+)
+def test_exec_says_what_keeps_an_agent_from_being_scheduled(became, command, environment, words):
+    result = run("exec", "-p", "9090", "--", *command, **environment)
+    assert result.exit_code == 0
+    assert result.stdout == ""
+    assert bool(result.stderr) is bool(words)
+    assert all(word in result.stderr for word in words)
+    assert became[-1][0] == list(command)
 
 
 def test_an_agent_without_a_name_gets_one_of_its_own(became):

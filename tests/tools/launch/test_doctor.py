@@ -202,6 +202,29 @@ def test_calls_that_passed_by_are_told(sick, monkeypatch):
     assert_one(sick(), "calls to generativelanguage.googleapis.com", "write a profile with hosts:")
 
 
+def test_a_websocket_that_was_refused_is_no_trouble(sick, monkeypatch):
+    proxy = replace(doctor.background.running(PORT), refused_sockets=(("codex-1", "api.openai.com"),))
+    monkeypatch.setattr(doctor.background, "running", lambda _: proxy)
+    assert not sick()
+    told = next(finding.text for finding in sick(all_of_it=True) if finding.text.startswith("WebSocket"))
+    assert "codex-1 to api.openai.com was refused" in told
+
+
+@each(
+    ("seen", "verdict", "words"),
+    [
+        ({"vendors": ("api2.cursor.sh",)}, Severity.NOTE, ("api2.cursor.sh are tunnelled", "nothing to schedule")),
+        ({"distrusting": (("qwen-1", "api.x.ai"),)}, Severity.BAD, ("trust: qwen-1", "api.x.ai", "hivemind exec")),
+        ({"sockets": (("codex-1", "api.x.ai"),)}, Severity.NOTE, ("codex-1 has a WebSocket to api.x.ai", "passes by")),
+    ],
+)
+def test_what_the_proxy_has_seen_pass_by_is_told(sick, monkeypatch, seen, verdict, words):
+    proxy = replace(doctor.background.running(PORT), **seen)
+    with monkeypatch.context() as patch:
+        patch.setattr(doctor.background, "running", lambda _: proxy)
+        assert_one(sick(), *words, verdict=verdict)
+
+
 DATE = "Date: Sun, 06 Nov 1994 08:49:37 GMT"
 WHEN = 784111777.0
 

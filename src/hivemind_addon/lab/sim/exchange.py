@@ -92,6 +92,9 @@ class Service(Protocol):
     def arrived(self, incoming: Incoming) -> None:
         """A request's head is here; its body follows."""
 
+    def socket_life_s(self, incoming: Incoming) -> float | None:
+        """How long the WebSocket lives that a request asks for; None: it asks for none, or gets none."""
+
     async def answer(self, incoming: Incoming, player: Player) -> None:
         """The request is complete."""
 

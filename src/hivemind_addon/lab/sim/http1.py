@@ -9,6 +9,7 @@ import h11
 from hivemind_addon.lab.sim.exchange import Incoming, Service, WriteGate, drop, pause, start
 from hivemind_addon.lab.sim.faults import Hangup
 from hivemind_addon.lab.sim.plan import Data, Drop, DropStream, End, Head, Leave, LeaveInError, PauseStep, Step
+from hivemind_addon.lab.sim.websocket import SocketConnection
 
 _MAX_HEAD_BYTES = 64 * 1024
 _MAX_AHEAD_BYTES = 1024 * 1024
@@ -143,6 +144,13 @@ class Http1Connection(asyncio.Protocol):
     def _respond(self) -> None:
         incoming, self._incoming = self._incoming, None
         assert incoming is not None
+        life_s = self._service.socket_life_s(incoming)
+        if life_s is not None:
+            ahead = self._http.trailing_data[0]
+            self._transport.set_protocol(
+                SocketConnection(self._service, incoming, self._transport, life_s=life_s, ahead=ahead)
+            )
+            return
         task = start(self._service, incoming, self)
         if task.done():
             self._finish(task)

@@ -102,6 +102,8 @@ class ProviderSettings:
     storms: tuple[Storm, ...] = ()
     cache_ttl_s: float = 0
     """How long a prompt cache keeps what requests mark, counted from their start; 0: there is none."""
+    websocket_s: float = 0
+    """How long a WebSocket of Responses may live (OpenAI: 3600); 0: it speaks none."""
 
     def slots(self, models: Iterable[str]) -> int | None:
         """Calls of these models that may run at once, all together; None: any number."""

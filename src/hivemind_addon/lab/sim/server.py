@@ -2,7 +2,7 @@
 
     POST /v1/messages, …:generateContent, …    the model, with its limits and faults: see lab/sim/route.py
     POST /v1/messages/count_tokens, GET /v1/models, /api/tags, and what lab/sim/beside.py knows
-    GET  /v1/responses                         426: it speaks no WebSocket
+    GET  /v1/responses                         a WebSocket with the same model, or 426 (ProviderSettings.websocket_s)
     GET  /echo                                 the request's head, as JSON
     POST /upload                               size and SHA-256 of the body
     GET  /download?size=N&chunks=M             N bytes in M pieces
@@ -157,6 +157,13 @@ class SimServer:
         )
         if incoming.method == "POST" and incoming.path != "/upload":
             incoming.keep_bytes = MAX_BODY_BYTES
+
+    def socket_life_s(self, incoming: Incoming) -> float | None:
+        """See Service."""
+        is_asked = incoming.method == "GET" and incoming.headers.get("upgrade", "").lower() == "websocket"
+        target = target_of(incoming.path, incoming.query)
+        is_there = self._settings.websocket_s and target is not None and target.dialect is SimDialect.RESPONSES
+        return self._settings.websocket_s if is_asked and is_there else None
 
     async def answer(self, incoming: Incoming, player: Player) -> None:
         """See Service."""

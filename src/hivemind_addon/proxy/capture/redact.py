@@ -5,6 +5,7 @@ Works on the state (plain data) and not on the flow, which still lives: `clean_s
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -16,9 +17,10 @@ from hivemind_addon.proxy.capture.hollow import hollow
 from hivemind_addon.proxy.capture.secrets import Redactor, clean_stream
 from hivemind_addon.proxy.runtime.append_file import breathe
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
+from hivemind_addon.system.json_values import read_object, read_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from hivemind_addon.proxy.profile.model import Profile
 
@@ -32,11 +34,15 @@ class FlowRedactor:
     """One for each recording. Used in one thread."""
 
     def __init__(self, profiles: Iterable[Profile], *, content: bool) -> None:
-        """`profiles` name the headers that tell sessions, and those that tell accounts."""
+        """`profiles` name the places that tell sessions, and those that tell accounts."""
         self._content = content
         self._redactor = Redactor(secrets.token_hex(2), breathe=breathe)
         self._key = secrets.token_bytes(16)
+        profiles = tuple(profiles)
         self._plain = PlainHeaders(profiles)
+        places = [place for profile in profiles for place in (*profile.account, *profile.credentials)]
+        self._account_paths = [re.compile(place.path, re.IGNORECASE) for place in places if place.path]
+        self._account_members = frozenset(tuple(place.body.split(".")) for place in places if place.body)
 
     def __repr__(self) -> str:
         return f"<FlowRedactor {self._redactor!r}, {'with' if self._content else 'without'} content>"
@@ -47,9 +53,10 @@ class FlowRedactor:
         for message in (request, response):
             if message:
                 self._learn(message["headers"])
-        path = (
-            self._path(request["path"]) if request else b""
-        )  # its parameters are learned before the bodies are cleaned
+        path = b""
+        if request:  # what it names is learned before the bodies are cleaned
+            self._learn_path(request["path"].decode("latin-1"))
+            path = self._path(request["path"])
         for place in ("client_conn", "server_conn"):
             state[place] = {name: _NO_CERTIFICATES.get(name, value) for name, value in state[place].items()}
         state |= {"backup": None, "websocket": None, "marked": "", "intercepted": False}
@@ -76,6 +83,22 @@ class FlowRedactor:
             if name.lower().decode("latin-1") in self._plain.secret:
                 self._redactor.learn(value.rpartition(b" ")[2] or value)
 
+    def _learn_path(self, path: str) -> None:
+        """The account that it names: of several parts the first, since others may be as common as a region."""
+        for pattern in self._account_paths:
+            if found := pattern.search(path.partition("?")[0]):
+                self._redactor.learn((found[1] if pattern.groups else found[0] or "").encode("latin-1"))
+
+    def _learn_members(self, body: bytes) -> None:
+        """Accounts that a body names."""
+        top = read_object(body) if self._account_members else None
+        for *outer, member in self._account_members if top else ():
+            inner: Mapping[str, msgspec.Raw] = top or {}
+            for name in outer:
+                inner = read_object(inner[name]) or {} if name in inner else {}
+            if isinstance(account := read_value(inner.get(member)), str):
+                self.learn(account)
+
     def _message(self, message: dict[str, Any]) -> tuple[dict[str, Any], bytes | None]:
         """All but the body, and the body: a text that is long enough to be cleaned only once."""
         headers, body = list(message["headers"]), message["content"]
@@ -93,6 +116,7 @@ class FlowRedactor:
             plain = decode(body, coding, MAX_BODY_BYTES) if coding else body
         except DecodeError:
             plain = b"(%d bytes that could not be decoded)" % len(body)
+        self._learn_members(plain)
         if not self._content:
             plain = hollow(plain, self._key)
         elif told.get(b"content-type", "").startswith(_STREAMS):
@@ -188,7 +212,7 @@ class PlainHeaders:
                     kept.add(name)
             kept.update(profile.patience.headers)
             secret.update(profile.credential_headers)
-            secret.update(profile.request_account_headers)
+            secret.update(profile.account_headers)
             secret.update(profile.response_account_headers)
         self.secret = frozenset(secret)
         """Those whose values are credentials, or name whose they are."""

@@ -614,6 +614,9 @@ class Pool:
                     self._client_left(entry, now)
                 self._end_ticket(entry, now, end="cancelled", reason=outcome.reason)
                 return Finished()
+        if outcome.retryable and not result.may_repeat and not result.client_saw_bytes:
+            self._end_ticket(entry, now, end="shed", reason=Reason.ANEW.value, last_outcome=outcome.reason)
+            return GiveUp(Reason.ANEW)
         provider_down = self._capacity.is_provider_down
         nobody_answered = self._capacity.breaker.is_one_sessions
         entry.history = entry.history.ended(outcome, provider_down=provider_down, nobody_answered=nobody_answered)

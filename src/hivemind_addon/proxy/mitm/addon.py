@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mitmproxy import contentviews, ctx, exceptions, http
 from mitmproxy.proxy.layers import ClientTLSLayer, TCPLayer
 from mitmproxy.utils import human
 
-from hivemind_addon.api.trust import cure_of_distrust
 from hivemind_addon.proxy.compose import make_runtime
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, hang_up, own_addresses
 from hivemind_addon.proxy.mitm.commands import Commands
@@ -36,7 +35,7 @@ from hivemind_addon.proxy.mitm.options import (
 from hivemind_addon.proxy.mitm.proxy import Proxy, end_on_hangup
 from hivemind_addon.proxy.mitm.readers import FlowReaders
 from hivemind_addon.proxy.mitm.settings import BadOption
-from hivemind_addon.proxy.mitm.stream import EndAttempt, scheduling_layer
+from hivemind_addon.proxy.mitm.stream import EndAttempt, SocketWord, scheduling_layer
 from hivemind_addon.proxy.mitm.view import ViewSync
 from hivemind_addon.system.memory import collect_rarely, reuse_freed_memory
 from hivemind_addon.system.patterns import normal_host
@@ -61,7 +60,6 @@ logger = logging.getLogger("hivemind")
 
 TLS_RECORD = b"\x16\x03"
 """How a TLS handshake begins."""
-_MOST_TOLD = 1000
 """Clients that are told how to trust us; a warning that is never forgotten would be a leak."""
 _VERBOSITIES = {"termlog_verbosity", "console_eventlog_verbosity"}
 """mitmproxy's options that say which log lines a person sees."""
@@ -146,7 +144,6 @@ class Hivemind:
         """From `running` on."""
         self._crowded = False
         """Clients had to wait for a connection; that is in the log once."""
-        self._distrusting: set[str] = set()
         """Clients that were told how to trust the proxy."""
 
     # Start and end ---------------------------------------------------------------------------------------------------
@@ -230,6 +227,7 @@ class Hivemind:
         self.commands.proxy = self.replays.proxy = self.proxy
         self.proxy.driver.end_attempt = self._end_attempt
         self.proxy.driver.call_off = partial(self._end_attempt, called_off=True)
+        self.proxy.wake_layer = self._wake_layer
         self.proxy.follow(settings)
 
     def _end_attempt(self, attempt: Attempt, *, called_off: bool = False) -> None:
@@ -238,8 +236,15 @@ class Hivemind:
         if self.proxy:
             with self.proxy.guarded("end_attempt"):
                 self.proxy.end_attempt(
-                    attempt, lambda flow: proxyserver.inject_event(EndAttempt(flow, called_off=called_off))
+                    attempt,
+                    lambda flow: proxyserver.inject_event(EndAttempt(flow, called_off=called_off)),
+                    called_off=called_off,
                 )
+
+    def _wake_layer(self, flow: http.HTTPFlow) -> None:
+        """A WebSocket's layer is to write what waits; where its client is gone it writes no more."""
+        with suppress(ValueError):
+            ctx.master.addons.get("proxyserver").inject_event(SocketWord(flow))
 
     def running(self) -> Awaitable[object] | None:
         """From here on a bad option is rolled back; mitmweb's Abort and Resume are heard.
@@ -296,11 +301,7 @@ class Hivemind:
         if self.proxy is None or "trust" not in (data.conn.error or ""):
             return
         with self.proxy.guarded("tls_failed_client"):
-            who = self.proxy.intake.name_of(data.context.client)
-            if who not in self._distrusting and len(self._distrusting) < _MOST_TOLD:
-                self._distrusting.add(who)
-                host = data.context.client.sni or "its provider"
-                logger.warning("hivemind: %s: %s", who, cure_of_distrust(host, Path(ctx.options.confdir)))
+            self.proxy.distrusted(data.context.client)
 
     def next_layer(self, nextlayer: NextLayer) -> None:
         """Put our HTTP layer in the place of the one that mitmproxy chooses."""
@@ -382,7 +383,7 @@ class Hivemind:
             return
         with self.proxy.guarded("requestheaders"):
             self.proxy.intake.take_own_headers(flow)
-            if refusal := self.proxy.claims.upgrade_refusal(flow):
+            if refusal := self.proxy.upgrade_refusal(flow):
                 flow.response = refusal
         flow.request.stream = not self.proxy.is_ours(flow)
         if flow.request.stream:

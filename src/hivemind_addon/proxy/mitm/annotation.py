@@ -12,6 +12,7 @@ and what a person wrote is told from what we wrote after a reload and in a repla
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -36,6 +37,14 @@ if TYPE_CHECKING:
 
 KEY = "hivemind"
 """In `flow.metadata`."""
+TURNS_KEY = "hivemind_turns"
+"""Of a WebSocket's flow: number of a turn → its line."""
+SIZE_KEY = "hivemind_frame_bytes"
+"""Of a WebSocket's flow: how large its frames are, as of its newest turn's end."""
+SOCKET_BYTES = 16_000_000
+"""Of a WebSocket's frames a view keeps so many; mitmproxy would keep all of them for as long as it is open."""
+MOST_TURNS = 100
+"""The newest ones."""
 WAITS = ":hourglass_flowing_sand:"
 """The marker of a held flow: `~marker hourglass`."""
 LOST = ":warning:"
@@ -111,6 +120,19 @@ def is_touched(flow: Flow) -> bool:
     return flow.comment not in ("", ours.comment) or flow.marked not in ("", ours.marker)
 
 
+def write_turn(flow: Flow, exchange: Exchange, history: TicketHistory, line: str, marker: str) -> bool:
+    """Put the line of a WebSocket's turn on its flow, beside those of the turns before. False: nothing is new.
+
+    The history is the newest turn's.
+    """
+    lines = flow.metadata.setdefault(TURNS_KEY, {})
+    lines[str(exchange.turn)] = line
+    while len(lines) > MOST_TURNS:
+        del lines[next(iter(lines))]
+    comment = "\n".join(f"turn {number}: {lines[number]}" for number in reversed(lines))
+    return write(flow, exchange.dialect.name, history, comment, marker)
+
+
 class Annotator:
     """Writes on flows; where there is a view (mitmweb, the console) it also has them drawn again."""
 
@@ -137,6 +159,13 @@ class Annotator:
     def __repr__(self) -> str:
         return f"<Annotator of {len(self._live)} flows, {len(self._to_draw_soon) + len(self._to_draw)} to draw>"
 
+    @property
+    def shown_bytes(self) -> float:
+        """How much of a WebSocket's frames is to stay, the newest: all for who reads flows, none where nobody does."""
+        if self.is_read():
+            return math.inf
+        return 0 if self.wake is None else SOCKET_BYTES
+
     def begun(self) -> None:
         """There is one more live flow."""
         if self.wake is not None:
@@ -148,9 +177,10 @@ class Annotator:
             return
         history = self._histories.of(exchange.ticket.id)
         if history is not None and not history.end:
-            write(exchange.flow, exchange.dialect.name, history, newest_line(history), WAITS if history.waits else "")
-        self._to_draw.pop(exchange.flow.id, None)
-        self._to_draw_soon[exchange.flow.id] = exchange.flow
+            _write(exchange, history, newest_line(history), WAITS if history.waits else "")
+        flow = exchange.shown_on or exchange.flow
+        self._to_draw.pop(flow.id, None)
+        self._to_draw_soon[flow.id] = flow
         self.wake()
 
     def ended(self, exchange: Exchange) -> None:
@@ -160,9 +190,10 @@ class Annotator:
         self._guessed.pop(exchange.ticket.id, None)
         history = self._histories.of(exchange.ticket.id)
         if history is not None and history.end:
-            write(exchange.flow, exchange.dialect.name, history, final_line(history), LOST if history.is_lost else "")
+            _write(exchange, history, final_line(history), LOST if history.is_lost else "")
             if self.wake is not None:
-                self._to_draw_soon[exchange.flow.id] = exchange.flow  # some flows end and mitmproxy does not tell
+                flow = exchange.shown_on or exchange.flow
+                self._to_draw_soon[flow.id] = flow  # some flows end and mitmproxy does not tell
                 self.wake()
 
     def refresh(self) -> bool:
@@ -187,9 +218,10 @@ class Annotator:
         marker = WAITS if history.waits else ""
         is_new = False
         if self._is_due(exchange.ticket.id, present_line(history, replace(view, starts_in_s=None))):
-            is_new = write(exchange.flow, exchange.dialect.name, history, present_line(history, view), marker)
-        if (is_new or _has_grown(exchange)) and exchange.flow.id not in self._to_draw_soon:
-            self._to_draw.setdefault(exchange.flow.id, exchange.flow)
+            is_new = _write(exchange, history, present_line(history, view), marker)
+        flow = exchange.shown_on or exchange.flow
+        if (is_new or _has_grown(exchange)) and flow.id not in self._to_draw_soon:
+            self._to_draw.setdefault(flow.id, flow)
 
     def _is_due(self, ticket_id: str, line: str) -> bool:
         """Whether to write a text anew: at once where more has changed than the guess of when it goes."""
@@ -215,6 +247,12 @@ class Annotator:
             room -= UPDATE_BYTES + _size(flow.request) + _size(flow.response)
             chosen.append(flow)
         return chosen
+
+
+def _write(exchange: Exchange, history: TicketHistory, line: str, marker: str) -> bool:
+    if exchange.shown_on is not None:
+        return write_turn(exchange.shown_on, exchange, history, line, marker)
+    return write(exchange.flow, exchange.dialect.name, history, line, marker)
 
 
 def _size(message: http.Message | None) -> int:

@@ -9,7 +9,10 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from hivemind_addon.proxy.capture.flow_parts import destination
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback, is_on_loopback, upstream_by_path
 from hivemind_addon.proxy.mitm.refusal import make_upgrade_refusal
+from hivemind_addon.proxy.profile.format import Wording
+from hivemind_addon.proxy.profile.known import is_shaped_like_a_call
 from hivemind_addon.proxy.profile.load import format_for, is_model_call
+from hivemind_addon.proxy.profile.model import WebSocketUse
 from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.system.memo import REMEMBERED_CHARS
 from hivemind_addon.system.patterns import normal_host
@@ -60,9 +63,29 @@ class Claims:
         if request.method == "POST" or request.headers.get("upgrade", "").lower() != "websocket":
             return None
         profile = self._profile_of(flow)
-        if profile is None or not profile.refuse_websocket or not is_model_call(profile, "POST", request.path):
+        if profile is None or not is_model_call(profile, "POST", request.path):
+            return None
+        is_scheduled = profile.websocket is WebSocketUse.TURNS and _has_turns(profile, request.path)
+        if profile.websocket is WebSocketUse.TUNNEL or is_scheduled:
             return None
         return make_upgrade_refusal(dialect_of(format_for(profile, request.path)))
+
+    def is_loose_socket(self, flow: http.HTTPFlow) -> bool:
+        """Whether a request opens a WebSocket for model calls that nobody schedules."""
+        request = flow.request
+        return (
+            request.method == "GET"
+            and request.headers.get("upgrade", "").lower() == "websocket"
+            and is_shaped_like_a_call("POST", request.path.partition("?")[0])
+            and self.profile_of_turns(flow) is None
+        )
+
+    def profile_of_turns(self, flow: http.HTTPFlow) -> Profile | None:
+        """The profile of a WebSocket whose turns are scheduled; None: it is a tunnel."""
+        profile, path = self._profile_of(flow), flow.request.path
+        if profile is None or profile.websocket is not WebSocketUse.TURNS or not is_model_call(profile, "POST", path):
+            return None
+        return profile if _has_turns(profile, path) else None
 
     def _profile_of(self, flow: http.HTTPFlow) -> Profile | None:
         settings, path = self._settings.current, flow.request.path
@@ -108,3 +131,8 @@ class Claims:
         if any(one.address == asked for profile in settings.profiles.by_name.values() for one in profile.upstreams):
             return True
         return any(settings.profiles.match_host(host, port) for host in (asked[0], there))
+
+
+def _has_turns(profile: Profile, path: str) -> bool:
+    """Whether the format of a path has a WebSocket mode, and all goes to one endpoint: no connection moves."""
+    return format_for(profile, path).wording is Wording.RESPONSES and not profile.upstreams

@@ -80,8 +80,9 @@ class Commands:
         return said.text
 
     def _tickets(self, flows: Sequence[flow.Flow]) -> list[str]:
-        live = self._running().live
-        ids = [live[one.id].ticket.id for one in flows if one.id in live]
+        wanted = {one.id for one in flows}
+        live = self._running().live.values()
+        ids = [one.ticket.id for one in live if (one.shown_on or one.flow).id in wanted]
         if not ids:
             raise exceptions.CommandError("none of these flows is held or running")
         return ids

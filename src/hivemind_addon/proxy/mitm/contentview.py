@@ -13,6 +13,7 @@ from hivemind_addon.proxy.mitm.annotation import KEY, Annotation, annotation_of
 from hivemind_addon.proxy.profile.formats import USUAL
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
 from hivemind_addon.proxy.wire.dialect import dialect_named
+from hivemind_addon.proxy.wire.frames import Asking, read_asked
 from hivemind_addon.proxy.wire.transcript import Part, Transcript, answer_of, request_of
 from hivemind_addon.system.patterns import path_matches
 
@@ -58,23 +59,33 @@ class ExchangeView(contentviews.Contentview):
         """Prose."""
         return "none"
 
-    def render_priority(self, data: bytes, metadata: Metadata) -> float:  # noqa: ARG002 - the host's signature
+    def render_priority(self, data: bytes, metadata: Metadata) -> float:
         """First choice for scheduled flows, never chosen for any other."""
-        is_ours = metadata.flow is not None and KEY in metadata.flow.metadata and _is_body(metadata)
+        is_ours = metadata.flow is not None and KEY in metadata.flow.metadata and _is_shown(data, metadata)
         return _PRIORITY if is_ours else -1
 
     def prettify(self, data: bytes, metadata: Metadata) -> str:
         """The page."""
         flow = metadata.flow
-        if not isinstance(flow, http.HTTPFlow) or not _is_body(metadata):
+        if not isinstance(flow, http.HTTPFlow) or not _is_shown(data, metadata):
             raise ValueError("not a model call")
         annotation = annotation_of(flow)
         dialect = dialect_named(annotation.dialect if annotation else _format_of(flow.request.path))
+        if metadata.websocket_message is not None:  # its story is on the flow: this may be any of its turns
+            return _bounded(_request_page(None, request_of(dialect, data)))
         if metadata.http_message is flow.request:
             pages = _request_page(annotation, request_of(dialect, data))
         else:
             pages = _answer_page(annotation, answer_of(dialect, _decoded(data, metadata.http_message)))
         return _bounded(pages)
+
+
+def _is_shown(data: bytes, metadata: Metadata) -> bool:
+    """Whether it is a body, or a WebSocket's frame that begins a turn: of single events there is nothing to tell."""
+    message = metadata.websocket_message
+    if message is not None:
+        return message.from_client and read_asked(data).what is Asking.TURN
+    return _is_body(metadata)
 
 
 def _is_body(metadata: Metadata) -> bool:

@@ -27,11 +27,12 @@ from hivemind_addon.api.ticket import (
     Delivery,
     Outcome,
     OutcomeKind,
+    Reason,
     Ticket,
     Usage,
 )
 from hivemind_addon.proxy.capture.flow_parts import plain_headers, plain_request
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.proxy.mitm.keeping import sent_request
 from hivemind_addon.proxy.mitm.outgoing import outgoing
 from hivemind_addon.proxy.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
@@ -122,6 +123,12 @@ class Exchange:
     """The endpoints that it may go to, by their pools; empty: it goes where it was sent."""
     keeper: ConversationKeeper | None = None
     """Who keeps its conversation when a spent budget refuses it; None: nobody."""
+    shown_on: http.HTTPFlow | None = None
+    """The WebSocket's flow on which people see it; None: its own."""
+    turn: int = 0
+    """Which one of that WebSocket it is, counted from 1."""
+    may_repeat: bool = True
+    """False: the provider would not take the same request again, so its client has to send another."""
 
     driver: Driver = field(init=False)
     guard: Guard = field(init=False)
@@ -129,6 +136,7 @@ class Exchange:
     next: Next = Next.SEND
     refusal: http.Response | None = None
     over: bool = False
+    withheld: bool = False
     outgoing: Outgoing | None = None
     """What the admitted attempt sends in place of the flow's request; None: that, as it came."""
     tripped: bool = False
@@ -612,7 +620,7 @@ class Exchange:
             self.estimator.learn(self.profile, self.facts, self.ticket.session, usage, self.estimate)
         if usage is not None and usage.reported:
             charged = self.estimator.charged(self.profile, self.facts, usage)
-        result = AttemptResult(outcome, usage, charged, client_saw_bytes)
+        result = AttemptResult(outcome, usage, charged, client_saw_bytes, self.may_repeat)
         verdict = self.driver.settle(attempt, result)
         self._attempt = None  # not before: what fails on the way here must not lose it
         if self.tape:
@@ -621,6 +629,7 @@ class Exchange:
             # The next attempt may end before it is sent: nothing of this one is to be counted or delivered again.
             self._answer = self._new_answer()
             return True
+        self.withheld = isinstance(verdict, GiveUp) and verdict.reason is Reason.ANEW
         self._end()
         return False
 

@@ -98,11 +98,11 @@ def outgoing(
 def _replace_key(sent: http.Request, profile: Profile, upstream: EqualUpstream, key: UpstreamKey | None) -> None:
     """The client's credentials are for the host that it meant, and go to no other."""
     brought = next((name for name in profile.credential_headers if name in sent.headers), "")
-    for name in (*_OF_THE_CLIENT, *profile.credential_headers, *profile.request_account_headers):
+    for name in (*_OF_THE_CLIENT, *profile.credential_headers, *profile.account_headers):
         if name in sent.headers:
             del sent.headers[name]
     if key is not None:
-        name = upstream.header or brought or profile.credential_headers[0]
+        name = upstream.header or brought or next(iter(profile.credential_headers), "authorization")
         sent.headers[name] = key.in_header(name)
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from mitmproxy import http
     from mitmproxy.connection import Client
     from mitmproxy.proxy.commands import StartHook
+    from mitmproxy.websocket import WebSocketMessage
 
     from hivemind_addon.proxy.wire.outcome import TransportTrouble
 
@@ -89,6 +90,10 @@ class ExchangePort(Protocol):
     """The answer for `Next.REFUSE`, and to a request that was called off."""
     over: bool
     """The ticket has ended."""
+    may_repeat: bool
+    """False: what failed is not sent again, though waiting might cure it; `withheld` tells of that."""
+    withheld: bool
+    """The last attempt's failure ended it only because it may not be sent again."""
     outgoing: Outgoing | None
     """What the admitted attempt sends in place of the flow's request; None: that, as it came."""
 
@@ -157,6 +162,23 @@ class ExchangePort(Protocol):
         """An exception of ours in the layer itself: logged, counted; the ticket's slot is released."""
 
 
+Written = tuple[bool, bytes] | None
+"""What a WebSocket's layer writes: a text frame, to the client (True) or to the server; None: it closes both sides."""
+
+
+class SocketPort(Protocol):
+    """One scheduled WebSocket as its layer needs it. No method raises."""
+
+    def came(self, message: WebSocketMessage) -> None:
+        """A message came, which goes on unless it is dropped here."""
+
+    def take(self) -> list[Written]:
+        """What is to be written now, before that message."""
+
+    def closed(self, *, by_client: bool) -> None:
+        """The connection has ended (any number of times)."""
+
+
 class Port(Protocol):
     """What the layer needs of the addon."""
 
@@ -174,6 +196,9 @@ class Port(Protocol):
 
     def make_exchange(self, flow: http.HTTPFlow) -> ExchangePort | None:
         """Make the exchange of a complete request; None when it is not ours after all. Never raises."""
+
+    def make_socket(self, flow: http.HTTPFlow) -> SocketPort | None:
+        """Of a flow that has become a WebSocket; None: it passes unscheduled. Never raises."""
 
     def call_hook(self, hook: StartHook) -> StartHook | None:
         """Call the addons that listen to a hook of a flow. None: it is over; else what the layer is to wait for."""

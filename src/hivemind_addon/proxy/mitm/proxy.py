@@ -14,9 +14,10 @@ from mitmproxy import ctx
 
 from hivemind_addon import __version__
 from hivemind_addon.api.events import OddityNoted
-from hivemind_addon.api.report import QUEUED_TOLD, ProxyView, Report
+from hivemind_addon.api.report import QUEUED_TOLD, VENDORS_OWN, ProxyView, Report
 from hivemind_addon.api.report_source import ReportSource
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
+from hivemind_addon.api.trust import cure_of_distrust
 from hivemind_addon.proxy.capture.flow_parts import destination
 from hivemind_addon.proxy.mitm.addresses import listens, web_page
 from hivemind_addon.proxy.mitm.annotation import Annotator
@@ -27,8 +28,9 @@ from hivemind_addon.proxy.mitm.hooks import Hooks
 from hivemind_addon.proxy.mitm.intake import Intake
 from hivemind_addon.proxy.mitm.pages import Pages
 from hivemind_addon.proxy.mitm.settings import LiveSettings
+from hivemind_addon.proxy.mitm.websocket import ScheduledSocket
 from hivemind_addon.proxy.observe.news import NOTICE
-from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call
+from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call, is_vendor_host
 from hivemind_addon.proxy.runtime.guard import GuardedBlock
 from hivemind_addon.system.descriptors import ConnectionPlaces, raise_limit
 from hivemind_addon.system.patterns import normal_host
@@ -46,10 +48,12 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.compose import Runtime
     from hivemind_addon.proxy.mitm.exchange import Exchange
     from hivemind_addon.proxy.mitm.settings import Settings
+    from hivemind_addon.proxy.mitm.turns import Turn
+    from hivemind_addon.proxy.profile.model import Profile
 
 logger = logging.getLogger("hivemind")
 
-_MOST_UNSCHEDULED = 100
+_MOST_TOLD = 100
 FLUSH_S = 0.2
 """How long a stopping proxy lets its last answers leave their sockets."""
 DRAIN_S = 30
@@ -78,9 +82,21 @@ class Proxy:
         """Flow id → exchange of a replayed flow, which mitmproxy runs without our layer."""
         self.redirected: dict[str, tuple[str, int]] = {}
         """Server connection id → its own address, of the ones that a redirect sent elsewhere."""
+        self.wake_layer: Callable[[http.HTTPFlow], None] = lambda flow: None  # noqa: ARG005 - the addon sets it
+        """Has a WebSocket's layer write what waits."""
         self.unscheduled: set[str] = set()
-        """Hosts of models whose calls passed by; each is told once."""
+        """Hosts of models whose calls passed by; each is told once, as are the following."""
+        self.vendors: set[str] = set()
+        """Hosts of vendors that were tunnelled."""
+        self.distrusting: dict[str, str] = {}
+        """Client that has not trusted our certificate → the host it was for."""
+        self.sockets: dict[str, str] = {}
+        """Agent that has opened a WebSocket for model calls which is not scheduled → its host."""
+        self.refused_sockets: dict[str, str] = {}
+        """Agent whose WebSocket was refused, so that it sends plain requests → its host."""
         self._of_client: defaultdict[str, set[Exchange]] = defaultdict(set)
+        self._turns: dict[str, Turn] = {}
+        """Flow id → turn of a WebSocket that has not ended."""
         self._emptied = asyncio.Event()
         self.annotator = Annotator(histories=runtime.histories, driver=runtime.driver, live=self.live)
         self._listens: list[tuple[str, int]] = []
@@ -123,19 +139,44 @@ class Proxy:
             return True  # the gate will decide, or let it pass by under the guard
 
     def make_exchange(self, flow: http.HTTPFlow) -> Exchange | None:
-        """The exchange of a complete request; None when another addon made it a request that is not ours."""
-        try:
+        """The exchange of a complete request; None: another addon made it one that is not ours, or it is too old."""
+
+        def make() -> Exchange | None:
             profile = self.claims.profile_for(flow)
-            exchange = self.intake.make(flow, profile) if profile else None
+            return self.intake.make(flow, profile) if profile and not self.intake.is_lapsed(flow, profile) else None
+
+        return self._enrol(flow, make)
+
+    def _enrol[E: (Exchange, Exchange | None)](self, flow: http.HTTPFlow, make: Callable[[], E]) -> E | Exchange:
+        """What is made; where that fails, an exchange that goes on without having been read."""
+        exchange: E | Exchange
+        try:
+            exchange = make()
         except Exception as error:  # noqa: BLE001 - the guard at the edge
-            exchange = self.intake.make_unread(flow)
-            exchange.trip("intake", error)
+            exchange = unread = self.intake.make_unread(flow)
+            unread.trip("intake", error)
         if exchange is not None:
             self.live[flow.id] = exchange
             with self.guarded("annotate"):
                 self.annotator.begun()
             self._of_client[flow.client_conn.id].add(exchange)
         return exchange
+
+    def make_socket(self, flow: http.HTTPFlow) -> ScheduledSocket | None:
+        """What schedules the turns of a WebSocket; None: it is a tunnel."""
+        with self.guarded("make_socket"):
+            profile = self.claims.profile_of_turns(flow)
+            return ScheduledSocket(flow, profile, self) if profile else None
+        return None
+
+    def make_turn(self, flow: http.HTTPFlow, profile: Profile, turn: Turn) -> Exchange:
+        """The exchange of one turn of a WebSocket, whose plain request the flow is."""
+        self._turns[flow.id] = turn
+        return self._enrol(flow, lambda: self.intake.make(flow, profile))
+
+    def forget_turn(self, exchange: Exchange) -> None:
+        """It is over."""
+        self._turns.pop(exchange.flow.id, None)
 
     def call_hook(self, hook: StartHook) -> StartHook | None:
         """Call the addons that listen to a hook of a flow. None: it is over; else what the layer is to wait for."""
@@ -151,22 +192,62 @@ class Proxy:
         path = request.path.partition("?")[0]
         if is_shaped_like_a_call(request.method, path):
             self._tell_unscheduled(normal_host(destination(flow)[0]), flow.client_conn, path)
+        elif flow.response is None and self.claims.is_loose_socket(flow):
+            self._tell_socket(normal_host(destination(flow)[0]), flow.client_conn)
+
+    def upgrade_refusal(self, flow: http.HTTPFlow) -> http.Response | None:
+        """What a WebSocket upgrade gets that is refused; None: it goes on."""
+        refusal = self.claims.upgrade_refusal(flow)
+        if refusal is not None and len(self.refused_sockets) < _MOST_TOLD:
+            self.refused_sockets[self.intake.name_of(flow.client_conn)] = normal_host(destination(flow)[0])
+        return refusal
 
     def is_foreign(self, context: Context, sni: str | None) -> bool:
         """Whether a client connection is to be tunnelled; where it goes to a host of models, a person should know."""
         host = self.claims.foreign_host(context, sni)
         if host is not None and is_model_host(host):
             self._tell_unscheduled(host, context.client)
+        elif host is not None and is_vendor_host(host):
+            self._tell_vendor(host, context.client)
         return host is not None
 
+    def distrusted(self, client: Client) -> None:
+        """A client refuses our certificate: a person should know what makes it trust us."""
+        who = self.intake.name_of(client)
+        if who in self.distrusting or len(self.distrusting) >= _MOST_TOLD:
+            return
+        self.distrusting[who] = client.sni or "its provider"
+        logger.warning("hivemind: %s: %s", who, cure_of_distrust(self.distrusting[who], Path(ctx.options.confdir)))
+
     def _tell_unscheduled(self, host: str, client: Client, path: str = "") -> None:
-        if host in self.unscheduled or len(self.unscheduled) >= _MOST_UNSCHEDULED:
+        if host in self.unscheduled or len(self.unscheduled) >= _MOST_TOLD:
             return
         self.unscheduled.add(host)
         who = self.intake.name_of(client)
         what = f"calls to {host}{path} pass unscheduled, no profile claims them (first by {who})"
         at = self.driver.clock.monotonic()
         self.driver.note(OddityNoted(at=at, pool=None, ticket_id=None, what=f"{what}; docs/profiles.md tells how"))
+
+    def _tell_socket(self, host: str, client: Client) -> None:
+        who = self.intake.name_of(client)
+        if who in self.sockets or len(self.sockets) >= _MOST_TOLD:
+            return
+        self.sockets[who] = host
+        what = f"a WebSocket of {who} to {host} passes unscheduled, with all that is said there"
+        at = self.driver.clock.monotonic()
+        self.driver.note(OddityNoted(at=at, pool=None, ticket_id=None, what=f"{what}; docs/profiles.md tells how"))
+
+    def _tell_vendor(self, host: str, client: Client) -> None:
+        if host in self.vendors or len(self.vendors) >= _MOST_TOLD:
+            return
+        self.vendors.add(host)
+        logger.log(
+            NOTICE,
+            "hivemind: calls to %s are tunnelled (first by %s), %s",
+            host,
+            self.intake.name_of(client),
+            VENDORS_OWN,
+        )
 
     def guarded(self, where: str) -> GuardedBlock:
         """For the body of a hook: an exception of ours is a guard trip, and the hook has done nothing."""
@@ -178,8 +259,13 @@ class Proxy:
             with self.guarded("update"):
                 exchange.nudge()
 
-    def end_attempt(self, attempt: Attempt, inject: Callable[[http.HTTPFlow], None]) -> None:
-        """End a running attempt; `inject` tells its stream, and raises ValueError where it has none."""
+    def end_attempt(
+        self, attempt: Attempt, inject: Callable[[http.HTTPFlow], None], *, called_off: bool = False
+    ) -> None:
+        """End a running attempt; `inject` tells its stream, and raises ValueError where it has none.
+
+        `called_off`: a person cancelled it.
+        """
         ticket_id = attempt.ticket.id
         exchange = next((one for one in self.live.values() if one.ticket.id == ticket_id), None)
         if exchange is None:
@@ -190,7 +276,10 @@ class Proxy:
             exchange.client_gone()
             return
         try:
-            inject(exchange.flow)
+            if turn := self._turns.get(exchange.flow.id):
+                turn.end_attempt(called_off=called_off)
+            else:
+                inject(exchange.flow)
         except ValueError:  # the connection is gone already
             exchange.client_gone()
 
@@ -271,6 +360,10 @@ class Proxy:
             web=web_page(),
             open_files=self.places.limit,
             unscheduled=tuple(sorted(self.unscheduled)),
+            vendors=tuple(sorted(self.vendors)),
+            distrusting=tuple(sorted(self.distrusting.items())),
+            sockets=tuple(sorted(self.sockets.items())),
+            refused_sockets=tuple(sorted(self.refused_sockets.items())),
         )
         snapshot = yield from self.driver.snapshot_in_parts(most_queued=QUEUED_TOLD)
         yield

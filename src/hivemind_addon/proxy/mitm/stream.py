@@ -69,7 +69,16 @@ from mitmproxy.proxy.layers.http._hooks import (
     HttpResponseHook,
 )
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
+from mitmproxy.proxy.layers.websocket import (
+    WebsocketEndHook,
+    WebsocketLayer,
+    WebsocketMessageHook,
+    WebSocketMessageInjected,
+)
 from mitmproxy_rs.udp import UdpServer
+from wsproto.connection import ConnectionState as SocketState
+from wsproto.events import CloseConnection, TextMessage
+from wsproto.frame_protocol import CloseReason
 
 from hivemind_addon.proxy.mitm.body import Body
 from hivemind_addon.proxy.mitm.connections import (
@@ -82,7 +91,17 @@ from hivemind_addon.proxy.mitm.connections import (
     over,
     server_for,
 )
-from hivemind_addon.proxy.mitm.port import Alarm, ExchangePort, Handling, Look, Next, Outgoing, Port, Stage
+from hivemind_addon.proxy.mitm.port import (
+    Alarm,
+    ExchangePort,
+    Handling,
+    Look,
+    Next,
+    Outgoing,
+    Port,
+    SocketPort,
+    Stage,
+)
 from hivemind_addon.proxy.mitm.turn import Flush, in_one_write
 from hivemind_addon.proxy.mitm.upstream_client import (
     DrainingHttpLayer,
@@ -139,6 +158,55 @@ class EndAttempt(events.MessageInjected[None]):
     def __init__(self, flow: http.HTTPFlow, *, called_off: bool = False) -> None:
         super().__init__(flow, None)
         self.called_off = called_off
+
+
+class SocketWord(WebSocketMessageInjected):
+    """From the addon: the flow's WebSocket has something to write."""
+
+    def __init__(self, flow: http.HTTPFlow) -> None:
+        super().__init__(flow, None)  # type: ignore[arg-type]  # it waits with the socket
+
+
+class TurnsLayer(WebsocketLayer):
+    """A WebSocket whose turns are scheduled: what a turn writes goes out whole, in one frame, before what follows."""
+
+    turns: SocketPort
+
+    def relay_messages(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """Tell what came once other addons have seen it; write what is due."""
+        if isinstance(event, SocketWord):
+            yield from self._write()
+            return
+        relaying = super().relay_messages(event)
+        reply = None
+        while True:
+            try:
+                command = relaying.send(reply)
+            except StopIteration:
+                return
+            if isinstance(command, WebsocketEndHook):
+                assert self.flow.websocket
+                self.turns.closed(by_client=bool(self.flow.websocket.closed_by_client))
+            reply = yield command
+            if isinstance(command, WebsocketMessageHook):
+                assert self.flow.websocket
+                self.turns.came(self.flow.websocket.messages[-1])
+                yield from self._write()
+                if self._handle_event == self.done:
+                    return
+
+    def _write(self) -> layer.CommandGenerator[None]:
+        for written in self.turns.take():
+            if written is None:
+                # As if the client had said good-bye: what it sends behind that is for nobody.
+                self.client_ws._events.append(CloseConnection(CloseReason.GOING_AWAY))  # noqa: SLF001
+                yield from super().relay_messages(events.DataReceived(self.context.client, b""))
+                self.turns.closed(by_client=True)
+                return
+            to_client, text = written
+            peer = self.client_ws if to_client else self.server_ws
+            if peer.state is SocketState.OPEN:
+                yield peer.send2(TextMessage(text.decode("utf-8", "replace")))
 
 
 class ScheduledStream(HttpStream):
@@ -693,6 +761,10 @@ class ScheduledStream(HttpStream):
     def flow_done(self) -> layer.CommandGenerator[None]:
         """The answer has gone out: the base class drops the stream, or makes a tunnel of it."""
         yield from super().flow_done()
+        if type(self.child_layer) is WebsocketLayer and (turns := self.parent.port.make_socket(self.flow)):
+            # The base class builds it in there; it still waits for its first hook.
+            self.child_layer.__class__ = TurnsLayer
+            cast("TurnsLayer", self.child_layer).turns = turns
         self.parent.leaving.add(self)
 
     def handle_protocol_error(
@@ -898,8 +970,8 @@ class SchedulingHttpLayer(DrainingHttpLayer):
             return _nothing()
         if isinstance(event, events.ConnectionClosed) and event.connection is not self.context.client:
             return self._on_server_closed(event)
-        if isinstance(event, EndAttempt):
-            return self._on_end_attempt(event)
+        if isinstance(event, (EndAttempt, SocketWord)):
+            return self._on_word(event)
         # Bounded ones, before the base class builds its own.
         if isinstance(event, events.Start):
             self.connections.setdefault(self.context.client, server_for(self.context.fork(), self._takes_whole))
@@ -921,7 +993,7 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         yield from self.event_to_child(client, events.Start())
         yield from self.event_to_child(client, event)
 
-    def _on_end_attempt(self, event: EndAttempt) -> layer.CommandGenerator[None]:
+    def _on_word(self, event: EndAttempt | SocketWord) -> layer.CommandGenerator[None]:
         """Find the flow's stream: one of ours, or of a layer inside a tunnel of ours."""
         for stream in list(self.streams.values()):
             if getattr(stream, "flow", None) is event.flow:

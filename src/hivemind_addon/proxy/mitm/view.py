@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from mitmproxy import ctx, http
 
-from hivemind_addon.proxy.mitm.annotation import is_touched
+from hivemind_addon.proxy.mitm.annotation import SIZE_KEY, is_touched
 from hivemind_addon.proxy.runtime.refresh_timer import REFRESHES_PER_S, RefreshTimer
 
 if TYPE_CHECKING:
@@ -126,9 +126,10 @@ class Retention:
 
 
 def size_of(flow: http.HTTPFlow) -> int:
-    """Bytes of its bodies."""
+    """Bytes of its bodies, or frames."""
     response = flow.response
-    return len(flow.request.raw_content or b"") + (len(response.raw_content or b"") if response else 0)
+    frames: int = flow.metadata.get(SIZE_KEY, 0)
+    return len(flow.request.raw_content or b"") + (len(response.raw_content or b"") if response else 0) + frames
 
 
 class ViewSync:

@@ -25,11 +25,17 @@ MODEL_HOSTS = (
     "api.githubcopilot.com",
     "models.github.ai",
     "ollama.com",
-    # Cursor and Windsurf speak protocols of their own, with keys and limits of their makers.
+    "bedrock-mantle.*.api.aws",
+    "aws-external-anthropic.*.api.aws",
+)
+"""Globs of hosts that serve models (2026-11): those that a user's file may take from their packaged profile, too."""
+VENDOR_HOSTS = (
     "*.cursor.sh",
     "*.codeium.com",
+    "server.self-serve.windsurf.com",
+    "*.windsurf.com",
 )
-"""Globs of hosts that serve models (2026-11)."""
+"""Globs of hosts to which agents of one vendor speak in its own way, on its own keys: Cursor, Windsurf (2026-11)."""
 _MODEL_PATHS = (
     "*/v1/messages",
     "*/chat/completions",
@@ -52,6 +58,11 @@ _MODEL_PATHS = (
 def is_model_host(host: str) -> bool:
     """Whether a host, in its normal spelling, serves models."""
     return any(glob_matches(glob, host) for glob in MODEL_HOSTS)
+
+
+def is_vendor_host(host: str) -> bool:
+    """Whether a host, in its normal spelling, is a vendor's own."""
+    return any(glob_matches(glob, host) for glob in VENDOR_HOSTS)
 
 
 def is_shaped_like_a_call(method: str, path: str) -> bool:

@@ -19,6 +19,18 @@ from hivemind_addon.proxy.profile.format import ResetFormat, WireFormat
 from hivemind_addon.proxy.profile.upstreams import EqualUpstream
 from hivemind_addon.system.memo import by_thing, by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches
+from hivemind_addon.system.typed import BadValue
+
+
+class WebSocketUse(Enum):
+    """What becomes of a WebSocket."""
+
+    TURNS = "turns"
+    """Each turn in it is scheduled as a request (Responses only, and one endpoint; else it is refused)."""
+    REFUSE = "refuse"
+    """Its upgrade is answered with 426, upon which Codex sends plain requests at once, which are scheduled."""
+    TUNNEL = "tunnel"
+    """It passes; what runs inside is not scheduled."""
 
 
 class InputCharge(Enum):
@@ -108,6 +120,45 @@ class OutcomeRule:
     of_account: bool = False
     """Whether it is the account's trouble and not the request's, though no end is known (no credit): where the profile
     lists `upstreams`, another one is tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestPlace:
+    """Where a request names something: a header, a parameter of its query, a member of its body, or its path.
+
+    As a text: `header`, `header#member`, `body#member` or `query#name`.
+    """
+
+    header: str = ""
+    """Its name."""
+    member: str = ""
+    """The header holds a JSON object: the text of this member."""
+    query: str = ""
+    """Its name."""
+    body: str = ""
+    """Its name, `outer.member` inside an object; one of the format's `request.names`."""
+    path: str = ""
+    """Regular expression searched in the path, ignoring case."""
+    match: str = ""
+    """Regular expression searched in what stands there, ignoring case; where it finds nothing, nothing stands there. Of
+    both, what the groups find counts, joined by `/`; without a group all that was found."""
+
+    def __post_init__(self) -> None:
+        """BadValue: it is not one place."""
+        if sum(map(bool, (self.header, self.query, self.body, self.path))) != 1:
+            raise BadValue("it names no place, or several", "write one of header, query, body and path")
+        if self.member and not self.header:
+            raise BadValue("only a header has a member", "write body: outer.member for what is inside an object")
+        if self.path and self.match:
+            raise BadValue("a path is searched already", "write the regular expression at path alone")
+
+    def __str__(self) -> str:
+        """As it is written, without what is searched."""
+        if self.header:
+            return f"{self.header}#{self.member}" if self.member else self.header
+        return next(
+            f"{kind}#{name}" for kind, name in (("query", self.query), ("body", self.body), ("path", self.path)) if name
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,9 +270,22 @@ class PatienceRule:
     """Request headers in which a client announces it, in seconds; the first that is there counts."""
     clients: Mapping[str, float] = field(default_factory=dict)
     """Glob of user agents → seconds, for clients that announce nothing; the first match counts."""
+    kept_alive_s: float = 0
+    """At least so long where they stream and hear `keep_alive_s` meanwhile; 0: no longer than otherwise."""
     margin_s: float = 5
     """A held client is refused this long before it would give up, or after 90 % of its patience where that is
     later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How long a request that its client signed may be held: it is sent, and sent again, as it came, or not at all."""
+
+    header: str
+    """Header with the instant at which it was signed; a request without it is not signed."""
+    valid_s: float = 240
+    """So long after that instant it may still be sent, whatever the client's patience; one that comes later is sent on
+    unscheduled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,10 +363,15 @@ class Profile:
     """Globs of model names that share one limit; a model that matches none is its own group."""
     model_paths: tuple[str, ...] = ()
     """Path globs with `{model}` where paths name the model (Azure's deployment); it counts before the body's."""
-    credential_headers: tuple[str, ...] = ("authorization", "x-api-key", "api-key")
-    """Headers that hold the key; its hash names the account until something better does."""
-    request_account_headers: tuple[str, ...] = ()
-    """Request headers that name the account."""
+    account: tuple[RequestPlace, ...] = ()
+    """Where requests name their account; the first that is there counts, and before any credential: one that is changed
+    every hour names a new account each time."""
+    credentials: tuple[RequestPlace, ...] = (
+        RequestPlace(header="authorization"),
+        RequestPlace(header="x-api-key"),
+        RequestPlace(header="api-key"),
+    )
+    """Where they hold the key; the hash of the first that is there names the account until something better does."""
     response_account_headers: tuple[str, ...] = ()
     """Response headers that name the account."""
     session_headers: tuple[str, ...] = ()
@@ -318,9 +387,8 @@ class Profile:
     upstreams: tuple[EqualUpstream, ...] = ()
     """Endpoints that are equal: calls go where they can go soonest (docs/upstreams.md). Empty: where they were sent.
     Not inherited by `extends` of another name."""
-    refuse_websocket: bool = False
-    """Answer a WebSocket upgrade on one of `paths` with 426, upon which Codex sends plain requests at once. What runs
-    inside a WebSocket is not scheduled."""
+    websocket: WebSocketUse = WebSocketUse.TUNNEL
+    """What becomes of a WebSocket that a client opens on one of `paths`; on any other path it passes."""
     calls: tuple[CallRule, ...] = ()
     """What requests are for, where it is neither a turn nor (by the headers above) a sub-agent's."""
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
@@ -345,6 +413,8 @@ class Profile:
     """How request bodies are counted before they are sent."""
     patience: PatienceRule = field(default_factory=PatienceRule)
     """How long its clients wait for an answer."""
+    sign: Signature | None = None
+    """Whether clients sign their requests, with the time in it (AWS)."""
     refusal: Refusal = field(default_factory=Refusal)
     """The answer that makes a held client come back."""
     budget_refusal: BudgetRefusal = field(default_factory=BudgetRefusal)
@@ -365,6 +435,16 @@ class Profile:
     """When a provider counts as down, and how it is probed."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     """How often a failed attempt is tried again."""
+
+    @property
+    def credential_headers(self) -> tuple[str, ...]:
+        """Headers that hold a key, or a part of one."""
+        return tuple(one.header for one in self.credentials if one.header)
+
+    @property
+    def account_headers(self) -> tuple[str, ...]:
+        """Headers in which requests name the account."""
+        return tuple(one.header for one in self.account if one.header)
 
     def price_of(self, model: str) -> Price | None:
         """None: it is not known."""

@@ -36,6 +36,8 @@ from hivemind_addon.proxy.profile.model import (
     Peek,
     Profile,
     Refusal,
+    RequestPlace,
+    Signature,
     Tokens,
     Watchdog,
     WindowHeaders,
@@ -89,6 +91,14 @@ def _header_or_member(value: str) -> str:
     if hash_sign and not member:
         raise BadValue(f"no member after #: {value!r}", "write header#member, such as x-turn-metadata#parent_id")
     return f"{_header(name)}{hash_sign}{member}"
+
+
+def _request_place(text: str) -> Mapping[str, str]:
+    """`header`, `header#member`, `body#member` or `query#name` as a mapping."""
+    name, hash_sign, member = _header_or_member(text).partition("#")
+    if hash_sign and name in {"body", "query"}:
+        return {name: member}
+    return {"header": name, "member": member} if member else {"header": name}
 
 
 def _header_or_none(value: str) -> str:
@@ -262,8 +272,9 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         (Profile, "reverse_paths"): _path_glob,
         (Profile, "model_groups"): _model_glob,
         (Profile, "model_paths"): _model_path,
-        (Profile, "credential_headers"): _header,
-        (Profile, "request_account_headers"): _header,
+        (RequestPlace, "header"): _header,
+        (RequestPlace, "path"): _regex,
+        (RequestPlace, "match"): _regex,
         (Profile, "response_account_headers"): _header,
         (Profile, "session_headers"): _header_or_member,
         (Profile, "subagent_headers"): _header_or_member,
@@ -313,6 +324,8 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         (Tokens, "bytes_per_token"): positive,
         (PatienceRule, "default_s"): positive,
         (PatienceRule, "headers"): _header,
+        (Signature, "header"): _header,
+        (Signature, "valid_s"): positive,
         (Refusal, "status"): error_status,
         (Peek, "max_bytes"): positive,
         (Peek, "max_s"): positive,
@@ -345,4 +358,11 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         RetryPolicy: (("first_backoff_s", "max_backoff_s"),),
     },
     unwritten={Profile: frozenset({"name"})},
+    texts={RequestPlace: _request_place},
+    renamed={
+        (Profile, "dialect"): "format",
+        (Profile, "dialects"): "formats",
+        (Profile, "request_account_headers"): "account",
+        (Profile, "credential_headers"): "credentials",
+    },
 )

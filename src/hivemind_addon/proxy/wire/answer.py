@@ -174,6 +174,9 @@ class AnswerReader:
         When the output was counted, `reported` is False; the input is 0 unless the stream has told it.
         A long answer is counted in part and the rest taken in proportion.
         """
+        if not self._usage_reader.final and self._last_event is not None:
+            # Where every event tells it, the ones that are only content were not asked.
+            self._usage_reader.feed(self._last_event)
         known, final = self._usage_reader.usage, self._usage_reader.final
         if known is not None and final and known.output_tokens:
             return known

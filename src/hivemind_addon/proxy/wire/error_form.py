@@ -50,7 +50,7 @@ def error_event(form: ErrorForm, framing: Framing, error: str, message: str, ret
     template = form.event or form.body
     name = form.known_as.get(error, error) if retry_after_s is None or not form.again else form.again
     name = name or form.usual_in_stream
-    message = _with_delay(_message(template, name, message), retry_after_s)
+    message = with_delay(_message(template, name, message), retry_after_s)
     status = _status_of(form, name, retry_after_s)
     data = msgspec.json.encode(_filled(template, _values(name, message, status, None, retry_after_s)))
     match framing:
@@ -77,7 +77,7 @@ def _message(template: Mapping[str, Any], error: str, message: str) -> str:
     return message or ("" if b"{error}" in msgspec.json.encode(template) else error)
 
 
-def _with_delay(message: str, retry_after_s: float | None) -> str:
+def with_delay(message: str, retry_after_s: float | None) -> str:
     """The words that clients read a delay from."""
     if retry_after_s is None:
         return message

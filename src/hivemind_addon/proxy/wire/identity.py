@@ -5,15 +5,16 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
+from urllib.parse import unquote_plus
 
 from msgspec import Raw, Struct
 
 from hivemind_addon.api.proxy_user import MAX_HEADER_CHARS, clean, short_hash
 from hivemind_addon.api.ticket import CallKind
-from hivemind_addon.proxy.profile.model import CallRule, ClientRule, Profile
+from hivemind_addon.proxy.profile.model import CallRule, ClientRule, Profile, RequestPlace
 from hivemind_addon.proxy.wire.request import RequestFacts
 from hivemind_addon.system.memo import REMEMBERED_CHARS, by_text, by_thing
-from hivemind_addon.system.patterns import glob_matches, matching_path
+from hivemind_addon.system.patterns import glob_matches, matching_path, normal_path
 
 _BODY = "body"
 _SAID_BYTES = 2000
@@ -85,6 +86,43 @@ def _first(
     return ""
 
 
+class _Source:
+    """A place of an account or of a credential, taken apart once."""
+
+    __slots__ = ("_header", "_inner", "_pattern", "_query")
+
+    def __init__(self, place: RequestPlace) -> None:
+        self._header = "" if place.member else place.header
+        self._inner = _Place("" if place.body else place.header, place.member or place.body)
+        self._query = place.query
+        pattern = place.match or place.path
+        self._pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
+
+    def value(self, headers: Mapping[str, str], members: Mapping[str, str], path: str) -> str:
+        """What stands there; empty: nothing. `path`: with its query."""
+        if self._header:
+            value = headers.get(self._header, "").strip()
+        elif self._query:
+            value = _parameter(path, self._query)
+        elif self._inner.member:
+            value = self._inner.value(headers, members)
+        else:
+            value = normal_path(path)
+        if self._pattern is None or not value:
+            return value
+        found = self._pattern.search(value[:MAX_HEADER_CHARS])
+        if found is None:
+            return ""
+        return "/".join(filter(None, found.groups())) if found.re.groups else found[0]
+
+
+def _parameter(path: str, name: str) -> str:
+    """The first value of a parameter in a path's query."""
+    query = path.partition("?")[2].partition("#")[0]
+    named = (one.partition("=") for one in query.split("&")) if query else ()
+    return next((unquote_plus(value).strip() for key, _, value in named if unquote_plus(key) == name and value), "")
+
+
 class _HeaderConditions:
     """Several conditions, each of place → regular expression: all of its own must be found.
 
@@ -128,8 +166,8 @@ class _Asker:
         self.parents_beside = tuple(
             (_Place.parse(own), _Place.parse(parent)) for own, parent in profile.parent_beside.items()
         )
-        self.accounts = profile.request_account_headers
-        self.credentials = profile.credential_headers
+        self.accounts = tuple(map(_Source, profile.account))
+        self.credentials = tuple(map(_Source, profile.credentials))
         self.calls = tuple((rule, rule.system.lower().encode(), rule.says.lower().encode()) for rule in profile.calls)
         self.heads_of_calls = _HeaderConditions([rule.headers for rule in profile.calls])
         self.headless = _HeaderConditions([rule.headers for rule in (*profile.headless, *HEADLESS)])
@@ -142,10 +180,13 @@ def _places(names: Iterable[str]) -> tuple[_Place, ...]:
     return tuple(map(_Place.parse, names))
 
 
-def identify(profile: Profile, headers: Mapping[str, str], facts: RequestFacts, proxy_user: str, peer: str) -> Identity:
+def identify(
+    profile: Profile, headers: Mapping[str, str], facts: RequestFacts, proxy_user: str, peer: str, path: str = ""
+) -> Identity:
     """Name the agent behind one request. `headers` has lower-case names; empty `proxy_user`: none was given.
 
-    `peer` is the client's connection (address and port): the last resort of an agent that says nothing.
+    `peer` is the client's connection (address and port): the last resort of an agent that says nothing. `path`: with
+    its query.
     """
     rules, members = _asker(profile), facts.members
     named = _first(rules.sessions, headers, members) or facts.session_hint
@@ -163,7 +204,7 @@ def identify(profile: Profile, headers: Mapping[str, str], facts: RequestFacts, 
     return Identity(
         agent=clean(agent),
         session=clean(session),
-        account=_account(rules, headers),
+        account=_account(rules, headers, members, path),
         parent_session=clean(parent) if parent and parent != session else "",
     )
 
@@ -217,17 +258,17 @@ def _texts(value: str) -> Mapping[str, str]:
     return {name: text.strip() for name, text in members.items() if isinstance(text, str)}
 
 
-def _account(rules: _Asker, headers: Mapping[str, str]) -> str:
-    if named := _whole(rules.accounts, headers):
+def _account(rules: _Asker, headers: Mapping[str, str], members: Mapping[str, str], path: str) -> str:
+    if named := _whole(rules.accounts, headers, members, path):
         return clean(named)
-    credential = _whole(rules.credentials, headers)
+    credential = _whole(rules.credentials, headers, members, path)
     return f"key-{short_hash(credential, 12)}" if credential else ANONYMOUS
 
 
-def _whole(names: Iterable[str], headers: Mapping[str, str]) -> str:
-    """What the first of these headers says that says anything."""
-    for name in names:
-        if value := headers.get(name, "").strip():
+def _whole(sources: Iterable[_Source], headers: Mapping[str, str], members: Mapping[str, str], path: str) -> str:
+    """What the first of these says that says anything."""
+    for source in sources:
+        if value := source.value(headers, members, path):
             return value
     return ""
 

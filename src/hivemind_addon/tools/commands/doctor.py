@@ -12,6 +12,7 @@ from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.launch import doctor as doctors
+from hivemind_addon.tools.launch.finding import Severity
 from hivemind_addon.tools.launch.programs import load_programs
 
 _one_line = in_one_line(UnreadableReport, FolderNotPrivate, DocumentError)
@@ -46,5 +47,5 @@ def doctor(port: int, program: str | None, *, as_json: bool) -> None:
             click.echo(f"{finding.verdict.value:<4}  {finding.text}")  # as it is found: some take a moment
     if as_json:
         click.echo(msgspec.json.encode(findings).decode())
-    if any(finding.verdict is doctors.Severity.BAD for finding in findings):
+    if any(finding.verdict is Severity.BAD for finding in findings):
         sys.exit(1)

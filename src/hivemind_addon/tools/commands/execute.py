@@ -20,6 +20,8 @@ from hivemind_addon.tools.launch import background, claim
 from hivemind_addon.tools.launch.become import become
 from hivemind_addon.tools.launch.behind import NoBundle, asked_words, environment_changes
 from hivemind_addon.tools.launch.environment import exports
+from hivemind_addon.tools.launch.finding import Severity
+from hivemind_addon.tools.launch.hindrance import hindrances
 from hivemind_addon.tools.launch.programs import load_programs
 
 _one_line = in_one_line(NoBundle, UnreadableReport, FolderNotPrivate, DocumentError, background.NotServed)
@@ -97,6 +99,11 @@ def execute(
     user = claim.use(port)
     proxy = background.find_or_start(port, clock=SystemClock())
     name = agent or f"{PurePath(command[0]).name}-{os.getpid()}"
+    if found := table.find(command):
+        program = found[0]
+        for one in hindrances(program, environment=os.environ, table=table, hosts=proxy.hosts, listens=proxy.listens):
+            if one.verdict is Severity.BAD or program.tunnelled:
+                click.echo(f"hivemind: {one.text}", err=True)  # it starts all the same
     its_command, waits_s = table.patient(command) if patience else (list(command), 0)
     words = asked_words(_delivery_of(Delivery(delivery)), priority=priority, waits_s=waits_s, task=task)
     changed = environment_changes(proxy, os.environ, agent=name, words=words, table=table, patience=patience)

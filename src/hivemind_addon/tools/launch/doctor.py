@@ -13,15 +13,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from hivemind_addon.api.control import UnreadableReport
-from hivemind_addon.api.report import ProxyView
+from hivemind_addon.api.report import VENDORS_OWN, ProxyView
 from hivemind_addon.api.trust import CERTIFICATE, ca_certificate, cure_of_distrust
-from hivemind_addon.proxy.profile.load import Profiles, load_profiles
+from hivemind_addon.proxy.profile.load import load_profiles
 from hivemind_addon.proxy.wire.tokenizer import Tokenizer
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.system.descriptors import ENOUGH
@@ -29,8 +28,10 @@ from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.launch import background
 from hivemind_addon.tools.launch.behind import holds_key
 from hivemind_addon.tools.launch.environment import PROXY_VARIABLES, bypass_entries, bypasses
+from hivemind_addon.tools.launch.finding import Finding, Severity
+from hivemind_addon.tools.launch.hindrance import LOOPBACK, hindrances, port_of
 from hivemind_addon.tools.launch.neighbour import find_stranger
-from hivemind_addon.tools.launch.programs import Program, ProgramTable, base_urls
+from hivemind_addon.tools.launch.programs import Program, ProgramTable
 
 _CONNECT_S = 10.0
 _ANSWER_S = 10.0
@@ -98,25 +99,7 @@ OLDEST_MITMPROXY = (12, 2)
 _NODE_WITH_ENV_PROXY = (22, 21)
 _CLOCK_OFF_S = 60.0
 _CONFDIR = Path("~/.mitmproxy")
-_LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")  # noqa: S104 - what a base URL may name
 _ANY_AGENT = Program(commands=())
-
-
-class Severity(Enum):
-    """What a finding means."""
-
-    GOOD = "ok"
-    NOTE = "note"
-    """Nothing is wrong for sure, or it could not be looked at."""
-    BAD = "bad"
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """One line; a bad one ends with its cure."""
-
-    verdict: Severity
-    text: str
 
 
 def examine(
@@ -145,13 +128,10 @@ def examine(
     yield _ca(confdir)
     yield _way(environment, port)
     yield from _bypassed(environment, hosts)
-    for host in proxy.unscheduled if proxy else ():
-        yield Finding(
-            Severity.BAD,
-            f"unscheduled: calls to {host} went through the proxy and passed by; write a profile with hosts: [{host}] "
-            "and the paths of its calls (docs/profiles.md)",
-        )
-    yield from _base_urls(environment, program, table, profiles, proxy)
+    yield from _seen(proxy) if proxy else ()
+    yield from hindrances(
+        program, environment=environment, table=table, hosts=hosts, listens=proxy.listens if proxy else ()
+    )
     if program is None:
         yield from _node(environment)
     files = dict(_ca_files(environment, program, table))
@@ -162,6 +142,28 @@ def examine(
         yield Finding(Severity.BAD, f'CA: {wanted} is not set here; use `hivemind exec`, or eval "$(hivemind env)"')
     if proxy and files:
         yield from _trust(proxy, files, clock)
+
+
+def _seen(proxy: ProxyView) -> Iterator[Finding]:
+    """What the proxy has noticed of agents that are not scheduled."""
+    for host in proxy.unscheduled:
+        yield Finding(
+            Severity.BAD,
+            f"unscheduled: calls to {host} went through the proxy and passed by; write a profile with hosts: [{host}] "
+            "and the paths of its calls (docs/profiles.md)",
+        )
+    for host in proxy.vendors:
+        yield Finding(Severity.NOTE, f"unscheduled: calls to {host} are tunnelled, {VENDORS_OWN}")
+    for who, host in proxy.distrusting:
+        yield Finding(Severity.BAD, f"trust: {who}: {cure_of_distrust(host, Path(proxy.confdir))}")
+    for who, host in proxy.sockets:
+        yield Finding(Severity.NOTE, f"unscheduled: {who} has a WebSocket to {host}, and what it says there passes by")
+    for who, host in proxy.refused_sockets:
+        yield Finding(
+            Severity.GOOD,
+            f"WebSocket: that of {who} to {host} was refused, so that it sends plain requests, which are scheduled; "
+            "`websocket: turns` in a profile schedules it (docs/websockets.md)",
+        )
 
 
 def _mitmproxy() -> Finding:
@@ -226,9 +228,9 @@ def _way(environment: Mapping[str, str], port: int) -> Finding:
         url = urlsplit(value)
         if url.scheme != "http":
             return Finding(Severity.BAD, f"way: {name}={_hidden(value)} does not begin with http://; {cure}")
-        if url.hostname not in _LOOPBACK or _port(value) != port:
+        if url.hostname not in LOOPBACK or port_of(value) != port:
             return Finding(
-                Severity.BAD, f"way: {name} leads to {url.hostname}:{_port(value)}, not to port {port}; {cure}"
+                Severity.BAD, f"way: {name} leads to {url.hostname}:{port_of(value)}, not to port {port}; {cure}"
             )
     user = urlsplit(environment[https[0]]).username
     if not user:
@@ -241,34 +243,6 @@ def _bypassed(environment: Mapping[str, str], hosts: Sequence[str]) -> Iterator[
         if bypasses(entry, hosts):
             yield Finding(
                 Severity.BAD, f"NO_PROXY: {entry} lets the provider's host go past the proxy; take it out of NO_PROXY"
-            )
-
-
-def _base_urls(
-    environment: Mapping[str, str],
-    program: Program | None,
-    table: ProgramTable,
-    profiles: Profiles,
-    proxy: ProxyView | None,
-) -> Iterator[Finding]:
-    names = table.base_url_variables if program is None else program.base_url_variables
-    found = [(name, environment[name]) for name in names if environment.get(name)]
-    if program is not None:
-        found += [(program.config, url) for url in base_urls(program.settings())]
-    for where, value in found:
-        url = urlsplit(value if "://" in value else f"http://{value}")
-        host, port = url.hostname or "", _port(value) or (443 if url.scheme == "https" else 80)
-        if host in _LOOPBACK:
-            if proxy is None or not any(one.rpartition(":")[2] == str(port) for one in proxy.listens):
-                yield Finding(
-                    Severity.BAD,
-                    f"base URL: {where} names {host}:{port}, which no proxy variable leads around; unset it, or put "
-                    f"the proxy in front: hivemind run --mode reverse:http://{host}:{port}@PORT",
-                )
-        elif profiles.match_host(host, port) is None:
-            yield Finding(
-                Severity.BAD,
-                f"base URL: {where} names {host}, which no profile claims; write a profile with hosts: [{host}]",
             )
 
 
@@ -345,13 +319,6 @@ def _trust(proxy: ProxyView, files: Mapping[str, Sequence[str]], clock: Clock) -
 def _numbers(text: str) -> tuple[int, ...]:
     """The first two numbers of a version."""
     return tuple(int(number) for number in re.findall(r"\d+", text)[:2])
-
-
-def _port(value: str) -> int | None:
-    try:
-        return urlsplit(value if "://" in value else f"http://{value}").port
-    except ValueError:
-        return None
 
 
 def _hidden(value: str) -> str:

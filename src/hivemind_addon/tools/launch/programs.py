@@ -27,6 +27,10 @@ class Program:
     ca: tuple[str, ...] = ()
     """The CA variables that it reads; one of them has to name a bundle with the proxy's CA."""
     base_url_variables: tuple[str, ...] = ()
+    hosts: Mapping[str, str] = field(default_factory=dict)
+    """Where its model calls go when it is told nothing → when they do; empty: it is always told."""
+    tunnelled: str = ""
+    """Why none of its calls can be scheduled; empty: they can be."""
     patience: Mapping[str, str] = field(default_factory=dict)
     """Variables that make it wait, set unless the user has set them."""
     config: str = ""

@@ -163,8 +163,7 @@ def _gemini(place: ToolPlace) -> tuple[list[FilePlan], list[str]]:
         _NEEDS_PROXY,
         f"it reads one .env file only: in a project that has one, it does not read {file}",
         _ONLY_TRUSTED,
-        "no packaged profile is for its provider: its calls pass by unscheduled until you write one (docs/profiles.md)",
-        "with one, export NODE_EXTRA_CA_CERTS in the shell (`hivemind env` says it): no file of its own can",
+        "export NODE_EXTRA_CA_CERTS in the shell (`hivemind env` says it): no file of its own can",
     ]
 
 
