@@ -24,6 +24,8 @@ PARTS = {
 DOORS = {
     # Its profiles.
     "proxy.profile.load",
+    # And what could have none.
+    "proxy.profile.known",
     # Its files.
     "proxy.journal.schema",
     "proxy.journal.tables",
@@ -32,6 +34,8 @@ DOORS = {
     "proxy.capture.model",
     "proxy.capture.file",
     "proxy.wire.transcript",
+    # `profile check` words what the proxy's own readers understand.
+    "proxy.capture.check",
     # `doctor` tries whether it can count.
     "proxy.wire.tokenizer",
 }

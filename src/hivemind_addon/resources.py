@@ -29,6 +29,11 @@ def scenarios_folder() -> Path:
     return _find(wheel=_PACKAGE / "data" / "scenarios", checkout=_CHECKOUT / "scenarios")
 
 
+def schemas_folder() -> Path:
+    """The folder of the JSON Schemas of our YAML files. FileNotFoundError: the installation is damaged."""
+    return _find(wheel=_PACKAGE / "data" / "schemas", checkout=_CHECKOUT / "schemas")
+
+
 def script_path() -> Path:
     """The script that `mitmdump -s` takes. FileNotFoundError: the installation is damaged."""
     return _find(wheel=_PACKAGE / "data" / "script" / "hivemind_addon", checkout=_CHECKOUT / "hivemind_addon")

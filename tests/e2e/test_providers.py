@@ -73,7 +73,7 @@ def stand(tmp_path_factory):
     settings = profiles(
         folder,
         lines=f"extends: ollama\nhosts: []\n{QUICK}keep_alive_s: 0.05\n",
-        codexmine=for_host(codex.port, extends="codex", more=QUICK),
+        codexmine=for_host(codex.port, extends="codex", more=QUICK + "websocket: refuse\n"),
         claudemine=for_host(claude.port, slots=1),
     )
     with ExitStack() as stack:

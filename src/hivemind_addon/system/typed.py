@@ -16,7 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Struct
 
-_ABSURD = 1e15
+ABSURD = 1e15
 """No number of a profile is meant to be so large."""
 
 INHERITED = "inherited"
@@ -110,24 +110,37 @@ def positive(value: float) -> float:
     return value
 
 
+type Known = dict[tuple[type, str, int, bool], tuple[Any, Any]]
+"""Lists and mappings that were typed already: (class, field, identity, partial) → the value itself, what it became."""
+
+
 def convert(
-    cls: type, document: Any, file: Path, *, partial: bool = False, rules: DocumentRules = _NONE, at: str = ""
+    cls: type,
+    document: Any,
+    file: Path,
+    *,
+    partial: bool = False,
+    rules: DocumentRules = _NONE,
+    at: str = "",
+    known: Known | None = None,
 ) -> Any:
     """The document as an instance of a dataclass or a Struct. DocumentError where it is none.
 
     `at`: the key path at which it stands in its file.
     `partial`: the document is one of several layers: `inherited` may stand in lists, and what is only true of
     the whole (a maximum above a minimum that another layer gives) is not checked yet.
+    `known`: shared by documents with the same rules that inherit from each other: what they inherit is typed once.
     """
-    return _Reader(partial=partial, rules=rules).dataclass(cls, document, _Place(file, at))
+    return _Reader(partial=partial, rules=rules, known=known).dataclass(cls, document, _Place(file, at))
 
 
 class _Reader:
     """One walk over a document."""
 
-    def __init__(self, *, partial: bool, rules: DocumentRules) -> None:
+    def __init__(self, *, partial: bool, rules: DocumentRules, known: Known | None) -> None:
         self._partial = partial
         self._rules = rules
+        self._known = known
 
     def dataclass(self, cls: type, value: Any, place: _Place) -> Any:
         try:
@@ -140,18 +153,16 @@ class _Reader:
     def _made(self, cls: type, value: Any, place: _Place) -> Any:
         if not isinstance(value, Mapping):
             raise place.error(f"expected a mapping, got {_said(value)}", "write keys with values below it")
-        hints = _hints(cls)
-        known = [name for name in _required(cls) if name not in self._rules.unwritten.get(cls, ())]
+        hints = hints_of(cls)
+        known = [name for name in required_fields(cls) if name not in self._rules.unwritten.get(cls, ())]
         given: dict[str, Any] = {}
         for key, item in value.items():
             if key not in known:
                 if new := self._rules.renamed.get((cls, key)):
                     raise place.key(str(key)).error(f"it is called {new} now", f"rename it to {new}")
                 raise place.key(str(key)).error("unknown key", _suggest(str(key), known))
-            rule = self._rules.values.get((cls, key), _keep)
-            key_rule = self._rules.keys.get((cls, key), _keep)
-            given[key] = self._value(hints[key], item, place.key(key), rule, key_rule)
-        required = {name for name, is_required in _required(cls).items() if is_required} - given.keys()
+            given[key] = self._field(cls, key, hints[key], item, place)
+        required = {name for name, is_required in required_fields(cls).items() if is_required} - given.keys()
         if required:
             missing = min(required)
             raise place.error(f"{missing} is missing", f"add {missing}")
@@ -162,6 +173,17 @@ class _Reader:
                     problem = f"{getattr(made, low)} is above {high}, {getattr(made, high)}"
                     raise place.key(low).error(problem, f"lower {low} or raise {high}")
         return made
+
+    def _field(self, cls: type, name: str, hint: Any, value: Any, place: _Place) -> Any:
+        """A field's value, typed; a list or a mapping that is known as it was."""
+        rule = self._rules.values.get((cls, name), _keep)
+        key_rule = self._rules.keys.get((cls, name), _keep)
+        if self._known is None or not isinstance(value, list | dict):
+            return self._value(hint, value, place.key(name), rule, key_rule)
+        here = (cls, name, id(value), self._partial)
+        if here not in self._known:
+            self._known[here] = value, self._value(hint, value, place.key(name), rule, key_rule)
+        return self._known[here][1]
 
     def _value(
         self, hint: Any, value: Any, place: _Place, rule: Callable[[Any], Any], key_rule: Callable[[str], str]
@@ -240,7 +262,7 @@ def _typed(hint: Any, value: Any) -> Any:
         return value
     # YAML's `true` is an int of Python's; its `.nan` and `.inf` are floats.
     number = isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
-    if not number or not -_ABSURD < value < _ABSURD:  # NaN is neither
+    if not number or not -ABSURD < value < ABSURD:  # NaN is neither
         wanted = "a whole number" if hint is int else "a number"
         raise BadValue(f"expected {wanted}, got {_said(value)}", "write it in digits, without a unit")
     if value < 0:
@@ -248,11 +270,12 @@ def _typed(hint: Any, value: Any) -> Any:
     return value
 
 
-_hints = cache(get_type_hints)
+hints_of = cache(get_type_hints)
+"""Field → type, of a class."""
 
 
 @cache
-def _required(cls: type) -> Mapping[str, bool]:
+def required_fields(cls: type) -> Mapping[str, bool]:
     """Field → whether it has to be given."""
     if issubclass(cls, Struct):
         return {one.name: one.required for one in msgspec.structs.fields(cls)}

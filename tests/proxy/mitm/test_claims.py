@@ -86,24 +86,35 @@ async def test_the_option_names_the_profile_of_a_reverse_upstream():
 # WebSockets -------------------------------------------------------------------------------------------------------------
 
 
-async def test_a_websocket_on_a_scheduled_path_is_refused_where_the_profile_says_so(proxy):
-    for url, refused in (
-        ("https://api.openai.com/v1/responses", True),
-        ("https://api.openai.com/v1/responses?x=1", True),
-        ("https://chatgpt.com/backend-api/codex/responses", True),
-        ("https://api.openai.com/v1/realtime", False),
-        ("https://api.anthropic.com/v1/messages", False),
-        ("https://example.test/v1/responses", False),
-    ):
+@pytest.mark.parametrize("use", ["packaged", "turns", "refuse", "tunnel"])
+async def test_what_becomes_of_a_websocket_is_its_profiles_choice(tmp_path, use):
+    if use != "packaged":
+        for name in ("openai", "codex"):
+            (tmp_path / f"{name}.yaml").write_text(f"extends: {name}\nwebsocket: {use}\n")
+    proxy = make_proxy(tmp_path)
+    scheduled = ("https://api.openai.com/v1/responses?x=1", "https://chatgpt.com/backend-api/codex/responses")
+    without_turns = "https://api.openai.com/v1/chat/completions"
+    others = (
+        "https://api.openai.com/v1/realtime",
+        "https://api.anthropic.com/v1/messages",
+        "https://example.test/v1/responses",
+    )
+    for url in (*scheduled, without_turns, *others):
         upgrade = make_flow(url, method="GET", content=b"", upgrade="WebSocket", connection="Upgrade")
         answer = proxy.claims.upgrade_refusal(upgrade)
-        assert (answer is not None) is refused, url
-        assert answer is None or answer.status_code == 426, url
+        refuses = url not in others and (use == "refuse" or (url == without_turns and use != "tunnel"))
+        assert (answer is not None and answer.status_code) == (refuses and 426), url
+        has_turns = url in scheduled and use in ("packaged", "turns")
+        assert (proxy.claims.profile_of_turns(upgrade) is not None) is has_turns, url
         assert proxy.claims.upgrade_refusal(make_flow(url, method="GET", content=b"")) is None, url
 
 
-async def test_a_profile_may_let_websockets_pass(tmp_path):
-    (tmp_path / "openai.yaml").write_text("extends: openai\nwebsocket: tunnel\n")
+async def test_a_connection_is_refused_where_requests_may_go_to_several_endpoints(tmp_path, monkeypatch):
+    monkeypatch.setenv("OTHER_KEY", "sk-2")
+    (tmp_path / "openai.yaml").write_text(
+        "extends: openai\nupstreams:\n  - {name: one}\n  - {name: two, url: 'https://two.test', key: {env: OTHER_KEY}}\n"
+    )
     proxy = make_proxy(tmp_path)
-    url = "https://api.openai.com/v1/responses"
-    assert proxy.claims.upgrade_refusal(make_flow(url, method="GET", content=b"", upgrade="websocket")) is None
+    upgrade = make_flow("https://api.openai.com/v1/responses", method="GET", content=b"", upgrade="websocket")
+    assert proxy.claims.upgrade_refusal(upgrade).status_code == 426
+    assert proxy.claims.profile_of_turns(upgrade) is None

@@ -8,6 +8,7 @@ import h2.connection
 import h11
 import hpack
 import pytest
+from h11._readers import ChunkedReader
 from h11._receivebuffer import ReceiveBuffer
 from hyperframe import frame as h2_frame
 from mitmproxy import http, options, optmanager
@@ -33,6 +34,7 @@ from mitmproxy.proxy.mode_specs import ProxyMode
 from hivemind_addon.proxy.mitm import connections as ours
 from hivemind_addon.proxy.mitm.stream import SchedulingHttpLayer
 from hivemind_addon.proxy.mitm.upstream_client import GracefulHttp2Client
+from tests.cases import each
 from tests.cpu_time import least_cpu_s
 from tests.proxy.mitm.playbook import Playbook, make_context
 from tests.proxy.mitm.test_stream import FakePort, play, request, response
@@ -610,3 +612,40 @@ def test_chunks_that_come_together_are_one_piece_and_what_follows_is_told_after_
     assert broken(buf).data == b"ab"
     with pytest.raises(h11.ProtocolError, match="malformed chunk"):
         broken(buf)
+
+
+CHUNKED_BODIES = {
+    "whole": b"2\r\nab\r\n1F\r\n" + b"x" * 31 + b"\r\n0\r\n\r\n",
+    "extensions, zeros, trailers": b"02;a=b\r\nab\r\n3 \r\ncde\r\n00\r\nt: x\r\n\r\n",
+    "line ends inside": b"4\r\n\r\n0\r\r\n5\r\n0\r\n\r\n\r\n0\r\n\r\n",
+    "no line end after the data": b"2\r\nab\r\n2\r\ncdXX0\r\n\r\n",
+    "no number": b"2\r\nab\r\n-1\r\ncd\r\n0\r\n\r\n",
+    "cut": b"2\r\nab\r\n9\r\ncd",
+}
+
+
+def read_by(reader, pieces):
+    """The bytes of a chunked body that comes in pieces, and how it ends."""
+    buf, body = ReceiveBuffer(), b""
+    for piece in pieces:
+        buf += piece
+        while True:
+            try:
+                event = reader(buf)
+            except h11.ProtocolError:
+                return body, "broken"
+            if isinstance(event, h11.EndOfMessage):
+                return body, "end"
+            if event is None:
+                break
+            body += event.data
+    return body, "open"
+
+
+@each("body", CHUNKED_BODIES.values())
+def test_wherever_a_chunked_body_is_cut_it_is_read_as_h11_reads_it(body):
+    expected = read_by(ChunkedReader(), [body])
+    cuts = [(first, second) for first in range(len(body)) for second in range(first, len(body))]
+    for first, second in cuts:
+        pieces = body[:first], body[first:second], body[second:]
+        assert read_by(ours._body_reader(None), pieces) == expected, pieces

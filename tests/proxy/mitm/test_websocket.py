@@ -328,6 +328,15 @@ async def test_a_person_cancels_a_turn_that_runs_or_waits(proxy):
     assert (socket.heard[0]["status"], socket.is_closed) == (400, False)
 
 
+async def test_a_client_that_has_come_back_elsewhere_ends_what_it_left(proxy):
+    socket = Socket(proxy)
+    socket.asks(create())
+    (exchange,) = proxy.live.values()
+    proxy.end_attempt(exchange._attempt, lambda flow: None)
+    await until(lambda: socket.is_closed)
+    assert (socket.heard, ends(proxy)) == ([], [("cancelled", "client gone")])
+
+
 async def test_lanes_are_answered_beside_each_other(tmp_path):
     (tmp_path / "openai.yaml").write_text(PROFILE.replace("initial: 1, maximum: 1", "initial: 2, maximum: 2"))
     proxy = make_proxy(tmp_path)

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hivemind_addon.api.ticket import Dimension, OutcomeKind
 from hivemind_addon.proxy.profile.load import format_for, is_model_call, load_profiles, model_group, model_of
 from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile, WebSocketUse
-from hivemind_addon.resources import profiles_folder
+from hivemind_addon.resources import formats_folder, profiles_folder
+from hivemind_addon.system.document import read_yaml
 from hivemind_addon.system.typed import DocumentError
 
 
@@ -65,7 +66,8 @@ def test_codex_with_a_login_has_a_host_of_its_own_of_which_only_turns_are_schedu
         assert format_for(codex, path).name == "openai-responses"
     assert not is_model_call(codex, "POST", "/backend-api/codex/models")
     assert not is_model_call(codex, "POST", "/v1/responses")
-    assert codex.websocket is WebSocketUse.REFUSE
+    assert codex.websocket is WebSocketUse.TURNS
+    assert {packaged.by_name[name].websocket for name in ("ollama", "vllm", "azure")} == {WebSocketUse.REFUSE}
     assert codex.meters == ()
     assert codex.refusal.status == 503, "Codex gives up at a 429"
 
@@ -73,7 +75,7 @@ def test_codex_with_a_login_has_a_host_of_its_own_of_which_only_turns_are_schedu
 def test_the_packaged_profiles_are_named_by_their_files():
     files = {file.stem for file in profiles_folder().glob("*.yaml")}
     assert {profile.name for profile in packaged.by_name.values()} == files
-    assert files >= {"anthropic", "codex", "ollama", "openai", "openai-compatible"}
+    assert {"anthropic", "bedrock", "codex", "gemini", "ollama", "openai", "openai-compatible"} <= files
 
 
 def test_only_posts_to_messages_are_model_calls_of_anthropic(subtests):
@@ -394,7 +396,7 @@ def test_a_broken_file_is_one_line_that_names_it_and_a_cure(tmp_path, subtests):
         ("\x01", "mine.yaml: no YAML"),
         ("name: other\n", "mine.yaml: name: a profile is named by its file; rename mine.yaml instead"),
         ("extends: 3\n", "mine.yaml: extends: expected a profile's name; "),
-        ("extends: antropic\n", "mine.yaml: extends: there is no profile 'antropic'; known: anthropic, codex, "),
+        ("extends: antropic\n", "mine.yaml: extends: there is no profile 'antropic'; known: anthropic, azure, "),
         ("extends: mine\n", "mine.yaml: extends: mine extends itself; "),
         ("retry: {max_failurs: 1}\n", "mine.yaml: retry.max_failurs: unknown key; did you mean max_failures?"),
         ("extends: openai\nhosts: []\nretry: {max_failurs: 1}\n", "mine.yaml: retry.max_failurs: unknown key"),
@@ -480,3 +482,9 @@ def test_a_path_for_models_has_a_place_for_the_model(tmp_path):
     (tmp_path / "x.yaml").write_text("extends: openai-compatible\nhosts: [a.test]\nmodel_paths: [/models/*]")
     with pytest.raises(DocumentError, match=r"model_paths\[0\].*write \{model\} once"):
         load_profiles(tmp_path)
+
+
+def test_what_is_packaged_says_nothing_twice():
+    """Packaged files are read fast, by a reader that would not notice."""
+    for file in (*profiles_folder().glob("*.yaml"), *formats_folder().glob("*.yaml")):
+        assert read_yaml(file.read_bytes(), file), file

@@ -26,8 +26,11 @@ def text(**members):
         ),
         (text(type="response.create", previous_response_id=None), Asked(Asking.TURN)),
         (
-            text(type="response.create", client_metadata={"X-Kind": "memory", "turn_id": "t", "x-odd": {"a": 1}}),
-            Asked(Asking.TURN, told={"x-kind": "memory"}),
+            text(
+                type="response.create",
+                client_metadata={"X-OpenAI-Kind": "memory", "x-api-key": "t", "x-codex-odd": {"a": 1}},
+            ),
+            Asked(Asking.TURN, told={"x-openai-kind": "memory"}),
         ),
         (text(type="response.processed"), Asked(Asking.OTHER)),
         (b"[1]", Asked(Asking.OTHER)),

@@ -30,11 +30,13 @@ from hivemind_addon.proxy.capture.redact import FlowRedactor
 from hivemind_addon.proxy.profile.load import load_profiles
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from hivemind_addon.api.ticket import PoolKey
 
+_BOM = b"\xef\xbb\xbf"
+_TEXTS = ("text/", "application/json", "application/x-ndjson")
 _CURE = "record one with `hivemind run --capture FILE`, or with `mitmdump -w FILE`"
 
 
@@ -42,8 +44,7 @@ def read_capture(path: Path) -> Capture:
     """Everything that can be read of a file. Raises NotACapture: one line that names the file and the cure."""
     try:
         with path.open("rb") as file:
-            start = file.read(4).removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-            if start == b"{":
+            if _begins_json(file.read(4)):
                 return _read_json(path)
             damage: list[str] = []
             capture = _capture_of(_flows(file.fileno(), damage), damage)
@@ -60,6 +61,22 @@ def calls_by_header(path: Path, name: str) -> dict[str, CapturedCall]:
         flows = [flow for flow in _flows(file.fileno(), []) if CALL_KEY in flow.metadata]
     calls = {flow.request.headers.get(name, ""): flow.metadata[CALL_KEY] for flow in flows}
     return {value: msgspec.convert(call, CapturedCall) for value, call in calls.items() if value}
+
+
+def flows_of(path: Path) -> tuple[list[http.HTTPFlow], Sequence[str]]:
+    """The exchanges of a HAR, a flow file or a capture, oldest first, and what of it is damaged. Raises NotACapture."""
+    damage: list[str] = []
+    try:
+        with path.open("rb") as file:
+            if _begins_json(file.read(4)):
+                flows = [_with_utf8(flow) for flow in _har_flows(path)]
+            else:
+                flows = list(_flows(file.fileno(), damage))
+    except OSError as error:
+        raise NotACapture(f"{path}: {error.strerror or error}; {_CURE}") from error
+    if damage and not flows:
+        raise NotACapture(f"{path}: there is nothing in it that can be read: {damage[0]}; {_CURE}")
+    return sorted(flows, key=lambda flow: flow.request.timestamp_start), damage
 
 
 def strip_capture(path: Path, output: Path) -> int:
@@ -93,17 +110,38 @@ def _flows(file: int, damage: list[str]) -> Iterator[http.HTTPFlow]:
         damage.append(str(error))
 
 
+def _begins_json(start: bytes) -> bool:
+    return start.removeprefix(_BOM).lstrip()[:1] == b"{"
+
+
 def _read_json(path: Path) -> Capture:
-    data = path.read_bytes().removeprefix(b"\xef\xbb\xbf")
+    data = path.read_bytes().removeprefix(_BOM)
     try:
         if "log" not in msgspec.json.decode(data, type=dict[str, msgspec.Raw]):
             return decode(data)
-        with path.open("rb") as file:
-            return _capture_of([flow for flow in FlowReader(file).stream() if isinstance(flow, http.HTTPFlow)], ())
     except (NotACapture, msgspec.MsgspecError) as error:
         raise NotACapture(f"{path}: {error}; {_CURE}") from error
+    return _capture_of(_har_flows(path), ())
+
+
+def _har_flows(path: Path) -> list[http.HTTPFlow]:
+    try:
+        with path.open("rb") as file:
+            return [flow for flow in FlowReader(file).stream() if isinstance(flow, http.HTTPFlow)]
     except exceptions.FlowReadException as error:
         raise NotACapture(f"{path}: this HAR cannot be read: {error.__cause__ or error}; export it again") from error
+
+
+def _with_utf8(flow: http.HTTPFlow) -> http.HTTPFlow:
+    """The same with the answer in UTF-8: where no charset is named, mitmproxy writes the text of a HAR in Latin-1."""
+    response = flow.response
+    if response is not None and response.raw_content is not None:
+        try:
+            response.raw_content.decode("utf-8")
+        except UnicodeDecodeError:
+            if response.headers.get("content-type", "").startswith(_TEXTS):
+                response.raw_content = response.raw_content.decode("latin-1").encode()
+    return flow
 
 
 def _capture_of(flows: Iterable[http.HTTPFlow], damage: Iterable[str]) -> Capture:

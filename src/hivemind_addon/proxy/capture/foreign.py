@@ -31,19 +31,22 @@ if TYPE_CHECKING:
 _CLIENT_WENT = ("client disconnected", "killed")
 
 
-class _Then:
+class StoppedClock:
     """A clock that stands at the instant when an answer came."""
 
     def __init__(self, wall: float) -> None:
         self._wall = wall
 
     def monotonic(self) -> float:
+        """0."""
         return 0.0
 
     def awake(self) -> float:
+        """0."""
         return 0.0
 
     def wall(self) -> float:
+        """That instant, in epoch seconds."""
         return self._wall
 
 
@@ -117,7 +120,7 @@ class ForeignCalls:
             outcome = judge_transport(TransportTrouble.CLOSED_BEFORE_HEAD)
             return _attempt(outcome, at_s, max(0.0, ended - began)), Hints()
         body = response.raw_content or b""
-        answer = AnswerInProgress(profile, dialect, _Then(response.timestamp_start))
+        answer = AnswerInProgress(profile, dialect, StoppedClock(response.timestamp_start))
         is_stream = answer.head(response.status_code, plain_headers(response.headers.fields))
         usage: Usage | None = None
         if is_stream:

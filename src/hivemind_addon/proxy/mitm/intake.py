@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
+import re
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
@@ -12,16 +13,18 @@ from msgspec.structs import replace
 from hivemind_addon.api.events import OddityNoted
 from hivemind_addon.api.proxy_user import DELIVERIES, ProxyWords, clean, given_id, priority_of, proxy_words
 from hivemind_addon.api.ticket import Delivery, Demand, PoolKey, Priority, Ticket
-from hivemind_addon.proxy.capture.flow_parts import peer_of, plain_headers, plain_request
+from hivemind_addon.api.words import lasting
+from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
 from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.mitm.exchange import Exchange
 from hivemind_addon.proxy.mitm.outgoing import endpoints_of, upstreams_of
 from hivemind_addon.proxy.profile.model import Profile
-from hivemind_addon.proxy.wire.description import describe_request, size_request
+from hivemind_addon.proxy.wire.description import describe_request, signed_for_s, size_request
 from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.proxy.wire.estimate import Estimate
 from hivemind_addon.proxy.wire.identity import is_headless, product
 from hivemind_addon.proxy.wire.request import RequestFacts
+from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +50,8 @@ _KEPT_HEADERS = {
 }
 """Of these the ones that stay with the flow, so that a replay is treated in the same way, and under which key."""
 IDEMPOTENCY_HEADER = "idempotency-key"
+_SIGNED_HEADERS = re.compile(r"\bSignedHeaders=([^,\s]+)")
+"""In the `authorization` of Amazon's signatures."""
 ID_BYTES = 6
 """Of a ticket's id: in a journal of a million tickets two are the same with a chance of 1 : 560."""
 
@@ -74,11 +79,17 @@ class Intake:
         names = b"\n".join([name for name, _ in headers.fields]).lower()
         if b"x-hivemind-" not in names and b"proxy-authorization" not in names:
             return
-        if credentials := headers.pop("proxy-authorization", None):
+        plain = plain_headers(headers.fields)
+        signed = _SIGNED_HEADERS.search(plain.get("authorization", ""))
+        kept = signed[1].lower().split(";") if signed else ()  # without them the signature would be wrong
+        if credentials := plain.get("proxy-authorization"):
             self.learn_proxy_user(flow, credentials)
-        for name, value in plain_headers(headers.fields).items():
+            if "proxy-authorization" not in kept:
+                del headers["proxy-authorization"]
+        for name, value in plain.items():
             if name.startswith(OWN_HEADERS):
-                del headers[name]
+                if name not in kept:
+                    del headers[name]
                 if value and (key := _KEPT_HEADERS.get(name)):
                     flow.metadata[key] = value
 
@@ -114,6 +125,7 @@ class Intake:
         now = driver.clock.monotonic()
         user, password = self._proxy_user(flow)
         request = plain_request(flow)
+        signed_s = signed_for_s(profile, request.headers, driver.clock.wall())
         peer = peer_of(flow) or "unknown"
         estimator = self._runtime.estimator
         told = describe_request(profile, request, estimator, user=user, peer=peer, rough=True)
@@ -123,8 +135,13 @@ class Intake:
         price = profile.price_of(facts.model)
         told_s = words.patience_s or told.known_patience_s
         patience_s = told_s or profile.patience.default_s
-        # One that hears comments while it waits is not silent for as long as it waits.
-        is_silent = told_s is None and not (profile.keep_alive_s and facts.stream)
+        # One that hears something while it waits is not silent for as long as it waits.
+        is_kept_alive = bool(profile.keep_alive_s) and facts.stream and bool(told.dialect.form.keep_alive)
+        if is_kept_alive and not words.patience_s:
+            patience_s = max(patience_s, profile.patience.kept_alive_s)
+        if signed_s is not None:
+            patience_s = min(patience_s, max(signed_s, 0.0))
+        is_silent = told_s is None and not is_kept_alive
         ticket = Ticket(
             id=os.urandom(ID_BYTES).hex(),
             pool=PoolKey(told.pool.host, driver.account_of(told.pool.account), told.pool.model_group),
@@ -149,7 +166,7 @@ class Intake:
             idempotency_key=given_id(request.headers.get(IDEMPOTENCY_HEADER, "")),
             **_sizes(told.size, price),
         )
-        upstreams = upstreams_of(profile, told, request.headers)
+        upstreams = upstreams_of(profile, told, request.headers, request.path)
         if upstreams:
             ticket = replace(ticket, pool=next(iter(upstreams)), endpoints=endpoints_of(upstreams))
         size = told.size
@@ -178,6 +195,23 @@ class Intake:
             upstreams=upstreams,
             keeper=self._files.keeper,
         )
+
+    def is_lapsed(self, flow: http.HTTPFlow, profile: Profile) -> bool:
+        """Whether a request was signed too long ago to be held at all, of which a person is told.
+
+        The provider refuses it, upon which its client signs it anew: nothing that we could do is as good.
+        """
+        if profile.sign is None:
+            return False
+        clock = self._runtime.driver.clock
+        signed_s = signed_for_s(profile, plain_headers(flow.request.headers.fields), clock.wall())
+        if signed_s is None or signed_s > 0:
+            return False
+        host, age_s = normal_host(destination(flow)[0]), profile.sign.valid_s - signed_s
+        what = f"request to {host} passes unscheduled: signed {lasting(age_s)} ago by {profile.sign.header}"
+        what += " (are the clocks right?)"
+        self._runtime.driver.note(OddityNoted(at=clock.monotonic(), pool=None, ticket_id=None, what=what))
+        return True
 
     def make_unread(self, flow: http.HTTPFlow) -> Exchange:
         """An exchange for a request that could not be read: it goes on under its host's own plain semaphore.

@@ -36,20 +36,24 @@ _decode = msgspec.json.Decoder(dict[str, Raw]).decode
 _encode = msgspec.json.Encoder().encode
 
 
-def upstreams_of(profile: Profile, told: Description, headers: Mapping[str, str]) -> dict[PoolKey, EqualUpstream]:
+def upstreams_of(
+    profile: Profile, told: Description, headers: Mapping[str, str], path: str
+) -> dict[PoolKey, EqualUpstream]:
     """The pools that a request may go to, and their endpoints; none: it goes where it was sent, as it came.
 
     A signed request is never moved, nor one with the login of a subscription.
     """
-    if not profile.upstreams or is_bound(headers):
+    if not profile.upstreams or is_bound(headers, path):
         return {}
     model, kind = told.facts.model, told.kind
     return {_pool(profile, told.pool, one, model): one for one in profile.upstreams if one.takes(model, kind)}
 
 
-def is_bound(headers: Mapping[str, str]) -> bool:
+def is_bound(headers: Mapping[str, str], path: str) -> bool:
     """Whether a request is signed for its host, or brings a login: it goes nowhere else."""
     value = headers.get("authorization", "")
+    if "x-amz-signature=" in path.lower():
+        return True
     return value.lower().startswith(_SIGNED) or _LOGIN.match(value[:7].lower() + value[7:]) is not None
 
 
@@ -98,7 +102,7 @@ def _replace_key(sent: http.Request, profile: Profile, upstream: EqualUpstream, 
         if name in sent.headers:
             del sent.headers[name]
     if key is not None:
-        name = upstream.header or brought or profile.credential_headers[0]
+        name = upstream.header or brought or next(iter(profile.credential_headers), "authorization")
         sent.headers[name] = key.in_header(name)
 
 

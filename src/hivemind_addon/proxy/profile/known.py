@@ -25,8 +25,10 @@ MODEL_HOSTS = (
     "api.githubcopilot.com",
     "models.github.ai",
     "ollama.com",
+    "bedrock-mantle.*.api.aws",
+    "aws-external-anthropic.*.api.aws",
 )
-"""Globs of hosts that serve models (2026-11)."""
+"""Globs of hosts that serve models (2026-11): those that a user's file may take from their packaged profile, too."""
 VENDOR_HOSTS = (
     "*.cursor.sh",
     "*.codeium.com",

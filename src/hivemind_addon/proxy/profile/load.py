@@ -30,10 +30,11 @@ from hivemind_addon.system.patterns import (
     normal_path,
     path_matches,
 )
-from hivemind_addon.system.typed import DocumentError, convert
+from hivemind_addon.system.typed import DocumentError, Known, convert
 
 _EXTENDS = "extends"
 _FORMATS = frozenset({"format"})
+_SUFFIXES = (".yaml", ".yml")
 _HOSTS_REMEMBERED = 1024
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -44,6 +45,8 @@ class Profiles:
 
     by_name: Mapping[str, Profile]
     """Users' profiles before packaged ones, each group in alphabetical order."""
+    users: frozenset[str] = frozenset()
+    """The names of the users' ones."""
     keys: Keys = field(default_factory=dict, repr=False)
     """Of their endpoints, as far as the proxy has read them; tools have none."""
     _matched: dict[tuple[str, int], Profile | None] = field(default_factory=dict, repr=False, compare=False)
@@ -76,20 +79,25 @@ class Profiles:
         """Host, port, and whether it is this machine, of the profile whose model calls have a path, or one above it.
 
         A host of the network counts before this machine, an exact path before a glob, a longer glob before a shorter
-        one, a user's before a packaged one. None: no profile with a whole host knows the path.
+        one, a user's before a packaged one. None: no profile with a whole host knows the path, or several packaged ones
+        know it equally well.
         """
         path = normal_path(path)
         while path.strip("/"):
-            best: tuple[tuple[bool, bool, int], tuple[str, int | None, bool]] | None = None
+            best: tuple[tuple[bool, bool, int, bool], tuple[str, int | None, bool] | None] | None = None
             for profile in self.by_name.values():
                 whole = next((host_parts(one) for one in profile.hosts if "*" not in one), None)
                 if whole is None:
                     continue
+                there = (*whole, whole[0] in _LOCAL)
                 for glob in profile.paths:
-                    is_local = whole[0] in _LOCAL
-                    rank = (not is_local, "*" not in glob, len(glob))
-                    if path_matches(glob, path) and (best is None or rank > best[0]):
-                        best = rank, (*whole, is_local)
+                    rank = (not there[2], "*" not in glob, len(glob), profile.name in self.users)
+                    if (best is not None and rank < best[0]) or not path_matches(glob, path):
+                        continue
+                    if best is None or rank > best[0]:
+                        best = rank, there
+                    elif there != best[1] and profile.name not in self.users:
+                        best = rank, None
             if best:
                 return best[1]
             path = path.rpartition("/")[0]
@@ -97,7 +105,8 @@ class Profiles:
 
     def capped(self, most: int) -> "Profiles":
         """The same, with at most so many attempts in flight in each pool."""
-        return Profiles({name: _capped(profile, most) for name, profile in self.by_name.items()}, keys=self.keys)
+        made = {name: _capped(profile, most) for name, profile in self.by_name.items()}
+        return Profiles(made, self.users, keys=self.keys)
 
     @by_thing_and_text
     def for_path(self, path: str) -> Profile | None:
@@ -149,7 +158,8 @@ def model_of(profile: Profile, path: str, said: str) -> str:
 @cache
 def _model_place(pattern: str) -> re.Pattern[str]:
     pieces = (re.escape(piece).replace(r"\*", ".*") for piece in pattern.lower().split(MODEL_IN_PATH, maxsplit=1))
-    return re.compile("(?P<model>[^/]{1,200})".join(pieces), re.DOTALL)
+    # Lazy: where a model is an ARN of Amazon's, there are slashes in it.
+    return re.compile("(?P<model>.{1,200}?)".join(pieces), re.DOTALL)
 
 
 @by_thing_and_text
@@ -165,6 +175,38 @@ def load_profiles(user_folder: Path | None) -> Profiles:
     if not user_folder.is_dir():
         raise DocumentError(user_folder, "", "no such folder", "name a folder with profiles (*.yaml)")
     return _resolved(_packaged(profiles_folder()), dict(_read_folder(user_folder)))
+
+
+def load_profile(file: Path) -> tuple[Profiles, tuple[str, ...]]:
+    """The packaged profiles and a user's file as if it lay in their folder; its name, and those it extends in turn.
+
+    They are looked for beside it first. DocumentError: one line that names file, key path and cure.
+    """
+    if file.suffix not in _SUFFIXES:
+        raise DocumentError(file, "", "only *.yaml and *.yml are read", f"rename it to {file.stem}.yaml")
+    packaged = _packaged(profiles_folder())
+    user: dict[str, _Document] = {}
+    place: Path | None = file
+    while place is not None:
+        document = user[place.stem] = _read_file(place, packaged=False)
+        wanted = document.extends
+        place = None if wanted is None or wanted in user else _beside(file, wanted)
+    return _resolved(packaged, user), tuple(_chain(file.stem, packaged, user))
+
+
+def _chain(name: str, packaged: "Mapping[str, _Document]", user: "Mapping[str, _Document]") -> Iterator[str]:
+    """A profile's name, then that of the one that it extends, and so on; all of them are there."""
+    document = user[name]
+    yield name
+    while document.extends is not None:
+        from_packaged = document.extends == name or document is packaged.get(name)
+        name = document.extends
+        yield name
+        document = packaged[name] if from_packaged else user.get(name) or packaged[name]
+
+
+def _beside(file: Path, name: str) -> Path | None:
+    return next((one for one in (file.with_name(name + suffix) for suffix in _SUFFIXES) if one.is_file()), None)
 
 
 @cache
@@ -184,7 +226,7 @@ def _resolved(packaged: "Mapping[str, _Document]", user: "Mapping[str, _Document
     profiles = {name: resolver.profile(name) for name in order}
     files = {name: (user.get(name) or packaged[name]).file for name in order}
     _check_claims(profiles, files, user=frozenset(user))
-    return Profiles(profiles)
+    return Profiles(profiles, frozenset(user))
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,21 +244,30 @@ class _Resolver:
     def __init__(self, *, packaged: Mapping[str, _Document], user: Mapping[str, _Document]) -> None:
         self._packaged = packaged
         self._user = user
+        self._known: Known = {}
+        self._wholes: dict[Path, Mapping[str, Any]] = {}
 
     def profile(self, name: str) -> Profile:
         """The profile of that name, a user's before a packaged one."""
         document = self._user.get(name) or self._packaged[name]
         whole = _with_formats(self._whole(name, document, ()), document.file)
-        made: Profile = convert(Profile, whole, document.file, rules=PROFILE_RULES)
+        made: Profile = convert(Profile, whole, document.file, rules=PROFILE_RULES, known=self._known)
         check_upstreams(made.upstreams, document.file)
         return replace(made, name=name)
 
     def _whole(self, name: str, document: _Document, seen: tuple[Path, ...]) -> Mapping[str, Any]:
         """All keys, the inherited ones too."""
+        whole = self._wholes.get(document.file)
+        if whole is None:
+            whole = self._wholes[document.file] = self._read(name, document, seen)
+        return whole
+
+    def _read(self, name: str, document: _Document, seen: tuple[Path, ...]) -> Mapping[str, Any]:
         # Each layer is checked by itself first, so that an error names the file in which it stands.
         own = document.keys
         checked = _with_formats(own, document.file)
-        convert(Profile, checked, document.file, partial=document.extends is not None, rules=PROFILE_RULES)
+        is_layer = document.extends is not None
+        convert(Profile, checked, document.file, partial=is_layer, rules=PROFILE_RULES, known=self._known)
         if document.extends is None:
             return own
         if document.file in seen:
@@ -297,7 +348,7 @@ def _check_claims(profiles: Mapping[str, Profile], files: Mapping[str, Path], *,
 def _read_folder(folder: Path, *, packaged: bool = False) -> Iterator[tuple[str, _Document]]:
     """Name and document of each file, in alphabetical order."""
     seen: dict[str, Path] = {}
-    for file in sorted(one for one in folder.iterdir() if one.suffix in {".yaml", ".yml"}):
+    for file in sorted(one for one in folder.iterdir() if one.suffix in _SUFFIXES):
         if other := seen.get(file.stem):
             raise DocumentError(file, "", f"{other.name} has the same name", "remove one of them")
         seen[file.stem] = file

@@ -270,9 +270,22 @@ class PatienceRule:
     """Request headers in which a client announces it, in seconds; the first that is there counts."""
     clients: Mapping[str, float] = field(default_factory=dict)
     """Glob of user agents → seconds, for clients that announce nothing; the first match counts."""
+    kept_alive_s: float = 0
+    """At least so long where they stream and hear `keep_alive_s` meanwhile; 0: no longer than otherwise."""
     margin_s: float = 5
     """A held client is refused this long before it would give up, or after 90 % of its patience where that is
     later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """How long a request that its client signed may be held: it is sent, and sent again, as it came, or not at all."""
+
+    header: str
+    """Header with the instant at which it was signed; a request without it is not signed."""
+    valid_s: float = 240
+    """So long after that instant it may still be sent, whatever the client's patience; one that comes later is sent on
+    unscheduled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,6 +413,8 @@ class Profile:
     """How request bodies are counted before they are sent."""
     patience: PatienceRule = field(default_factory=PatienceRule)
     """How long its clients wait for an answer."""
+    sign: Signature | None = None
+    """Whether clients sign their requests, with the time in it (AWS)."""
     refusal: Refusal = field(default_factory=Refusal)
     """The answer that makes a held client come back."""
     budget_refusal: BudgetRefusal = field(default_factory=BudgetRefusal)

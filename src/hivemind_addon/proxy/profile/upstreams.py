@@ -37,6 +37,11 @@ class KeySource:
     file: str = ""
     """Path of a file that holds it and nothing else, and that nobody but its owner may read (mode 0600)."""
 
+    @property
+    def is_given(self) -> bool:
+        """Whether there is one."""
+        return bool(self.env or self.file)
+
 
 @dataclass(frozen=True, slots=True)
 class EqualUpstream:
@@ -48,11 +53,11 @@ class EqualUpstream:
     """What views, metrics and the journal call its account."""
     url: str = ""
     """`https://HOST` or `http://HOST:PORT`, without a path; empty: the host that the request was sent to."""
-    key: KeySource | None = None
+    key: KeySource = field(default_factory=KeySource)
     """Its API key, which takes the place of the request's; without one the request goes there without any."""
     header: str = ""
     """Request header of the key; in `authorization` it stands behind `Bearer`. Empty: the one in which the request
-    brought its own, else the first of `credential_headers`."""
+    brought its own, else the first header of `credentials`."""
     paths: Mapping[str, str] = field(default_factory=dict)
     """Beginning of a request's path → what stands there instead; the first that fits counts."""
     models: Mapping[str, str] = field(default_factory=dict)
@@ -67,7 +72,7 @@ class EqualUpstream:
     @property
     def is_own(self) -> bool:
         """Whether requests go as they came."""
-        return not self.url and self.key is None
+        return not self.url and not self.key.is_given
 
     @property
     def address(self) -> tuple[str, int] | None:
@@ -153,16 +158,17 @@ def check_upstreams(upstreams: Iterable[EqualUpstream], file: Path) -> None:
         if one.name in seen:
             raise DocumentError(file, f"{place}.name", f"{one.name} stands twice", "give each endpoint its own name")
         seen.add(one.name)
-        if one.key is not None and bool(one.key.env) == bool(one.key.file):
+        if one.key.env and one.key.file:
             cure = "write key: {env: NAME} or key: {file: PATH}"
             raise DocumentError(file, f"{place}.key", "it is in the environment or in a file, one of them", cure)
 
 
 def read_keys(profile: str, upstreams: Iterable[EqualUpstream], file: Path) -> dict[tuple[str, str], UpstreamKey]:
     """The keys of a profile's endpoints. `file`: the profile's, for errors. Raises DocumentError, which quotes none."""
-    keys = {}
+    keys: dict[tuple[str, str], UpstreamKey] = {}
+    seen: dict[object, str] = {}
     for index, one in enumerate(upstreams):
-        if one.key is not None:
+        if one.key.is_given:
             place = f"upstreams[{index}].key"
             value = _from_env(one.key.env, file, place) if one.key.env else _from_file(one.key.file, file, place)
             if _LOGIN.match(value):
@@ -171,6 +177,10 @@ def read_keys(profile: str, upstreams: Iterable[EqualUpstream], file: Path) -> d
                 raise DocumentError(file, place, problem, cure)
             if not value.isascii() or not value.isprintable() or " " in value:
                 raise DocumentError(file, place, "no key: it has blanks or control characters", "store the bare key")
+            alike = (one.address, tuple(one.paths.items()), tuple(one.models.items()), value)
+            if (other := seen.setdefault(alike, one.name)) != one.name:
+                problem = f"{other} has the same key, and its limits are one"
+                raise DocumentError(file, place, problem, "remove one of them, or give it a key of another account")
             keys[profile, one.name] = UpstreamKey(value)
     return keys
 

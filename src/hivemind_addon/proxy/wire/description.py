@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -18,6 +20,7 @@ from hivemind_addon.system.memo import by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches, normal_host
 
 _LONGEST_PATIENCE_S = 86_400
+_MAX_INSTANT_CHARS = 100
 
 
 class PlainRequest(Struct, frozen=True, gc=False):
@@ -123,6 +126,28 @@ def read_body(request: PlainRequest, dialect: Dialect) -> RequestFacts:
         with suppress(DecodeError):  # else it is read as it is, and the reader says that it cannot be
             body = decode(body, encoding, MAX_BODY_BYTES)
     return read_request(body, dialect, request.path)
+
+
+def signed_for_s(profile: Profile, headers: Mapping[str, str], wall_now: float) -> float | None:
+    """How much longer a request may be sent as its client signed it, in seconds; below 0: it came too late.
+
+    None: it is not signed, or does not say when it was. `wall_now` in epoch seconds.
+    """
+    sign = profile.sign
+    written = headers.get(sign.header, "") if sign is not None else ""
+    if sign is None or not written:
+        return None
+    signed_at = _instant(written.strip()[:_MAX_INSTANT_CHARS])
+    return None if signed_at is None else signed_at + sign.valid_s - wall_now
+
+
+def _instant(written: str) -> float | None:
+    """`20250130T203827Z`, or as HTTP dates are written, in epoch seconds."""
+    for parse in (datetime.fromisoformat, parsedate_to_datetime):
+        with suppress(ValueError, TypeError, IndexError, OverflowError):
+            instant = parse(written)
+            return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()
+    return None
 
 
 def _known_patience(headers: Mapping[str, str], profile: Profile) -> float | None:

@@ -29,6 +29,7 @@ _NO_STATUS = 500
 """What an error without one gets: Codex overlooks such a frame, and waits on for five minutes."""
 DELAY_S = 1.0
 """Until the client is to come back, where the provider does not say: how long it then waits is ours to decide."""
+_HEADERS_IN_METADATA = ("x-codex-", "x-openai-")
 _MOST_HEADERS = 100
 _NO_HEADERS: Mapping[str, str] = {}
 
@@ -50,7 +51,7 @@ class Asked(Struct, frozen=True):
     is_chained: bool = False
     """It names an earlier answer, which the provider knows in this connection alone and forgets when this one fails."""
     told: Mapping[str, str] = _NO_HEADERS
-    """What the frame says in place of a request's headers: the texts of `client_metadata` named `x-…`."""
+    """What the frame says in place of a request's headers: texts of `client_metadata`."""
 
 
 class Told(Struct, frozen=True):
@@ -91,7 +92,7 @@ def read_asked(text: bytes) -> Asked:
         what=Asking.WARM_UP if is_warm_up else Asking.TURN,
         lane=word(members.get("stream_id")),
         is_chained=bool(word(members.get("previous_response_id"))),
-        told={} if metadata is None else _texts(metadata, only="x-"),
+        told={} if metadata is None else _texts(metadata, only=_HEADERS_IN_METADATA),
     )
 
 
@@ -110,7 +111,7 @@ def read_told(text: bytes) -> Told:
     return Told(name, lane, status if is_status else None, {} if head is None else _texts(head))  # type: ignore[arg-type]  # mypy does not follow
 
 
-def _texts(members: Mapping[str, msgspec.Raw], *, only: str = "") -> Mapping[str, str]:
+def _texts(members: Mapping[str, msgspec.Raw], *, only: tuple[str, ...] = ("",)) -> Mapping[str, str]:
     """The members that can stand for headers, by lower-case name."""
     read = ((name.lower(), read_value(raw)) for name, raw in list(members.items())[:_MOST_HEADERS])
     return {

@@ -12,6 +12,7 @@ SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
         CommandEntry("env", "tools.commands.execute:env", "What an agent needs, as lines for a shell"),
         CommandEntry("setup", "tools.commands.setup:setup", "What each agent tool needs in its own files"),
         CommandEntry("doctor", "tools.commands.doctor:doctor", "Find what keeps an agent from being scheduled"),
+        CommandEntry("profile", "tools.commands.profile:profile", "A provider of your own: is it understood?"),
         CommandEntry("addon", "tools.commands.checkout:addon", "The path of the script that mitmproxy loads"),
         CommandEntry("completion", "tools.commands.completion:completion", "Complete commands and names in your shell"),
     ),
