@@ -5,11 +5,13 @@ from typing import get_args
 
 from hivemind_addon.api.events import Event
 from hivemind_addon.lab import docs
+from hivemind_addon.lab.schemas import DOCUMENTS
 from hivemind_addon.proxy.core.lanes import TRANSITIONS, EntryState
 from hivemind_addon.proxy.mitm.options import OPTIONS
 from hivemind_addon.proxy.profile.grants import AgentGrants, AgentRules, Allowance, Grants
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
+from hivemind_addon.system.docstrings import field_docstrings
 
 SELF_EXPLAINING = {"concurrency.maximum", "breaker.max_probe_s", "retry.max_backoff_s"}
 """The upper ends of ranges whose lower end, the line above in the table, is explained."""
@@ -53,6 +55,8 @@ def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
         "docs/metrics.md",
         "docs/options.md",
         "docs/profiles.md",
+        "docs/providers.md",
+        *(f"schemas/{name}.json" for name in DOCUMENTS),
     ]
     stale = docs.check()
     assert docs.write() == [tmp_path / name for name in stale]
@@ -64,19 +68,19 @@ def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
 
 
 def test_every_profile_field_is_documented():
-    classes = {"": Profile, **{f"{name}.": cls for name, cls in docs._nested(Profile)}}
+    classes = {"": Profile, **{f"{keys[0]}.": cls for cls, keys in docs._nested(Profile).items()}}
     undocumented = {
         f"{prefix}{field.name}"
         for prefix, cls in classes.items()
         for field in fields(cls)
-        if field.name not in docs.field_docstrings(cls)
+        if field.name not in field_docstrings(cls)
     }
     assert undocumented <= SELF_EXPLAINING
 
 
 def test_every_profile_field_stands_in_the_page():
     page = docs._profiles_page()
-    for cls in (Profile, *(cls for _, cls in docs._nested(Profile))):
+    for cls in (Profile, *docs._nested(Profile)):
         for field in fields(cls):
             if field.name not in PROFILE_RULES.unwritten.get(cls, ()):
                 assert f"| `{field.name}` |" in page
@@ -120,7 +124,7 @@ def test_a_dataclass_becomes_a_table_with_types_defaults_and_docstrings():
 
 
 def test_members_of_an_enum_have_docstrings_too():
-    assert docs.field_docstrings(Colour) == {"RED": "Stop."}
+    assert field_docstrings(Colour) == {"RED": "Stop."}
 
 
 def test_every_event_and_every_value_in_it_has_its_table():

@@ -8,6 +8,7 @@ from hivemind_addon import resources
 def test_a_checkout_has_its_profiles_and_its_script_at_the_top():
     assert (resources.profiles_folder() / "anthropic.yaml").is_file()
     assert (resources.scenarios_folder() / "stress.yaml").is_file()
+    assert (resources.schemas_folder() / "profile.json").is_file()
     assert resources.script_path().is_file()
     assert resources.script_path().name == "hivemind_addon"
 
@@ -36,4 +37,5 @@ def test_the_wheel_is_built_with_them():
     pyproject = (Path(__file__).parents[1] / "pyproject.toml").read_text()
     assert '"profiles" = "hivemind_addon/data/profiles"' in pyproject
     assert '"scenarios" = "hivemind_addon/data/scenarios"' in pyproject
+    assert '"schemas" = "hivemind_addon/data/schemas"' in pyproject
     assert '"hivemind_addon" = "hivemind_addon/data/script/hivemind_addon"' in pyproject

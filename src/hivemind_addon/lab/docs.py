@@ -1,7 +1,7 @@
 """The generated pages of docs/: written from the code, so that they cannot disagree with it."""
 
-import ast
 import inspect
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, is_dataclass
 from enum import Enum, IntEnum
@@ -9,24 +9,32 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
+import msgspec
 from msgspec import Struct
 
 from hivemind_addon.api.events import SCHEMA_VERSION, Event
 from hivemind_addon.api.spend import Period
 from hivemind_addon.api.ticket import Priority
+from hivemind_addon.lab import provider_page
+from hivemind_addon.lab.schemas import DOCUMENTS
 from hivemind_addon.proxy.core.lanes import TRANSITIONS, WAITING, EntryState
 from hivemind_addon.proxy.mitm.options import OPTIONS
 from hivemind_addon.proxy.observe.metrics import MAX_POOLS, Metrics
 from hivemind_addon.proxy.observe.sums import Sums
+from hivemind_addon.proxy.profile.formats import packaged_formats
 from hivemind_addon.proxy.profile.grants import AgentGrants, AgentRules, Allowance, Grants
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
+from hivemind_addon.system.docstrings import field_docstrings
+from hivemind_addon.system.json_schema import DocumentKind, json_schema
 from hivemind_addon.system.typed import INHERITED
 from hivemind_addon.tools.commands.group import every_command, help_of
 from hivemind_addon.tools.commands.index import SECTIONS
 from hivemind_addon.tools.mcp import page as mcp_page
 
 _CHECKOUT = Path(__file__).resolve().parents[3]
+
+_FORMATS = ", ".join(f"`{name}`" for name in packaged_formats())
 
 _PROFILES_HEAD = f"""\
 # Profiles
@@ -42,18 +50,111 @@ merged key by key, lists are replaced; the item `{INHERITED}` in a list stands f
 file of a packaged profile's name replaces that profile, or changes it when it extends its own name.
 
 ```yaml
-# my-gateway.yaml: a server that speaks OpenAI's formats
-extends: openai-compatible
-hosts: [gateway.example.com, "localhost:8000"]
-paths: ["/*"]
-concurrency: {{initial: 2, maximum: 8}}
-```
-
-```yaml
 # anthropic.yaml: the packaged profile, with another patience
 extends: anthropic
 patience: {{default_s: 1200}}
 ```
+
+`hivemind profile check FILE` says what a profile means. Editors that know JSON Schema (VS Code with its YAML extension,
+Neovim, IntelliJ) complete its keys and mark what is wrong after `hivemind profile schema profile > profile.schema.json`
+and this first line:
+
+```text
+# yaml-language-server: $schema=profile.schema.json
+```
+
+## A provider of your own in five lines
+
+Most servers speak OpenAI's Chat Completions. Say which host, which paths, and how much at once:
+
+```yaml
+# my-gateway.yaml
+extends: openai-compatible
+hosts: [gateway.example.com, "localhost:8000"]
+paths: ["*/chat/completions"]
+concurrency: {{initial: 2, maximum: 8}}
+prices: {{"big-*": {{input: 2, output: 8}}}}
+```
+
+Then let it read what the provider really sends: record some exchanges, and ask what was understood.
+
+```text
+mitmdump --set hardump=recorded.har          # and let a client run through it, with a refusal among its calls
+hivemind profile check my-gateway.yaml --sample recorded.har
+```
+
+A HAR of a browser's does as well. For each exchange it says whether it is a model call and why, what of the request was
+found, what the events of the stream mean, the usage, and what an error would lead to. The exit status is 1 where a good
+answer has no usage, no content or no end.
+
+## A foreign format without Python
+
+Where requests and answers have a shape of their own, `format` says where in them everything stands. A *pointer* leads
+to a place in JSON (`/usage/input`); `*` in it stands for every item. Say a provider named Parrot is asked like this, at
+`https://api.parrot.example/v3/talk`:
+
+```json
+{{"bird": "macaw-2", "live": true, "limit": {{"words": 200}}, "manners": "Be brief.",
+ "talk": [{{"who": "me", "words": "Hello?"}}]}}
+```
+
+and answers with a JSON object a line, as `application/x-ndjson`:
+
+```json
+{{"id": "t-1"}}
+{{"says": "Hello "}}
+{{"says": "yourself!"}}
+{{"over": true, "why": "enough", "cost": {{"heard": 12, "spoken": 3}}}}
+```
+
+In the middle of an answer, or with the status 429, it may say instead:
+
+```json
+{{"oops": {{"code": "too_loud", "text": "One at a time, please", "wait": 7}}}}
+```
+
+This is all of it:
+
+```yaml
+# parrot.yaml
+hosts: [api.parrot.example]
+paths: [/v3/talk]
+credentials: [x-parrot-key]
+format:
+  framing: {{application/x-ndjson: ndjson}}
+  keep_alive: ""                             # it knows no sign of life that its clients would overlook
+  request:
+    model: [/bird]
+    stream: [/live]
+    max_output: [/limit/words]
+    messages: [/talk]
+    preamble: [/manners]
+  events:
+    content: [/says]                         # an event without it is bookkeeping
+    done_if: [/over]
+  usage:
+    at: [/cost]                              # in an answer that is one object
+    in_events: [/cost]
+    input: [/heard]
+    output: [/spoken]
+  says: [{{at: /says}}]                        # for people, and to count what no usage tells
+  said: [{{at: /words, heading: text}}]
+  stop: [/why]
+  error:
+    at: [/oops]
+    names: [/oops/code]
+    message: [/oops/text]
+    delays: [{{at: /oops/wait, format: seconds}}]
+  error_form:                                # how we refuse
+    body: {{oops: {{code: "{{error}}", text: "{{message}}", wait: "{{retry_after_s}}"}}}}
+    usual: {{"429": too_loud, 4xx: not_understood, 5xx: asleep}}
+    usual_in_stream: asleep
+outcomes:
+  - {{kind: throttled, retry: true, error: [too_loud]}}
+```
+
+A format that is close to a packaged one changes only what differs:
+`format: {{extends: openai-chat, usage: {{input: [/heard]}}}}`. The packaged ones lie in `formats/`: {_FORMATS}.
 """
 
 
@@ -192,7 +293,13 @@ def generate() -> dict[Path, str]:
         folder / "metrics.md": _metrics_page(),
         folder / "options.md": _options_page(),
         folder / "profiles.md": _profiles_page(),
+        folder / "providers.md": provider_page.render(_CHECKOUT / "tests" / "proxy" / "wire" / "data"),
+        **{_CHECKOUT / "schemas" / f"{name}.json": _schema(kind) for name, kind in DOCUMENTS.items()},
     }
+
+
+def _schema(kind: DocumentKind) -> str:
+    return msgspec.json.format(msgspec.json.encode(json_schema(kind))).decode() + "\n"
 
 
 def check() -> list[str]:
@@ -226,25 +333,6 @@ def _table(cls: type, chosen: Iterable["Field[Any]"]) -> str:
         cells = (f"`{one.name}`", _type_words(hints[one.name]), _default(one), said.get(one.name, ""))
         rows.append(f"| {' | '.join(' '.join(cell.split()).replace('|', '\\|') for cell in cells)} |")
     return "\n".join(rows) + "\n"
-
-
-def field_docstrings(cls: type) -> Mapping[str, str]:
-    """The docstring under each field (or enum member) that has one."""
-    tree = ast.parse(inspect.getsource(cls))
-    body = tree.body[0]
-    if not isinstance(body, ast.ClassDef):
-        return {}
-    found: dict[str, str] = {}
-    for target, below in zip(body.body, body.body[1:], strict=False):
-        match target, below:
-            case (
-                ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
-                ast.Expr(value=ast.Constant(value=str(text))),
-            ):
-                found[name] = inspect.cleandoc(text)
-            case _:
-                pass
-    return found
 
 
 def _options_page() -> str:
@@ -374,8 +462,9 @@ def _word(one: Enum) -> str:
 
 def _profiles_page() -> str:
     parts = [_PROFILES_HEAD, "## Keys of a profile\n", render_fields(Profile)]
-    for name, cls in _nested(Profile):
-        parts += [f"## `{name}`\n", f"{_summary(cls)}\n", render_fields(cls)]
+    for cls, keys in _nested(Profile).items():
+        title = ", ".join(f"`{key}`" for key in keys)
+        parts += [f"## {title}\n", f"{_summary(cls)}\n", render_fields(cls)]
     parts += ["## Words\n", *_words(_enums())]
     return "\n".join(parts)
 
@@ -393,18 +482,23 @@ def _written(cls: type) -> Iterator["Field[Any]"]:
     return (one for one in fields(cls) if one.name not in PROFILE_RULES.unwritten.get(cls, ()))
 
 
-def _nested(cls: type) -> Iterator[tuple[str, type]]:
-    """The settings below the keys of a dataclass, with the key they stand under."""
+def _nested(cls: type, at: str = "") -> dict[type, list[str]]:
+    """The settings below the keys of a dataclass, and below theirs, with all the keys that they stand under."""
     hints = get_type_hints(cls)
+    found: dict[type, list[str]] = {}
     for one in _written(cls):
         for inner in (hints[one.name], *get_args(hints[one.name])):
             if is_dataclass(inner) and isinstance(inner, type):
-                yield one.name, inner
+                found.setdefault(inner, []).append(f"{at}{one.name}")
+    for inner, keys in list(found.items()):
+        for deeper, names in _nested(inner, f"{keys[0]}.").items():
+            found.setdefault(deeper, []).extend(names)
+    return found
 
 
 def _enums() -> list[type[Enum]]:
     found: dict[str, type[Enum]] = {}
-    for cls in (Profile, *(cls for _, cls in _nested(Profile))):
+    for cls in (Profile, *_nested(Profile)):
         for hint in get_type_hints(cls).values():
             for inner in (hint, *get_args(hint)):
                 if isinstance(inner, type) and issubclass(inner, Enum):
@@ -423,7 +517,7 @@ def _type_words(hint: Any) -> str:
         return f"one of [{hint.__name__}](#{hint.__name__.lower()})"
     words = {str: "text", int: "whole number", float: "number", bool: "true or false"}
     for inner_type in get_args(hint):
-        if isinstance(inner_type, type) and issubclass(inner_type, Enum):
+        if isinstance(inner_type, type) and (issubclass(inner_type, Enum) or is_dataclass(inner_type)):
             return _type_words(inner_type)
     inner = next((one for one in (hint, *get_args(hint)) if one in words), None)
     return words[inner] if inner else str(hint)
@@ -434,7 +528,7 @@ def _plural(hint: Any) -> str:
         return "settings, see below"
     if isinstance(hint, type) and issubclass(hint, Enum):
         return f"[{hint.__name__}](#{hint.__name__.lower()})"
-    return {str: "texts", int: "whole numbers"}.get(hint, str(hint))
+    return {str: "texts", int: "whole numbers", float: "numbers", Any: "values of any kind"}.get(hint, str(hint))
 
 
 def _default(one: "Field[Any]") -> str:
@@ -450,5 +544,7 @@ def _default(one: "Field[Any]") -> str:
             return ""
         case bool():
             return f"`{value}`".lower()
+        case str():
+            return f"`{json.dumps(value, ensure_ascii=False)[1:-1]}`"
         case _:
             return f"`{value}`"

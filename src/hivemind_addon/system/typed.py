@@ -16,7 +16,7 @@ from typing import Any, Union, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Struct
 
-_ABSURD = 1e15
+ABSURD = 1e15
 """No number of a profile is meant to be so large."""
 
 INHERITED = "inherited"
@@ -153,8 +153,8 @@ class _Reader:
     def _made(self, cls: type, value: Any, place: _Place) -> Any:
         if not isinstance(value, Mapping):
             raise place.error(f"expected a mapping, got {_said(value)}", "write keys with values below it")
-        hints = _hints(cls)
-        known = [name for name in _required(cls) if name not in self._rules.unwritten.get(cls, ())]
+        hints = hints_of(cls)
+        known = [name for name in required_fields(cls) if name not in self._rules.unwritten.get(cls, ())]
         given: dict[str, Any] = {}
         for key, item in value.items():
             if key not in known:
@@ -162,7 +162,7 @@ class _Reader:
                     raise place.key(str(key)).error(f"it is called {new} now", f"rename it to {new}")
                 raise place.key(str(key)).error("unknown key", _suggest(str(key), known))
             given[key] = self._field(cls, key, hints[key], item, place)
-        required = {name for name, is_required in _required(cls).items() if is_required} - given.keys()
+        required = {name for name, is_required in required_fields(cls).items() if is_required} - given.keys()
         if required:
             missing = min(required)
             raise place.error(f"{missing} is missing", f"add {missing}")
@@ -262,7 +262,7 @@ def _typed(hint: Any, value: Any) -> Any:
         return value
     # YAML's `true` is an int of Python's; its `.nan` and `.inf` are floats.
     number = isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
-    if not number or not -_ABSURD < value < _ABSURD:  # NaN is neither
+    if not number or not -ABSURD < value < ABSURD:  # NaN is neither
         wanted = "a whole number" if hint is int else "a number"
         raise BadValue(f"expected {wanted}, got {_said(value)}", "write it in digits, without a unit")
     if value < 0:
@@ -270,11 +270,12 @@ def _typed(hint: Any, value: Any) -> Any:
     return value
 
 
-_hints = cache(get_type_hints)
+hints_of = cache(get_type_hints)
+"""Field → type, of a class."""
 
 
 @cache
-def _required(cls: type) -> Mapping[str, bool]:
+def required_fields(cls: type) -> Mapping[str, bool]:
     """Field → whether it has to be given."""
     if issubclass(cls, Struct):
         return {one.name: one.required for one in msgspec.structs.fields(cls)}

@@ -67,22 +67,35 @@ class Other:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
+class ScenarioFile:
     """One document."""
 
     about: str
+    """What it is for, in a sentence."""
     crowds: tuple[Crowd, ...]
+    """Who asks."""
     provider: ProviderSettings
+    """Who answers."""
     expect: tuple[Expectation, ...] = ()
+    """What has to come of it."""
     others: Mapping[str, Other] = field(default_factory=dict)
+    """Name → a provider beside the first one; a crowd's `site` says which one serves it."""
     duration_s: float = math.inf
+    """When the run is cut; without it the run ends when all agents have."""
     caps: tuple[CapChange, ...] = ()
+    """How the provider's concurrency cap moves."""
     neighbour: Neighbour | None = None
+    """Somebody else who uses up the same limits."""
     way_s: float = 0.01
+    """From the proxy to the provider, and back."""
     input_error: float = 0
+    """Sigma of the logarithm of estimated ÷ real input."""
     scheduler: PoolSettings | None = None
+    """What a profile would say about its pools; without it, what the packaged ones say."""
     as_stated: bool = False
+    """Its limits are of the kinds that the file says; else it is run on both kinds, one after the other."""
     paper: bool = False
+    """One of the seven of the HiveMind paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +166,7 @@ def random_case(number: int) -> Case:
 def read_case(file: Path) -> Case:
     """One file. Raises DocumentError."""
     document = read_document(file, cure_when_empty="say at least about, crowds and provider")
-    read: _File = convert(_File, document, file, rules=_RULES)
+    read: ScenarioFile = convert(ScenarioFile, document, file, rules=SCENARIO_RULES)
     _check(read, file)
     sites = tuple(
         Site(
@@ -190,7 +203,7 @@ def read_case(file: Path) -> Case:
 def written(case: Case) -> str:
     """The case as a file that `read_case` reads."""
     scenario = case.scenario
-    file = _File(
+    file = ScenarioFile(
         case.about,
         scenario.crowds,
         scenario.provider,
@@ -229,7 +242,7 @@ def _plain(value: object) -> object:
     return value
 
 
-def _check(read: _File, file: Path) -> None:
+def _check(read: ScenarioFile, file: Path) -> None:
     """What no single value shows."""
     if not read.crowds:
         raise DocumentError(file, "crowds", "nobody asks anything", "describe one crowd at least")
@@ -308,7 +321,7 @@ _POSITIVE: Mapping[type, Sequence[str]] = {
     ProviderSettings: ("concurrency",),
     Neighbour: ("calls_per_s", "latency_s"),
     CapChange: ("concurrency",),
-    _File: ("duration_s",),
+    ScenarioFile: ("duration_s",),
 }
 _SHARES: Mapping[type, Sequence[str]] = {
     Crowd: ("spike_rate",),
@@ -317,7 +330,7 @@ _SHARES: Mapping[type, Sequence[str]] = {
     Expectation: ("lost", "refused", "overloaded", "cap_used_least"),
 }
 _SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_s", "default_max_tokens"})
-_RULES = PROFILE_RULES | DocumentRules(
+SCENARIO_RULES = PROFILE_RULES | DocumentRules(
     values={(cls, name): positive for cls, names in _POSITIVE.items() for name in names}
     | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
     | {(ProviderSettings, name): _refusal for name in ("refused_as", "overloaded_as")}
@@ -325,3 +338,4 @@ _RULES = PROFILE_RULES | DocumentRules(
     keys={(ProviderSettings, "faults"): _fault, (Storm, "faults"): _fault},
     unwritten={ProviderSettings: _SAID_BY_CROWDS},
 )
+"""Of a scenario."""

@@ -66,11 +66,14 @@ class CheckedProfile(Struct, frozen=True):
     paths: tuple[str, ...]
     exclude_paths: tuple[str, ...]
     reverse_paths: tuple[str, ...]
-    refuse_websocket: bool
+    websocket: str
+    """What becomes of a WebSocket on one of `paths`: `turns`, `refuse` or `tunnel`."""
+    upstreams: Mapping[str, str]
+    """Endpoints that are equal: name → URL."""
     formats: tuple[CheckedFormat, ...]
     model_paths: tuple[str, ...]
     account: Mapping[str, tuple[str, ...]]
-    """Where an account is found: in `response_account_headers`, `request_account_headers`, `credential_headers`."""
+    """Where it is found: `response_account_headers`, `account` of the request, `credentials` (as a hash)."""
     sessions: tuple[str, ...]
     """Where a request names its session."""
     meters: Mapping[str, str]
@@ -134,6 +137,8 @@ class CheckedAnswer(Struct, frozen=True):
     account_block_s: float | None
     meters: tuple[Reading, ...]
     windows: tuple[WindowReading, ...]
+    account: str
+    """The account that it names, hashed; empty: none."""
 
 
 class CheckedExchange(Struct, frozen=True):
@@ -179,10 +184,11 @@ class ProfileCheck:
 
 
 def _told(profile: Profile, file: str, extends: tuple[str, ...]) -> CheckedProfile:
+    held, budget, block = profile.refusal, profile.budget_refusal, profile.account_block_refusal
     refusals = {
-        "to a client that is held too long": profile.refusal,
-        "when a budget is spent": profile.budget_refusal,
-        "while the account is refused": profile.account_block_refusal,
+        "to a client that is held too long": f"{held.status} {held.error}",
+        "when a budget is spent": f"{budget.status} {budget.error}",
+        "while the account is refused": f"{block.status} {block.error}",
     }
     return CheckedProfile(
         name=profile.name,
@@ -192,18 +198,20 @@ def _told(profile: Profile, file: str, extends: tuple[str, ...]) -> CheckedProfi
         paths=profile.paths,
         exclude_paths=profile.exclude_paths,
         reverse_paths=profile.reverse_paths,
-        refuse_websocket=profile.refuse_websocket,
+        websocket=profile.websocket.value,
+        upstreams={one.name: one.url for one in profile.upstreams},
         formats=tuple(_format(paths, form) for paths, form in (*profile.formats.items(), ("", profile.format))),
         model_paths=profile.model_paths,
         account={
-            name: getattr(profile, name)
-            for name in ("response_account_headers", "request_account_headers", "credential_headers")
+            "response_account_headers": profile.response_account_headers,
+            "account": tuple(map(str, profile.account)),
+            "credentials": tuple(map(str, profile.credentials)),
         },
         sessions=profile.session_headers,
         meters={one.meter: one.limit for one in profile.meters},
         windows=tuple(one.window for one in profile.windows),
         outcomes=len(profile.outcomes),
-        refusals={when: f"{one.status} {one.error}" for when, one in refusals.items()},
+        refusals=refusals,
         doubts=tuple(_doubts(profile)),
     )
 
@@ -213,8 +221,7 @@ def _doubts(profile: Profile) -> Iterator[str]:
         yield "paths is empty: nothing is scheduled; list the paths of model calls, or extend a profile that does"
     if not profile.hosts and not profile.reverse_paths:
         yield "hosts is empty: it counts only where hivemind_reverse_profile names it"
-    places = (*profile.credential_headers, *profile.request_account_headers, *profile.response_account_headers)
-    if not places:
+    if not (profile.account or profile.credentials or profile.response_account_headers):
         yield "nothing names an account: all clients share one"
 
 
@@ -272,8 +279,7 @@ class _SampleReader:
         if excluded := matching_path(profile.exclude_paths, request.path):
             return False, f"path: {excluded} of exclude_paths matches"
         if request.headers.get("upgrade", "").lower() == "websocket":
-            answered = "answered with 426" if profile.refuse_websocket else "passed on"
-            return False, f"method: a WebSocket's upgrade, which is {answered}"
+            return False, f"method: a WebSocket's upgrade, not a POST (websocket: {profile.websocket.value})"
         if not is_model_call(profile, request.method, request.path):
             return False, f"method: {request.method}, and only POST is a model call"
         return True, f"{where}, and {glob} matches its path"
@@ -319,8 +325,10 @@ class _SampleReader:
         clock = StoppedClock(response.timestamp_start)
         answer = AnswerInProgress(self._profile, dialect, clock, is_stream_asked)
         is_stream = answer.head(response.status_code, headers)
-        oddities = [*answer.hints.oddities]
-        body, events = raw, ()
+        hints = answer.hints
+        oddities = [*hints.oddities]
+        body = raw
+        events: Sequence[CheckedEvents] = ()
         if is_stream:
             answer.look(raw)
             phase = answer.finish() if flow.error is None else answer.phase
@@ -339,7 +347,7 @@ class _SampleReader:
         if answer.unreadable is not None:
             end = "unreadable"
             oddities.append(f"answer: {answer.unreadable}")
-        windows = (*answer.hints.windows, *(told.windows if (told := answer.stream_windows()) else ()))
+        windows = (*hints.windows, *(told.windows if (told := answer.stream_windows()) else ()))
         transcript = answer_of(dialect, body, media_type=media_type)
         checked = CheckedAnswer(
             status=response.status_code,
@@ -356,8 +364,9 @@ class _SampleReader:
             retryable=outcome.retryable,
             retry_after_s=outcome.retry_after_s,
             account_block_s=outcome.account_block_s,
-            meters=answer.hints.readings,
+            meters=hints.readings,
             windows=windows,
+            account=unnamed(PoolKey("", hints.account, "")).account if hints.account else "",
         )
         return checked, [*oddities, *_odd(checked, transcript, dialect, is_stream_asked=is_stream_asked)]
 

@@ -20,7 +20,7 @@ def addon() -> None:
 @click.command()
 @click.option("--check", is_flag=True, help="Write nothing; the exit status is 1 when a page is stale.")
 def docs(*, check: bool) -> None:
-    """Write the generated pages of docs/, in a checkout.
+    """Write the generated pages of docs/, and schemas/, in a checkout.
 
     \b
     Examples:

@@ -68,13 +68,15 @@ def _profile_lines(told: CheckedProfile) -> _Lines:
     for heading, names in (("not", told.exclude_paths), ("reverse", told.reverse_paths), ("models", told.model_paths)):
         if names:
             yield heading, _listed(names), ""
+    for name, url in told.upstreams.items():
+        yield "upstreams", f"{name}: {url}", ""
     for one in told.formats:
         yield "format", _format_words(one), ""
         for key, value in one.changed.items():
             yield "format", f"  {key}: {msgspec.json.encode(value).decode()}", ""
     for name, headers in told.account.items():
         if headers:
-            by_hash = ", as a hash" if name == "credential_headers" else ""
+            by_hash = ", as a hash" if name == "credentials" else ""
             yield "account", f"{name}: {_listed(headers)}{by_hash}", ""
     yield "sessions", _listed(told.sessions), ""
     yield "limits", _listed([f"{meter} ({header})" for meter, header in told.meters.items()]), ""
@@ -83,8 +85,7 @@ def _profile_lines(told: CheckedProfile) -> _Lines:
     yield "outcomes", f"{several(told.outcomes, 'rule')} before the general ones", ""
     for when, answer in told.refusals.items():
         yield "refusals", f"{when}: {answer}", ""
-    if told.refuse_websocket:
-        yield "refusals", "a WebSocket's upgrade: 426", ""
+    yield "websocket", told.websocket, ""
     for doubt in told.doubts:
         yield "doubt", doubt, "yellow"
 
@@ -143,6 +144,8 @@ def _answer_lines(answer: CheckedAnswer) -> _Lines:
     block = "" if answer.account_block_s is None else f", account refused for {brief(answer.account_block_s)}"
     outcome = f"{answer.kind.value}: {answer.reason}"
     yield "outcome", outcome if answer.end == "complete" else f"{outcome}, {again}{delay}{block}", ""
+    if answer.account:
+        yield "account", answer.account, ""
     if answer.meters:
         yield "limits", _listed([_meter_words(one) for one in answer.meters]), ""
     if answer.windows:

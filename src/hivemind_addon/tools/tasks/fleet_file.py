@@ -63,11 +63,13 @@ class FleetFile:
         return [msgspec.structs.replace(task, name=name) for name, task in self.tasks.items()]
 
 
-_RULES = DocumentRules(
+FLEET_RULES = DocumentRules(
     values={(FleetFile, "at_most"): positive, (WorkerGroup, "workers"): positive},
     unwritten={TaskSpec: frozenset({"name"})},
 )
-_BATCH = DocumentRules()
+"""Of a fleet file."""
+BATCH_RULES = DocumentRules()
+"""Of a batch's tasks, which may have names."""
 _TO_RUN = ("command", "agent", "prompt")
 
 
@@ -79,11 +81,11 @@ def load_fleet(file: Path, table: ProgramTable) -> FleetFile:
         raise DocumentError(file, "defaults.depends_on", "every task would depend on it", "write it at the tasks")
     document["defaults"] = defaults
     if isinstance(tasks := document.get("tasks"), Mapping):
-        convert(TaskSpec, defaults, file, rules=_RULES, at="defaults")
+        convert(TaskSpec, defaults, file, rules=FLEET_RULES, at="defaults")
         document["tasks"] = {
             name: _merged(defaults, _split(task, file, f"tasks.{name}")) for name, task in tasks.items()
         }
-    fleet: FleetFile = convert(FleetFile, document, file, rules=_RULES)
+    fleet: FleetFile = convert(FleetFile, document, file, rules=FLEET_RULES)
     if not fleet.tasks:
         raise DocumentError(file, "tasks", "there are none", "name each task and give it a command")
     _check_groups(fleet, file)
@@ -108,7 +110,7 @@ def load_batch(text: str, source: Path, table: ProgramTable) -> list[TaskSpec]:
     made: list[TaskSpec] = []
     for index, item in enumerate(items):
         at = f"[{index}]"
-        made.append(convert(TaskSpec, _split(item, source, at), source, rules=_BATCH, at=at))
+        made.append(convert(TaskSpec, _split(item, source, at), source, rules=BATCH_RULES, at=at))
         _check(made[-1], table, source, at)
     names = [one.name for one in made if one.name]
     if twice := next((one for one in names if names.count(one) > 1), None):

@@ -1,0 +1,36 @@
+"""The kinds of YAML files that there are, for `schemas/*.json`."""
+
+from collections.abc import Mapping
+
+from hivemind_addon.lab.sim.library import SCENARIO_RULES, ScenarioFile
+from hivemind_addon.proxy.profile.format import WireFormat
+from hivemind_addon.proxy.profile.formats import packaged_formats
+from hivemind_addon.proxy.profile.grants import AgentRules
+from hivemind_addon.proxy.profile.model import Profile
+from hivemind_addon.proxy.profile.rules import FORMAT_RULES, PROFILE_RULES
+from hivemind_addon.system.json_schema import DocumentKind
+from hivemind_addon.tools.launch.programs import ProgramTable
+from hivemind_addon.tools.tasks.fleet_file import BATCH_RULES, FLEET_RULES, FleetFile
+from hivemind_addon.tools.tasks.model import TaskSpec
+
+_FORMATS: Mapping[type, tuple[str, ...]] = {WireFormat: tuple(packaged_formats())}
+_SPLIT: Mapping[tuple[type, str], type] = {(TaskSpec, "command"): str}
+
+DOCUMENTS: Mapping[str, DocumentKind] = {
+    "profile": DocumentKind(
+        "A profile: one provider",
+        Profile,
+        PROFILE_RULES,
+        extends="The profile whose keys it takes, and changes.",
+        named=_FORMATS,
+    ),
+    "format": DocumentKind(
+        "A wire format", WireFormat, FORMAT_RULES, extends="The format whose keys it changes.", named=_FORMATS
+    ),
+    "agents": DocumentKind("What agents may have", AgentRules, PROFILE_RULES),
+    "fleet": DocumentKind("A fleet: tasks with dependencies", FleetFile, FLEET_RULES, also=_SPLIT),
+    "batch": DocumentKind("A batch: a list of tasks", TaskSpec, BATCH_RULES, is_list=True, also=_SPLIT),
+    "scenario": DocumentKind("A scenario: simulated load", ScenarioFile, SCENARIO_RULES),
+    "programs": DocumentKind("What is known of agents' programs", ProgramTable),
+}
+"""Name of the schema → the kind of file."""
