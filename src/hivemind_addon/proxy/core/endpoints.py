@@ -36,6 +36,8 @@ _LOAD_OVER_S = 60.0
 """What was given to a pool counts half as much after so long."""
 _LONG_S = 60.0
 """Who waits longer for a limit goes elsewhere, whatever that costs."""
+_SOON_S = 2.0
+"""Who is let in so soon goes to no endpoint that has more to do."""
 _LEAVING_S = 20.0
 """So shortly before it would be shed, or its client may leave, a ticket goes elsewhere, whatever that costs."""
 _SETBACKS = 2
@@ -258,7 +260,13 @@ class Endpoints:
         if failed_often or min(entry.shed_at, entry.leaves_at) < now + _LEAVING_S:
             return 0.0
         ticket = entry.ticket
-        return target.reading_s(max(0, source.warm_tokens(ticket, now) - target.warm_tokens(ticket, now)))
+        lost = source.warm_tokens(ticket, now) - target.warm_tokens(ticket, now)
+        if lost > 0:
+            return target.reading_s(lost)
+        # With it goes all that its tree will ask for: not to the fuller one, for what is open here in a moment.
+        opens_soon = gate is not None and gate.opens_at < now + _SOON_S
+        is_fuller = self._fullness(target, ticket, now) > self._fullness(source, ticket, now)
+        return None if opens_soon and is_fuller else 0.0
 
     def _count_idling(self, now: float) -> None:
         passed_s, self._looked_at = now - self._looked_at, now
