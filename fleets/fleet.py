@@ -28,7 +28,8 @@ MIXED: Mapping[Program, int] = MappingProxyType(
     {
         Program.CLAUDE: 7,
         Program.OPENCODE: 3,
-        Program.CODEX: 6,
+        Program.CODEX: 4,
+        Program.CODEX_SOCKETS: 2,
         Program.QWEN: 3,
         Program.AIDER: 3,
         Program.MINI: 4,

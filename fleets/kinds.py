@@ -46,6 +46,7 @@ class Kind:
     """What signs of life its answers have."""
 
 
+_CODEX = CODEX  # among the kinds this name is one's own
 _CODEX_QUIET = ("-c", "check_for_update_on_startup=false", "-c", "analytics.enabled=false")
 _CODEX_SOCKETS = (
     "-c",
@@ -96,7 +97,17 @@ class Program(Enum):
         },
         manners=tuple(KeepAlive),
     )
-    CODEX = Kind("Codex", "codex", CODEX, OPENAI_HOST, SimDialect.RESPONSES, _codex(), _CODEX_ENVIRONMENT)
+    CODEX = Kind("Codex", "codex", _CODEX, OPENAI_HOST, SimDialect.RESPONSES, _codex(), _CODEX_ENVIRONMENT)
+    CODEX_SOCKETS = Kind(
+        "Codex by WebSocket",
+        "codex-ws",
+        _CODEX,
+        OPENAI_HOST,
+        SimDialect.RESPONSES,
+        _codex(*_CODEX_SOCKETS),
+        _CODEX_ENVIRONMENT,
+        manners=(KeepAlive.NOTHING,),  # of what keeps it waiting the proxy's own tests know
+    )
     GEMINI = Kind(
         "Gemini CLI",
         "gemini",

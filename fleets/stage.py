@@ -19,6 +19,8 @@ class Stage:
     servers: Mapping[str, SimServer]
     authority: Path
     """Who signs their certificate."""
+    profiles: Path
+    """The user's folder of profiles: here turns in WebSockets are scheduled, too."""
 
     @property
     def ports(self) -> Mapping[str, int]:
@@ -29,7 +31,7 @@ class Stage:
     def proxy_settings(self) -> tuple[str, ...]:
         """What the proxy must be told, as `--set` takes it."""
         redirects = (f"hivemind_redirect={host}=127.0.0.1:{port}" for host, port in self.ports.items())
-        return (*redirects, f"ssl_verify_upstream_trusted_ca={self.authority}")
+        return (*redirects, f"hivemind_profiles={self.profiles}", f"ssl_verify_upstream_trusted_ca={self.authority}")
 
     def truths(self) -> Mapping[str, Truth]:
         """What each provider saw."""
@@ -39,6 +41,9 @@ class Stage:
 @asynccontextmanager
 async def running_stage(folder: Path, settings: Mapping[str, ProviderSettings], seed: int) -> AsyncIterator[Stage]:
     """Providers of these hosts, until the block ends."""
+    profiles = folder / "profiles"
+    profiles.mkdir()
+    (profiles / "openai.yaml").write_text("extends: openai\nwebsocket: turns\n", encoding="utf-8")
     first, *others = settings
     certificates = write_certificates(folder, first, datetime.now(UTC), *others)
     tls = (str(certificates.certificate), str(certificates.key))
@@ -49,4 +54,4 @@ async def running_stage(folder: Path, settings: Mapping[str, ProviderSettings], 
             await server.start()
             stack.push_async_callback(server.stop)
             servers[host] = server
-        yield Stage(servers, certificates.authority)
+        yield Stage(servers, certificates.authority, profiles)

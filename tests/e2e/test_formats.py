@@ -25,7 +25,7 @@ PROFILES = {
     "gemini": """
 paths: ["*/models/*:generateContent", "*/models/*:streamGenerateContent"]
 model_paths: ["*/models/{model}:generateContent", "*/models/{model}:streamGenerateContent"]
-credential_headers: [x-goog-api-key]
+credentials: [x-goog-api-key]
 format: gemini
 """,
     "codeassist": """

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from hivemind_addon.api.ticket import Dimension, OutcomeKind
 from hivemind_addon.proxy.profile.load import format_for, is_model_call, load_profiles, model_group, model_of
 from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile, WebSocketUse
-from hivemind_addon.resources import profiles_folder
+from hivemind_addon.resources import formats_folder, profiles_folder
+from hivemind_addon.system.document import read_yaml
 from hivemind_addon.system.typed import DocumentError
 
 
@@ -481,3 +482,9 @@ def test_a_path_for_models_has_a_place_for_the_model(tmp_path):
     (tmp_path / "x.yaml").write_text("extends: openai-compatible\nhosts: [a.test]\nmodel_paths: [/models/*]")
     with pytest.raises(DocumentError, match=r"model_paths\[0\].*write \{model\} once"):
         load_profiles(tmp_path)
+
+
+def test_what_is_packaged_says_nothing_twice():
+    """Packaged files are read fast, by a reader that would not notice."""
+    for file in (*profiles_folder().glob("*.yaml"), *formats_folder().glob("*.yaml")):
+        assert read_yaml(file.read_bytes(), file), file

@@ -526,8 +526,9 @@ class World:
         elif course.error is not None:
             outcome = judge_stream_error(profile, course.error)
         else:
-            body = answer.error_body or None
-            outcome = judge_answer(profile, answer.status, dict(answer.headers), body, attempt.hints)
+            body, places = answer.error_body or None, profile.format.error
+            headers, wall_now = dict(answer.headers), WALL_S + self.now
+            outcome = judge_answer(profile, answer.status, headers, body, attempt.hints, wall_now, places=places)
         usage = None
         if answer.reply is not None and course.trouble is not TransportTrouble.CLOSED_BEFORE_HEAD:
             usage = Usage(

@@ -411,6 +411,10 @@ class Pool:
         capacity = self._capacity
         return capacity.paused or capacity.is_provider_down or capacity.account_block.passes_at > -_NEVER
 
+    def lets_pass(self, entry: QueueEntry) -> bool:
+        """Whether one that waits lets others pass: its prefix is being written, or enough of its tree run."""
+        return self._queue.why_passed(entry) is not None
+
     def is_blocked(self, now: float) -> bool:
         """Whether whoever waits here is refused for its account's block."""
         return self._capacity.account_block.stands(now) is not None

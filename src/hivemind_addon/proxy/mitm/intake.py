@@ -119,16 +119,13 @@ class Intake:
 
     # Step 2: the ticket ----------------------------------------------------------------------------------------------
 
-    def make(self, flow: http.HTTPFlow, profile: Profile) -> Exchange | None:
-        """The exchange of a complete request, with its ticket; None: its signature is too old to be held at all."""
+    def make(self, flow: http.HTTPFlow, profile: Profile) -> Exchange:
+        """The exchange of a complete request, with its ticket."""
         driver, settings = self._runtime.driver, self._settings.current
         now = driver.clock.monotonic()
         user, password = self._proxy_user(flow)
         request = plain_request(flow)
         signed_s = signed_for_s(profile, request.headers, driver.clock.wall())
-        if signed_s is not None and signed_s <= 0:
-            self._pass_stale(flow, profile, signed_s)
-            return None
         peer = peer_of(flow) or "unknown"
         estimator = self._runtime.estimator
         told = describe_request(profile, request, estimator, user=user, peer=peer, rough=True)
@@ -143,7 +140,7 @@ class Intake:
         if is_kept_alive and not words.patience_s:
             patience_s = max(patience_s, profile.patience.kept_alive_s)
         if signed_s is not None:
-            patience_s = min(patience_s, signed_s)
+            patience_s = min(patience_s, max(signed_s, 0.0))
         is_silent = told_s is None and not is_kept_alive
         ticket = Ticket(
             id=os.urandom(ID_BYTES).hex(),
@@ -199,13 +196,22 @@ class Intake:
             keeper=self._files.keeper,
         )
 
-    def _pass_stale(self, flow: http.HTTPFlow, profile: Profile, signed_s: float) -> None:
-        """The provider refuses it, upon which its client signs it anew: nothing that we could do is as good."""
-        assert profile.sign is not None
-        now, age_s = self._runtime.driver.clock.monotonic(), profile.sign.valid_s - signed_s
-        what = f"passes unscheduled: signed {lasting(age_s)} ago by {profile.sign.header} (are the clocks right?)"
-        what = f"request to {normal_host(destination(flow)[0])} {what}"
-        self._runtime.driver.note(OddityNoted(at=now, pool=None, ticket_id=None, what=what))
+    def is_lapsed(self, flow: http.HTTPFlow, profile: Profile) -> bool:
+        """Whether a request was signed too long ago to be held at all, of which a person is told.
+
+        The provider refuses it, upon which its client signs it anew: nothing that we could do is as good.
+        """
+        if profile.sign is None:
+            return False
+        clock = self._runtime.driver.clock
+        signed_s = signed_for_s(profile, plain_headers(flow.request.headers.fields), clock.wall())
+        if signed_s is None or signed_s > 0:
+            return False
+        host, age_s = normal_host(destination(flow)[0]), profile.sign.valid_s - signed_s
+        what = f"request to {host} passes unscheduled: signed {lasting(age_s)} ago by {profile.sign.header}"
+        what += " (are the clocks right?)"
+        self._runtime.driver.note(OddityNoted(at=clock.monotonic(), pool=None, ticket_id=None, what=what))
+        return True
 
     def make_unread(self, flow: http.HTTPFlow) -> Exchange:
         """An exchange for a request that could not be read: it goes on under its host's own plain semaphore.

@@ -102,7 +102,7 @@ def _replace_key(sent: http.Request, profile: Profile, upstream: EqualUpstream, 
         if name in sent.headers:
             del sent.headers[name]
     if key is not None:
-        name = upstream.header or brought or profile.credential_headers[0]
+        name = upstream.header or brought or next(iter(profile.credential_headers), "authorization")
         sent.headers[name] = key.in_header(name)
 
 

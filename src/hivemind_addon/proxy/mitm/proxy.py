@@ -137,11 +137,11 @@ class Proxy:
             return True  # the gate will decide, or let it pass by under the guard
 
     def make_exchange(self, flow: http.HTTPFlow) -> Exchange | None:
-        """The exchange of a complete request; None when another addon made it a request that is not ours."""
+        """The exchange of a complete request; None: another addon made it one that is not ours, or it is too old."""
 
         def make() -> Exchange | None:
             profile = self.claims.profile_for(flow)
-            return self.intake.make(flow, profile) if profile else None
+            return self.intake.make(flow, profile) if profile and not self.intake.is_lapsed(flow, profile) else None
 
         return self._enrol(flow, make)
 

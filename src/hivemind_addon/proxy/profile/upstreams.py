@@ -57,7 +57,7 @@ class EqualUpstream:
     """Its API key, which takes the place of the request's; without one the request goes there without any."""
     header: str = ""
     """Request header of the key; in `authorization` it stands behind `Bearer`. Empty: the one in which the request
-    brought its own, else the first of `credential_headers`."""
+    brought its own, else the first header of `credentials`."""
     paths: Mapping[str, str] = field(default_factory=dict)
     """Beginning of a request's path → what stands there instead; the first that fits counts."""
     models: Mapping[str, str] = field(default_factory=dict)
