@@ -52,7 +52,7 @@ evaluate: $(READY)      ## scenarios by policies by seeds, each primitive taken 
 	cp build/evaluation/report.md docs/evaluation.md
 	cp build/evaluation/evaluation/*.svg docs/evaluation/
 
-fleets: $(READY)        ## real agents (Claude Code, Codex) against a faulty provider, direct and through the proxy
+fleets: $(READY)        ## thirty real agents of every kind against faulty providers, direct and through the proxy; about an hour
 	$(BIN)/python -m fleets
 
 endurance: $(READY)     ## how long real agents wait, silently and with keep-alives; takes half an hour

@@ -37,6 +37,8 @@ _LOOK_EVERY_S = 0.5
 _MAX_WORDS = 200
 _SHOWN_ATTEMPTS = 4
 RETRY_AFTER_S = 20.0
+HELD = tuple(program for program in Program if program is not Program.CODEX_SOCKETS)
+"""A WebSocket has neither heads nor comments."""
 
 
 class Manner(Enum):
@@ -173,9 +175,9 @@ def page(results: Sequence[Endured], hold_s: float, before: str = "") -> str:
     """The whole of docs/endurance.md. `before`: an older one, whose sections are kept where nothing was run anew."""
     by_case: Mapping[Case, Endured] = {result.case: result for result in results}
     old = dict(sections(before))
-    kinds = ", ".join(f"{program.value.title} {program.value.package.version}" for program in Program)
+    kinds = ", ".join(f"{program.value.title} {program.value.package.version}" for program in HELD)
     parts = [_HEAD.format(kinds=kinds, hold=f"{hold_s / 60:g}", grace=_GRACE_S // 60, retry=f"{RETRY_AFTER_S:g}")]
-    for program in Program:
+    for program in HELD:
         if all(case.program is not program for case in by_case):
             parts += [old[program.value.title]] if program.value.title in old else []
             continue
@@ -207,11 +209,11 @@ would ask otherwise which model to take.
 
 @click.command()
 @click.option("--hold", "hold_min", type=float, default=_HOLD_MIN, show_default=True, help="Minutes.")
-@click.option("--only", multiple=True, type=click.Choice([one.value.word for one in Program]))
+@click.option("--only", multiple=True, type=click.Choice([one.value.word for one in HELD]))
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), default=PAGE, show_default=True)
 def main(hold_min: float, only: tuple[str, ...], output: Path) -> None:
     """Hold real agents, and write down how long they wait."""
-    chosen = list(cases([program for program in Program if not only or program.value.word in only]))
+    chosen = list(cases([program for program in HELD if not only or program.value.word in only]))
     try:
         programs = install(case.program.value.package for case in chosen)
     except NotInstalled as error:

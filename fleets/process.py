@@ -11,6 +11,7 @@ from pathlib import Path
 from fleets.agent import Launch
 
 _KEPT_CHARS = 4000
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _TROUBLE = re.compile(r"error|exceeded|timed? ?out|disconnected|overloaded", re.IGNORECASE)
 
 
@@ -27,7 +28,7 @@ class Exit:
     @property
     def last_words(self) -> str:
         """The last line that tells of trouble; else the last one that says something."""
-        lines = [line.strip() for line in self.output.splitlines() if line.strip()]
+        lines = [line.strip() for line in _COLOUR.sub("", self.output).splitlines() if line.strip()]
         troubled = [line for line in lines if _TROUBLE.search(line)]
         return (troubled or lines or [""])[-1]
 

@@ -55,6 +55,7 @@ def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
         "docs/metrics.md",
         "docs/options.md",
         "docs/profiles.md",
+        "docs/providers.md",
         *(f"schemas/{name}.json" for name in DOCUMENTS),
     ]
     stale = docs.check()

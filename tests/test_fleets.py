@@ -11,7 +11,7 @@ import pytest
 
 from fleets.agent import Agent, Launch, Scheduled, Straight, launch
 from fleets.books import Book
-from fleets.endurance import Case, Endured, Manner, cases
+from fleets.endurance import HELD, Case, Endured, Manner, cases
 from fleets.endurance import page as endurance_page
 from fleets.experiment import experiments
 from fleets.fleet import MIXED, Ended, FleetResult, FleetSettings, Route
@@ -189,6 +189,7 @@ def command(script: str, folder) -> Launch:
 async def test_a_process_is_heard_to_its_end(tmp_path):
     ended = await run(command("print('so far'); raise SystemExit(3)", tmp_path), tmp_path / "log", 120)
     assert (ended.status, ended.last_words) == (3, "so far")
+    assert Exit(1, 1.0, "\x1b[91mError: \x1b[0mgone\nbye\n").last_words == "Error: gone"
 
 
 async def test_what_takes_too_long_is_ended_with_all_it_started(tmp_path):
@@ -232,9 +233,9 @@ async def test_the_tunnel_knows_few_hosts():
 
 
 def test_every_agent_is_held_in_every_manner_that_it_can_be():
-    chosen = list(cases(list(Program)))
+    chosen = list(cases(HELD))
     assert len({case.name for case in chosen}) == len(chosen)
-    assert {case.program for case in chosen} == set(Program)
+    assert {case.program for case in chosen} == set(HELD)
     assert {case.program for case in chosen if case.manner is Manner.PINGS} == {Program.CLAUDE}
     assert Case(Program.AIDER, True, Manner.SILENT) not in chosen
     assert {case.manner for case in chosen if case.program is Program.MINI} == {

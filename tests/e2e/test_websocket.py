@@ -167,6 +167,18 @@ def test_the_proxys_end_answers_who_is_held_and_lets_end_who_runs(tmp_path):
                 assert stopped.result(PATIENCE_S) == 0
 
 
+def test_a_connection_that_has_lived_its_hour_ends_for_the_client_too(tmp_path):
+    with running_server(ProviderSettings(websocket_s=1e-9)) as server:
+        mine = for_host(server.port, extends="openai", more=TURNS)
+        with running(tmp_path / "conf", *profiles(tmp_path, mine=mine)) as proxy:
+            client = Stand(proxy, server).client()
+            last = client.ask()
+            assert (last["status"], last["error"]["code"]) == (400, "websocket_connection_limit_reached")
+            with pytest.raises(Closed):
+                client.hear()
+            proxy.settled()
+
+
 def test_what_a_profile_says_of_websockets(tmp_path):
     with running_server(SPEAKS) as server:
         texts = {

@@ -42,6 +42,8 @@ class ProxyView(Struct, frozen=True, gc=False):
     """Client and host, where a client has not trusted the proxy's certificate."""
     sockets: tuple[tuple[str, str], ...] = ()
     """Agent and host, where an agent has opened a WebSocket for model calls which is not scheduled."""
+    refused_sockets: tuple[tuple[str, str], ...] = ()
+    """Agent and host, where a WebSocket was refused: the agent sends plain requests, which are scheduled."""
 
 
 class Sample(Struct, frozen=True, gc=False):

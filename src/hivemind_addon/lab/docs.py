@@ -15,6 +15,7 @@ from msgspec import Struct
 from hivemind_addon.api.events import SCHEMA_VERSION, Event
 from hivemind_addon.api.spend import Period
 from hivemind_addon.api.ticket import Priority
+from hivemind_addon.lab import provider_page
 from hivemind_addon.lab.schemas import DOCUMENTS
 from hivemind_addon.proxy.core.lanes import TRANSITIONS, WAITING, EntryState
 from hivemind_addon.proxy.mitm.options import OPTIONS
@@ -292,6 +293,7 @@ def generate() -> dict[Path, str]:
         folder / "metrics.md": _metrics_page(),
         folder / "options.md": _options_page(),
         folder / "profiles.md": _profiles_page(),
+        folder / "providers.md": provider_page.render(_CHECKOUT / "tests" / "proxy" / "wire" / "data"),
         **{_CHECKOUT / "schemas" / f"{name}.json": _schema(kind) for name, kind in DOCUMENTS.items()},
     }
 

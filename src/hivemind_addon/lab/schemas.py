@@ -13,8 +13,8 @@ from hivemind_addon.tools.launch.programs import ProgramTable
 from hivemind_addon.tools.tasks.fleet_file import BATCH_RULES, FLEET_RULES, FleetFile
 from hivemind_addon.tools.tasks.model import TaskSpec
 
-_FORMATS = {WireFormat: tuple(packaged_formats())}
-_SPLIT = {(TaskSpec, "command"): str}
+_FORMATS: Mapping[type, tuple[str, ...]] = {WireFormat: tuple(packaged_formats())}
+_SPLIT: Mapping[tuple[type, str], type] = {(TaskSpec, "command"): str}
 
 DOCUMENTS: Mapping[str, DocumentKind] = {
     "profile": DocumentKind(

@@ -170,7 +170,7 @@ def _default(cls: type, name: str) -> Schema:
     if issubclass(cls, Struct):
         value = next(one.default for one in msgspec.structs.fields(cls) if one.name == name)
     else:
-        value = next(one.default for one in fields(cls) if one.name == name)
+        value = next(one.default for one in fields(cls) if one.name == name)  # type: ignore[arg-type]  # a dataclass
     if isinstance(value, tuple):
         value = [*value]
     told = value.name.lower() if isinstance(value, IntEnum) else value.value if isinstance(value, Enum) else value

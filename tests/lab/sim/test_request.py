@@ -229,6 +229,23 @@ def test_newer_codex_gets_a_script_for_its_freeform_tool():
     )
 
 
+def test_an_agent_without_tools_gets_the_whole_file_with_one_line_more():
+    system = {"role": "system", "content": "Answer with a *file listing*. The test greps for claude-3 line 3."}
+    for number in range(1, TASK.lines + 1):
+        asked = {"model": "m", "messages": [system, PROMPT, {"role": "user", "content": TASK.beginning(number - 1)}]}
+        turn = turn_of(SimDialect.CHAT, asked)
+        assert turn.call is None
+        assert turn.text.endswith(f"\n\nresult.txt\n```\n{TASK.beginning(number)}```\n")
+    assert TASK.beginning(TASK.lines) == TASK.content
+
+
+def test_an_agent_that_ends_by_a_command_is_led_to_it():
+    asked = chat(TASK.lines)
+    asked["messages"].insert(0, {"role": "system", "content": "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT to end"})
+    command = json.loads(turn_of(SimDialect.CHAT, asked).call.arguments)["command"]
+    assert command == "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
+
+
 def test_without_a_shell_it_says_so():
     turn = turn_of(SimDialect.MESSAGES, messages(0, tool="Glob"))
     assert turn.call is None

@@ -108,8 +108,8 @@ def test_the_breaker_counts_as_opened_when_it_was_closed_before():
 def test_what_gave_no_answer_is_billed_in_vain():
     books = Books()
     one, other = books.agents
-    books.ledger.book_attempt(one, REPLY, REPLY.output_tokens, is_whole=True)
-    books.ledger.book_attempt(other, REPLY, 3, is_whole=False)
+    books.ledger.book_attempt(one, one.upstream, REPLY, REPLY.output_tokens, is_whole=True)
+    books.ledger.book_attempt(other, other.upstream, REPLY, 3, is_whole=False)
     assert one.in_vain == Spend()
     assert other.in_vain == other.billed
     assert other.billed.tokens == REPLY.prompt_tokens + 3
@@ -126,7 +126,7 @@ def test_what_gave_no_answer_is_billed_in_vain():
 def test_a_turn_counts_with_its_own_provider_as_it_would_be_with_an_ideal_cache():
     books = Books(Crowd("agent", 2, 1, shared_tokens=1000, caches=True))
     for agent in books.agents:
-        books.ledger.book_turn(agent)
+        books.ledger.book_turn(agent, agent.upstream)
     assert books.result(1.0).ideal_cost == pytest.approx(1.25 * 1100 + 0.1 * 1000 + 1.25 * 100)
     assert books.own.taken["sim-1"].units[Dimension.INPUT_TOKENS] == 1100 + 100
     assert not books.other.taken
@@ -141,7 +141,7 @@ def test_the_dead_are_lost_and_so_is_who_has_not_ended():
 
 def test_poisoned_agents_are_in_no_figure():
     books = Books(Crowd("agent", 2, 1, poisoned=True))
-    books.ledger.book_attempt(books.agents[0], REPLY, 3, is_whole=False)
+    books.ledger.book_attempt(books.agents[0], books.own, REPLY, 3, is_whole=False)
     books.agents[0].ended_at, books.agents[0].death = 5.0, "status 500"
     result = books.result(9.0)
     assert (result.agents, result.lost, result.makespan_s, result.billed) == (0, 0, 9.0, Spend())
@@ -171,7 +171,7 @@ def test_what_a_neighbour_takes_counts_only_in_the_bound_that_is_shared_with_it(
     limit = Limit(Dimension.REQUESTS, 1, 10.0, LimitKind.WINDOW)
     books = Books(limits=(limit,))
     for agent in books.agents:
-        books.ledger.book_turn(agent)
+        books.ledger.book_turn(agent, agent.upstream)
     for name in "abc":
         books.ledger.neighbour_called(answered(name))
     result = books.result(1.0)

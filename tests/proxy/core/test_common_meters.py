@@ -142,6 +142,8 @@ def test_a_pool_that_comes_later_is_not_sent_more_than_the_others_have_left():
     old = learned(amount=4, window_s=20.0, kind=LimitKind.BUCKET)
     key = Gateway(amount=4, window_s=20.0, kind=LimitKind.BUCKET)
     key.scheduler.restore(old.scheduler.export(), key.now)
+    key.answer(key.submit("c"))  # tells the level
+    key.advance(20)
     for _ in range(4):
         key.submit("c")
     second = list(key.running)[1]

@@ -298,6 +298,20 @@ class TestTooWide:
         assert meter.earliest(1, 10) == pytest.approx(71)
 
 
+def test_of_a_level_in_doubt_one_goes_until_a_header_tells_it():
+    meter = Meter.resume(bucket().learned, 1000)
+    meter.doubt_level(1000)
+    assert meter.earliest(10, 1000) == 1000
+    meter.reserve(stamp=1, units=10, now=1000)
+    assert meter.earliest(10, 1001) == 1015, "nobody waits longer for a head"
+    assert meter.earliest(10, 1015) == 1015
+    meter.settle(stamp=1, settled_stamp=2, charged=10, now=1001)
+    assert meter.earliest(10, 1001) == 1001, "it told nothing, the next one may"
+    meter.reserve(stamp=3, units=10, now=1001)
+    meter.learn(reading(40, 20), stamp=3, sent_at=1001, now=1002)
+    assert meter.earliest(10, 1002) == 1002
+
+
 def test_nothing_always_fits():
     meter = bucket(0)
     meter.reserve(stamp=1, units=50, now=0)

@@ -144,6 +144,17 @@ async def test_servers_of_vendors_are_tunnelled_and_it_is_told_once_why(proxy, c
     assert not told(proxy)
 
 
+async def test_a_websocket_that_is_refused_is_known_and_does_not_pass(proxy):
+    flow = make_flow("https://api.openai.com/v1/responses", method="GET")
+    flow.request.headers["upgrade"] = "websocket"
+    flow.response = proxy.upgrade_refusal(flow)
+    assert flow.response.status_code == 426
+    proxy.pass_by(flow)
+    assert proxy.refused_sockets == {"a client at 127.0.0.1": "api.openai.com"}
+    assert not proxy.sockets
+    assert not told(proxy)
+
+
 async def test_a_websocket_for_model_calls_that_passes_by_is_told_once_for_each_agent(proxy):
     for path in ("/v1/responses", "/v1/responses", "/v1/realtime"):
         flow = make_flow(f"https://api.x.ai{path}", method="GET")

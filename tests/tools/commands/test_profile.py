@@ -231,7 +231,7 @@ def test_what_passes_by_says_why(check, url, method, why):
 
 
 def test_an_excluded_path_and_a_websocket_say_why(check):
-    profile = MINE + 'exclude_paths: ["*/tiny/*"]\npaths: ["/*"]'
+    profile = MINE + 'websocket: refuse\nexclude_paths: ["*/tiny/*"]\npaths: ["/*"]'
     upgrade = {"upgrade": "websocket"}
     told = exchanges(
         check(
@@ -242,7 +242,7 @@ def test_an_excluded_path_and_a_websocket_say_why(check):
     )
     assert [one["why"] for one in told] == [
         "path: */tiny/* of exclude_paths matches",
-        "method: a WebSocket's upgrade, not a POST (websocket: turns)",
+        "method: a WebSocket's upgrade, not a POST (websocket: refuse)",
     ]
 
 
@@ -284,6 +284,45 @@ def test_bodies_in_base64_and_texts_without_a_charset_are_read(check):
     )
     assert [one["answer"]["said_chars"] for one in told] == [5, 1, 5]
     assert [one["faults"] for one in told] == [[], [], []]
+
+
+RECORDED = """
+extends: openai-compatible
+hosts: ["127.0.0.1"]
+paths: ["/*"]
+exclude_paths: ["*/v1/models"]
+formats:
+  "*/api/chat": ollama
+  "*/v2/chat": cohere
+  "*:streamGenerateContent": gemini
+  "*/converse-stream": bedrock-converse
+  "*/invoke-with-response-stream": bedrock-invoke
+model_paths: ["*/v1beta/models/{model}:streamGenerateContent", "*/model/{model}/*", inherited]
+"""
+
+
+def test_what_mitmdump_recorded_of_ten_formats_is_understood(check):
+    """`mitmdump --set hardump=…` before the simulated provider (mitmproxy 12.2, 2026-11)."""
+    result = check(RECORDED, sample=Path(__file__).parent / "data" / "recorded.har")
+    told = [one for one in exchanges(result) if one["claimed"]]
+    assert [one["request"]["format"] for one in told] == [
+        "openai-chat",
+        "openai-chat",
+        "anthropic",
+        "openai-responses",
+        "ollama",
+        "cohere",
+        "gemini",
+        "gemini",
+        "bedrock-converse",
+        "bedrock-invoke",
+    ]
+    assert [one["faults"] for one in told] == [[]] * 10
+    assert {one["answer"]["end"] for one in told} == {"complete"}
+    assert [one["answer"]["usage"]["output_tokens"] for one in told] == [8] * 9 + [5]
+    assert len({one["request"]["pool"]["account"] for one in told}) == 1
+    assert result.exit_code == 0
+    assert "SECRET" not in result.output
 
 
 def test_our_own_captures_are_samples_too(check, tmp_path):

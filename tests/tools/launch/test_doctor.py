@@ -202,6 +202,14 @@ def test_calls_that_passed_by_are_told(sick, monkeypatch):
     assert_one(sick(), "calls to generativelanguage.googleapis.com", "write a profile with hosts:")
 
 
+def test_a_websocket_that_was_refused_is_no_trouble(sick, monkeypatch):
+    proxy = replace(doctor.background.running(PORT), refused_sockets=(("codex-1", "api.openai.com"),))
+    monkeypatch.setattr(doctor.background, "running", lambda _: proxy)
+    assert not sick()
+    told = next(finding.text for finding in sick(all_of_it=True) if finding.text.startswith("WebSocket"))
+    assert "codex-1 to api.openai.com was refused" in told
+
+
 @each(
     ("seen", "verdict", "words"),
     [

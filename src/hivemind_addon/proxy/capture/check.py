@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from mitmproxy import http
 
     from hivemind_addon.proxy.profile.load import Profiles
-    from hivemind_addon.proxy.profile.model import BlockedAccountRefusal, BudgetRefusal, Profile, Refusal
+    from hivemind_addon.proxy.profile.model import Profile
     from hivemind_addon.proxy.wire.dialect import Dialect
     from hivemind_addon.proxy.wire.parts import Transcript
 
@@ -184,10 +184,11 @@ class ProfileCheck:
 
 
 def _told(profile: Profile, file: str, extends: tuple[str, ...]) -> CheckedProfile:
-    refusals: dict[str, Refusal | BudgetRefusal | BlockedAccountRefusal] = {
-        "to a client that is held too long": profile.refusal,
-        "when a budget is spent": profile.budget_refusal,
-        "while the account is refused": profile.account_block_refusal,
+    held, budget, block = profile.refusal, profile.budget_refusal, profile.account_block_refusal
+    refusals = {
+        "to a client that is held too long": f"{held.status} {held.error}",
+        "when a budget is spent": f"{budget.status} {budget.error}",
+        "while the account is refused": f"{block.status} {block.error}",
     }
     return CheckedProfile(
         name=profile.name,
@@ -210,7 +211,7 @@ def _told(profile: Profile, file: str, extends: tuple[str, ...]) -> CheckedProfi
         meters={one.meter: one.limit for one in profile.meters},
         windows=tuple(one.window for one in profile.windows),
         outcomes=len(profile.outcomes),
-        refusals={when: f"{one.status} {one.error}" for when, one in refusals.items()},
+        refusals=refusals,
         doubts=tuple(_doubts(profile)),
     )
 

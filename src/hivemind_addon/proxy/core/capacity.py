@@ -590,6 +590,7 @@ class Capacity:
         self.overloads.resume(learned.overloads, now)
         self.sharing.resume(learned, now)
         self.meters.resume(learned.meters, self.flights, now)
+        self.meters.doubt_levels(now)
 
     def move(self, sharing: Sharing | None) -> None:
         """Its account proved to be another one; None: the pool is no more."""

@@ -87,6 +87,8 @@ _OLD_S = 1.0
 """A header that is older has certainly told an instant, not a time from when it was written."""
 _SWEEP_FROM = 64
 """Settled costs that are kept before the first look for ones that no header can miss any more."""
+_TOLD_WITHIN_S = 15.0
+"""The head of a run's first answer usually comes sooner."""
 
 
 class _Cost(Struct, eq=False):
@@ -212,6 +214,8 @@ class Meter:
         self._settled = _Costs()
         """Unbooked as well."""
         self._sweep_at = _SWEEP_FROM
+        self._one_by_one_until = float("-inf")
+        """Until a header tells the level, or until then: nobody knows what was taken before."""
 
     @classmethod
     def of(cls, reading: Reading, now: float) -> "Meter | None":
@@ -278,6 +282,8 @@ class Meter:
             return now
         if units > self.limit and self.reserved:
             return float("inf")
+        if self._learned_stamp < 0 and self.reserved and now < self._one_by_one_until:
+            return self._one_by_one_until  # unless a header or a settle comes first
         if self._is_charged_late:
             # What is left of it lets a whole answer pass; what that takes beyond comes out of what refills.
             units = 1
@@ -310,6 +316,10 @@ class Meter:
         self.reserved += units
         if not self._is_charged_late:
             self._set_level(self._level - units)
+
+    def doubt_level(self, now: float) -> None:
+        """Its run has just begun, and another one may have taken of the limit a moment ago: one by one at first."""
+        self._one_by_one_until = now + _TOLD_WITHIN_S
 
     def adopt(self, *, stamp: int, units: int, admitted_at: float, now: float) -> None:
         """An attempt was admitted before this meter counted it."""

@@ -280,6 +280,11 @@ class Meters:
             if one.is_common:
                 self._account.meet(self._own[one.name], now, votes=ENOUGH_VOTES)
 
+    def doubt_levels(self, now: float) -> None:
+        """A run has just begun: what an earlier one took a moment ago is not known."""
+        for meter in self._own.values():
+            meter.doubt_level(now)
+
     def own(self, name: str) -> Meter | None:
         """The pool's own meter."""
         return self._own.get(name)

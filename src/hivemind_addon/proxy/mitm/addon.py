@@ -383,7 +383,7 @@ class Hivemind:
             return
         with self.proxy.guarded("requestheaders"):
             self.proxy.intake.take_own_headers(flow)
-            if refusal := self.proxy.claims.upgrade_refusal(flow):
+            if refusal := self.proxy.upgrade_refusal(flow):
                 flow.response = refusal
         flow.request.stream = not self.proxy.is_ours(flow)
         if flow.request.stream:

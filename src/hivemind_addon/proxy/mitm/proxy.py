@@ -92,6 +92,8 @@ class Proxy:
         """Client that has not trusted our certificate → the host it was for."""
         self.sockets: dict[str, str] = {}
         """Agent that has opened a WebSocket for model calls which is not scheduled → its host."""
+        self.refused_sockets: dict[str, str] = {}
+        """Agent whose WebSocket was refused, so that it sends plain requests → its host."""
         self._of_client: defaultdict[str, set[Exchange]] = defaultdict(set)
         self._turns: dict[str, Turn] = {}
         """Flow id → turn of a WebSocket that has not ended."""
@@ -190,8 +192,15 @@ class Proxy:
         path = request.path.partition("?")[0]
         if is_shaped_like_a_call(request.method, path):
             self._tell_unscheduled(normal_host(destination(flow)[0]), flow.client_conn, path)
-        elif self.claims.is_loose_socket(flow):
+        elif flow.response is None and self.claims.is_loose_socket(flow):
             self._tell_socket(normal_host(destination(flow)[0]), flow.client_conn)
+
+    def upgrade_refusal(self, flow: http.HTTPFlow) -> http.Response | None:
+        """What a WebSocket upgrade gets that is refused; None: it goes on."""
+        refusal = self.claims.upgrade_refusal(flow)
+        if refusal is not None and len(self.refused_sockets) < _MOST_TOLD:
+            self.refused_sockets[self.intake.name_of(flow.client_conn)] = normal_host(destination(flow)[0])
+        return refusal
 
     def is_foreign(self, context: Context, sni: str | None) -> bool:
         """Whether a client connection is to be tunnelled; where it goes to a host of models, a person should know."""
@@ -354,6 +363,7 @@ class Proxy:
             vendors=tuple(sorted(self.vendors)),
             distrusting=tuple(sorted(self.distrusting.items())),
             sockets=tuple(sorted(self.sockets.items())),
+            refused_sockets=tuple(sorted(self.refused_sockets.items())),
         )
         snapshot = yield from self.driver.snapshot_in_parts(most_queued=QUEUED_TOLD)
         yield

@@ -158,6 +158,12 @@ def _seen(proxy: ProxyView) -> Iterator[Finding]:
         yield Finding(Severity.BAD, f"trust: {who}: {cure_of_distrust(host, Path(proxy.confdir))}")
     for who, host in proxy.sockets:
         yield Finding(Severity.NOTE, f"unscheduled: {who} has a WebSocket to {host}, and what it says there passes by")
+    for who, host in proxy.refused_sockets:
+        yield Finding(
+            Severity.GOOD,
+            f"WebSocket: that of {who} to {host} was refused, so that it sends plain requests, which are scheduled; "
+            "`websocket: turns` in a profile schedules it (docs/websockets.md)",
+        )
 
 
 def _mitmproxy() -> Finding:
