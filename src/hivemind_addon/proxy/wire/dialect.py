@@ -133,7 +133,7 @@ class Dialect:
                 return EventStreamParser()
 
     def may_keep_alive(self, path: str) -> bool:
-        """Whether the client of a held stream overlooks the format's `keep_alive`. `path`: the request's, as it came."""
+        """Whether the client of a held stream overlooks the format's `keep_alive`. `path`: the request's."""
         needed = self.form.keep_alive_query
         return bool(self.form.keep_alive) and (not needed or needed in path.partition("?")[2].split("&"))
 
