@@ -1,12 +1,13 @@
 """Two endpoints of one's own behind a real mitmdump: affinity, a dead one, a blocked one; and the key of neither seen."""
 
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from hivemind_addon.lab.sim.faults import ErrorStatus, Hangup, NoHead
 from hivemind_addon.lab.sim.server import running_server
-from tests.e2e.proxy import QUICK, options, profiles, running
+from tests.e2e.proxy import QUICK, body, options, profiles, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("endpoints")]
 
@@ -88,6 +89,33 @@ def test_a_blocked_endpoint_is_not_felt_while_the_other_serves(stage, fault):
     assert pools(proxy)["east"]["account_block"] is not None
     west.script(WEST, [], then=fault)
     assert ask(proxy, "last").status_code == fault.status  # none is left: what the last one says
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_endpoint_of_tls_and_http2_is_reached_under_its_own_name(authority, tmp_path, monkeypatch, streamed):
+    """Its certificate is for that name only; a failed attempt is sent to it again, with its key."""
+    monkeypatch.setenv("EAST_KEY", EAST)
+    trusted = tmp_path / "authority.pem"
+    authority.cert_pem.write_to_path(str(trusted))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("east.test").configure_cert(context)
+    with running_server(tls=context, http2=True) as east:
+        text = (
+            f"extends: anthropic\nhosts: [nowhere.test]\n{QUICK}upstreams:\n"
+            "  - {name: east, url: 'https://east.test', key: {env: EAST_KEY}}\n"
+        )
+        arguments = [*profiles(tmp_path, one=text), *options(redirect=f"east.test=127.0.0.1:{east.port}")]
+        with running(tmp_path, *arguments, "--set", f"ssl_verify_upstream_trusted_ca={trusted}") as proxy:
+            east.script(EAST, [ErrorStatus(500), ErrorStatus(529)])
+            with proxy.client(http2=True) as client:
+                head = {"x-api-key": "client-key", "content-type": "application/json"}
+                answer = client.post("https://nowhere.test/v1/messages", content=body(stream=streamed), headers=head)
+            assert answer.status_code == 200
+            assert answer.http_version == "HTTP/2"
+            assert attempts(east, EAST) == 3
+            asked = [request.headers for request in east.requests()]
+            assert [head["x-api-key"] for head in asked] == [EAST] * 3
+            proxy.settled()
 
 
 def test_a_signed_request_is_never_moved(stage):
