@@ -24,8 +24,6 @@ PARTS = {
 DOORS = {
     # Its profiles.
     "proxy.profile.load",
-    # And what could have none.
-    "proxy.profile.known",
     # Its files.
     "proxy.journal.schema",
     "proxy.journal.tables",

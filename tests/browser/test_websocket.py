@@ -29,7 +29,7 @@ def test_the_connections_flow_tells_its_turns_and_a_frame_reads_as_a_conversatio
                 first = one.ask("Which is the capital of France?")["response"]["id"]
                 server.script("k", [ErrorStatus(500)])
                 assert one.ask("And of Spain?", previous_response_id=first)["status"] == 429
-                row = page.locator(".flow-table tbody tr", has_text="turn 1: ")
+                row = page.locator(".flow-table tbody tr", has_text="turn 2: ")
                 comment = row.locator(".col-comment")
                 expect(comment).to_contain_text("turn 2: shed: its client sends all of it anew")
                 expect(comment).to_contain_text("turn 1: delivered: ")

@@ -85,6 +85,18 @@ def test_an_unchained_turn_that_fails_is_sent_again_on_the_same_connection(stand
     stand.proxy.settled()
 
 
+def test_codexs_first_turn_is_sent_again_with_the_warm_up_that_it_goes_on_from(stand):
+    stand.server.script("k7", [ErrorStatus(503, error="server_is_overloaded"), ErrorStatus(429, retry_after_s=0.01)])
+    with stand.client("k7") as client:
+        warm = client.ask("all", generate=False)["response"]["id"]
+        del client.frames[:]
+        first = client.ask("hello", previous_response_id=warm)
+        assert first["type"] == "response.completed"
+        assert {frame["type"] for frame in client.frames}.isdisjoint({"error", "response.failed"})
+        assert client.ask("more", previous_response_id=first["response"]["id"])["type"] == "response.completed"
+    stand.proxy.settled()
+
+
 def test_a_chained_turn_that_fails_is_told_to_come_back_and_is_whole_then(stand):
     with stand.client("k4") as client:
         first = client.ask()["response"]["id"]
@@ -165,6 +177,18 @@ def test_the_proxys_end_answers_who_is_held_and_lets_end_who_runs(tmp_path):
                 assert (frame["status"], "stopping" in frame["error"]["message"]) == (429, True)
                 assert one.answer()[-1]["type"] == "response.completed"
                 assert stopped.result(PATIENCE_S) == 0
+
+
+def test_a_connection_that_has_lived_its_hour_ends_for_the_client_too(tmp_path):
+    with running_server(ProviderSettings(websocket_s=1e-9)) as server:
+        mine = for_host(server.port, extends="openai", more=TURNS)
+        with running(tmp_path / "conf", *profiles(tmp_path, mine=mine)) as proxy:
+            client = Stand(proxy, server).client()
+            last = client.ask()
+            assert (last["status"], last["error"]["code"]) == (400, "websocket_connection_limit_reached")
+            with pytest.raises(Closed):
+                client.hear()
+            proxy.settled()
 
 
 def test_what_a_profile_says_of_websockets(tmp_path):

@@ -139,3 +139,18 @@ def test_documents_of_another_kind_bring_their_own_rules():
         with pytest.raises(DocumentError) as caught:
             opened(document)
         assert told in str(caught.value)
+
+
+def test_what_documents_share_is_typed_once():
+    shared, known = {"input": 1, "output": 2}, {}
+    first, second = (
+        convert(Profile, {"prices": {"x": shared}, "hosts": hosts}, FILE, rules=PROFILE_RULES, known=known)
+        for hosts in (["a.test"], ["b.test"])
+    )
+    assert (first.hosts, second.hosts) == (("a.test",), ("b.test",))
+    assert first.prices == second.prices
+    listed = ["one-*", "two-*"]
+    first, second = (
+        convert(Profile, {"model_groups": listed}, FILE, rules=PROFILE_RULES, known=known) for _ in range(2)
+    )
+    assert first.model_groups is second.model_groups

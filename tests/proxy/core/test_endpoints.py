@@ -67,6 +67,16 @@ def test_weights_say_how_new_trees_are_spread():
     assert (places.count("east"), places.count("west")) == (9, 3)
 
 
+def test_a_session_that_is_over_counts_no_more():
+    """After the time that its prompt cache lives."""
+    bench = TwoPools(slots=20)
+    assert [bench.ask(name) for name in "abc"] == ["east", "west", "east"]
+    bench.advance(200.0)
+    assert bench.ask("again", session="b") == "west"
+    bench.advance(200.0)
+    assert [bench.ask(name) for name in "xyz"] == ["east", "east", "west"]  # b is in the west still
+
+
 def test_who_loses_nothing_goes_at_once_where_there_is_room():
     bench = TwoPools(slots=1)
     assert [bench.ask("a"), bench.ask("b"), bench.ask("new")] == ["east", "west", None]

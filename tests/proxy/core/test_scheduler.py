@@ -104,6 +104,15 @@ class TestLife:
         assert bench.of(TicketEnded)[0].end == "gave up"
         assert bench.scheduler.is_idle
 
+    def test_what_may_not_be_sent_again_is_shed_where_waiting_would_cure_it(self):
+        bench = Bench()
+        bench.submit("a", "b", "c")
+        assert bench.settle("a", FAILED, may_repeat=False) == GiveUp(Reason.ANEW)
+        assert bench.settle("b", IGNORED, may_repeat=False) == GiveUp(Reason.NOT_RETRYABLE)
+        assert bench.settle("c", FAILED, may_repeat=False, client_saw_bytes=True) == GiveUp(Reason.DELIVERED_BYTES)
+        assert [ended.end for ended in bench.of(TicketEnded)] == ["shed", "gave up", "gave up"]
+        assert bench.scheduler.is_idle
+
     def test_a_cancelled_attempt_ends_it(self):
         bench = Bench()
         bench.submit("a")

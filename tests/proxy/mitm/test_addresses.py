@@ -107,6 +107,11 @@ def test_a_path_tells_the_provider():
         ("/v1/responses/compact", "https://api.openai.com/v1/responses/compact"),
         ("/backend-api/codex/responses", "https://chatgpt.com/backend-api/codex/responses"),
         ("/api/chat", "http://localhost:11434/api/chat"),
+        ("/openai/v1/chat/completions", "https://api.groq.com/openai/v1/chat/completions"),
+        (
+            "/v1beta/models/m:generateContent",
+            "https://generativelanguage.googleapis.com/v1beta/models/m:generateContent",
+        ),
     ):
         request = http.Request.make("POST", f"http://127.0.0.1:8080{path}")
         upstream = upstream_by_path(PROFILES, path)
@@ -117,6 +122,12 @@ def test_a_path_tells_the_provider():
 def test_a_path_of_no_model_call_tells_nothing():
     cases = ("/", "/v1", "/v1/models", "/favicon.ico", "//")
     assert [path for path in cases if upstream_by_path(PROFILES, path) is not None] == []
+
+
+def test_a_path_that_several_providers_have_is_nobody_s_but_a_user_s(tmp_path):
+    assert upstream_by_path(PROFILES, "/chat/completions") is None
+    (tmp_path / "mine.yaml").write_text("extends: openai-compatible\nhosts: [mine.test]")
+    assert upstream_by_path(load_profiles(tmp_path), "/chat/completions") == Upstream("https", "mine.test", 443)
 
 
 def test_the_host_names_the_port_only_where_it_is_not_the_usual_one():

@@ -5,7 +5,7 @@ import pytest
 
 from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.spend import Budget, Period, Scope, Shortage
-from hivemind_addon.api.ticket import Reason
+from hivemind_addon.api.ticket import OutcomeKind, Reason
 from hivemind_addon.proxy.core.retry import ActiveBlock, Refused, Shed
 from hivemind_addon.proxy.mitm.refusal import (
     come_back_s,
@@ -18,6 +18,8 @@ from hivemind_addon.proxy.mitm.refusal import (
 )
 from hivemind_addon.proxy.profile.load import format_for, load_profiles
 from hivemind_addon.proxy.wire.dialect import dialect_of
+from hivemind_addon.proxy.wire.hints import read_hints
+from hivemind_addon.proxy.wire.outcome import judge_answer
 from tests.proxy.core.samples import ticket
 
 PROFILES = load_profiles(None).by_name
@@ -183,3 +185,41 @@ def test_the_commands_that_a_refusal_names_reach_this_proxy():
     told = refused_text(refused(), None, CLOCK, "c0ffee0001", port=18080)
     assert told.count(" -p 18080.") == 2
     assert " -p " not in refused_text(refused(), None, CLOCK, "c0ffee0001", port=0)
+
+
+def formats_of(profile):
+    """Path and format of each of its paths."""
+    for path in (one.replace("*", "x") for one in profile.paths):
+        yield path, format_for(profile, f"/{path.lstrip('/')}")
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_each_profile_reads_its_own_refusals_as_what_they_mean(name):
+    profile = PROFILES[name]
+    for path, form in formats_of(profile):
+        dialect = dialect_of(form)
+        for answer, kind, retry_after_s in (
+            (make_refusal(profile, dialect, shed()), None, 3),
+            (make_refused(profile, dialect, refused(), FILE, CLOCK), OutcomeKind.IGNORED, None),
+        ):
+            headers = {one.lower(): value for one, value in answer.headers.items()}
+            hints = read_hints(profile, headers, CLOCK.wall())
+            outcome = judge_answer(
+                profile, answer.status_code, headers, answer.content, hints, CLOCK.wall(), places=form.error
+            )
+            assert outcome.retryable is (kind is None), path
+            assert kind is None or outcome.kind is kind, path
+            assert outcome.retry_after_s == retry_after_s, path
+            assert outcome.account_block_s is None, path
+
+
+def test_gemini_cli_and_boto3_find_the_delay_where_they_look_for_it():
+    gemini, bedrock = PROFILES["gemini"], PROFILES["bedrock"]
+    (told,) = json.loads(make_refusal(gemini, dialect_of(gemini.format), shed()).content)["error"]["details"]
+    assert told["@type"].endswith("google.rpc.RetryInfo")
+    assert told["retryDelay"] == "3s"
+    answer = make_refused(gemini, dialect_of(gemini.format), Refused(ticket(), CLOSURE), FILE, CLOCK)
+    (told,) = json.loads(answer.content)["error"]["details"]
+    assert told["retryDelay"] == "7384s"  # above 300 s it stops
+    headers = make_refusal(bedrock, dialect_of(bedrock.format), shed()).headers
+    assert (headers["x-amzn-errortype"], headers["x-amz-retry-after"]) == ("ThrottlingException", "3000")

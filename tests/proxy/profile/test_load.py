@@ -6,7 +6,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Dimension, OutcomeKind
-from hivemind_addon.proxy.profile.load import format_for, is_model_call, load_profiles, model_group, model_of
+from hivemind_addon.proxy.profile import load as loading
+from hivemind_addon.proxy.profile.load import Claim, format_for, is_model_call, load_profiles, model_group, model_of
 from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile, WebSocketUse
 from hivemind_addon.resources import formats_folder, profiles_folder
 from hivemind_addon.system.document import read_yaml
@@ -76,6 +77,36 @@ def test_the_packaged_profiles_are_named_by_their_files():
     files = {file.stem for file in profiles_folder().glob("*.yaml")}
     assert {profile.name for profile in packaged.by_name.values()} == files
     assert {"anthropic", "bedrock", "codex", "gemini", "ollama", "openai", "openai-compatible"} <= files
+
+
+def test_what_a_start_reads_of_each_packaged_profile_is_what_it_says():
+    assert packaged.claims.keys() == packaged.by_name.keys()
+    for name, profile in packaged.by_name.items():
+        assert packaged.claims[name] == Claim(profile.hosts, profile.paths, profile.reverse_paths), name
+        assert profile.upstreams == (), name
+
+
+def test_a_start_types_no_packaged_profile_and_a_host_its_own_only(monkeypatch):
+    typed = []
+
+    def convert(cls, document, file, **more):
+        typed.append(file.stem)
+        return Profile(name="made")
+
+    monkeypatch.setattr(loading, "convert", convert)
+    started = loading._packaged_profiles.__wrapped__(profiles_folder())
+    assert started.match_host("provider.test", 443) is None
+    assert typed == []
+    assert started.match_host("api.groq.com", 443).name == "groq"
+    assert typed == ["groq"]
+
+
+def test_profiles_of_equal_files_are_equal(tmp_path):
+    first = load(tmp_path, mine="extends: anthropic\nhosts: [a.example]")
+    assert load(tmp_path) == first
+    assert first != packaged
+    assert first.capped(1) == first.capped(1) != first.capped(2)
+    assert load(tmp_path, mine="extends: anthropic\nhosts: [a.example]\nkeep_alive_s: 7") != first
 
 
 def test_only_posts_to_messages_are_model_calls_of_anthropic(subtests):

@@ -4,8 +4,8 @@ Each endpoint of a provider is a pool with a queue, limits, breaker and block of
 those that it may go to. Two things are decided here:
 
 **Where it waits first.** Where its session was last, else the one that started it: there its prompt cache is warm, and
-a tree of sessions stays together. A new tree goes where the fewest seconds of the bottleneck were given out lately, by
-weight. Who is down, blocked or paused is nobody's first place as long as another one is not.
+a tree of sessions stays together. A new tree goes where the fewest sessions were lately, by weight: what each will take
+nobody knows. Who is down, blocked or paused is nobody's first place as long as another one is not.
 
 **When it moves.** In the poll in which another pool is *idle*: nobody who waits there could go, and it would admit this
 ticket now. What it would have to read anew is its price, in seconds of that pool's bottleneck. It goes
@@ -21,7 +21,6 @@ pools that are both busy exchange nothing. Tickets that let others pass, for the
 An account's block refuses all who wait for it; those who may go elsewhere do so before.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -32,8 +31,6 @@ from hivemind_addon.proxy.core.lanes import EntryState, QueueEntry
 from hivemind_addon.proxy.core.pool import Pool
 
 _NEVER = float("inf")
-_LOAD_OVER_S = 60.0
-"""What was given to a pool counts half as much after so long."""
 _LONG_S = 60.0
 """Who waits longer for a limit goes elsewhere, whatever that costs."""
 _SOON_S = 2.0
@@ -73,23 +70,14 @@ def is_endpoints_own(outcome: Outcome) -> bool:
 class _Place:
     """What is known of one pool beside the others."""
 
-    load_s: float = 0.0
-    """Seconds of the bottleneck that were given to it, old ones counted for less."""
-    loaded_at: float = 0.0
+    sessions: int = 0
+    """That were last here, as long as their prompt cache may be warm."""
     idled_s: float = 0.0
     """How long it could have served one who waited elsewhere, less what moved tickets had to read anew."""
     idles: bool = False
     """Whether it could when it was last looked at."""
     look_at: float = 0.0
     """Before that it need not be asked again who would gain."""
-
-    def load_at(self, now: float) -> float:
-        """The load by now."""
-        return self.load_s * math.exp2((self.loaded_at - now) / _LOAD_OVER_S)
-
-    def add(self, cost_s: float, now: float) -> None:
-        """Something is given to it, or taken from it."""
-        self.load_s, self.loaded_at = max(0.0, self.load_at(now) + cost_s), now
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +115,9 @@ class Endpoints:
     def place(self, ticket: Ticket, now: float) -> Pool:
         """Where a new ticket waits first; its pools are all there."""
         pools = self._equal_to(ticket)
+        for pool in pools:
+            self._place(pool)
+        self._forget_old(pools[0].settings.order.cache.ttl_s, now)
         opens_at = {pool.key: pool.opens_at(now) for pool in pools}
         soonest = min(opens_at.values())
         open_ones = [pool for pool in pools if opens_at[pool.key] <= max(now, soonest)]
@@ -134,7 +125,7 @@ class Endpoints:
         chosen = next((pool for pool in open_ones if pool.key == home), None)
         if chosen is None:
             # One that is down takes a new tree only when all are, or to see whether it is back.
-            chosen = min(open_ones, key=lambda pool: self._fullness(pool, ticket, now))
+            chosen = min(open_ones, key=lambda pool: self._fullness(pool, ticket))
         self._settle_in(ticket, chosen, now)
         return chosen
 
@@ -155,7 +146,6 @@ class Endpoints:
         """It was done."""
         ticket = move.entry.ticket
         self._moved.add(ticket.id)
-        self._place(move.source).add(-move.source.cost_s(ticket, now), now)
         self._settle_in(ticket, move.target, now)
 
     def refugees(self, pools: Iterable[Pool], now: float) -> Iterator[Move]:
@@ -166,7 +156,7 @@ class Endpoints:
                     others = [other for other in self._equal_to(entry.ticket) if not other.is_blocked(now)]
                     if others:
                         target = min(
-                            others, key=lambda other: (other.opens_at(now), *self._fullness(other, entry.ticket, now))
+                            others, key=lambda other: (other.opens_at(now), self._fullness(other, entry.ticket))
                         )
                         yield Move(entry, pool, target)
 
@@ -265,7 +255,7 @@ class Endpoints:
             return target.reading_s(lost)
         # With it goes all that its tree will ask for: not to the fuller one, for what is open here in a moment.
         opens_soon = gate is not None and gate.opens_at < now + _SOON_S
-        is_fuller = self._fullness(target, ticket, now) > self._fullness(source, ticket, now)
+        is_fuller = self._fullness(target, ticket) > self._fullness(source, ticket)
         return None if opens_soon and is_fuller else 0.0
 
     def _count_idling(self, now: float) -> None:
@@ -284,9 +274,10 @@ class Endpoints:
         keys = dict.fromkeys(self._merged.get(one.pool, one.pool) for one in ticket.endpoints)
         return [self._pools[key] for key in keys]
 
-    def _fullness(self, pool: Pool, ticket: Ticket, now: float) -> tuple[float, bool]:
+    def _fullness(self, pool: Pool, ticket: Ticket) -> float:
+        """Sessions, by weight."""
         weight = next((one.weight for one in ticket.endpoints if self._merged.get(one.pool, one.pool) == pool.key), 1.0)
-        return self._place(pool).load_at(now) / weight, pool.is_shut
+        return self._place(pool).sessions / weight
 
     def _place(self, pool: Pool) -> _Place:
         return self._places.setdefault(pool.key, _Place())
@@ -299,15 +290,23 @@ class Endpoints:
         return None
 
     def _settle_in(self, ticket: Ticket, pool: Pool, now: float) -> None:
-        self._place(pool).add(pool.cost_s(ticket, now), now)
         name = (ticket.agent, ticket.session)
         before = self._homes.pop(name, None)
-        if before is not None and before[0] != pool.key and (old := self._pools.get(before[0])) is not None:
-            old.forget(ticket)
+        if before is not None:
+            self._leave(before[0])
+            if before[0] != pool.key and (old := self._pools.get(before[0])) is not None:
+                old.forget(ticket)
         self._homes[name] = (pool.key, now)
-        ttl_s = pool.settings.order.cache.ttl_s
+        self._place(pool).sessions += 1
+
+    def _forget_old(self, ttl_s: float, now: float) -> None:
+        """Sessions that have nothing warm any more are nowhere."""
         while self._homes:
-            first = next(iter(self._homes))
-            if len(self._homes) <= _REMEMBERED and self._homes[first][1] + ttl_s > now:
+            first, (home, at) = next(iter(self._homes.items()))
+            if len(self._homes) <= _REMEMBERED and at + ttl_s > now:
                 break
             del self._homes[first]
+            self._leave(home)
+
+    def _leave(self, home: PoolKey) -> None:
+        self._places[home].sessions -= 1

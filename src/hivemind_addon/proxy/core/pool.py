@@ -443,10 +443,6 @@ class Pool:
         """What so much input takes that is read anew, in seconds of the bottleneck."""
         return self._capacity.saved_s(tokens)
 
-    def cost_s(self, ticket: Ticket, now: float) -> float:
-        """What a ticket is expected to take, in seconds of the bottleneck."""
-        return self._capacity.cost_s(self._selector.demand(ticket, now))
-
     def forget(self, ticket: Ticket) -> None:
         """A ticket's conversation goes on in an equal pool: what is warm of it here is not what it will send."""
         self._queue.forget(ticket)

@@ -128,7 +128,7 @@ class Claims:
         told = (getattr(client.proxy_mode, "address", None), settings.upstream and settings.upstream.address)
         if port in settings.lan_ports or asked in told:
             return True  # the latter: where the proxy itself was told to go
-        if any(one.address == asked for profile in settings.profiles.by_name.values() for one in profile.upstreams):
+        if any(one.address == asked for profile in settings.profiles.with_upstreams() for one in profile.upstreams):
             return True
         return any(settings.profiles.match_host(host, port) for host in (asked[0], there))
 

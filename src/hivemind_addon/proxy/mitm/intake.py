@@ -136,7 +136,7 @@ class Intake:
         told_s = words.patience_s or told.known_patience_s
         patience_s = told_s or profile.patience.default_s
         # One that hears something while it waits is not silent for as long as it waits.
-        is_kept_alive = bool(profile.keep_alive_s) and facts.stream and bool(told.dialect.form.keep_alive)
+        is_kept_alive = bool(profile.keep_alive_s) and facts.stream and told.dialect.may_keep_alive(request.path)
         if is_kept_alive and not words.patience_s:
             patience_s = max(patience_s, profile.patience.kept_alive_s)
         if signed_s is not None:

@@ -348,13 +348,13 @@ class Proxy:
     def report_in_parts(self) -> Generator[None, None, Report]:
         """Everything that is told, now; others may have the processor in between."""
         self._listens = listens() or self._listens
-        profiles, clock = self.settings.current.profiles.by_name.values(), self.driver.clock
+        claims, clock = self.settings.current.profiles.claims.values(), self.driver.clock
         view = ProxyView(
             pid=os.getpid(),
             port=self._listens[0][1],
             listens=tuple(f"{host}:{port}" for host, port in self._listens),
             confdir=str(Path(ctx.options.confdir).expanduser()),
-            hosts=tuple(sorted({host for profile in profiles for host in profile.hosts})),
+            hosts=tuple(sorted({host for claim in claims for host in claim.hosts})),
             version=__version__,
             began_wall=self.began_wall,
             web=web_page(),

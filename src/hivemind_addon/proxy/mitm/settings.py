@@ -152,11 +152,10 @@ def read_profiles(folder: Path | None, reverse_profile: str, max_concurrency: in
 def _with_keys(profiles: Profiles, folder: Path) -> Profiles:
     """With what their endpoints need. Raises DocumentError."""
     keys: dict[tuple[str, str], UpstreamKey] = {}
-    for profile in profiles.by_name.values():
-        if profile.upstreams:
-            files = (folder / f"{profile.name}{suffix}" for suffix in (".yml", ".yaml"))
-            file = next((one for one in files if one.exists()), folder)
-            keys |= read_keys(profile.name, profile.upstreams, file)
+    for profile in profiles.with_upstreams():
+        files = (folder / f"{profile.name}{suffix}" for suffix in (".yml", ".yaml"))
+        file = next((one for one in files if one.exists()), folder)
+        keys |= read_keys(profile.name, profile.upstreams, file)
     return replace(profiles, keys=keys)
 
 

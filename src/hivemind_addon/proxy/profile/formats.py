@@ -24,13 +24,13 @@ _OLDER_NAMES = {"anthropic-messages": "anthropic"}
 @cache
 def packaged_formats() -> Mapping[str, WireFormat]:
     """The wire formats that come with the package, by name. DocumentError: one cannot be read."""
-    return {name: convert(WireFormat, keys, _file(name), rules=FORMAT_RULES) for name, keys in _documents().items()}
+    return {name: _packaged(name) for name in _names()}
 
 
 def format_named(name: str) -> WireFormat:
     """The packaged wire format of a recorded name; OpenAI's chat where none has it."""
-    formats = packaged_formats()
-    return formats.get(_OLDER_NAMES.get(name, name)) or formats[USUAL]
+    name = _OLDER_NAMES.get(name, name)
+    return _packaged(name if name in _names() else USUAL)
 
 
 def whole_format(written: Any, file: Path, key_path: str) -> Any:
@@ -46,11 +46,10 @@ def whole_format(written: Any, file: Path, key_path: str) -> Any:
     wanted = own.pop(_EXTENDS, None)
     if wanted is None:
         return own
-    parents = _documents()
-    if not isinstance(wanted, str) or wanted not in parents:
-        known = ", ".join(sorted(parents))
+    if not isinstance(wanted, str) or wanted not in _names():
+        known = ", ".join(_names())
         raise DocumentError(file, key_path, f"there is no format {wanted!r}", f"write one of {known}")
-    return change(parents[wanted], own) if own else packaged_formats()[wanted]
+    return change(_document(wanted), own) if own else _packaged(wanted)
 
 
 def change(base: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -69,20 +68,21 @@ def _change_value(base: Any, own: Any) -> Any:
 
 
 @cache
-def _documents() -> Mapping[str, Mapping[str, Any]]:
-    """All keys of each, those of the format that it changes, too."""
-    read = {
-        file.stem: dict(read_document(file, cure_when_empty=_CURE, packaged=True))
-        for file in sorted(formats_folder().glob("*.yaml"))
-    }
-    return {name: {**_extended(name, read), "name": name} for name in read}
+def _names() -> Mapping[str, Path]:
+    """The packaged ones, in alphabetical order; the file of each."""
+    return {file.stem: file for file in sorted(formats_folder().glob("*.yaml"))}
 
 
-def _extended(name: str, read: Mapping[str, Mapping[str, Any]]) -> Mapping[str, Any]:
-    own = dict(read[name])
+@cache
+def _packaged(name: str) -> WireFormat:
+    """Each is read when it is first asked for: a start needs none of them."""
+    made: WireFormat = convert(WireFormat, _document(name), _names()[name], rules=FORMAT_RULES)
+    return made
+
+
+@cache
+def _document(name: str) -> Mapping[str, Any]:
+    """All keys of one, those of the format that it changes, too."""
+    own = dict(read_document(_names()[name], cure_when_empty=_CURE, packaged=True))
     wanted = own.pop(_EXTENDS, None)
-    return own if wanted is None else change(_extended(wanted, read), own)
-
-
-def _file(name: str) -> Path:
-    return formats_folder() / f"{name}.yaml"
+    return {**(own if wanted is None else change(_document(wanted), own)), "name": name}

@@ -5,10 +5,13 @@
     user's folder ────┘
 
 A user's file of a packaged one's name replaces it, or changes it when it says `extends: <its own name>`.
+
+A user's files are checked as a whole when they are read. Of the packaged ones no more is read at a start than which
+calls are whose; each is typed when it is first asked for, and all of them by the tests.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -40,11 +43,53 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True)
-class Profiles:
-    """All profiles, and which of them is a host's or a path's. Made by `load_profiles`."""
+class Claim:
+    """Which calls are a profile's: the fields of it of these names."""
 
-    by_name: Mapping[str, Profile]
+    hosts: tuple[str, ...]
+    paths: tuple[str, ...]
+    reverse_paths: tuple[str, ...]
+
+
+class _ByName(Mapping[str, Profile]):
+    """Profiles, each made when it is first asked for; from then on it is the same one."""
+
+    def __init__(self, names: Iterable[str], make: Callable[[str], Profile]) -> None:
+        self._names = dict.fromkeys(names)
+        self._make = make
+        self._made: dict[str, Profile] = {}
+
+    def __getitem__(self, name: str) -> Profile:
+        if name not in self._made:
+            if name not in self._names:
+                raise KeyError(name)
+            # One of two threads' is everybody's.
+            self._made.setdefault(name, self._make(name))
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+@dataclass(frozen=True, slots=True)
+class Profiles:
+    """All profiles, and which of them is a host's or a path's. Made by `load_profiles`.
+
+    Equal ones were read from equal files.
+    """
+
+    by_name: Mapping[str, Profile] = field(compare=False)
     """Users' profiles before packaged ones, each group in alphabetical order."""
+    claims: Mapping[str, Claim] = field(default_factory=dict, repr=False)
+    """Of each of them, in the same order."""
+    source: object = field(default=None, repr=False)
+    """What `by_name` was made from, if need be."""
     users: frozenset[str] = frozenset()
     """The names of the users' ones."""
     keys: Keys = field(default_factory=dict, repr=False)
@@ -63,16 +108,16 @@ class Profiles:
 
     def _match_host(self, host: str, port: int) -> Profile | None:
         name = normal_host(host)
-        best: tuple[tuple[bool, bool, int], Profile] | None = None
-        for profile in self.by_name.values():
-            for pattern in profile.hosts:
+        best: tuple[tuple[bool, bool, int], str] | None = None
+        for owner, claim in self.claims.items():
+            for pattern in claim.hosts:
                 claimed, claimed_port = host_parts(pattern)
                 if claimed_port not in (None, port) or not glob_matches(claimed, name):
                     continue
                 rank = ("*" not in claimed, claimed_port is not None, len(claimed))
                 if best is None or rank > best[0]:
-                    best = rank, profile
-        return best[1] if best else None
+                    best = rank, owner
+        return self.by_name[best[1]] if best else None
 
     @by_thing_and_text
     def host_for_path(self, path: str) -> tuple[str, int | None, bool] | None:
@@ -85,18 +130,18 @@ class Profiles:
         path = normal_path(path)
         while path.strip("/"):
             best: tuple[tuple[bool, bool, int, bool], tuple[str, int | None, bool] | None] | None = None
-            for profile in self.by_name.values():
-                whole = next((host_parts(one) for one in profile.hosts if "*" not in one), None)
+            for owner, claim in self.claims.items():
+                whole = next((host_parts(one) for one in claim.hosts if "*" not in one), None)
                 if whole is None:
                     continue
                 there = (*whole, whole[0] in _LOCAL)
-                for glob in profile.paths:
-                    rank = (not there[2], "*" not in glob, len(glob), profile.name in self.users)
+                for glob in claim.paths:
+                    rank = (not there[2], "*" not in glob, len(glob), owner in self.users)
                     if (best is not None and rank < best[0]) or not path_matches(glob, path):
                         continue
                     if best is None or rank > best[0]:
                         best = rank, there
-                    elif there != best[1] and profile.name not in self.users:
+                    elif there != best[1] and owner not in self.users:
                         best = rank, None
             if best:
                 return best[1]
@@ -105,8 +150,13 @@ class Profiles:
 
     def capped(self, most: int) -> "Profiles":
         """The same, with at most so many attempts in flight in each pool."""
-        made = {name: _capped(profile, most) for name, profile in self.by_name.items()}
-        return Profiles(made, self.users, keys=self.keys)
+        made = _ByName(self.by_name, lambda name: _capped(self.by_name[name], most))
+        return replace(self, by_name=made, source=(self.source, most), _matched={})
+
+    def with_upstreams(self) -> tuple[Profile, ...]:
+        """Those that name endpoints, which users' ones alone do."""
+        users = (self.by_name[name] for name in self.by_name if name in self.users)
+        return tuple(profile for profile in users if profile.upstreams)
 
     @by_thing_and_text
     def for_path(self, path: str) -> Profile | None:
@@ -115,13 +165,13 @@ class Profiles:
         An exact path counts before a glob, a longer glob before a shorter one, a user's before a packaged
         one.
         """
-        best: tuple[tuple[bool, int], Profile] | None = None
-        for profile in self.by_name.values():
-            for glob in profile.reverse_paths:
+        best: tuple[tuple[bool, int], str] | None = None
+        for owner, claim in self.claims.items():
+            for glob in claim.reverse_paths:
                 rank = ("*" not in glob, len(glob))
                 if path_matches(glob, path) and (best is None or rank > best[0]):
-                    best = rank, profile
-        return best[1] if best else None
+                    best = rank, owner
+        return self.by_name[best[1]] if best else None
 
 
 def _capped(profile: Profile, most: int) -> Profile:
@@ -174,7 +224,7 @@ def load_profiles(user_folder: Path | None) -> Profiles:
         return _packaged_profiles(profiles_folder())
     if not user_folder.is_dir():
         raise DocumentError(user_folder, "", "no such folder", "name a folder with profiles (*.yaml)")
-    return _resolved(_packaged(profiles_folder()), dict(_read_folder(user_folder)))
+    return _resolved(profiles_folder(), dict(_read_folder(user_folder)))
 
 
 def load_profile(file: Path) -> tuple[Profiles, tuple[str, ...]]:
@@ -191,7 +241,7 @@ def load_profile(file: Path) -> tuple[Profiles, tuple[str, ...]]:
         document = user[place.stem] = _read_file(place, packaged=False)
         wanted = document.extends
         place = None if wanted is None or wanted in user else _beside(file, wanted)
-    return _resolved(packaged, user), tuple(_chain(file.stem, packaged, user))
+    return _resolved(profiles_folder(), user), tuple(_chain(file.stem, packaged, user))
 
 
 def _chain(name: str, packaged: "Mapping[str, _Document]", user: "Mapping[str, _Document]") -> Iterator[str]:
@@ -217,16 +267,24 @@ def _packaged(folder: Path) -> "Mapping[str, _Document]":
 
 @cache
 def _packaged_profiles(folder: Path) -> Profiles:
-    return _resolved(_packaged(folder), {})
+    packaged = _packaged(folder)
+    resolver = _Resolver(packaged=packaged, user={})
+    claims = {name: resolver.claim(name) for name in packaged}
+    return Profiles(_ByName(packaged, resolver.profile), claims, source=folder)
 
 
-def _resolved(packaged: "Mapping[str, _Document]", user: "Mapping[str, _Document]") -> Profiles:
-    resolver = _Resolver(packaged=packaged, user=user)
-    order = [*user, *(name for name in packaged if name not in user)]
-    profiles = {name: resolver.profile(name) for name in order}
-    files = {name: (user.get(name) or packaged[name]).file for name in order}
-    _check_claims(profiles, files, user=frozenset(user))
-    return Profiles(profiles, frozenset(user))
+def _resolved(packaged_folder: Path, user: "Mapping[str, _Document]") -> Profiles:
+    """A user's profiles on top of the packaged ones."""
+    packaged, documents = _packaged_profiles(packaged_folder), _packaged(packaged_folder)
+    resolver = _Resolver(packaged=documents, user=user)
+    made = {name: resolver.profile(name) for name in user}
+    claims = {name: Claim(one.hosts, one.paths, one.reverse_paths) for name, one in made.items()}
+    claims |= {name: claim for name, claim in packaged.claims.items() if name not in user}
+    files = {name: (user.get(name) or documents[name]).file for name in claims}
+    _check_claims(claims, files, user=frozenset(user))
+    # A packaged profile is what it was shipped as, whatever a user does to the one that it extends.
+    by_name = _ByName(claims, lambda name: made.get(name) or packaged.by_name[name])
+    return Profiles(by_name, claims, (packaged.source, made), frozenset(user))
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +313,11 @@ class _Resolver:
         check_upstreams(made.upstreams, document.file)
         return replace(made, name=name)
 
+    def claim(self, name: str) -> Claim:
+        """The one of a packaged profile, as its files spell it."""
+        whole = self._whole(name, self._packaged[name], ())
+        return Claim(*(tuple(whole.get(key, ())) for key in ("hosts", "paths", "reverse_paths")))
+
     def _whole(self, name: str, document: _Document, seen: tuple[Path, ...]) -> Mapping[str, Any]:
         """All keys, the inherited ones too."""
         whole = self._wholes.get(document.file)
@@ -263,11 +326,12 @@ class _Resolver:
         return whole
 
     def _read(self, name: str, document: _Document, seen: tuple[Path, ...]) -> Mapping[str, Any]:
-        # Each layer is checked by itself first, so that an error names the file in which it stands.
         own = document.keys
-        checked = _with_formats(own, document.file)
-        is_layer = document.extends is not None
-        convert(Profile, checked, document.file, partial=is_layer, rules=PROFILE_RULES, known=self._known)
+        if document is not self._packaged.get(name):
+            # Each layer of a user's is checked by itself first, so that an error names the file in which it stands.
+            checked = _with_formats(own, document.file)
+            is_layer = document.extends is not None
+            convert(Profile, checked, document.file, partial=is_layer, rules=PROFILE_RULES, known=self._known)
         if document.extends is None:
             return own
         if document.file in seen:
@@ -326,19 +390,19 @@ def _with_formats(keys: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
     return keys
 
 
-def _check_claims(profiles: Mapping[str, Profile], files: Mapping[str, Path], *, user: frozenset[str]) -> None:
+def _check_claims(claims: Mapping[str, Claim], files: Mapping[str, Path], *, user: frozenset[str]) -> None:
     hosts: dict[tuple[str, int | None], str] = {}
     paths: dict[tuple[str, bool], str] = {}
     # Packaged ones first, so that the error names the user's file.
-    for name in sorted(profiles, key=lambda one: one in user):
-        for index, pattern in enumerate(profiles[name].hosts):
+    for name in sorted(claims, key=lambda one: one in user):
+        for index, pattern in enumerate(claims[name].hosts):
             owner = hosts.setdefault(host_parts(pattern), name)
             if owner != name:
                 cure = f"remove it from one of them, or name the file {owner}.yaml to change that profile"
                 raise DocumentError(
                     files[name], f"hosts[{index}]", f"{pattern} is claimed by {files[owner]} as well", cure
                 )
-        for index, glob in enumerate(profiles[name].reverse_paths):
+        for index, glob in enumerate(claims[name].reverse_paths):
             owner = paths.setdefault((glob, name in user), name)
             if owner != name:
                 problem = f"{glob} is claimed by {files[owner]} as well"

@@ -123,7 +123,7 @@ def examine(
     yield finding
     if proxy:
         yield _open_files(proxy)
-    hosts = proxy.hosts if proxy else tuple(host for one in profiles.by_name.values() for host in one.hosts)
+    hosts = proxy.hosts if proxy else tuple(host for one in profiles.claims.values() for host in one.hosts)
     confdir = Path(proxy.confdir) if proxy else _CONFDIR
     yield _ca(confdir)
     yield _way(environment, port)
