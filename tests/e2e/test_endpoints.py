@@ -1,12 +1,16 @@
 """Two endpoints of one's own behind a real mitmdump: affinity, a dead one, a blocked one; and the key of neither seen."""
 
+import ssl
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
+from click.testing import CliRunner
 
 from hivemind_addon.lab.sim.faults import ErrorStatus, Hangup, NoHead
 from hivemind_addon.lab.sim.server import running_server
-from tests.e2e.proxy import QUICK, options, profiles, running
+from hivemind_addon.tools.cli import main
+from tests.e2e.proxy import NO_TLS, QUICK, body, options, profiles, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("endpoints")]
 
@@ -14,7 +18,7 @@ EAST, WEST = "sk-sim-east-secret", "sk-sim-west-secret"
 
 
 @pytest.fixture
-def stage(tmp_path, monkeypatch):
+def stage(runtime_dir, tmp_path, monkeypatch):
     """A proxy whose profile for a host that is nowhere lists two endpoints, and both of them."""
     key = tmp_path / "west.key"
     key.write_text(WEST + "\n")
@@ -59,6 +63,11 @@ def test_each_endpoint_gets_its_own_key_and_a_session_stays_where_it_is(stage, t
     assert (attempts(east, EAST), attempts(west, WEST)) == (3, 3)
     assert attempts(east, "client-key") == attempts(west, "client-key") == 0
     assert set(pools(proxy)) == {"east", "west"}
+    metrics = httpx.get(f"http://127.0.0.1:{proxy.port}/metrics", trust_env=False, verify=NO_TLS).text
+    status = CliRunner(env={"COLUMNS": "160"}).invoke(main, ["status", "-p", str(proxy.port)]).output
+    for told in (metrics, status):
+        assert f"127.0.0.1:{east.port}/east/claude-" in told
+        assert f"127.0.0.1:{west.port}/west/sonnet-west" in told
     assert proxy.stop() == 0
     written = b"".join(file.read_bytes() for file in tmp_path.glob("*") if file.suffix in (".db", ".log", ".flows"))
     assert EAST.encode() not in written
@@ -88,6 +97,33 @@ def test_a_blocked_endpoint_is_not_felt_while_the_other_serves(stage, fault):
     assert pools(proxy)["east"]["account_block"] is not None
     west.script(WEST, [], then=fault)
     assert ask(proxy, "last").status_code == fault.status  # none is left: what the last one says
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_an_endpoint_of_tls_and_http2_is_reached_under_its_own_name(authority, tmp_path, monkeypatch, streamed):
+    """Its certificate is for that name only; a failed attempt is sent to it again, with its key."""
+    monkeypatch.setenv("EAST_KEY", EAST)
+    trusted = tmp_path / "authority.pem"
+    authority.cert_pem.write_to_path(str(trusted))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("east.test").configure_cert(context)
+    with running_server(tls=context, http2=True) as east:
+        text = (
+            f"extends: anthropic\nhosts: [nowhere.test]\n{QUICK}upstreams:\n"
+            "  - {name: east, url: 'https://east.test', key: {env: EAST_KEY}}\n"
+        )
+        arguments = [*profiles(tmp_path, one=text), *options(redirect=f"east.test=127.0.0.1:{east.port}")]
+        with running(tmp_path, *arguments, "--set", f"ssl_verify_upstream_trusted_ca={trusted}") as proxy:
+            east.script(EAST, [ErrorStatus(500), ErrorStatus(529)])
+            with proxy.client(http2=True) as client:
+                head = {"x-api-key": "client-key", "content-type": "application/json"}
+                answer = client.post("https://nowhere.test/v1/messages", content=body(stream=streamed), headers=head)
+            assert answer.status_code == 200
+            assert answer.http_version == "HTTP/2"
+            assert attempts(east, EAST) == 3
+            asked = [request.headers for request in east.requests()]
+            assert [head["x-api-key"] for head in asked] == [EAST] * 3
+            proxy.settled()
 
 
 def test_a_signed_request_is_never_moved(stage):

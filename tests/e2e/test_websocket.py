@@ -85,6 +85,18 @@ def test_an_unchained_turn_that_fails_is_sent_again_on_the_same_connection(stand
     stand.proxy.settled()
 
 
+def test_codexs_first_turn_is_sent_again_with_the_warm_up_that_it_goes_on_from(stand):
+    stand.server.script("k7", [ErrorStatus(503, error="server_is_overloaded"), ErrorStatus(429, retry_after_s=0.01)])
+    with stand.client("k7") as client:
+        warm = client.ask("all", generate=False)["response"]["id"]
+        del client.frames[:]
+        first = client.ask("hello", previous_response_id=warm)
+        assert first["type"] == "response.completed"
+        assert {frame["type"] for frame in client.frames}.isdisjoint({"error", "response.failed"})
+        assert client.ask("more", previous_response_id=first["response"]["id"])["type"] == "response.completed"
+    stand.proxy.settled()
+
+
 def test_a_chained_turn_that_fails_is_told_to_come_back_and_is_whole_then(stand):
     with stand.client("k4") as client:
         first = client.ask()["response"]["id"]

@@ -81,6 +81,7 @@ OURS = [
     ("profile", "extension", EXTENSION),
     ("profile", "places", PLACES),
     *(("profile", f"page {n}", text) for n, text in enumerate(in_pages("profiles.md"))),
+    *(("profile", f"upstreams {n}", text) for n, text in enumerate(in_pages("upstreams.md")) if "upstreams:" in text),
     *(("agents", f"page {n}", text) for n, text in enumerate(in_pages("agents.md"))),
     *(("fleet", f"page {n}", text) for n, text in enumerate(in_pages("fleet-files.md")) if "tasks:" in text),
 ]

@@ -44,6 +44,13 @@ def test_host_scheme_port_and_key_are_replaced_and_nothing_else():
     assert (asked.url, asked.raw_content) == (before.url, before.raw_content)
 
 
+def test_the_authority_of_http2_is_the_endpoints():
+    asked = request()
+    asked.http_version, asked.authority = "HTTP/2.0", "api.openai.com"
+    assert sent(EqualUpstream("east", "https://e.test", GIVEN), asked).authority == "e.test"
+    assert asked.authority == "api.openai.com"
+
+
 def test_the_clients_key_never_goes_to_another_host():
     made = sent(EqualUpstream("local", "http://127.0.0.1:8000"))
     assert "sk-clients" not in str(made.headers)

@@ -145,12 +145,12 @@ async def test_servers_of_vendors_are_tunnelled_and_it_is_told_once_why(proxy, c
 
 
 async def test_a_websocket_that_is_refused_is_known_and_does_not_pass(proxy):
-    flow = make_flow("https://api.openai.com/v1/responses", method="GET")
+    flow = make_flow("http://localhost:11434/v1/responses", method="GET")
     flow.request.headers["upgrade"] = "websocket"
     flow.response = proxy.upgrade_refusal(flow)
     assert flow.response.status_code == 426
     proxy.pass_by(flow)
-    assert proxy.refused_sockets == {"a client at 127.0.0.1": "api.openai.com"}
+    assert proxy.refused_sockets == {"a client at 127.0.0.1": "localhost"}
     assert not proxy.sockets
     assert not told(proxy)
 

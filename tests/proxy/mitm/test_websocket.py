@@ -223,6 +223,32 @@ async def test_a_chained_turn_that_fails_is_answered_so_that_its_client_sends_al
     assert [one.end for one in proxy.heard if isinstance(one, TicketEnded)] == ["shed"]
 
 
+async def test_a_turn_that_follows_a_warm_up_is_sent_again_behind_another_one(proxy):
+    socket = Socket(proxy)
+    warm_up, turn = create("all", generate=False), create("hello", previous_response_id="resp_0")
+
+    def warm(number):
+        return CREATED, {"type": "response.completed", "response": {"id": f"resp_{number}"}}
+
+    socket.asks(warm_up)
+    socket.answers(*warm(0))
+    socket.asks(turn)
+    del socket.to_client[:]
+    socket.answers(CREATED, OVERLOADED)
+    await until(lambda: len(socket.to_server) == 3)
+    socket.answers(LIMITED | {"headers": {}})
+    await until(lambda: len(socket.to_server) == 4)
+    assert socket.to_server[2:] == [warm_up, warm_up], "a warm-up may fail as well"
+    socket.answers(*warm(9))
+    assert socket.to_server[4:] == [turn | {"previous_response_id": "resp_9"}]
+    assert socket.heard == []
+    socket.answers(*ANSWER)
+    assert socket.heard == list(ANSWER)
+    socket.asks(create(previous_response_id="resp_1"))
+    socket.answers(FIVE_HUNDRED)
+    assert socket.heard[-1]["headers"] == {"retry-after": "1"}, "what follows goes on from the turn"
+
+
 HARD = [
     {"type": "error", "status": 400, "error": {"code": "previous_response_not_found", "message": "gone"}},
     {"type": "error", "status": 400, "error": {"code": "websocket_connection_limit_reached", "message": "60 min"}},

@@ -22,7 +22,7 @@ def text(**members):
         (text(type="response.create", generate=None), Asked(Asking.TURN)),
         (
             text(type="response.create", stream_id="a", previous_response_id="r"),
-            Asked(Asking.TURN, "a", is_chained=True),
+            Asked(Asking.TURN, "a", "r"),
         ),
         (text(type="response.create", previous_response_id=None), Asked(Asking.TURN)),
         (

@@ -325,6 +325,15 @@ def test_what_mitmdump_recorded_of_ten_formats_is_understood(check):
     assert "SECRET" not in result.output
 
 
+def test_an_exchange_that_cannot_be_read_costs_no_other_one(check):
+    torn = entry(CHAT_URL, CHAT, DONE)
+    del torn["request"]["postData"]["text"]
+    result = check(MINE, torn, entry(CHAT_URL, CHAT, DONE))
+    told = json.loads(result.output)
+    assert (len(told["exchanges"]), result.exit_code) == (1, 0)
+    assert told["damage"] == ["exchange 1: KeyError: 'text'"]
+
+
 def test_our_own_captures_are_samples_too(check, tmp_path):
     night = tmp_path / "night.flow"
     night.write_bytes(record(make_call("1")))

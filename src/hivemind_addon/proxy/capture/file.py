@@ -6,14 +6,16 @@ HAR, and the JSON of `hivemind capture show --json`.
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
-from mitmproxy import exceptions, http
-from mitmproxy.io import FlowReader
+from mitmproxy import http
+from mitmproxy.io.har import request_to_flow
 
+from hivemind_addon.api.words import failing
 from hivemind_addon.proxy.capture.flow_file import Damaged, dump, read_flows
 from hivemind_addon.proxy.capture.foreign import ForeignCalls
 from hivemind_addon.proxy.capture.model import (
@@ -69,7 +71,7 @@ def flows_of(path: Path) -> tuple[list[http.HTTPFlow], Sequence[str]]:
     try:
         with path.open("rb") as file:
             if _begins_json(file.read(4)):
-                flows = [_with_utf8(flow) for flow in _har_flows(path)]
+                flows = [_with_utf8(flow) for flow in _har_flows(path, damage)]
             else:
                 flows = list(_flows(file.fileno(), damage))
     except OSError as error:
@@ -121,15 +123,27 @@ def _read_json(path: Path) -> Capture:
             return decode(data)
     except (NotACapture, msgspec.MsgspecError) as error:
         raise NotACapture(f"{path}: {error}; {_CURE}") from error
-    return _capture_of(_har_flows(path), ())
+    damage: list[str] = []
+    return _capture_of(_har_flows(path, damage), damage)
 
 
-def _har_flows(path: Path) -> list[http.HTTPFlow]:
+def _har_flows(path: Path, damage: list[str]) -> list[http.HTTPFlow]:
+    """Its exchanges; one that cannot be read is damage, unless all are."""
+    flows: list[http.HTTPFlow] = []
+    wrong: list[str] = []
     try:
-        with path.open("rb") as file:
-            return [flow for flow in FlowReader(file).stream() if isinstance(flow, http.HTTPFlow)]
-    except exceptions.FlowReadException as error:
-        raise NotACapture(f"{path}: this HAR cannot be read: {error.__cause__ or error}; export it again") from error
+        entries = json.loads(path.read_bytes().removeprefix(_BOM))["log"]["entries"]
+        for number, entry in enumerate(entries, 1):
+            try:
+                flows.append(request_to_flow(entry))
+            except Exception as error:  # noqa: BLE001 - whatever the host's reader stumbles over
+                wrong.append(f"exchange {number}: {failing(error)}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        wrong.append(failing(error))
+    if wrong and not flows:
+        raise NotACapture(f"{path}: this HAR cannot be read: {wrong[0]}; export it again")
+    damage += wrong
+    return flows
 
 
 def _with_utf8(flow: http.HTTPFlow) -> http.HTTPFlow:

@@ -271,7 +271,8 @@ class Exchange:
         self.ticket = attempt.ticket
         upstream = self.upstreams.get(self.ticket.pool)
         if upstream is None:  # two keys proved to be of one account: either will do
-            upstream = next(one for pool, one in self.upstreams.items() if pool.host == self.ticket.pool.host)
+            alike = (one for pool, one in self.upstreams.items() if pool.host == self.ticket.pool.host)
+            upstream = next(alike, next(iter(self.upstreams.values())))
         keys = self.settings.profiles.keys
         self.outgoing = outgoing(self.flow.request, self.profile, upstream, keys, self.facts.model)
 
@@ -547,7 +548,9 @@ class Exchange:
 
     @property
     def _keeps_alive(self) -> bool:
-        return bool(self.profile.keep_alive_s) and self._streams_to_client and bool(self.dialect.form.keep_alive)
+        if not self.profile.keep_alive_s or not self._streams_to_client:
+            return False
+        return self.dialect.may_keep_alive(self.flow.request.path)
 
     # Ends ------------------------------------------------------------------------------------------------------------
 

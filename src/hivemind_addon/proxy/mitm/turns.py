@@ -9,7 +9,8 @@ plain request; here they become frames.
 
 A lane answers one request after the other, so the frames of an answer are told apart by their order alone. A turn that
 names an earlier answer (chained) is never sent twice: the provider forgets that answer when the turn fails. Its client
-is told to come back instead, and does so by a new connection with its whole input.
+is told to come back instead, and does so by a new connection with its whole input. Only where that answer was a
+warm-up's, as with Codex's first turn, both can be asked for again.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class Wire(Protocol):
 
 class _State(Enum):
     HELD = auto()
+    WARMING = auto()
+    """The warm-up that it goes on from is sent once more before it."""
     SENT = auto()
     PEEKED = auto()
     """Its answer has begun, and is kept back."""
@@ -77,7 +80,12 @@ class _State(Enum):
     OVER = auto()
 
 
-_STAGES = {_State.SENT: Stage.AWAITED, _State.PEEKED: Stage.PEEKED, _State.PASSED: Stage.STREAMED}
+_STAGES = {
+    _State.WARMING: Stage.AWAITED,
+    _State.SENT: Stage.AWAITED,
+    _State.PEEKED: Stage.PEEKED,
+    _State.PASSED: Stage.STREAMED,
+}
 
 
 @dataclass(eq=False, slots=True)
@@ -92,10 +100,14 @@ class Turn:
     exchange: ExchangePort = field(init=False)
     seen: list[tuple[str, bytes]] = field(default_factory=list)
     """The frames of the answer that its client has seen, with their names."""
+    may_repeat: bool = False
+    """Whether the provider would answer it once more."""
     _state: _State = _State.HELD
     _kept: list[tuple[Told, bytes]] = field(default_factory=list)
     """What is kept back of the answer."""
     _rings: bool = False
+    _is_cold: bool = False
+    """The warm-up that it goes on from is not known any more."""
 
     @property
     def runs(self) -> bool:
@@ -109,11 +121,12 @@ class Turn:
 
     def begin(self) -> bool:
         """Ask for admission. False: it is not scheduled."""
+        self.may_repeat = self.asked.previous in ("", self.lane.warm_up.answer if self.lane.warm_up else "")
         exchange = self.wire.begin(self)
         if exchange is None:
             return False
         self.exchange = exchange
-        exchange.may_repeat = not self.asked.is_chained
+        exchange.may_repeat = self.may_repeat
         self._ask()
         return True
 
@@ -130,8 +143,11 @@ class Turn:
             return
         match self.exchange.next:
             case Next.SEND:
-                self._state = _State.SENT
-                self.wire.to_server(self.text)
+                if self._is_cold and self.lane.warm_up:
+                    self._state = _State.WARMING
+                    self.wire.to_server(self.lane.warm_up.text)
+                else:
+                    self._send()
                 self.exchange.sent()
                 self._arm()
             case Next.PULSE:
@@ -143,8 +159,21 @@ class Turn:
             case Next.LEAVE:
                 self._end()
 
+    def _send(self) -> None:
+        self._state = _State.SENT
+        self.wire.to_server(self.text)
+
     def heard(self, text: bytes, told: Told) -> bool:
         """A frame of its answer came. True: it goes on to the client as it came."""
+        if self._state is _State.WARMING:
+            if not told.is_error:
+                if told.ends:
+                    self._is_cold = False
+                    self.lane.warmed_up(frames.id_of(text))
+                    self.text = frames.going_on_from(self.text, frames.id_of(text))
+                    self._send()
+                return False
+            self._state = _State.SENT
         if told.status is not None:
             self._refused(text, told)
             return False
@@ -204,8 +233,9 @@ class Turn:
             self._end()
 
     def _again(self) -> None:
-        """The same frame is to be sent once more."""
+        """The same frame is to be sent once more; what it goes on from is forgotten."""
         self._kept.clear()
+        self._is_cold = bool(self.asked.previous)
         self._ask()
 
     def _release(self) -> None:
@@ -225,6 +255,7 @@ class Turn:
         self.wire.to_client(text)
 
     def _complete(self) -> None:
+        self.lane.warm_up = None  # whatever follows goes on from this one
         self.exchange.streamed()
         self._end()
 
@@ -303,10 +334,20 @@ class Turn:
             self.exchange.client_gone()
         else:
             self.exchange.may_repeat = False
-            trouble = TransportTrouble.CLOSED_BEFORE_HEAD if self._state is _State.SENT else TransportTrouble.CUT
+            is_begun = self._state in (_State.PEEKED, _State.PASSED)
+            trouble = TransportTrouble.CUT if is_begun else TransportTrouble.CLOSED_BEFORE_HEAD
             is_seen = self._state is _State.PASSED
             self.exchange.failed(trouble, "the provider closed the WebSocket", client_saw_bytes=is_seen)
         self._end()
+
+
+@dataclass(frozen=True, slots=True)
+class _WarmUp:
+    """A request that only warms a cache, and that a turn may go on from."""
+
+    text: bytes
+    answer: str
+    """Id."""
 
 
 class _Lane:
@@ -315,8 +356,10 @@ class _Lane:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self.turn: Turn | None = None
-        self.unscheduled = 0
-        """Answers that pass, of frames that were sent before the turn."""
+        self.unscheduled: deque[bytes] = deque()
+        """The frames whose answers pass; they were sent before the turn."""
+        self.warm_up: _WarmUp | None = None
+        """The last one, as long as no turn has followed it."""
         self.waiting: deque[tuple[bytes, Asked]] = deque()
         self.is_closed = False
 
@@ -325,6 +368,19 @@ class _Lane:
         if self.turn is turn:
             self.turn = None
             self.go_on()
+
+    def answered(self, text: bytes, told: Told) -> None:
+        """A frame of an answer that passes came."""
+        if told.ends:
+            asked = self.unscheduled.popleft()
+            self.warm_up = None
+            if not told.is_error and read_asked(asked).what is Asking.WARM_UP and not read_asked(asked).previous:
+                self.warm_up = _WarmUp(asked, frames.id_of(text))
+
+    def warmed_up(self, answer: str) -> None:
+        """The warm-up was answered once more, by another answer."""
+        assert self.warm_up is not None
+        self.warm_up = _WarmUp(self.warm_up.text, answer)
 
     def go_on(self) -> None:
         """Begin what waits, as far as the turn of one lets it."""
@@ -335,7 +391,7 @@ class _Lane:
                 if turn.begin():
                     continue  # it may be over already
                 self.turn = None
-            self.unscheduled += 1
+            self.unscheduled.append(text)
             self._wire.to_server(text)
 
 
@@ -365,7 +421,7 @@ class Turns:
                 return True
             lane = self._lanes[asked.lane] = _Lane(self._wire)
         if asked.what is Asking.WARM_UP and lane.turn is None:
-            lane.unscheduled += 1
+            lane.unscheduled.append(text)
             return True
         if self._waiting_bytes() + len(text) > MOST_WAITING_BYTES and lane.turn is not None:
             self._wire.to_client(frames.come_back(_TOO_MUCH, frames.DELAY_S, asked.lane))
@@ -379,7 +435,7 @@ class Turns:
         told = read_told(text)
         lane = self._lane_of(told)
         if lane is not None and lane.unscheduled:
-            lane.unscheduled -= told.ends
+            lane.answered(text, told)
         elif lane is not None and lane.turn is not None and lane.turn.runs:
             return lane.turn.heard(text, told)
         if not told.is_error:

@@ -116,10 +116,9 @@ class ScheduledSocket:
         self._count += 1
         exchange = self._proxy.make_turn(_plain(self.flow, turn), self.profile, turn)
         exchange.shown_on, exchange.turn = self.flow, self._count
-        if turn.asked.is_chained:
-            # Such an input alone does not tell who comes back; and to keep all of an answer back has no use where it
-            # could not be asked for again.
+        if turn.asked.previous:  # such an input alone does not tell who comes back
             exchange.ticket = replaced(exchange.ticket, request_hash="")
+        if not turn.may_repeat:  # to keep all of its answer back has no use where it could not be asked for again
             exchange.delivery = Delivery.STREAM
         return exchange
 

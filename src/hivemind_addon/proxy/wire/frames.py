@@ -48,8 +48,8 @@ class Asked(Struct, frozen=True):
 
     what: Asking
     lane: str = ""
-    is_chained: bool = False
-    """It names an earlier answer, which the provider knows in this connection alone and forgets when this one fails."""
+    previous: str = ""
+    """Id of an earlier answer, which the provider knows in this connection alone and forgets when this one fails."""
     told: Mapping[str, str] = _NO_HEADERS
     """What the frame says in place of a request's headers: texts of `client_metadata`."""
 
@@ -91,7 +91,7 @@ def read_asked(text: bytes) -> Asked:
     return Asked(
         what=Asking.WARM_UP if is_warm_up else Asking.TURN,
         lane=word(members.get("stream_id")),
-        is_chained=bool(word(members.get("previous_response_id"))),
+        previous=word(members.get("previous_response_id")),
         told={} if metadata is None else _texts(metadata, only=_HEADERS_IN_METADATA),
     )
 
@@ -119,6 +119,18 @@ def _texts(members: Mapping[str, msgspec.Raw], *, only: tuple[str, ...] = ("",))
         for name, value in read
         if name.startswith(only) and isinstance(value, str | int | float) and str(value).isprintable()
     }
+
+
+def id_of(text: bytes) -> str:
+    """The id of the answer that a server's frame belongs to; empty: it tells none."""
+    members = read_object(text) or {}
+    response = read_object(members["response"]) if "response" in members else None
+    return word((response or {}).get("id"))
+
+
+def going_on_from(text: bytes, previous: str) -> bytes:
+    """A client's frame with another earlier answer."""
+    return msgspec.json.encode({**(read_object(text) or {}), "previous_response_id": previous})
 
 
 def as_event(name: str, text: bytes) -> bytes:
