@@ -3,11 +3,14 @@
 import ssl
 from concurrent.futures import ThreadPoolExecutor
 
+import httpx
 import pytest
+from click.testing import CliRunner
 
 from hivemind_addon.lab.sim.faults import ErrorStatus, Hangup, NoHead
 from hivemind_addon.lab.sim.server import running_server
-from tests.e2e.proxy import QUICK, body, options, profiles, running
+from hivemind_addon.tools.cli import main
+from tests.e2e.proxy import NO_TLS, QUICK, body, options, profiles, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("endpoints")]
 
@@ -15,7 +18,7 @@ EAST, WEST = "sk-sim-east-secret", "sk-sim-west-secret"
 
 
 @pytest.fixture
-def stage(tmp_path, monkeypatch):
+def stage(runtime_dir, tmp_path, monkeypatch):
     """A proxy whose profile for a host that is nowhere lists two endpoints, and both of them."""
     key = tmp_path / "west.key"
     key.write_text(WEST + "\n")
@@ -60,6 +63,11 @@ def test_each_endpoint_gets_its_own_key_and_a_session_stays_where_it_is(stage, t
     assert (attempts(east, EAST), attempts(west, WEST)) == (3, 3)
     assert attempts(east, "client-key") == attempts(west, "client-key") == 0
     assert set(pools(proxy)) == {"east", "west"}
+    metrics = httpx.get(f"http://127.0.0.1:{proxy.port}/metrics", trust_env=False, verify=NO_TLS).text
+    status = CliRunner(env={"COLUMNS": "160"}).invoke(main, ["status", "-p", str(proxy.port)]).output
+    for told in (metrics, status):
+        assert f"127.0.0.1:{east.port}/east/claude-" in told
+        assert f"127.0.0.1:{west.port}/west/sonnet-west" in told
     assert proxy.stop() == 0
     written = b"".join(file.read_bytes() for file in tmp_path.glob("*") if file.suffix in (".db", ".log", ".flows"))
     assert EAST.encode() not in written
