@@ -1,4 +1,4 @@
-"""Messages requests as coding agents send them, of any size."""
+"""Requests as coding agents send them: Messages of any size, and small ones of other APIs."""
 
 import json
 import random
@@ -32,6 +32,30 @@ def conversation(size_bytes: int, *, streamed: bool, seed: int = 0) -> bytes:
         request["messages"] += turn
         left -= len(json.dumps(turn))
     request["messages"].append({"role": "user", "content": prose(rng, max(1, left - 40))})
+    return json.dumps(request).encode()
+
+
+def gemini_request(size_bytes: int, *, seed: int = 0) -> bytes:
+    """About so many bytes: a system prompt and a user's text."""
+    rng = random.Random(seed)
+    request = {
+        "systemInstruction": {"parts": [{"text": prose(rng, size_bytes // 40)}]},
+        "generationConfig": {"maxOutputTokens": 64},
+        "contents": [{"role": "user", "parts": [{"text": ""}]}],
+    }
+    request["contents"][0]["parts"][0]["text"] = prose(rng, max(1, size_bytes - len(json.dumps(request)) - 20))
+    return json.dumps(request).encode()
+
+
+def converse_request(size_bytes: int, *, seed: int = 0) -> bytes:
+    """The same."""
+    rng = random.Random(seed)
+    request = {
+        "system": [{"text": prose(rng, size_bytes // 40)}],
+        "inferenceConfig": {"maxTokens": 64},
+        "messages": [{"role": "user", "content": [{"text": ""}]}],
+    }
+    request["messages"][0]["content"][0]["text"] = prose(rng, max(1, size_bytes - len(json.dumps(request)) - 20))
     return json.dumps(request).encode()
 
 

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from bench.plan import FORWARD_TLS, HTTP2, LARGE_BYTES, SMALL_BYTES, Cell
+from bench.plan import FORWARD_TLS, HTTP2, LARGE_BYTES, SMALL_BYTES, STREAM_FORMATS, Cell
 from bench.stack import HERE, Stack
 
 REQUESTS = 9
@@ -32,6 +32,7 @@ CELLS = (
     Cell(SMALL_BYTES, True, 1, REQUESTS, mode=FORWARD_TLS, interval_ms=APART_MS),
     Cell(SMALL_BYTES, False, 1, REQUESTS, mode=HTTP2),
     Cell(SMALL_BYTES, True, 1, REQUESTS, mode=HTTP2, interval_ms=APART_MS),
+    *(Cell(SMALL_BYTES, True, 1, REQUESTS, interval_ms=APART_MS, format=api) for api in STREAM_FORMATS),
 )
 CALLS = "Python calls"
 LISTENERS = "listeners"
@@ -122,11 +123,12 @@ def measure(stack, questions, cell, variant):
         stack.pace(interval_s=cell.interval_ms / 1000)
         answer = stack.ask(
             "load",
-            stack.route(variant, cell.mode),
+            stack.route(variant, cell.mode, cell.format),
             concurrency=1,
             requests=requests,
             body_bytes=cell.body_bytes,
             streamed=cell.streamed,
+            format=cell.format,
         )
         if answer["failures"]:
             raise SystemExit(f"{cell.name}, {variant}: {answer['failures']}")

@@ -2,7 +2,8 @@
 
 It reads one JSON object a line and answers each with one. Connections stay open from one to the next:
 
-    {"do": "load", "route": ROUTE, "concurrency": …, "requests": …, "body_bytes": …, "streamed": …, "sessions": …}
+    {"do": "load", "route": ROUTE, "concurrency": …, "requests": …, "body_bytes": …, "streamed": …, "sessions": …,
+     "format": one of bench.plan's, Messages if there is none}
         → {"latencies_s": […], "firsts_s": […], "transits_s": […], "duration_s": …, "failures": […]}
     {"do": "leave", "route": ROUTE, …}    like load, but returns when all requests are written; the answers are not awaited
     {"do": "close", "route": ROUTE}
@@ -23,9 +24,9 @@ import ssl
 import sys
 from collections import defaultdict
 from functools import cache
-from time import perf_counter
+from time import gmtime, perf_counter, strftime
 
-from bench.bodies import conversation
+from bench.bodies import conversation, converse_request, gemini_request
 from bench.frames import (
     ACK,
     END_HEADERS,
@@ -39,10 +40,26 @@ from bench.frames import (
     frame,
     literal,
 )
+from bench.plan import CONVERSE, GEMINI, MESSAGES
 
 _LAST_CHUNK = b"\r\n0\r\n\r\n"
 _WRITTEN = re.compile(rb" at=([\d.]+)")
 _SESSION = b"bench-00000000"
+_PATHS = {
+    MESSAGES: "/v1/messages",
+    GEMINI: "/v1beta/models/gemini-3-pro:streamGenerateContent?alt=sse",
+    CONVERSE: "/model/anthropic.claude-sonnet-4-5-20250929-v1%3A0/converse-stream",
+}
+_HEADERS = {
+    MESSAGES: {"x-api-key": "sk-bench", "anthropic-version": "2023-06-01"},
+    GEMINI: {"x-goog-api-key": "sk-bench"},
+    CONVERSE: {
+        "authorization": (
+            "AWS4-HMAC-SHA256 Credential=AKIABENCH/20260901/us-east-1/bedrock/aws4_request, "  # nobody checks it
+            f"SignedHeaders=content-type;host;x-amz-date, Signature={'0' * 64}"
+        ),
+    },
+}
 
 
 class Connection(asyncio.Protocol):
@@ -149,24 +166,32 @@ class Http2Connection(Connection):
 class Asked:
     """Requests that differ in their session only."""
 
-    def __init__(self, host, body_bytes, streamed):
-        self.body = conversation(body_bytes, streamed=streamed)
+    def __init__(self, host, body_bytes, streamed, api=MESSAGES, signed_at=""):
+        self.body = _body(body_bytes, streamed, api)
+        path = _PATHS[api]
         headers = {
-            "x-api-key": "sk-bench",
-            "anthropic-version": "2023-06-01",
+            **_HEADERS[api],
             "content-type": "application/json",
             "x-session-id": _SESSION.decode(),
             "content-length": str(len(self.body)),
         }
+        if api == CONVERSE:
+            headers["x-amz-date"] = signed_at
         lines = "".join(f"{name}: {value}\r\n" for name, value in ({"host": host} | headers).items())
-        self.http1_head = f"POST /v1/messages HTTP/1.1\r\n{lines}\r\n".encode()
-        pseudo = {":method": "POST", ":scheme": "https", ":path": "/v1/messages", ":authority": host}
+        self.http1_head = f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode()
+        pseudo = {":method": "POST", ":scheme": "https", ":path": path, ":authority": host}
         self.http2_head = b"".join(literal(name, value) for name, value in (pseudo | headers).items())
 
 
+def _body(body_bytes, streamed, api):
+    if api == MESSAGES:
+        return conversation(body_bytes, streamed=streamed)
+    return (gemini_request if api == GEMINI else converse_request)(body_bytes)
+
+
 @cache
-def asked(host, body_bytes, streamed):
-    return Asked(host, body_bytes, streamed)
+def asked(host, body_bytes, streamed, api, signed_at):
+    return Asked(host, body_bytes, streamed, api, signed_at)
 
 
 class Client:
@@ -238,7 +263,10 @@ class Client:
     def ask(self, connection, plan):
         self.sent += 1
         session = self.sent % plan["sessions"] if plan["sessions"] else self.sent
-        requests = asked(plan["route"]["host"], plan["body_bytes"], plan["streamed"])
+        api = plan.get("format", MESSAGES)
+        # A signature that is minutes old would not be scheduled.
+        signed_at = strftime("%Y%m%dT%H%M00Z", gmtime()) if api == CONVERSE else ""
+        requests = asked(plan["route"]["host"], plan["body_bytes"], plan["streamed"], api, signed_at)
         connection.ask(requests, b"bench-%08d" % session)
 
 

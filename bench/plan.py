@@ -10,6 +10,14 @@ FORWARD_TLS = "forward, TLS"
 HTTP2 = "HTTP/2"
 """A forward proxy with TLS again; client and provider speak HTTP/2."""
 HTTP2_TO_1 = "HTTP/2, provider HTTP/1.1"
+MESSAGES = "Messages"
+"""Anthropic's API."""
+GEMINI = "Gemini"
+"""Streams of `:streamGenerateContent?alt=sse`."""
+CONVERSE = "Bedrock"
+"""Streams of `/converse-stream`: binary messages, and requests with a signature."""
+STREAM_FORMATS = (GEMINI, CONVERSE)
+"""They are measured as streams through a reverse proxy only."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +32,15 @@ class Cell:
     mode: str = REVERSE
     interval_ms: int = 0
     """Between the pieces of a streamed answer."""
+    format: str = MESSAGES
 
     @property
     def name(self) -> str:
         size = f"{self.body_bytes // 1000} KB"
         pace = f" {self.interval_ms} ms apart" if self.interval_ms else ""
         mode = "" if self.mode == REVERSE else f" ({self.mode})"
-        return f"{size} {'streamed' if self.streamed else 'plain'}{pace}{mode}, {self.concurrency}"
+        api = "" if self.format == MESSAGES else f" ({self.format})"
+        return f"{size} {'streamed' if self.streamed else 'plain'}{pace}{api}{mode}, {self.concurrency}"
 
     @property
     def goals(self) -> dict[str, float]:
@@ -85,6 +95,14 @@ def _cells(requests: dict[tuple[int, int], int], mode: str = REVERSE) -> tuple[C
     )
 
 
+def _streams(api: str) -> tuple[Cell, ...]:
+    return (
+        Cell(SMALL_BYTES, True, 1, 160, format=api),
+        Cell(SMALL_BYTES, True, 20, 300, format=api),
+        Cell(SMALL_BYTES, True, 20, 40, format=api, interval_ms=20),
+    )
+
+
 FULL = Plan(
     cells=(
         *_cells(
@@ -105,6 +123,8 @@ FULL = Plan(
         Cell(LARGE_BYTES, True, 20, 80, HTTP2),
         Cell(SMALL_BYTES, True, 20, 60, HTTP2, interval_ms=20),
         Cell(SMALL_BYTES, True, 20, 250, HTTP2_TO_1),
+        *_streams(GEMINI),
+        *_streams(CONVERSE),
     ),
     min_rounds=8,
     max_s=330,
@@ -128,7 +148,7 @@ FULL = Plan(
     agents=(10, 100, 1_000, 10_000),
     growth_requests=200,
     where_requests=400,
-    counted_cells=8,
+    counted_cells=10,
 )
 
 QUICK = replace(
@@ -137,6 +157,7 @@ QUICK = replace(
         *_cells({(SMALL_BYTES, 1): 40, (SMALL_BYTES, 20): 80, (LARGE_BYTES, 20): 30}),
         Cell(SMALL_BYTES, True, 20, 60, FORWARD_TLS),
         Cell(SMALL_BYTES, True, 20, 60, HTTP2),
+        *(Cell(SMALL_BYTES, True, 20, 60, format=api) for api in STREAM_FORMATS),
     ),
     min_rounds=2,
     max_s=0,

@@ -1,7 +1,8 @@
 """The provider of the measurements, a process of its own: canned answers over HTTP/1.1 and HTTP/2, as cheap as Python allows.
 
-`python -m bench.provider [--tls CERTIFICATE KEY] [--http2]`; it prints its port as a line of JSON. It answers every POST as the
-Messages API would, in 8 pieces when the body's first bytes ask for a stream. Its pace is told by lines of JSON, each
+`python -m bench.provider [--tls CERTIFICATE KEY] [--http2] [--format FORMAT]`; it prints its port as a line of JSON. It
+answers every POST as the Messages API would, in 8 pieces when the body's first bytes ask for a stream; or, over HTTP/1.1,
+always by a stream of another format (Gemini's, Bedrock's). Its pace is told by lines of JSON, each
 echoed when it holds: {"latency_s": before the head, "interval_s": between the pieces}. With an interval each piece
 after the first one tells the instant of its writing (`at=`, by the clock that all processes share).
 """
@@ -11,10 +12,14 @@ import asyncio
 import json
 import ssl
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
 
 from bench.frames import ACK, END_HEADERS, END_STREAM, PREFACE, WIDE_WINDOWS, Frames, Kind, frame, literal
+from bench.plan import CONVERSE, GEMINI, MESSAGES
+from hivemind_addon.lab.sim.dialect import eventstream
 
 PIECES = 8
 pace = {"latency_s": 0.0, "interval_s": 0.0}
@@ -45,13 +50,12 @@ BODY = json.dumps(
     ),
     separators=(",", ":"),
 ).encode()
-OPENING = (
+_OPENING = (
     _event("message_start", message=_message(content=[], stop_reason=None, usage=_USAGE | {"output_tokens": 1}))
     + _event("ping")
     + _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
-    + _delta("w0")
 ).encode()
-CLOSING = (
+_CLOSING = (
     _event("content_block_stop", index=0)
     + _event(
         "message_delta",
@@ -62,16 +66,60 @@ CLOSING = (
 ).encode()
 
 
-def pieces(stamped):
-    """Of a streamed answer, each made when it is its turn."""
-    yield OPENING
-    for number in range(1, PIECES):
-        text = _delta(f" at={perf_counter():.7f}" if stamped else f" w{number}").encode()
-        yield text + CLOSING if number == PIECES - 1 else text
+def _generated(text, **more):
+    """An event of Gemini's."""
+    candidate = {"content": {"parts": [{"text": text}], "role": "model"}, "index": 0} | more
+    usage = {"promptTokenCount": 250, "candidatesTokenCount": PIECES, "totalTokenCount": 250 + PIECES}
+    event = {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-3-pro", "responseId": "bench"}
+    return b"data: %b\r\n\r\n" % json.dumps(event, separators=(",", ":")).encode()
+
+
+def _converse(kind, **content):
+    """A binary message of Bedrock's, as long as a real one: `p` pads it there."""
+    return eventstream.event(kind, json.dumps(content | {"p": "abcdefghijkl"}, separators=(",", ":")).encode())
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A streamed answer."""
+
+    content_type: str
+    delta: Callable[[str], bytes]
+    opening: bytes = b""
+    closing: bytes = b""
+
+    def pieces(self, stamped):
+        """Each made when it is its turn."""
+        yield self.opening + self.delta("w0")
+        for number in range(1, PIECES):
+            text = self.delta(f" at={perf_counter():.7f}" if stamped else f" w{number}")
+            yield text + self.closing if number == PIECES - 1 else text
+
+
+_EVENTS = "text/event-stream; charset=utf-8"
+STREAMS = {
+    MESSAGES: Stream(_EVENTS, lambda text: _delta(text).encode(), _OPENING, _CLOSING),
+    GEMINI: Stream("text/event-stream", _generated, closing=_generated("", finishReason="STOP")),
+    CONVERSE: Stream(
+        eventstream.CONTENT_TYPE,
+        lambda text: _converse("contentBlockDelta", contentBlockIndex=0, delta={"text": text}),
+        _converse("messageStart", role="assistant"),
+        _converse("contentBlockStop", contentBlockIndex=0)
+        + _converse("messageStop", stopReason="end_turn")
+        + _converse(
+            "metadata",
+            metrics={"latencyMs": 900},
+            usage={"inputTokens": 250, "outputTokens": PIECES, "totalTokens": 250 + PIECES},
+        ),
+    ),
+}
 
 
 class Answering(asyncio.Protocol):
     """A connection; `http2` once it is known."""
+
+    def __init__(self, api):
+        self.api = api
 
     def connection_made(self, transport):
         self.transport = transport
@@ -94,7 +142,7 @@ class Answering(asyncio.Protocol):
     def stream(self, write, end):
         """Write the pieces of an answer, at once or one after the other."""
         interval_s = pace["interval_s"]
-        left = pieces(stamped=interval_s > 0)
+        left = STREAMS[self.api].pieces(stamped=interval_s > 0)
         if interval_s <= 0:
             for piece in left:
                 write(piece)
@@ -121,15 +169,15 @@ class Http1:
         f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n{_PLAIN}content-length: {len(BODY)}\r\n\r\n".encode()
         + BODY
     )
-    HEAD = (
-        f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n{_PLAIN}Transfer-Encoding: chunked\r\n\r\n"
-    ).encode()
+    HEAD = "HTTP/1.1 200 OK\r\ncontent-type: {}\r\n{}Transfer-Encoding: chunked\r\n\r\n"
 
     def __init__(self, connection):
         self.connection = connection
         self.write = connection.transport.write
         self.head = b""
         self.left = 0
+        self.always_streams = connection.api != MESSAGES
+        self.stream_head = self.HEAD.format(STREAMS[connection.api].content_type, self._PLAIN).encode()
 
     def received(self, data):
         if not self.left:
@@ -151,10 +199,10 @@ class Http1:
         self.connection.answer(self.answer)
 
     def answer(self):
-        if not _asks_for_a_stream(self.start):
+        if not self.always_streams and not _asks_for_a_stream(self.start):
             self.write(self.WHOLE)
             return
-        self.write(self.HEAD)
+        self.write(self.stream_head)
         self.connection.stream(lambda piece: self.write(b"%x\r\n%b\r\n" % (len(piece), piece)), self.end)
 
     def end(self):
@@ -163,7 +211,7 @@ class Http1:
 
 HTTP2_HEADS = {
     kind: _STATUS_200 + b"".join(literal(name, value) for name, value in ({"content-type": kind} | _HEADERS).items())
-    for kind in ("application/json", "text/event-stream; charset=utf-8")
+    for kind in ("application/json", _EVENTS)
 }
 
 
@@ -197,7 +245,7 @@ class Http2:
                 + frame(Kind.DATA, END_STREAM, stream, BODY)
             )
             return
-        self.write(frame(Kind.HEADERS, END_HEADERS, stream, HTTP2_HEADS["text/event-stream; charset=utf-8"]))
+        self.write(frame(Kind.HEADERS, END_HEADERS, stream, HTTP2_HEADS[_EVENTS]))
         self.connection.stream(
             lambda piece: self.write(frame(Kind.DATA, 0, stream, piece)),
             lambda: self.write(frame(Kind.DATA, END_STREAM, stream, b"")),
@@ -223,9 +271,10 @@ async def main(arguments):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*arguments.tls)
         context.set_alpn_protocols(["h2", "http/1.1"] if arguments.http2 else ["http/1.1"])
-    server = await asyncio.get_running_loop().create_server(Answering, "127.0.0.1", 0, ssl=context, backlog=1024)
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(partial(Answering, arguments.format), "127.0.0.1", 0, ssl=context, backlog=1024)
     print(json.dumps({"port": server.sockets[0].getsockname()[1]}), flush=True)
-    asyncio.get_running_loop().add_reader(sys.stdin, told)
+    loop.add_reader(sys.stdin, told)
     await server.serve_forever()
 
 
@@ -233,4 +282,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m bench.provider")
     parser.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"))
     parser.add_argument("--http2", action="store_true", help="offered over TLS, beside HTTP/1.1")
+    parser.add_argument("--format", default=MESSAGES, choices=tuple(STREAMS))
     asyncio.run(main(parser.parse_args()))

@@ -84,12 +84,13 @@ def sample(stack, cell, variant, *, requests=None, sessions=0):
     before_s, others_before_s = proxy.cpu_s() if proxy else 0.0, stack.others_cpu_s()
     answer = stack.ask(
         "load",
-        stack.route(variant, cell.mode),
+        stack.route(variant, cell.mode, cell.format),
         concurrency=cell.concurrency,
         requests=requests or cell.requests,
         body_bytes=cell.body_bytes,
         streamed=cell.streamed,
         sessions=sessions,
+        format=cell.format,
     )
     if answer["failures"]:
         failures = answer["failures"]

@@ -13,13 +13,16 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.plan import HTTP2, HTTP2_TO_1, REVERSE, REVERSE_TLS
+from bench.plan import CONVERSE, GEMINI, HTTP2, HTTP2_TO_1, MESSAGES, REVERSE, REVERSE_TLS
 from hivemind_addon.lab.sim.certificate import write_certificates
 from hivemind_addon.resources import script_path
 
 HERE = Path(__file__).parent
 VARIANTS = ("direct", "bare", "addon")
 PROFILE = "extends: anthropic\nhosts: ['127.0.0.1:{plain}', 'localhost:{tls}', 'localhost:{tls1}']\nconcurrency: {{initial: {slots}, maximum: {slots}}}\n"
+STREAM_PROFILES = {GEMINI: "gemini", CONVERSE: "bedrock"}
+"""Each has a provider of its own."""
+STREAM_PROFILE = "extends: {name}\nhosts: ['127.0.0.1:{port}']\nconcurrency: {{initial: {slots}, maximum: {slots}}}\n"
 QUICK = "delivery: whole\nretry: {first_backoff_s: 0.01, max_backoff_s: 0.05}\nbreaker: {failures_to_open: 1000}\n"
 MEASURABLE = Path("/proc/self/schedstat").exists()
 """Whether this system tells the memory and the processor time of a process."""
@@ -34,6 +37,8 @@ PINNED = len(_CPUS) >= 2
 class Proxy:
     process: subprocess.Popen
     reverse_port: int
+    stream_ports: dict[str, int]
+    """Of reverse proxies for providers with other formats."""
     reverse_tls_port: int
     forward_port: int
     ca: Path
@@ -123,7 +128,10 @@ class Stack:
             self.certificates = write_certificates(self.folder, "localhost", datetime.now(UTC))
             tls = ("--tls", str(self.certificates.certificate), str(self.certificates.key))
             self._providers = [self._provider(), self._provider(*tls, "--http2"), self._provider(*tls)]
+            others = {api: self._provider("--format", api) for api in STREAM_PROFILES}
             self.provider_port, self.provider_tls_port, self.provider_tls1_port = map(_port, self._providers)
+            self.stream_ports = {api: _port(provider) for api, provider in others.items()}
+            self._providers += others.values()
             self._client = self.spawn(sys.executable, "-m", "bench.client", core=-1, stdin=subprocess.PIPE)
             self.proxies["bare"] = self.start_proxy("bare", HERE / "bare.py")
             self.proxies["addon"] = self.start_addon("addon", slots=256, loop=self._loop)
@@ -151,8 +159,12 @@ class Stack:
         """Processor time of client and providers so far."""
         return sum(cpu_s(process.pid) for process in (self._client, *self._providers))
 
-    def route(self, variant, mode):
+    def route(self, variant, mode, api=MESSAGES):
         """How the client reaches the provider."""
+        if api != MESSAGES:
+            ports = self.stream_ports if variant == "direct" else self.proxies[variant].stream_ports
+            host = f"127.0.0.1:{ports[api]}"
+            return {"port": ports[api], "host": host, "tls": None, "connect": None, "http2": False}
         tls, http2 = mode not in (REVERSE, REVERSE_TLS), mode in (HTTP2, HTTP2_TO_1)
         provider = self.provider_tls1_port if mode in (REVERSE_TLS, HTTP2_TO_1) else self.provider_tls_port
         target = f"localhost:{provider}"
@@ -202,6 +214,9 @@ class Stack:
             plain=self.provider_port, tls=self.provider_tls_port, tls1=self.provider_tls1_port, slots=slots
         )
         (profiles / "bench.yaml").write_text(profile)
+        for api, extended in STREAM_PROFILES.items():
+            stream = STREAM_PROFILE.format(name=extended, port=self.stream_ports[api], slots=slots)
+            (profiles / f"bench-{extended}.yaml").write_text(stream)
         return f"hivemind_profiles={profiles}"
 
     def start_web(self, name, *, slots):
@@ -240,7 +255,8 @@ class Stack:
 
     def _start(self, program, name, scripts, *settings, loop=""):
         confdir = self.folder / "mitmproxy"  # one CA for all
-        reverse_port, reverse_tls_port, forward_port, counters_port = (free_port() for _ in range(4))
+        reverse_port, reverse_tls_port, forward_port, counters_port, *more = _free_ports(4 + len(STREAM_PROFILES))
+        streams = dict(zip(STREAM_PROFILES, more, strict=True))
         settings = [f"confdir={confdir}", "connection_strategy=lazy", "flow_detail=0", *settings]
         settings.append(f"ssl_verify_upstream_trusted_ca={self.certificates.authority}")
         settings.append(f"bench_counters_port={counters_port}")
@@ -248,6 +264,7 @@ class Stack:
             f"reverse:http://127.0.0.1:{self.provider_port}@127.0.0.1:{reverse_port}",
             f"reverse:https://localhost:{self.provider_tls1_port}@127.0.0.1:{reverse_tls_port}",
             f"regular@127.0.0.1:{forward_port}",
+            *(f"reverse:http://127.0.0.1:{self.stream_ports[api]}@127.0.0.1:{port}" for api, port in streams.items()),
         )
         command = [sys.executable, "-P", "-m", "hivemind_addon.proxy.mitm.program", loop, program]
         if not loop:
@@ -265,7 +282,7 @@ class Stack:
                 raise SystemExit(f"mitmdump ({name}) did not start:\n{text}")
             select.select([], [], [], 0.05)
         ca = confdir / "mitmproxy-ca-cert.pem"
-        return Proxy(process, reverse_port, reverse_tls_port, forward_port, ca, counters_port)
+        return Proxy(process, reverse_port, streams, reverse_tls_port, forward_port, ca, counters_port)
 
     def _provider(self, *arguments):
         return self.spawn(sys.executable, "-m", "bench.provider", *arguments, core=-1, stdin=subprocess.PIPE)
@@ -314,6 +331,14 @@ def _line(process, timeout_s):
     if not line:
         raise SystemExit(f"{' '.join(map(str, process.args))}: no answer")
     return line
+
+
+def _free_ports(count):
+    """So many, no two of them the same."""
+    ports = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return tuple(ports)
 
 
 def free_port():

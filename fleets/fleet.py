@@ -88,7 +88,7 @@ class FleetSettings:
     """Whether the agents behind the proxy are told to be patient; direct ones never are."""
     kill_after_s: float | None = None
     """When the proxy's process is killed, once; None: it is not."""
-    agent_max_s: float = 900
+    agent_max_s: float = 480
     """After which an agent that still runs is ended, and lost."""
 
     @property

@@ -7,10 +7,10 @@ import pytest
 from bench import __main__ as command
 from bench import night, report, soak, stack
 from bench.__main__ import Check
-from bench.bodies import conversation, next_turn
+from bench.bodies import conversation, converse_request, gemini_request, next_turn
 from bench.client import Asked, Connection, Http2Connection
 from bench.frames import PREFACE, Frames, frame, literal
-from bench.plan import FORWARD_TLS, FULL, HTTP2, HTTP2_TO_1, QUICK, REVERSE_TLS, SMALL_BYTES, Cell, Plan
+from bench.plan import FORWARD_TLS, FULL, HTTP2, HTTP2_TO_1, QUICK, REVERSE_TLS, SMALL_BYTES, STREAM_FORMATS, Cell, Plan
 from bench.rounds import Row, Sample
 from bench.timing import Timing
 from tests.cases import each
@@ -21,6 +21,7 @@ TINY = Plan(
         Cell(SMALL_BYTES, False, 2, 4),
         Cell(SMALL_BYTES, True, 2, 4, interval_ms=1),
         *(Cell(SMALL_BYTES, True, 1, 2, mode=mode) for mode in (FORWARD_TLS, REVERSE_TLS, HTTP2, HTTP2_TO_1)),
+        *(Cell(SMALL_BYTES, True, 1, 2, format=api) for api in STREAM_FORMATS),
     ),
     min_rounds=1,
     max_s=0,
@@ -62,7 +63,7 @@ def test_a_run_measures_every_row_and_all_its_requests_were_scheduled():
     page, check = command.run(TINY, "a test", tell=told.append)
     assert check.passed, check
     # A warm-up and one round.
-    assert check.sent == 2 + 4 + 2 + 4 + 4 * (1 + 2)
+    assert check.sent == 2 + 4 + 2 + 4 + (4 + 2) * (1 + 2)
     for cell in TINY.cells:
         assert f"| {cell.name} |" in page
     assert "10 queued" in page
@@ -210,6 +211,13 @@ def test_a_body_has_about_the_size_that_was_asked_for(size_bytes):
     assert abs(len(body) - size_bytes) < size_bytes * 0.1
     assert json.loads(body)["stream"] is True
     assert body == conversation(size_bytes, streamed=True)
+
+
+@each("request_of", [gemini_request, converse_request])
+def test_a_request_of_another_format_has_its_size_too(request_of):
+    body = request_of(SMALL_BYTES)
+    assert abs(len(body) - SMALL_BYTES) < SMALL_BYTES * 0.1
+    assert body == request_of(SMALL_BYTES)
 
 
 def test_the_next_turn_continues_the_conversation():

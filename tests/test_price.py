@@ -3,7 +3,7 @@
 import pytest
 
 from bench import calls, stack
-from bench.plan import FORWARD_TLS, HTTP2, SMALL_BYTES, Cell
+from bench.plan import FORWARD_TLS, HTTP2, SMALL_BYTES, STREAM_FORMATS, Cell
 from tests.cases import each
 from tests.e2e.proxy import free_port
 
@@ -15,6 +15,7 @@ CELLS = (
     Cell(SMALL_BYTES, True, 1, REQUESTS, interval_ms=10),
     Cell(SMALL_BYTES, True, 1, REQUESTS, FORWARD_TLS, interval_ms=10),
     Cell(SMALL_BYTES, False, 1, REQUESTS, HTTP2),
+    *(Cell(SMALL_BYTES, True, 1, REQUESTS, interval_ms=10, format=api) for api in STREAM_FORMATS),
 )
 MADE = ("tasks", "futures", "timers", "callbacks")
 EACH_SECOND = ("Script.watcher", "LiveSettings._look_again")

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.proxy.wire.dialect import EventClass, event_name
+from hivemind_addon.proxy.wire.dialect import EventClass, dialect_named, event_name
 from hivemind_addon.proxy.wire.error import ErrorFacts, error_in_body
 from hivemind_addon.proxy.wire.parts import Assembly
 from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
@@ -353,3 +353,12 @@ def test_what_surely_is_only_content_is_read_as_nothing_else(name, event_name, d
 )
 def test_the_usual_event_surely_is_only_content(dialect, name, data):
     assert dialect.is_only_content(SseEvent(name, data))
+
+
+def test_a_stream_is_kept_alive_where_its_client_overlooks_what_comes():
+    gemini = dialect_named("gemini")
+    path = "/v1beta/models/gemini-3:streamGenerateContent"
+    assert gemini.may_keep_alive(f"{path}?key=k&alt=sse")
+    assert not gemini.may_keep_alive(path), "an array over time"
+    assert CHAT.may_keep_alive("/v1/chat/completions")
+    assert not OLLAMA.may_keep_alive("/api/chat")

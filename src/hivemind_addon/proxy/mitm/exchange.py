@@ -548,7 +548,9 @@ class Exchange:
 
     @property
     def _keeps_alive(self) -> bool:
-        return bool(self.profile.keep_alive_s) and self._streams_to_client and bool(self.dialect.form.keep_alive)
+        if not self.profile.keep_alive_s or not self._streams_to_client:
+            return False
+        return self.dialect.may_keep_alive(self.flow.request.path)
 
     # Ends ------------------------------------------------------------------------------------------------------------
 

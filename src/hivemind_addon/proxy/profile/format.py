@@ -265,6 +265,8 @@ class WireFormat:
     """What each event, and a whole answer, is wrapped in."""
     keep_alive: str = ": waiting for the rate limit\n\n"
     """What the client of a held stream gets from time to time, and overlooks; empty: there is nothing that it would."""
+    keep_alive_query: str = ""
+    """What a request's query must have for that, where without it the answer is framed in another way: `alt=sse`."""
     wording: Wording = Wording.PLACES
     """How conversations are read, for people, and to count what no usage tells."""
     says: tuple[SaysPlace, ...] = ()

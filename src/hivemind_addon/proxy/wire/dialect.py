@@ -132,6 +132,11 @@ class Dialect:
             case Framing.AWS_EVENTSTREAM:
                 return EventStreamParser()
 
+    def may_keep_alive(self, path: str) -> bool:
+        """Whether the client of a held stream overlooks the format's `keep_alive`. `path`: the request's."""
+        needed = self.form.keep_alive_query
+        return bool(self.form.keep_alive) and (not needed or needed in path.partition("?")[2].split("&"))
+
     def inner(self, top: Values) -> Values:
         """The members of a whole answer without its envelope; base64 is for events alone."""
         envelope = self.form.envelope
