@@ -188,6 +188,19 @@ def test_one_that_is_paused_sends_nothing_and_the_other_one_takes_all():
     assert [bench.ask(f"t{number}") for number in range(3)] == ["west"] * 3
 
 
+def test_who_stops_moves_nobody_and_wakes_for_nobody():
+    bench = TwoPools(slots=1)
+    bench.ask("a1", session="a")
+    bench.now += 60.0
+    bench.answer("a1")
+    bench.ask("blocker", session="a")
+    bench.ask("a2", session="a", cached=WARM_TOKENS)
+    bench.scheduler.close(bench.now)
+    bench.poll()
+    assert [one.ticket.id for one in bench.shed] == ["a2"]
+    assert bench.scheduler.next_wakeup() is None
+
+
 def test_a_ticket_goes_nowhere_that_it_does_not_name():
     bench = TwoPools(slots=1)
     only = (Endpoint(EAST),)

@@ -352,6 +352,7 @@ class Scheduler:
     def close(self, now: float) -> None:  # noqa: ARG002  every writer takes `now`
         """Stop: admit nothing more; the next polls shed what is queued, and what is submitted later, at once."""
         self._stopping = True
+        self._endpoints.wakeup_at = _NEVER  # nobody moves any more
         self._changed.update(dict.fromkeys(self._pools.values()))
 
     def drain_superseded(self) -> list[Attempt]:
