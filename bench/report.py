@@ -123,8 +123,9 @@ def _cpu():
 def _setting(rounds):
     return (
         "`/v1/messages` through a reverse proxy unless the row says otherwise (forward: a forward proxy, TLS on both "
-        "sides; Gemini: `:streamGenerateContent?alt=sse`; Bedrock: `/converse-stream`, signed, with binary answers), closed loop over kept connections (their number is the row's last), "
-        "answers of 8 pieces that the provider sends at once or so many milliseconds apart. Journal, control socket and all other options are as "
+        "sides; Gemini: `:streamGenerateContent?alt=sse`; Bedrock: `/converse-stream`, signed, with binary answers), "
+        "closed loop over kept connections (their number is the row's last), answers of 8 pieces that the provider "
+        "sends at once or so many milliseconds apart. Journal, control socket and all other options are as "
         "users have them. Every request is the first of a session, so that nothing known makes it cheaper; the pool's "
         "profile says `concurrency: {initial: 256}`, so that no request waits for a slot of the addon. "
         f"{rounds} rounds of direct, bare, addon, each second one the other way round. p50 to processor time: addon ÷ "
