@@ -99,7 +99,7 @@ def _streams(api: str) -> tuple[Cell, ...]:
     return (
         Cell(SMALL_BYTES, True, 1, 160, format=api),
         Cell(SMALL_BYTES, True, 20, 300, format=api),
-        Cell(SMALL_BYTES, True, 20, 60, format=api, interval_ms=20),
+        Cell(SMALL_BYTES, True, 20, 40, format=api, interval_ms=20),
     )
 
 

@@ -5,7 +5,7 @@ step that is `*` stands for every item of a list, or every member of an object. 
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from msgspec import Raw
@@ -79,8 +79,10 @@ def _walk(value: object, steps: tuple[str, ...], *, decoded: bool = True) -> Ite
 
 
 def _member(value: object, step: str) -> object:
-    value = _opened(value)
-    if isinstance(value, Mapping):
+    if type(value) is Raw:
+        value = _opened(value)
+    # The exact type first: each event of a stream asks dozens of times, and what is abstract takes its time to tell.
+    if type(value) is dict or isinstance(value, Mapping):
         return value.get(step)
     if isinstance(value, list) and _INDEX.fullmatch(step):
         index = int(step)
@@ -88,17 +90,18 @@ def _member(value: object, step: str) -> object:
     return None
 
 
-def _members(value: object) -> Iterator[object]:
-    value = _opened(value)
-    if isinstance(value, Mapping):
-        return iter(value.values())
-    return iter(value) if isinstance(value, list) else iter(())
-
-
-def _opened(value: object) -> object:
-    """One layer of it."""
-    if type(value) is not Raw:
+def _members(value: object) -> Iterable[object]:
+    if type(value) is Raw:
+        value = _opened(value)
+    if type(value) is list:
         return value
+    if isinstance(value, Mapping):
+        return value.values()
+    return value if isinstance(value, list) else ()
+
+
+def _opened(value: Raw) -> object:
+    """One layer of it."""
     first = bytes(memoryview(value)[:1])
     if first == b"{":
         return read_object(value)

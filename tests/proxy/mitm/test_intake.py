@@ -121,6 +121,19 @@ async def test_a_client_that_announces_nothing_is_known_by_its_kind(proxy, heade
     assert proxy.make_exchange(flow).ticket.client == client
 
 
+async def test_a_stream_that_hears_blank_lines_is_held_longer_unless_its_client_says_how_long_it_waits(proxy):
+    url = "https://generativelanguage.googleapis.com/v1beta/models/gemini-3:"
+    for path, headers, patience_s in (
+        ("streamGenerateContent?alt=sse", {}, 1800),
+        ("streamGenerateContent", {}, 60),
+        ("generateContent", {}, 60),
+        ("streamGenerateContent?alt=sse", {"x_server_timeout": "90"}, 90),
+    ):
+        flow = make_flow(f"{url}{path}", content=b'{"contents": []}', user_agent="GeminiCLI/0.61.0", **headers)
+        ticket = proxy.make_exchange(flow).ticket
+        assert ticket.deadline_at - ticket.arrived_at == pytest.approx(patience_s), (path, headers)
+
+
 async def test_what_an_agent_says_by_its_proxy_password_counts_most(proxy):
     flow = make_flow(x_stainless_timeout="100")
     proxy.intake.learn_proxy_user(flow, basic("agent-9:whole.wait-3600"))

@@ -19,7 +19,7 @@ from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.mitm.exchange import Exchange
 from hivemind_addon.proxy.mitm.outgoing import endpoints_of, upstreams_of
 from hivemind_addon.proxy.profile.model import Profile
-from hivemind_addon.proxy.wire.description import describe_request, signed_for_s, size_request
+from hivemind_addon.proxy.wire.description import announced_patience_s, describe_request, signed_for_s, size_request
 from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.proxy.wire.estimate import Estimate
 from hivemind_addon.proxy.wire.identity import is_headless, product
@@ -137,7 +137,7 @@ class Intake:
         patience_s = told_s or profile.patience.default_s
         # One that hears something while it waits is not silent for as long as it waits.
         is_kept_alive = bool(profile.keep_alive_s) and facts.stream and told.dialect.may_keep_alive(request.path)
-        if is_kept_alive and not words.patience_s:
+        if is_kept_alive and not words.patience_s and announced_patience_s(profile, request.headers) is None:
             patience_s = max(patience_s, profile.patience.kept_alive_s)
         if signed_s is not None:
             patience_s = min(patience_s, max(signed_s, 0.0))

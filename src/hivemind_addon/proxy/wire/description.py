@@ -150,9 +150,9 @@ def _instant(written: str) -> float | None:
     return None
 
 
-def _known_patience(headers: Mapping[str, str], profile: Profile) -> float | None:
-    patience = profile.patience
-    for name in patience.headers:
+def announced_patience_s(profile: Profile, headers: Mapping[str, str]) -> float | None:
+    """How long a client says that it waits; None: it does not say."""
+    for name in profile.patience.headers:
         if name not in headers:
             continue
         try:
@@ -161,7 +161,12 @@ def _known_patience(headers: Mapping[str, str], profile: Profile) -> float | Non
             continue
         if 0 < announced < _LONGEST_PATIENCE_S:
             return announced
-    return _patience_of_client(profile, headers.get("user-agent", ""))
+    return None
+
+
+def _known_patience(headers: Mapping[str, str], profile: Profile) -> float | None:
+    announced_s = announced_patience_s(profile, headers)
+    return _patience_of_client(profile, headers.get("user-agent", "")) if announced_s is None else announced_s
 
 
 @by_thing_and_text

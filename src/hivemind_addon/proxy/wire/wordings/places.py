@@ -57,7 +57,7 @@ class _Piece:
         for value in self._at.find_all(top):
             inner: object = value
             heading = self._heading
-            if isinstance(value, Mapping):
+            if type(value) is dict or isinstance(value, Mapping):
                 if self._only is not None and not self._only.find(value):
                     continue
                 if self._unless is not None and self._unless.find(value):
