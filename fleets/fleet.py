@@ -227,7 +227,9 @@ async def run_fleet(
             async with running_proxy(folder, (*stage.proxy_settings, *more)) as proxy:
                 delivery = "whole" if route is Route.WHOLE else "stream"
                 way = Scheduled(proxy.port, proxy.variables, delivery, settings.patient)
-                return await _run(settings, route, programs, seed, stage, way, folder, proxy)
+                result = await _run(settings, route, programs, seed, stage, way, folder, proxy)
+            # It has written everything down when it has ended.
+            return replace(result, books=journal_book(proxy.journal, _formats(result.agents)))
 
 
 async def _run(
@@ -248,17 +250,20 @@ async def _run(
         ]
         if proxy is not None and settings.kill_after_s is not None:
             group.create_task(_kill(proxy, settings.kill_after_s))
-    formats = {task.result().name: task.result().program.value.format.value for task in tasks}
     return FleetResult(
         route=route,
         seed=seed,
         agents=[task.result() for task in tasks],
         truths=stage.truths(),
-        books=journal_book(proxy.journal, formats) if proxy is not None else None,
+        books=None,
         guard_trips=proxy.guard_trips if proxy else 0,
         back_after_s=proxy.back_after_s if proxy else None,
         elapsed_s=loop.time() - began_at,
     )
+
+
+def _formats(agents: Sequence[Ended]) -> Mapping[str, str]:
+    return {agent.name: agent.program.value.format.value for agent in agents}
 
 
 async def _kill(proxy: FleetProxy, after_s: float) -> None:

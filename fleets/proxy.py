@@ -34,8 +34,8 @@ class FleetProxy:
         """What leads the commands of the fleet to this proxy."""
         self.back_after_s: float | None = None
         """How long nothing served after the kill; None: it was not killed, or is not back."""
-        self.journal = folder / "journal.db"
-        """What it wrote down of every call."""
+        self.journal = folder / "hivemind_addon" / "journal.db"
+        """What it wrote down of every call: its usual place, where checkpoints are looked for, too."""
         self._log = folder / "proxy.log"
 
     def __repr__(self) -> str:
@@ -115,9 +115,7 @@ class FleetProxy:
 async def running_proxy(folder: Path, settings: Sequence[str]) -> AsyncIterator[FleetProxy]:
     """It serves, until the block ends. `settings`: `name=value`, for `--set`. Raises MitmdumpNotStarted."""
     proxy = FleetProxy(folder)
-    process = await proxy.start(
-        (f"confdir={folder / 'mitmproxy'}", f"hivemind_journal={proxy.journal}", "flow_detail=0", *settings)
-    )
+    process = await proxy.start((f"confdir={folder / 'mitmproxy'}", "flow_detail=0", *settings))
     try:
         yield proxy
     finally:
