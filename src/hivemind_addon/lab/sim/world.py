@@ -198,7 +198,8 @@ class World:
             match decision:
                 case Admitted(sent):
                     call = self._waiting[sent.ticket.id]
-                    call.waits_at = self._at(sent.ticket.pool)
+                    if sent.ticket.endpoints:
+                        call.waits_at = self._at(sent.ticket.pool)
                     self._transmit(call, sent)
                 case Shed(ticket, reason, come_back_s):
                     self._ledger.shed()

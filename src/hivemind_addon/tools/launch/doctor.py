@@ -97,6 +97,8 @@ def _status(head: str) -> int:
 
 OLDEST_MITMPROXY = (12, 2)
 _NODE_WITH_ENV_PROXY = (22, 21)
+_USUAL_HOSTS = ("api.anthropic.com", "api.openai.com")
+"""What most agents call: the handshake is tried with the first of them that is scheduled."""
 _CLOCK_OFF_S = 60.0
 _CONFDIR = Path("~/.mitmproxy")
 _ANY_AGENT = Program(commands=())
@@ -291,7 +293,8 @@ def _bundle(file: Path, names: Sequence[str]) -> Finding:
 
 def _trust(proxy: ProxyView, files: Mapping[str, Sequence[str]], clock: Clock) -> Iterator[Finding]:
     """A real handshake with each bundle, and what the provider's clock says."""
-    host = next((host for host in proxy.hosts if re.fullmatch(r"[a-z0-9.-]+\.[a-z]+", host)), None)
+    usual = (host for host in _USUAL_HOSTS if host in proxy.hosts)
+    host = next((host for host in (*usual, *proxy.hosts) if re.fullmatch(r"[a-z0-9.-]+\.[a-z]+", host)), None)
     if host is None:
         yield Finding(Severity.NOTE, "trust: no profile names a whole host to try")
         return
