@@ -54,16 +54,22 @@ type Way = tuple[str, ...]
 class _Group:
     """Some places, which are asked for together."""
 
-    __slots__ = ("get", "ways")
+    __slots__ = ("get", "head", "nothing", "ways")
 
     def __init__(self, ways: Sequence[Way]) -> None:
         self.ways = tuple(ways)
         self.get: Callable[[Any], tuple[Any, ...]] | None = None
         """All that stands there, of the outer layer; None: some stand deeper."""
+        self.head: Callable[[Any], Any] | None = None
+        """The one member of the outer layer that all of them are in; None: there is none, or several."""
+        self.nothing = (NO_RAW,) * len(self.ways)
 
     def compile(self, attributes: Mapping[str, str]) -> None:
         """`attributes`: member of the outer layer → the struct's name for it."""
         if any(len(way) != 1 for way in self.ways):
+            heads = {way[0] for way in self.ways}
+            if len(heads) == 1 and all(len(way) > 1 for way in self.ways):
+                self.head = attrgetter(attributes[heads.pop()])
             return
         names = [attributes[way[0]] for way in self.ways]
         if len(names) > 1:
@@ -160,7 +166,11 @@ class RequestBody:
 
     def all(self, group: _Group) -> Sequence[Any]:
         """What stands at each place: raw, or read already; NO_RAW, None or an empty list where nothing does."""
-        return group.get(self._outer) if group.get is not None else [self._at(way) for way in group.ways]
+        if group.get is not None:
+            return group.get(self._outer)
+        if group.head is not None and not len(group.head(self._outer)):
+            return group.nothing
+        return [self._at(way) for way in group.ways]
 
     def _at(self, way: Way) -> Any:
         if len(way) == 1:
@@ -290,7 +300,7 @@ def _facts(body: RequestBody, plan: RequestPlan, path: str) -> RequestFacts:
     preamble = tuple([raw for raw in body.all(plan.preamble) if len(raw)])
     preamble_bytes = sum(map(len, preamble))
     sizes, media = _weigh(messages)
-    for way, raw in zip(plan.media.ways, body.all(plan.media), strict=True):
+    for way, raw in zip(plan.media.ways, body.all(plan.media), strict=True) if plan.media.ways else ():
         images = body.read(way, _RAWS, raw)
         media += len(images) if images else 0
     return RequestFacts(
@@ -303,11 +313,11 @@ def _facts(body: RequestBody, plan: RequestPlan, path: str) -> RequestFacts:
         message_bytes=sizes,
         preamble=preamble,
         preamble_bytes=preamble_bytes,
-        session_hint=body.name(plan.sessions, plan.session_texts),
-        parent_hint=body.name(plan.parents, plan.parent_texts),
-        has_tools=any(map(_has_items, body.all(plan.tools))),
+        session_hint=body.name(plan.sessions, plan.session_texts) if plan.session_texts else "",
+        parent_hint=body.name(plan.parents, plan.parent_texts) if plan.parent_texts else "",
+        has_tools=any([_has_items(raw) for raw in body.all(plan.tools) if len(raw)]),  # noqa: C419 - no generator
         members=_members(body, plan),
-        continues=_continues(body, plan),
+        continues=bool(plan.continues.ways) and _continues(body, plan),
         oddities=tuple(body.oddities),
     )
 
