@@ -7,6 +7,8 @@ def test_hosts_that_serve_models_are_known(subtests):
         ("us-east5-aiplatform.googleapis.com", True),
         ("bedrock-runtime.eu-west-1.amazonaws.com", True),
         ("my-resource.openai.azure.com", True),
+        ("bedrock-mantle.us-east-1.api.aws", True),
+        ("integrate.api.nvidia.com", True),
         ("storage.googleapis.com", False),
         ("s3.amazonaws.com", False),
         ("evil-openrouter.ai.test", False),

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from hivemind_addon.system.typed import BadValue
+
 
 class Framing(Enum):
     """How a streamed answer is cut into events."""
@@ -285,3 +287,8 @@ class WireFormat:
     """Where an error says what."""
     error_form: ErrorForm = field(default_factory=ErrorForm)
     """How we write one."""
+
+    def __post_init__(self) -> None:
+        """BadValue: no stream could be read."""
+        if not self.framing:
+            raise BadValue("framing names no media type", "write one, such as framing: {text/event-stream: sse}")

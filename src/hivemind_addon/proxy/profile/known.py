@@ -1,38 +1,17 @@
 """What looks like a model call though no profile claims it: told once, so that nobody takes it for scheduled."""
 
+from hivemind_addon.proxy.profile.load import load_profiles
 from hivemind_addon.system.patterns import glob_matches, matching_path
 
-MODEL_HOSTS = (
-    "generativelanguage.googleapis.com",
-    "cloudcode-pa.googleapis.com",
-    "aiplatform.googleapis.com",
-    "*-aiplatform.googleapis.com",
-    "bedrock-runtime*.amazonaws.com",
-    "*.openai.azure.com",
-    "*.services.ai.azure.com",
-    "*.cognitiveservices.azure.com",
-    "openrouter.ai",
-    "api.mistral.ai",
-    "api.groq.com",
-    "api.cerebras.ai",
-    "api.deepseek.com",
-    "api.x.ai",
-    "api.z.ai",
-    "api.moonshot.ai",
-    "api.together.xyz",
-    "api.fireworks.ai",
-    "api.cohere.com",
-    "api.githubcopilot.com",
-    "models.github.ai",
+_UNCLAIMED = (
     "ollama.com",
     "bedrock-mantle.*.api.aws",
     "aws-external-anthropic.*.api.aws",
 )
-"""Globs of hosts that serve models (2026-11): those that a user's file may take from their packaged profile, too."""
+"""Globs of hosts that serve models and have no packaged profile (2026-11)."""
 VENDOR_HOSTS = (
     "*.cursor.sh",
     "*.codeium.com",
-    "server.self-serve.windsurf.com",
     "*.windsurf.com",
 )
 """Globs of hosts to which agents of one vendor speak in its own way, on its own keys: Cursor, Windsurf (2026-11)."""
@@ -56,8 +35,8 @@ _MODEL_PATHS = (
 
 
 def is_model_host(host: str) -> bool:
-    """Whether a host, in its normal spelling, serves models."""
-    return any(glob_matches(glob, host) for glob in MODEL_HOSTS)
+    """Whether a host, in its normal spelling, serves models: a user's file may have taken it from its profile."""
+    return load_profiles(None).match_host(host, 443) is not None or any(glob_matches(glob, host) for glob in _UNCLAIMED)
 
 
 def is_vendor_host(host: str) -> bool:

@@ -118,6 +118,12 @@ def _pointer(value: str) -> str:
     return value
 
 
+def _inner_pointer(value: str) -> str:
+    if not _pointer(value):
+        raise BadValue("an empty pointer is the whole value", "write the members that lead to it, such as /error")
+    return value
+
+
 def _member_pointer(value: str) -> str:
     if not _pointer(value) or "*" in value:
         raise BadValue(
@@ -239,10 +245,11 @@ FORMAT_RULES = DocumentRules(
         },
         **{(RequestPlaces, name): _member_pointer for name in ("tools", "media", "continues", "names")},
         (RequestPlaces, "stream_paths"): _path_glob,
-        **{(EventRules, name): _pointer for name in ("done_if", "content", "complete_if")},
+        **{(EventRules, name): _inner_pointer for name in ("done_if", "content", "complete_if")},
         **{(UsagePlaces, name): _pointer for name in ("at", "in_events", "begun_in_events")},
         **{(UsagePlaces, name): _member_pointer for name in ("input", "output", "cache_read", "cache_write")},
-        **{(ErrorPlaces, name): _pointer for name in ("at", "names", "message")},
+        (ErrorPlaces, "at"): _inner_pointer,
+        **{(ErrorPlaces, name): _pointer for name in ("names", "message")},
         (ErrorPlaces, "name_headers"): _header,
         (ErrorPlaces, "unless"): _regex,
         (TimePlace, "at"): _pointer,
