@@ -95,19 +95,11 @@ async def test_not_a_byte_of_it_changes_and_each_attempt_is_the_same(profiles):
     book = Playbook(SchedulingHttpLayer(make_context(), HTTPMode.regular, proxy), on_hook=on_hook)
     target = PATH.encode() + b"?trace=%2F&a"
     book.from_client(b"POST http://bedrock.test" + target + b" HTTP/1.1\r\n" + fields + BODY)
-    sent = [book.to_server()]
-    for answer in (
+    sent = await book.attempts(
+        held,
         b"HTTP/1.1 429 Too Many Requests\r\nx-amzn-ErrorType: ThrottlingException\r\ncontent-length: 2\r\n\r\n{}",
         b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}",
-    ):
-        before = sum(map(len, sent))
-        book.from_server(answer)
-        while held:  # on a slow machine its time has come already, and nothing is held
-            hook = held.pop()
-            await hook.exchange.hold()
-            book.answer(hook)
-        if more := b"".join(book.to_server(number) for number in range(len(book.opened)))[before:]:
-            sent.append(more)
+    )
     assert len(sent) == 2
     assert sent[0] == sent[1]
     line, _, rest = sent[0].partition(b"\r\n")

@@ -32,7 +32,7 @@ from hivemind_addon.lab.sim.mitmdump import Mitmdump, running_mitmdump
 from hivemind_addon.lab.sim.recorded import CALL_HEADER, RecordedServer, dialect_of
 from hivemind_addon.proxy.capture.file import calls_by_header
 from hivemind_addon.proxy.capture.model import Capture, CapturedCall
-from hivemind_addon.proxy.profile.load import Profiles, format_for, is_model_call, load_profiles
+from hivemind_addon.proxy.profile.load import Profiles, is_model_call, load_profiles
 
 _PATHS = {
     SimDialect.MESSAGES: ("/v1/messages",),
@@ -100,8 +100,8 @@ async def _run(capture: Capture, pace: float, tell: Callable[[str], None]) -> Re
         try:
             urls, profiles = _hosts(capture, load_profiles(None))
             (folder / "profiles").mkdir()
-            for number, text in enumerate(profiles):
-                (folder / "profiles" / f"replayed-{number}.yaml").write_text(text, encoding="utf-8")
+            for profile, text in profiles.items():
+                (folder / "profiles" / f"{profile}.yaml").write_text(text, encoding="utf-8")
             record = folder / "replay.flow"
             sets = (
                 f"hivemind_profiles={folder / 'profiles'}",
@@ -135,23 +135,26 @@ def _host(call: CapturedCall) -> str:
     return call.pool.host.partition(":")[0]
 
 
-def _hosts(capture: Capture, profiles: Profiles) -> tuple[Mapping[tuple[str, SimDialect], str], Sequence[str]]:
-    """Where calls go, and the profiles (YAML) of hosts that no packaged one names."""
+def _hosts(capture: Capture, profiles: Profiles) -> tuple[Mapping[tuple[str, SimDialect], str], Mapping[str, str]]:
+    """Where calls go, and by name the profiles (YAML) that schedule them there.
+
+    A host that no packaged one names has one of its own; one whose calls are played in another format has one in the
+    place of its packaged one.
+    """
     urls: dict[tuple[str, SimDialect], str] = {}
-    unknown: dict[str, SimDialect] = {}
+    made: dict[str, tuple[SimDialect, dict[str, None]]] = {}
     for call in capture.calls:
         host, dialect = _host(call), dialect_of(call)
         profile = profiles.match_host(host, 80)
         paths = _PATHS[dialect]
-        if profile is None:
-            unknown.setdefault(host, dialect)
-            path = paths[0]
-        else:
-            path = next(
-                (one for one in paths if is_model_call(profile, "POST", one) and format_for(profile, one)), paths[0]
-            )
-        urls[host, dialect] = f"http://{host}{path}"
-    return urls, [f'extends: {_EXTENDED[dialect]}\nhosts: ["{host}"]\n' for host, dialect in unknown.items()]
+        path = next((one for one in paths if profile is not None and is_model_call(profile, "POST", one)), None)
+        if path is None:
+            name = f"replayed-{host}" if profile is None else profile.name
+            made.setdefault(name, (dialect, {}))[1][host] = None
+        urls[host, dialect] = f"http://{host}{path or paths[0]}"
+    return urls, {
+        name: f"extends: {_EXTENDED[dialect]}\nhosts: {list(hosts)}\n" for name, (dialect, hosts) in made.items()
+    }
 
 
 async def _calls(

@@ -42,12 +42,12 @@ _REPLAYED = (SimDialect.MESSAGES, SimDialect.CHAT, SimDialect.RESPONSES, SimDial
 _DIALECTS = {
     "ollama": SimDialect.OLLAMA,
     "anthropic": SimDialect.MESSAGES,
-    **{dialect.value: dialect for dialect in SimDialect},
+    **{dialect.value: dialect for dialect in _REPLAYED},
 }
 
 
 def dialect_of(call: CapturedCall) -> SimDialect:
-    """Of the simulator; the usual one where it speaks no other."""
+    """Of the simulator, in which a call is played again; the usual one for those that are not."""
     return _DIALECTS.get(call.dialect, SimDialect.MESSAGES)
 
 

@@ -215,12 +215,6 @@ def _hard_status(value: int) -> int:
     return value
 
 
-def _fraction(value: float) -> float:
-    if not 0 < value < 1:
-        raise BadValue(f"{value} is not between 0 and 1", "write a factor such as 0.7")
-    return value
-
-
 def _status(value: int) -> int:
     if not 200 <= value <= 599:
         raise BadValue(f"{value} is no HTTP status of an answer", "write one from 200 to 599")

@@ -271,7 +271,6 @@ class _Item(msgspec.Struct):
     type: str = ""
 
 
-_RAW_MEMBERS = msgspec.json.Decoder(dict[str, Raw])
 _ITEM = msgspec.json.Decoder(_Item)
 _ANY = msgspec.json.Decoder()
 
