@@ -9,16 +9,19 @@ _PACKAGE = str(Path(__file__).parents[1] / "src" / "hivemind_addon")
 
 
 class Trace:
-    """Notes the file of each call, from the first request's head to the end of mitmdump."""
+    """Notes the file of each call, from the second request's head to the end of mitmdump."""
 
     def __init__(self) -> None:
         self.files: list[str] = []
         """Each differs from the one before it."""
         self.calls = 0
         self._names: dict[str, str] = {}
+        self._requests = 0
 
     def requestheaders(self, _flow) -> None:
-        sys.setprofile(self._called)
+        self._requests += 1
+        if self._requests == 2:
+            sys.setprofile(self._called)
 
     def done(self) -> None:
         sys.setprofile(None)
