@@ -67,7 +67,7 @@ from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy.utils import human
 
-from hivemind_addon.proxy.mitm.turn import Flush
+from hivemind_addon.proxy.mitm.writes import Flush
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -102,7 +102,6 @@ from hivemind_addon.proxy.mitm.port import (
     SocketPort,
     Stage,
 )
-from hivemind_addon.proxy.mitm.turn import Flush, in_one_write
 from hivemind_addon.proxy.mitm.upstream_client import (
     DrainingHttpLayer,
     FreshConnection,
@@ -111,6 +110,7 @@ from hivemind_addon.proxy.mitm.upstream_client import (
     client_for,
     connect_trouble,
 )
+from hivemind_addon.proxy.mitm.writes import Flush, in_one_write
 from hivemind_addon.proxy.wire.outcome import TransportTrouble
 
 if TYPE_CHECKING:

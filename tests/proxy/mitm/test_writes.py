@@ -3,7 +3,7 @@
 from mitmproxy.connection import Server
 from mitmproxy.proxy import commands
 
-from hivemind_addon.proxy.mitm.turn import MOST_JOINED_BYTES, Flush, in_one_write
+from hivemind_addon.proxy.mitm.writes import MOST_JOINED_BYTES, Flush, in_one_write
 
 ONE, OTHER = Server(address=("one.test", 1)), Server(address=("other.test", 2))
 
