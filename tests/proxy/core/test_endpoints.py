@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.api.command import Pause
+from hivemind_addon.api.command import Pause, Resume
 from hivemind_addon.api.events import AttemptStarted, Moved, TicketEnded
 from hivemind_addon.api.ticket import Demand, Endpoint, Hints, PoolKey
 from hivemind_addon.proxy.core.retry import Backoff, Finished, GiveUp
@@ -253,3 +253,14 @@ def test_a_refusal_is_the_clients_where_all_its_endpoints_are_one_account():
     bench.observe("b", account="org")
     assert isinstance(bench.settle("a", replace(IGNORED, reason="401", status=401)), GiveUp)
     assert bench.view(outside).account_block is None
+
+
+def test_who_is_blocked_in_one_waits_for_a_person_in_the_other():
+    bench = TwoPools(slots=1)
+    bench.ask("a")
+    bench.scheduler.command(Pause("west.test"), bench.now)
+    assert isinstance(bench.settle("a", SPENT), Backoff)
+    assert (bench.view(WEST).queued, bench.of(TicketEnded)) == (1, [])
+    bench.scheduler.command(Resume("west.test"), bench.now)
+    bench.advance(1.0)
+    assert bench.where("a") == "west"

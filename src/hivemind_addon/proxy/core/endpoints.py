@@ -162,10 +162,12 @@ class Endpoints:
         Neither ends soon: they go also where others wait.
         """
         for pool in [pool for key in self._places if (pool := self._pools.get(key)) is not None]:
-            if pool.is_blocked(now) or pool.paused:
+            is_blocked = pool.is_blocked(now)
+            if is_blocked or pool.paused:
                 for entry in pool.waiting:
                     equal = self._equal_to(entry.ticket)
-                    others = [other for other in equal if not other.is_blocked(now) and not other.paused]
+                    # To wait for a person is better than to be refused.
+                    others = [one for one in equal if not one.is_blocked(now) and (is_blocked or not one.paused)]
                     if others:
                         target = min(
                             others, key=lambda other: (other.opens_at(now), self._fullness(other, entry.ticket))
