@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.api.command import Pause
+from hivemind_addon.api.command import Pause, Resume
 from hivemind_addon.api.events import AttemptStarted, Moved, TicketEnded
 from hivemind_addon.api.ticket import Demand, Endpoint, Hints, PoolKey
 from hivemind_addon.proxy.core.retry import Backoff, Finished, GiveUp
@@ -207,3 +207,60 @@ def test_a_ticket_goes_nowhere_that_it_does_not_name():
     assert [bench.ask("a", endpoints=only), bench.ask("b", endpoints=only)] == ["east", None]
     bench.settle("a", SUCCESS)
     assert bench.where("b") == "east"
+
+
+def test_who_waits_where_a_person_pauses_goes_on_behind_those_of_the_other_one():
+    """Which never idles: each that it serves is followed by another one."""
+    bench = TwoPools(slots=1)
+    assert [bench.ask(name) for name in "ab"] == ["east", "west"]
+    assert [bench.ask("a2", session="a", cached=WARM_TOKENS), bench.ask("b2", session="b")] == [None, None]
+    bench.scheduler.command(Pause("east.test"), bench.now)
+    for number in range(3, 20):
+        bench.ask(f"b{number}", session="b")
+        bench.settle(next(one for one in bench.running if bench.where(one) == "west"))
+        bench.advance(1.0)
+    assert [event.ticket_id for event in bench.of(Moved)] == ["a2"]
+    assert "a2" in [event.ticket_id for event in bench.of(AttemptStarted)]
+
+
+def keys_of_one(slots):
+    """Two keys of one host, and another host; the first one's organisation is that of a key outside."""
+    outside, first, second = (PoolKey(host="one.test", account=name, model_group="m") for name in ("out", "k1", "k2"))
+    bench = TwoPools(slots=slots)
+    made = ticket("other", session="other", at=bench.now, demand=Demand(input_tokens=2000), pool=outside)
+    bench.scheduler.submit(made, bench.settings, bench.now)
+    bench.poll()
+    bench.observe("other", account="org")
+    return bench, outside, first, second
+
+
+def test_who_waits_in_a_pool_that_proves_to_be_another_one_still_goes_elsewhere():
+    bench, outside, first, _ = keys_of_one(slots=1)
+    either = (Endpoint(first), Endpoint(WEST))
+    assert [bench.ask(name, endpoints=either) for name in ("a", "b")] == ["k1", "west"]
+    assert bench.ask("a2", session="a", endpoints=either) is None
+    bench.observe("a", account="org")
+    assert (bench.view(outside).in_flight, bench.view(outside).queued) == (2, 1)
+    bench.settle("b")
+    assert bench.where("a2") == "west"
+
+
+def test_a_refusal_is_the_clients_where_all_its_endpoints_are_one_account():
+    bench, outside, first, second = keys_of_one(slots=4)
+    assert bench.ask("a", endpoints=(Endpoint(first), Endpoint(second))) == "k1"
+    assert bench.ask("b", endpoints=(Endpoint(first), Endpoint(second))) == "k2"
+    bench.observe("a", account="org")
+    bench.observe("b", account="org")
+    assert isinstance(bench.settle("a", replace(IGNORED, reason="401", status=401)), GiveUp)
+    assert bench.view(outside).account_block is None
+
+
+def test_who_is_blocked_in_one_waits_for_a_person_in_the_other():
+    bench = TwoPools(slots=1)
+    bench.ask("a")
+    bench.scheduler.command(Pause("west.test"), bench.now)
+    assert isinstance(bench.settle("a", SPENT), Backoff)
+    assert (bench.view(WEST).queued, bench.of(TicketEnded)) == (1, [])
+    bench.scheduler.command(Resume("west.test"), bench.now)
+    bench.advance(1.0)
+    assert bench.where("a") == "west"

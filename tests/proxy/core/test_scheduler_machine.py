@@ -40,6 +40,8 @@ from hivemind_addon.api.ticket import (
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.capacity import ConcurrencySettings
+from hivemind_addon.proxy.core.endpoints import is_endpoints_own
+from hivemind_addon.proxy.core.hidden_limits import NO_CAP
 from hivemind_addon.proxy.core.learned import MeterKind
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
@@ -425,9 +427,10 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert all(meter.reserved == 0 for meter in pool._capacity.meters)
 
     def _settle(self, ticket_id, outcome, **more):
-        verdict = self.scheduler.settle(self.running.pop(ticket_id), AttemptResult(outcome, **more), self.now)
+        attempt = self.running.pop(ticket_id)
+        verdict = self.scheduler.settle(attempt, AttemptResult(outcome, **more), self.now)
         if isinstance(verdict, Backoff):
-            assert outcome.retryable
+            assert outcome.retryable or (attempt.ticket.endpoints and is_endpoints_own(outcome))
             assert not more.get("client_saw_bytes")
             self.queued.add(ticket_id)
 
@@ -459,7 +462,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for event in self.scheduler.drain_events():
             match event:
                 case AttemptStarted():
-                    assert event.in_flight <= self.scheduler.limit_of(event.pool)
+                    assert event.in_flight <= self._most_in_flight(event.pool)
                     self.starts[event.ticket_id] += 1
                     assert event.attempt == self.starts[event.ticket_id]
                 case AttemptEnded():
@@ -469,6 +472,14 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.ends[event.ticket_id] += 1
                 case Submitted() | Held():
                     assert not self.ends.get(getattr(event, "ticket_id", ""))
+
+    def _most_in_flight(self, pool):
+        """What was proved and a person allows; beyond a limit that only refusals tell of, trials go."""
+        pool = self.scheduler._merged.get(pool, pool)
+        capacity = self.scheduler._pools[pool]._capacity
+        if all(limits.most_in_flight == NO_CAP for limits in capacity.hidden):
+            return self.scheduler.limit_of(pool)
+        return capacity.slots.limit if capacity.cap is None else min(capacity.slots.limit, capacity.cap)
 
     def _first_come_first_served(self):
         """In one lane nobody starts for the first time before an older one has, or has gone."""

@@ -435,3 +435,57 @@ async def test_a_fault_of_ours_makes_a_tunnel_of_it(tmp_path, monkeypatch):
     socket.asks(create("more"))
     assert len(socket.to_server) == 3
     assert (proxy.guard.trips, proxy.live, slots(proxy)) == (1, {}, [(0, 0)])
+
+
+async def test_what_waits_behind_a_turn_whose_connection_we_end_is_never_begun(proxy):
+    socket = Socket(proxy)
+    socket.asks(create(), create("behind"))
+    (exchange,) = proxy.live.values()
+    proxy.end_attempt(exchange._attempt, lambda flow: None)
+    await until(lambda: socket.is_closed)
+    assert socket.to_server == [create()]
+    assert ends(proxy) == [("cancelled", "client gone")]
+
+
+async def test_a_fault_of_ours_leaves_no_turn_behind_whose_warm_up_is_asked_for_again(tmp_path, monkeypatch):
+    (tmp_path / "openai.yaml").write_text(PROFILE)
+    proxy = make_proxy(tmp_path)
+    socket = Socket(proxy)
+    socket.asks(create("all", generate=False))
+    socket.answers(CREATED, DONE)
+    turn = create("hello", previous_response_id="resp_1")
+    socket.asks(turn)
+    socket.answers(CREATED, OVERLOADED)
+    await until(lambda: len(socket.to_server) == 3)
+    monkeypatch.setattr("hivemind_addon.proxy.mitm.turns.read_told", lambda text: 1 / 0)
+    socket.answers(CREATED)
+    assert socket.to_server[3:] == [turn], "its client would wait for an answer that nobody has asked for"
+    assert (proxy.guard.trips, proxy.live, slots(proxy)) == (1, {}, [(0, 0)])
+
+
+async def test_a_fault_of_ours_lets_go_of_what_was_kept_back(tmp_path, monkeypatch):
+    (tmp_path / "openai.yaml").write_text(PROFILE)
+    proxy = make_proxy(tmp_path)
+    socket = Socket(proxy)
+    socket.asks(create())
+    socket.answers(CREATED)
+    assert socket.heard == []
+    monkeypatch.setattr("hivemind_addon.proxy.mitm.turns.read_told", lambda text: 1 / 0)
+    socket.answers(DELTA, DONE)
+    assert socket.heard == list(ANSWER)
+
+
+@pytest.mark.parametrize("behind", [False, True])
+async def test_a_turn_that_cannot_be_begun_goes_as_it_came(tmp_path, monkeypatch, behind):
+    (tmp_path / "openai.yaml").write_text(PROFILE)
+    proxy = make_proxy(tmp_path)
+    socket = Socket(proxy)
+    if behind:
+        socket.asks(create("first"), create())
+    monkeypatch.setattr("hivemind_addon.proxy.mitm.websocket._plain", lambda flow, turn: 1 / 0)
+    if behind:
+        socket.answers(*ANSWER)
+    else:
+        socket.asks(create())
+    assert socket.to_server[-1] == create()
+    assert (proxy.guard.trips, proxy.live) == (1, {})

@@ -18,7 +18,8 @@ ticket now. What it would have to read anew is its price, in seconds of that poo
 So what is read anew is bounded by what was idled away (who hires skis buys them when he has paid as much), and equal
 pools that are both busy exchange nothing. Tickets that let others pass, for their leader or their tree's fan-out, stay.
 
-An account's block refuses all who wait for it; those who may go elsewhere do so before.
+An account's block refuses all who wait for it; those who may go elsewhere do so before. So do those that a person's
+pause keeps: nobody knows when it ends.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -137,7 +138,8 @@ class Endpoints:
         outcome = result.outcome
         if outcome.retryable or not is_endpoints_own(outcome):
             return result
-        if not any(pool.key != ticket.pool and not pool.is_blocked(now) for pool in self._equal_to(ticket)):
+        own = self._merged.get(ticket.pool, ticket.pool)
+        if not any(pool.key != own and not pool.is_blocked(now) for pool in self._equal_to(ticket)):
             return result
         block_s = outcome.account_block_s or _UNKNOWN_BLOCK_S
         return replace(result, outcome=replace(outcome, retryable=True, account_block_s=block_s))
@@ -148,12 +150,24 @@ class Endpoints:
         self._moved.add(ticket.id)
         self._settle_in(ticket, move.target, now)
 
-    def refugees(self, pools: Iterable[Pool], now: float) -> Iterator[Move]:
-        """Who is to leave these pools before they are polled: an account's block would refuse them."""
-        for pool in pools:
-            if pool.key in self._places and pool.is_blocked(now):
+    def merged(self, key: PoolKey, into: PoolKey) -> None:
+        """One pool proved to be another one."""
+        left = self._places.pop(key, None)
+        if left is not None:
+            self._places.setdefault(into, _Place()).sessions += left.sessions
+
+    def refugees(self, now: float) -> Iterator[Move]:
+        """Who is to leave a pool before any is polled: an account's block would refuse them, or a person has paused it.
+
+        Neither ends soon: they go also where others wait.
+        """
+        for pool in [pool for key in self._places if (pool := self._pools.get(key)) is not None]:
+            is_blocked = pool.is_blocked(now)
+            if is_blocked or pool.paused:
                 for entry in pool.waiting:
-                    others = [other for other in self._equal_to(entry.ticket) if not other.is_blocked(now)]
+                    equal = self._equal_to(entry.ticket)
+                    # To wait for a person is better than to be refused.
+                    others = [one for one in equal if not one.is_blocked(now) and (is_blocked or not one.paused)]
                     if others:
                         target = min(
                             others, key=lambda other: (other.opens_at(now), self._fullness(other, entry.ticket))
@@ -294,7 +308,8 @@ class Endpoints:
         before = self._homes.pop(name, None)
         if before is not None:
             self._leave(before[0])
-            if before[0] != pool.key and (old := self._pools.get(before[0])) is not None:
+            home = self._merged.get(before[0], before[0])
+            if home != pool.key and (old := self._pools.get(home)) is not None:
                 old.forget(ticket)
         self._homes[name] = (pool.key, now)
         self._place(pool).sessions += 1
@@ -309,4 +324,4 @@ class Endpoints:
             self._leave(home)
 
     def _leave(self, home: PoolKey) -> None:
-        self._places[home].sessions -= 1
+        self._places[self._merged.get(home, home)].sessions -= 1

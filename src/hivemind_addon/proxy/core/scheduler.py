@@ -200,7 +200,7 @@ class Scheduler:
         decisions: list[Admitted | Shed | Refused] = [*self._refused]
         self._refused.clear()
         if self._endpoints and not self._stopping:
-            for flight in tuple(self._endpoints.refugees(tuple(self._changed), now)):
+            for flight in tuple(self._endpoints.refugees(now)):
                 self._move(flight, now)
         decisions += self._poll_changed(now)
         if self._endpoints and not self._stopping:
@@ -518,6 +518,7 @@ class Scheduler:
         self._changed.pop(pool, None)
         self._wakeups.drop(pool)
         self._merged[key] = into
+        self._endpoints.merged(key, into)
         if bypassing := self._bypassing.pop(key, 0):
             self._bypassing[into] += bypassing
         target = self._pools.setdefault(into, pool)

@@ -102,6 +102,8 @@ class Turn:
     """The frames of the answer that its client has seen, with their names."""
     may_repeat: bool = False
     """Whether the provider would answer it once more."""
+    is_enrolled: bool = False
+    """Whether its exchange is there."""
     _state: _State = _State.HELD
     _kept: list[tuple[Told, bytes]] = field(default_factory=list)
     """What is kept back of the answer."""
@@ -115,6 +117,11 @@ class Turn:
         return self._state in _STAGES
 
     @property
+    def unsent(self) -> list[bytes]:
+        """Its client's frame, where the provider has not got it."""
+        return [self.text] if self._state in (_State.HELD, _State.WARMING) else []
+
+    @property
     def is_over(self) -> bool:
         """Whether it has ended."""
         return self._state is _State.OVER
@@ -125,7 +132,7 @@ class Turn:
         exchange = self.wire.begin(self)
         if exchange is None:
             return False
-        self.exchange = exchange
+        self.exchange, self.is_enrolled = exchange, True
         exchange.may_repeat = self.may_repeat
         self._ask()
         return True
@@ -309,6 +316,11 @@ class Turn:
         self.exchange.failed(TransportTrouble.STALLED, "no frame came", client_saw_bytes=is_seen)
         if not is_seen:
             self._answer(frames.come_back(_STALLED, frames.DELAY_S, self.asked.lane))
+        self._hang_up()
+
+    def _hang_up(self) -> None:
+        """The connection ends, and this turn; none that waits behind it begins."""
+        self.lane.is_closed = True
         self.wire.close()
         self._end()
 
@@ -323,8 +335,13 @@ class Turn:
             self._refuse()
         else:
             self.exchange.client_gone()
-        self.wire.close()
-        self._end()
+        self._hang_up()
+
+    def let_go(self) -> None:
+        """Our own code has failed: what is kept back of the answer goes as it came."""
+        kept, self._kept = self._kept, []
+        for _, text in kept:
+            self.wire.to_client(text)
 
     def closed(self, *, by_client: bool) -> None:
         """The connection has ended."""
@@ -408,7 +425,8 @@ class Turns:
     @property
     def live(self) -> Iterator[Turn]:
         """Those that have not ended, and whose tickets are with the scheduler."""
-        return (lane.turn for lane in self._lanes.values() if lane.turn is not None)
+        turns = (lane.turn for lane in self._lanes.values())
+        return (turn for turn in turns if turn is not None and turn.is_enrolled)
 
     def from_client(self, text: bytes) -> bool:
         """The client sent a frame. True: it passes as it came; else the turns have it."""
@@ -457,8 +475,10 @@ class Turns:
         `but`: the frame that goes by itself.
         """
         for lane in self._lanes.values():
-            held = [] if lane.turn is None or lane.turn.runs else [lane.turn.text]
+            held = [] if lane.turn is None else lane.turn.unsent
             lane.is_closed = True
+            if lane.turn is not None:
+                lane.turn.let_go()
             for text in (*held, *(text for text, _ in lane.waiting)):
                 if text is not but:
                     self._wire.to_server(text)

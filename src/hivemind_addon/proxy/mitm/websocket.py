@@ -182,9 +182,10 @@ class ScheduledSocket:
         self._proxy.guard.trip(where, error)
         with self._proxy.guarded("letting go of a WebSocket"):
             self._turns.let_go(but=came)
+        self._is_over = True
         for turn in list(self._turns.live):
             turn.exchange.finished()
-        self._is_over = True
+            self._proxy.forget_turn(turn.exchange)  # type: ignore[arg-type]  # `begin` made it
 
     def _write(self, what: Written) -> None:
         self._written.append(what)
