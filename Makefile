@@ -4,12 +4,12 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.py
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test browser check prove bench calls house mutants night soak evaluate fleets endurance run docs clean
+.PHONY: demo test browser engine check prove papers bench calls house machines mutants night site soak evaluate fleets endurance run docs clean
 
 demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
 	$(BIN)/hivemind demo
 
-test: $(READY) browser  ## all tests
+test: $(READY) browser engine  ## all tests
 	@# The hundreds of processes that tests start need not compile the package each.
 	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 2 --dist loadgroup
 
@@ -25,6 +25,10 @@ check: $(READY)         ## format, lint, types, generated docs fresh
 docs: $(READY)          ## write the generated parts of docs/
 	$(BIN)/hivemind docs
 
+site: $(READY)          ## docs/ as a site, in build/site
+	$(BIN)/python -m pip install --quiet --group site
+	$(BIN)/zensical build --clean
+
 bench: $(READY)         ## the price of a request beside bare mitmdump, as ratios of one run; twelve minutes, an idle machine
 	$(BIN)/python -m bench
 
@@ -36,6 +40,9 @@ house: $(READY)         ## how heavy the house is: lines, files, floors, what on
 
 night: $(READY)         ## memory and event loop of mitmweb over 20,000 requests and 500 held ones
 	$(BIN)/python -m bench.night
+
+machines: $(READY) engine  ## four proxies, 200 agents and an engine; what is killed, cut and emptied; 15 minutes
+	$(BIN)/python -m bench.machines --output docs/cluster.md
 
 mutants: $(READY)       ## change one place of the core or the wire at a time: which changes no test notices; 50 minutes
 	$(BIN)/python -m bench.mutants
@@ -51,6 +58,10 @@ evaluate: $(READY)      ## scenarios by policies by seeds, each primitive taken 
 	mkdir -p docs/evaluation
 	cp build/evaluation/report.md docs/evaluation.md
 	cp build/evaluation/evaluation/*.svg docs/evaluation/
+
+papers: $(READY)        ## what three papers claim, run again beside their own figures; minutes
+	$(BIN)/python -m bench --only "1 KB plain, 1" --rounds 12 --json build/overhead.json
+	$(BIN)/hivemind papers --overhead build/overhead.json --output docs/papers.md
 
 fleets: $(READY)        ## thirty real agents of every kind against faulty providers, direct and through the proxy; about an hour
 	$(BIN)/python -m fleets
@@ -68,6 +79,11 @@ $(READY): pyproject.toml constraints.txt
 browser:                ## Chromium for the tests of pages; without it and without root they are skipped
 	@command -v chromium >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core; } || true
+
+engine:                 ## Redis for the tests of a cluster, which start their own; without it and without root they are skipped
+	@command -v valkey-server >/dev/null || command -v redis-server >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends redis-server && \
+	{ service redis-server stop; update-rc.d redis-server disable; } >/dev/null 2>&1; } || true
 
 clean:
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis dist build

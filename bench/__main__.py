@@ -1,16 +1,17 @@
-"""`python -m bench [--quick | --only TEXT] [--rounds N]`: measure, print, and (a full run) write docs/bench.md.
+"""`python -m bench [--quick | --only TEXT [--json FILE]] [--rounds N]`: measure, print, and (a full run) write docs/bench.md.
 
 Exit status 1: the check failed.
 """
 
 import argparse
+import json
 import sys
 import tempfile
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from bench import calls, decisions, growth, inside, loops, memory, report, rounds, starts, watched, where
+from bench import calls, cluster_scale, decisions, growth, inside, loops, memory, report, rounds, starts, watched, where
 from bench.plan import FULL, QUICK
 from bench.stack import Stack
 
@@ -48,10 +49,10 @@ def compare(stack, plan, tell):
 
 
 def run_cells(plan, tell=print, loop=""):
-    """Only some cells: their table and the check."""
+    """Only some cells: their table and the check, and what they cost (see `report.added`)."""
     with tempfile.TemporaryDirectory(prefix="hivemind-bench-") as folder, Stack(Path(folder), loop=loop) as stack:
         rows, check = compare(stack, plan, tell)
-    return f"{report.rows_table(rows)}\n\n{check.text}", check
+    return f"{report.rows_table(rows)}\n\n{check.text}", check, report.added(rows)
 
 
 def run(plan, command, tell=print):
@@ -80,8 +81,10 @@ def run(plan, command, tell=print):
     with calls.counting() as (counting, questions):
         spent = where.measure(counting, questions, plan.where_requests)
         counted = calls.count(counting, questions, calls.CELLS[: plan.counted_cells])
+    tell("cluster")
+    scales = cluster_scale.measure(plan)
     results = report.Results(
-        rows, check, looped, counted, spent, held, watching, started, called, intakes, core, ticket_bytes, grown
+        rows, check, looped, counted, spent, held, watching, started, called, intakes, core, ticket_bytes, grown, scales
     )
     return report.page(results, command), check
 
@@ -93,17 +96,23 @@ def main(arguments=None):
         "--only", metavar="TEXT", help="only the cells whose name has this, and nothing else; writes no page"
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="so many rounds, however long they take")
+    parser.add_argument("--json", type=Path, metavar="FILE", help=f"with --only: what {report.ADDED_AT} costs, here")
     parser.add_argument("--loop", default="", metavar="NAME", help="with --only: the addon on asyncio or uvloop")
     options = parser.parse_args(arguments)
     plan = QUICK if options.quick else FULL
     if options.rounds:
         plan = replace(plan, min_rounds=options.rounds, max_s=0)
+    if options.json and options.only != report.ADDED_AT:
+        parser.error(f'--json takes --only "{report.ADDED_AT}"')
     tell = partial(print, file=sys.stderr, flush=True)
     if options.only is not None:
         cells = tuple(cell for cell in plan.cells if options.only in cell.name)
         if not cells:
             parser.error(f"no cell has {options.only!r} in its name: {'; '.join(cell.name for cell in plan.cells)}")
-        page, check = run_cells(replace(plan, cells=cells), tell, options.loop)
+        page, check, added = run_cells(replace(plan, cells=cells), tell, options.loop)
+        if options.json:
+            options.json.parent.mkdir(parents=True, exist_ok=True)
+            options.json.write_text(json.dumps(added))
     else:
         page, check = run(plan, "python -m bench --quick" if options.quick else "make bench", tell)
     print(page)

@@ -81,6 +81,11 @@ class Plan:
     agents: tuple[int, ...]
     """That the scheduler knows; what a request costs beside so many."""
     growth_requests: int
+    cluster_agents: tuple[int, ...]
+    """Of a cluster, whose coordinator's cost is measured."""
+    cluster_members: int
+    cluster_admissions: int
+    """For each number of agents."""
     where_requests: int
     """Of each turn in which it is sampled where the time goes."""
     counted_cells: int
@@ -147,6 +152,9 @@ FULL = Plan(
     decisions=4_000,
     agents=(10, 100, 1_000, 10_000),
     growth_requests=200,
+    cluster_agents=(100, 1_000, 10_000),
+    cluster_members=100,
+    cluster_admissions=6_000,
     where_requests=400,
     counted_cells=10,
 )
@@ -172,6 +180,9 @@ QUICK = replace(
     decisions=500,
     agents=(10, 100),
     growth_requests=40,
+    cluster_agents=(100, 1_000),
+    cluster_members=100,
+    cluster_admissions=1_000,
     where_requests=60,
     counted_cells=1,
 )

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from math import log
 from pathlib import Path
 
-from bench import calls, where
+from bench import calls, cluster_scale, where
 from bench.decisions import AGENTS, IN_FLIGHT, SESSIONS
 from bench.stack import MEASURABLE, PINNED
 
@@ -23,6 +23,8 @@ _COLUMNS = (
     "processor time",
     "bare req/s",
 )
+ADDED_AT = "1 KB plain, 1"
+"""The cell whose cost is told beside direct."""
 _BLOCKED_GOAL_S = 0.002
 _DECISION_MEAN_GOAL_S = 50e-6
 _DECISION_P99_GOAL_S = 0.0005
@@ -63,6 +65,8 @@ class Results:
     core: list
     ticket_bytes: float
     grown: list
+    scales: list
+    """Of a cluster's coordinator."""
 
 
 def page(results, command):
@@ -92,6 +96,7 @@ def page(results, command):
         _around(results),
         "## With more agents",
         *_grown(results.grown),
+        cluster_scale.section(results.scales),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -161,13 +166,26 @@ def _ratio(row, what):
     return f"{_mark(row.misses(what))}{row.ratio(what):.2f} [{low:.2f}-{high:.2f}]"
 
 
+def added(rows):
+    """What a request of `ADDED_AT` costs more than direct, for `hivemind papers`; None: it was not measured."""
+    row = next((row for row in rows if row.cell.name == ADDED_AT), None)
+    if row is None:
+        return None
+    direct_s = row.value("direct", "p50_s")
+    return {
+        "added_ms": 1000 * (row.value("addon", "p50_s") - direct_s),
+        "bare_added_ms": 1000 * (row.value("bare", "p50_s") - direct_s),
+        "rounds": len(row.rounds),
+        "machine": _machine(),
+    }
+
+
 def _notes(rows):
     """What the rows say together."""
     notes = []
-    first = next((row for row in rows if row.cell.name == "1 KB plain, 1"), None)
-    if first is not None:
-        added_s = first.value("addon", "p50_s") - first.value("direct", "p50_s")
-        bare_s = first.value("bare", "p50_s") - first.value("direct", "p50_s")
+    cost = added(rows)
+    if cost is not None:
+        added_s, bare_s = cost["added_ms"] / 1000, cost["bare_added_ms"] / 1000
         notes.append(
             f"Added to direct at 1 KB over one connection, plain HTTP: {_mark(added_s > _ADDED_GOAL_S)}{ms(added_s)} "
             f"(goal ≤ {ms(_ADDED_GOAL_S)}); by bare mitmdump {ms(bare_s)}."

@@ -49,7 +49,7 @@ class Proxy:
 
     def counters(self):
         """The addon's counters."""
-        with socket.create_connection(("127.0.0.1", self.counters_port)) as sock, sock.makefile() as answer:
+        with _connected(self.counters_port) as sock, sock.makefile() as answer:
             return json.loads(answer.read())
 
     def rss_bytes(self):
@@ -61,7 +61,7 @@ class Proxy:
 
     def lags_s(self, seconds):
         """How late its event loop ran, for so long from now on."""
-        with socket.create_connection(("127.0.0.1", self.lag_port)) as sock, sock.makefile() as answer:
+        with _connected(self.lag_port) as sock, sock.makefile() as answer:
             sock.sendall(f"{seconds}\n".encode())
             return json.loads(answer.read())
 
@@ -339,6 +339,18 @@ def _free_ports(count):
     while len(ports) < count:
         ports.add(free_port())
     return tuple(ports)
+
+
+def _connected(port):
+    """To a script in a proxy, which may listen a little later than the proxy itself."""
+    deadline = time.perf_counter() + _START_S
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            if time.perf_counter() > deadline:
+                raise
+        select.select([], [], [], 0.05)
 
 
 def free_port():

@@ -35,7 +35,7 @@ class FleetProxy:
         self.back_after_s: float | None = None
         """How long nothing served after the kill; None: it was not killed, or is not back."""
         self.journal = folder / "hivemind_addon" / "journal.db"
-        """What it wrote down of every call: its usual place, where checkpoints are looked for, too."""
+        """What it wrote down of every call: its usual place, where contexts are looked for, too."""
         self._log = folder / "proxy.log"
 
     def __repr__(self) -> str:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.internal.conjecture import providers
 from hypothesis.internal.constants_ast import Constants
 
+from tests.engine_server import engine, engine_server  # noqa: F401 - for all tests
 from tests.golden import golden, pytest_addoption  # noqa: F401 - for all tests
 
 # Where the variable CI is set, hypothesis's own profile would have each test seeded by its source, not by our seed.
@@ -27,7 +28,7 @@ _EVERYWHERE = settings(
 # Without a database: it tries first what failed in this folder once.
 settings.register_profile("fast", _EVERYWHERE, max_examples=60, database=None)
 settings.register_profile("deep", _EVERYWHERE, max_examples=2000)
-_FOR_TESTS = {"HIVEMIND_REQUIRE_AGENTS", "HIVEMIND_REQUIRE_BROWSER", "HIVEMIND_SCREENSHOTS"}
+_FOR_TESTS = {"HIVEMIND_REQUIRE_AGENTS", "HIVEMIND_REQUIRE_BROWSER", "HIVEMIND_REQUIRE_ENGINE", "HIVEMIND_SCREENSHOTS"}
 _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "fast")
 settings.load_profile(_PROFILE)
 if _PROFILE != "deep":

@@ -5,7 +5,7 @@ from time import perf_counter
 import pytest
 
 from bench import __main__ as command
-from bench import night, report, soak, stack
+from bench import cluster_scale, night, report, soak, stack
 from bench.__main__ import Check
 from bench.bodies import conversation, converse_request, gemini_request, next_turn
 from bench.client import Asked, Connection, Http2Connection
@@ -36,6 +36,9 @@ TINY = Plan(
     decisions=5,
     agents=(2, 4),
     growth_requests=2,
+    cluster_agents=(3,),
+    cluster_members=2,
+    cluster_admissions=6,
     where_requests=20,
     counted_cells=1,
 )
@@ -57,6 +60,15 @@ def rounds(*pairs):
     return tuple({"direct": sample(1), "bare": sample(bare), "addon": sample(addon)} for bare, addon in pairs)
 
 
+def test_the_cluster_is_measured_and_put_in_the_place_of_what_was_measured_before():
+    text = cluster_scale.section(cluster_scale.measure(TINY))
+    assert "Agents, at 2 members" in text
+    assert "\n| 3 | " in text
+    before = f"# Page\n\n{cluster_scale.HEADING}\n\nold\n\n## More\n\nstays\n"
+    assert cluster_scale.written(before, text) == f"# Page\n\n{text}\n\n## More\n\nstays\n"
+    assert cluster_scale.written("# Page\n", text) == f"# Page\n\n{text}\n"
+
+
 @pytest.mark.slow
 def test_a_run_measures_every_row_and_all_its_requests_were_scheduled():
     told = []
@@ -74,6 +86,7 @@ def test_a_run_measures_every_row_and_all_its_requests_were_scheduled():
         "objects left to",
         "the loop's delay",
         "(2 of them)",
+        "at 2 members",
     ):
         assert measured in page
     assert check.text in page

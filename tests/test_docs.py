@@ -147,7 +147,7 @@ def test_the_glossary_is_short_sorted_and_names_what_there_is():
     ]
     terms = [row[0] for row in rows[2:]]
     assert terms == sorted(terms)
-    assert len(terms) <= 40
+    assert len(terms) <= 44
     package = docs._CHECKOUT / "src" / "hivemind_addon"
     classes = set(re.findall(r"^class (\w+)", "\n".join(p.read_text() for p in package.rglob("*.py")), re.MULTILINE))
     places = [place for row in rows[2:] for place in re.findall("`([^`]+)`", row[2])]

@@ -19,6 +19,11 @@ def profiles_folder() -> Path:
     return _find(wheel=_PACKAGE / "data" / "profiles", checkout=_CHECKOUT / "profiles")
 
 
+def tools_folder() -> Path:
+    """The folder of the packaged profiles of services that are no models. FileNotFoundError: as above."""
+    return _find(wheel=_PACKAGE / "data" / "profiles" / "tools", checkout=_CHECKOUT / "profiles" / "tools")
+
+
 def formats_folder() -> Path:
     """The folder of the packaged wire formats. FileNotFoundError: the installation is damaged."""
     return _find(wheel=_PACKAGE / "data" / "formats", checkout=_CHECKOUT / "formats")

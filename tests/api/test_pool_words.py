@@ -1,5 +1,14 @@
-from hivemind_addon.api.pool_words import meter_words, pool_line, pool_state, queue_words, window_words
-from hivemind_addon.api.snapshot import AccountBlockView, MeterView, WindowView
+from msgspec.structs import replace
+
+from hivemind_addon.api.pool_words import (
+    meter_words,
+    pool_line,
+    pool_state,
+    queue_words,
+    waiting_words,
+    window_words,
+)
+from hivemind_addon.api.snapshot import AccountBlockView, LimitNeed, MeterView, WindowView
 from tests.tools.dash.samples import KEY, pool, waiting
 
 STATES = (
@@ -38,3 +47,15 @@ def test_what_is_left_of_limits():
     assert meter_words(MeterView("input-tokens", "bucket", 450_000, 450_000, 0)) == ("450k of 450k", "full")
     assert window_words(WindowView("5h", 0.62, "allowed", 8280.0, None)) == ("62% used", "anew in 2 h 18 min")
     assert window_words(WindowView("7d", None, "", None, None)) == ("unknown", "")
+
+
+def test_who_waits_names_the_limit_that_decides():
+    def words(**limit):
+        return waiting_words(replace(waiting(), limit=LimitNeed(**limit) if limit else None))
+
+    assert words() == "rate limit"
+    assert words(name="input-tokens", needs=7100, left=3900) == "input tokens: needs 7.10k, 3.90k left"
+    tight = replace(waiting(), limit=LimitNeed(name="input-tokens", needs=7100, left=3900))
+    assert waiting_words(tight, in_column=True) == "input tokens 7.10k, 3.90k left"
+    assert words(name="requests", needs=1, left=4) == "requests: needs 1, 4 left for all"
+    assert words(name="concurrency", needs=1, left=0) == "concurrency limit"

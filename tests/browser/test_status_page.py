@@ -30,6 +30,7 @@ from hivemind_addon.proxy.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
 from tests.browser.conftest import look
 from tests.e2e.origin import running_origin
 from tests.e2e.proxy import PATIENCE_S, free_port, running
+from tests.tools.dash.samples import context
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
@@ -234,7 +235,12 @@ def test_everything_that_a_report_can_hold_is_shown(page):
     view = ProxyView(pid=1, port=8080, listens=("127.0.0.1:8080",), confdir="", hosts=(), version="9", began_wall=0)
     counters = Counters(tickets=9, delivered=4, guard_trips=2)
     snapshot = Snapshot(at=0, stopping=True, pools=(pool,), counters=counters, budgets=budgets)
-    shown(page, Report(version=1, proxy=view, snapshot=snapshot, stats=stats, told_wall=200_000))
+    contexts = (
+        context(XSS, XSS, window_tokens=None, tokens=12_345, cache_lapses_in_s=0.0, is_full=False),
+        context("ada", compactions=2, newest_before_tokens=150_000, newest_after_tokens=20_000, lost_tokens=250_000),
+    )
+    report = Report(version=1, proxy=view, snapshot=snapshot, stats=stats, told_wall=200_000, contexts=contexts)
+    shown(page, report)
     for area, texts in {
         "#state": ["stopping"],
         "#notices": ["2 guard trips", "stopping"],
@@ -246,6 +252,7 @@ def test_everything_that_a_report_can_hold_is_shown(page):
         ],
         "#queue": ["in about 12 s", "any moment", "backing off"],
         "#agents": ["agent-a", "agent-b", "agent-self", "≥ $1.23", "2.5M", "idle 2 h 2 min", XSS, "and 56 more"],
+        "#contexts": [XSS, "12k", "cold", "83 % full", "166k of 200k", "+4,250", "warm for 4 min", "2: 150k → 20k"],
         "#budgets": ["group reviewers, per run", "$21.00 of $20.00"],
         "#log": [XSS],
     }.items():  # fmt: skip

@@ -10,7 +10,7 @@
     test_start        the README's command; what stops a start, in one line; loopback only; more clients than files
     test_stop         SIGTERM, Ctrl-C, a second signal; reloads of the script; a clock that is set
     test_steer        cancel, pause, cap, priority and front, as clients get them; every example that people can type
-    test_budgets      budgets, priorities and the journal through `kill -9`; two proxies on one journal; checkpoints; one sum
+    test_budgets      budgets, priorities and the journal through `kill -9`; two proxies on one journal; contexts; one sum
     test_providers    Ollama's lines, Codex's transport and plan, spent windows, the official SDKs
     test_formats      Gemini, Code Assist, Bedrock and Cohere: retried unseen, signatures unaltered, books as the providers'
     test_pages        pages for this machine only, and no secret in what is told; the event log, calls for help, traces

@@ -364,3 +364,4 @@ class Ended:
     reason: str
     attempts: int
     ambiguous_resends: int
+    ticket_id: str

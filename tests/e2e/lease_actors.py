@@ -1,4 +1,4 @@
-"""Real processes that want the same things. `python lease_actors.py FILE LOG philosophers|crowd`, forked from this one.
+"""Real processes that want the same things. `python lease_actors.py FILE|URL LOG philosophers|crowd`, forked from this one.
 
 Each line of the log is one meal: who, the token, which names, from when to when, by the machine's monotonic clock.
 """
@@ -12,9 +12,11 @@ from pathlib import Path
 from threading import Event
 
 from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.locks.choice import LeasePlace
 from hivemind_addon.tools.locks.holder import holder_of
 from hivemind_addon.tools.locks.model import Lease, Request
-from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, wait_for_lease
+from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
+from hivemind_addon.tools.locks.waiting import wait_for_lease
 
 TTL_S = 3600.0
 PHILOSOPHERS, MEALS = 3, 20
@@ -23,9 +25,9 @@ KILLED_AT = 10
 """Philosopher 0 dies with both forks in hand at this meal."""
 
 
-def eat(path, log, all_here, who, names, capacity, meals, dies_at=-1):
+def eat(place, log, all_here, who, names, capacity, meals, dies_at=-1):
     clock = SystemClock()
-    with SqliteLeases(path) as store:
+    with LeasePlace(place).open({}) if "://" in place else SqliteLeases(Path(place)) as store:
         request = Request(names, holder_of(who, os.getpid()), TTL_S, capacity)
         for meal in range(meals):
             lease = wait_for_lease(store, request, clock=clock, wait_s=TTL_S, pause=Event().wait)
@@ -51,7 +53,7 @@ def actors(kind):
             yield f"one-{number}", ("phase",), PLACES, TURNS, -1
 
 
-def main(path, log_path, kind):
+def main(place, log_path, kind):
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     children, all_here = [], Barrier(PLACES if kind == "crowd" else 1)
     for actor in actors(kind):
@@ -59,7 +61,7 @@ def main(path, log_path, kind):
         if child == 0:
             status = 1
             try:
-                eat(Path(path), log, all_here, *actor)
+                eat(place, log, all_here, *actor)
                 status = 0
             except Exception:  # noqa: BLE001 - the edge of a process
                 traceback.print_exc()

@@ -4,7 +4,7 @@ Requests to http://probe.test/ are answered by it:
 
     /state              the scheduler's snapshot, the open exchanges, the layer's streams, the hooks that fired, as JSON
     /trip?where=NAME    from now on the named function raises (`off` ends it)
-    /ended?account=NAME    how its tickets ended, oldest first: end, reason, attempts, ambiguous resends
+    /ended?account=NAME    how its tickets ended, oldest first: end, reason, attempts, ambiguous resends, id
     /misroute?at=ADDRESS:PORT&to=ADDRESS:PORT&times=N    the next N upstream connections to the one go to the other
     /option?name=NAME   the value of one of mitmproxy's options
     /set?option=NAME=VALUE    set one while it runs: `ok`, or why not
@@ -213,7 +213,7 @@ class Probe:
         ends = [
             event for event in self.events if type(event).__name__ == "TicketEnded" and event.pool.account == account
         ]
-        return [(one.end, one.reason, one.attempts, one.ambiguous_resends) for one in ends]
+        return [(one.end, one.reason, one.attempts, one.ambiguous_resends, one.ticket_id) for one in ends]
 
     def misroute(self, at, to, times):
         self.misroutes[at] = (to, int(times))

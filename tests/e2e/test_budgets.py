@@ -26,6 +26,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from hivemind_addon.api.control import control_socket
 from hivemind_addon.lab.sim.faults import OK, ErrorStatus, Slow, StreamCut
 from hivemind_addon.lab.sim.server import running_server
+from hivemind_addon.proxy.context.store import ContextStore
 from hivemind_addon.tools.cli import main
 from tests.e2e.origin import PLAIN, running_origin
 from tests.e2e.proxy import PATIENCE_S, body, for_host, options, profiles, running
@@ -114,6 +115,8 @@ def test_what_a_person_changes_holds_at_once_and_a_kill_in_the_middle_forgives_n
             assert ask(proxy, "free", host).status_code == 200, "no budget at all"
             text = told(proxy, "budget", "set", "--everyone", "--tokens", "100", "--per", "hour")
             assert "everyone may spend 100 tokens per hour" in text
+            counted_in = lambda _: accounts(proxy).get(("everyone", "hour"), {}).get("spent_tokens")  # noqa: E731
+            proxy.wait_for(counted_in, "what the journal knows to have been spent before")
             assert "everyone" in spend_all(proxy, "free", host)
             status, text = hivemind(proxy, "budget", "add", "nobody", "--tokens", "5")
             assert status == 1
@@ -174,7 +177,7 @@ def test_a_request_may_lower_its_priority_and_raise_it_only_with_a_grant(folder)
 def test_a_request_that_a_budget_stopped_is_kept_once_and_can_be_sent_again_as_it_was(folder):
     rules = folder / "agents.yaml"
     rules.write_text("everyone: {budgets: [{tokens: 1, per: day}]}")
-    checkpoints, names = folder / "checkpoints", set()
+    contexts, names = folder / "contexts", set()
     with running_origin() as origin:
         origin.open()
         settings = profiles(folder, mine=for_host(origin.port)) + options(agents=rules, journal=folder / "journal.db")
@@ -185,15 +188,16 @@ def test_a_request_that_a_budget_stopped_is_kept_once_and_can_be_sent_again_as_i
                     refused = ask(proxy, "agent-1", f"127.0.0.1:{origin.port}", headers=version)
                     assert refused.status_code == 400
                     # A slow disk tells none.
-                    names.update(re.findall(r"hivemind checkpoint show (\w+) -p \d+\.", refused.text))
-                proxy.wait_for(lambda _: list(checkpoints.glob("*.checkpoint")), "the checkpoint on the disk")
+                    names.update(re.findall(r"hivemind context show (\w+) -p \d+\.", refused.text))
+                proxy.wait_for(lambda _: ContextStore(contexts).heads(), "the context on the disk")
                 events = proxy.settled()["events"]
-                assert sum("CheckpointKept" in event and "reason=''" in event for event in events) <= 1
-        (kept,) = checkpoints.iterdir()
-        assert names == {kept.name.removesuffix(".checkpoint")}
-        assert b'"k"' not in kept.read_bytes()
-        arguments = ("--as", "api", "-o", str(folder / "a body.json"), "--folder", str(checkpoints), "--json")
-        exported = CliRunner().invoke(main, ["checkpoint", "export", names.pop(), *arguments])
+                assert sum("ContextKept" in event and "reason=''" in event for event in events) <= 1
+        (kept,) = ContextStore(contexts).heads()
+        assert names == {kept.id}
+        assert (kept.version, len(ContextStore(contexts).versions(kept.id))) == (1, 1)
+        assert "x-api-key" not in ContextStore(contexts).read(kept.id).headers
+        arguments = ("--as", "api", "-o", str(folder / "a body.json"), "--folder", str(contexts), "--json")
+        exported = CliRunner().invoke(main, ["context", "export", names.pop(), *arguments])
         assert exported.exit_code == 0, exported.output
         environment = {"PATH": os.environ["PATH"], "ANTHROPIC_API_KEY": "my-own"}
         command = ["sh", "-c", json.loads(exported.stdout)["command"]]
@@ -225,7 +229,7 @@ class Fleet:
         while answered < EACH and time.monotonic() < deadline:
             assert self.is_up.wait(PATIENCE_S)
             try:
-                messages = [{"role": "user", "content": f"{PROMPT} {answered}"}]
+                messages = [{"role": "user", "content": f"{PROMPT} {at}"} for at in range(answered + 1)]
                 url = f"http://{self.host}/v1/messages"
                 answer = self.proxy.ask(url, f"agent-{number}", key=KEY, max_tokens=16, messages=messages)
                 answered += answer.status_code == 200
@@ -247,7 +251,7 @@ def test_a_proxy_that_is_killed_in_the_middle_of_a_fleet_forgets_and_forgives_no
     rules.write_text("agents: {'agent-*': {budgets: [{tokens: 100000, per: run}]}}")
     with running_origin() as origin, ThreadPoolExecutor(AGENTS) as threads:
         arguments = profiles(tmp_path, mine=for_host(origin.port, more=f"concurrency: {{initial: {AGENTS}}}\n"))
-        arguments += options(agents=rules, journal=journal)
+        arguments += options(agents=rules, journal=journal, contexts="turn")
         reset = datetime.fromtimestamp(time.time() + 3600, UTC).isoformat()
         said = {"limit": str(LIMIT), "remaining": str(LIMIT - 1), "reset": reset}
         origin.says = {f"anthropic-ratelimit-requests-{what}": value for what, value in said.items()}
@@ -269,12 +273,17 @@ def test_a_proxy_that_is_killed_in_the_middle_of_a_fleet_forgets_and_forgives_no
             proxy.wait_for(
                 lambda _: any(str(LIMIT) in row["value"] for row in asked(journal, kept)), "the limit in the journal"
             )
+            contexts = ContextStore(journal.parent / "contexts")
+            proxy.wait_for(lambda _: len(contexts.heads()) == AGENTS, "the contexts of the first calls")
             fleet.is_up.clear()
             proxy.stop(signal.SIGKILL)
-        left = b"".join(file.read_bytes() for file in journal.parent.iterdir())
+        assert {(head.agent, head.version, head.messages) for head in contexts.heads()} == {
+            (f"agent-{number}", 1, 1) for number in range(AGENTS)
+        }
+        left = b"".join(file.read_bytes() for file in journal.parent.glob("journal*"))
         assert b"agent-1" in left
-        assert KEY.encode() not in left
         assert PROMPT.encode() not in left
+        assert KEY.encode() not in left + b"".join(file.read_bytes() for file in contexts.folder.iterdir())
 
         with running(tmp_path / "conf", *arguments, ports=proxy.ports) as proxy:
             fleet.proxy = proxy
@@ -291,6 +300,13 @@ def test_a_proxy_that_is_killed_in_the_middle_of_a_fleet_forgets_and_forgives_no
     first, second = asked(journal, "SELECT * FROM run ORDER BY id")
     assert first["ended"] is None
     assert second["ended"] is not None
+    for head in contexts.heads():
+        assert (head.version, head.reason, head.messages) == (EACH, "turn", EACH)
+        kept = contexts.read(head.id)
+        said = [message["content"] for message in json.loads(bytes(kept.body))["messages"]]
+        assert said == [f"{PROMPT} {at}" for at in range(EACH)]
+        assert kept.answer == PLAIN
+        assert head.spent.tokens >= EACH
     told = CliRunner().invoke(main, ["history", "limits", "--journal", str(journal), "--json"])
     assert {(one["meter"], one["limit"]) for one in json.loads(told.stdout)} == {("requests", LIMIT)}
     ends = asked(journal, 'SELECT run, "end", count(*) AS n FROM ticket GROUP BY run, "end" ORDER BY run, "end"')
@@ -323,7 +339,8 @@ def test_a_second_proxy_on_one_journal_says_whose_it_is_and_leaves_its_own_besid
     with running_origin() as origin:
         origin.open()
         host = f"127.0.0.1:{origin.port}"
-        settings = profiles(tmp_path, mine=for_host(origin.port)) + options(journal=journal)
+        settings = profiles(tmp_path, mine=for_host(origin.port)) + options(journal=journal, contexts="turn")
+        contexts = ContextStore(tmp_path / "contexts")
         with running(tmp_path / "first", *settings) as first, running(tmp_path / "second", *settings) as second:
             for proxy, agent in ((first, "early"), (second, "late")):
                 assert ask(proxy, agent, host).status_code == 200
@@ -332,6 +349,7 @@ def test_a_second_proxy_on_one_journal_says_whose_it_is_and_leaves_its_own_besid
             (beside,) = tmp_path.glob("journal-*.db")
             second.wait_for(lambda _: agents(beside) == {"late"}, "the second one's ticket")
             assert str(first.process.pid) in second.log, "it says whose the journal is"
+            first.wait_for(lambda _: len(contexts.heads()) == 2, "the contexts of both, in one file")
             second.stop(signal.SIGKILL)
             assert first.settled()["snapshot"]["counters"]["delivered"] == 1
             assert first.stop() == 0
@@ -339,6 +357,10 @@ def test_a_second_proxy_on_one_journal_says_whose_it_is_and_leaves_its_own_besid
     told = CliRunner().invoke(main, ["history", "agents", "--journal", str(beside), "--json"])
     (row,) = json.loads(told.stdout)
     assert "late" in row.values()
+    assert {(head.agent, contexts.read(head.id).answer) for head in contexts.heads()} == {
+        ("early", PLAIN),
+        ("late", PLAIN),
+    }
 
 
 # What one proxy's requests came to, asked wherever it is told -----------------------------------------------------------

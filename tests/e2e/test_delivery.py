@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from hivemind_addon.api.ticket import REQUEST_HEADER
 from hivemind_addon.lab.sim.faults import (
     NAMED,
     OK,
@@ -328,6 +329,7 @@ async def test_after_the_head_comes_a_good_body_or_one_error_event(stage, subtes
     for call, (name, row), (response, body) in zip(calls, ROWS.items(), answers, strict=True):
         with subtests.test(name):
             check_body(call, row, response, body)
+            assert response.headers[REQUEST_HEADER] in [one.ticket_id for one in stage.ended(call)]
             if row.attempts:
                 assert stage.providers.attempts(call.key) == row.attempts + 1
             names = ("requestheaders", "request", "response", "error")

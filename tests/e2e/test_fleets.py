@@ -225,6 +225,60 @@ def test_claude_code_asks_when_its_next_call_would_run(programs, authority):
     assert "asker: api.anthropic.com" in text, "it knows who asks, and what the asker used before"
 
 
+class ForgetfulModel(Model):
+    """Reads one file after the other until what the first one said is gone from its context; then asks for it."""
+
+    def answer(self, request):
+        # Of answers with one name Claude Code makes one message.
+        return super().answer(request).replace(b'"msg_1"', b'"msg_%d"' % len(self.requests))
+
+    def _block(self, request):
+        if RECALL not in [tool.get("name") for tool in request.get("tools", [])]:
+            return {"type": "text", "text": "A title"}
+        self.requests.append(request)
+        said = [json.dumps(one["content"]) for one in results(request)]
+        number = len(said) + 1
+        if found := [text for text in said if FACT in text and "total_chars" in text]:
+            return {"type": "text", "text": f"It said: {found[0]}"}
+        if gone := [text for text in said if "hivemind recall" in text]:
+            name = gone[0].partition("hivemind recall ")[2][:12]
+            return {"type": "tool_use", "id": f"toolu_{number}", "name": RECALL, "input": {"id": name}}
+        assert number < 20, "nothing was taken out"
+        command = f"echo 'file {number}: {FACT if number == 1 else 'nothing'}'; head -c 20000 /dev/zero | tr '\\0' x"
+        return {"type": "tool_use", "id": f"toolu_{number}", "name": "Bash", "input": {"command": command}}
+
+
+RECALL = "mcp__hivemind__recall"
+FACT = "the port is 4711"
+
+
+@real
+def test_claude_code_recalls_what_was_taken_out_of_its_context(programs, authority):
+    with ForgetfulModel(authority) as model, machine(model, authority) as mine:
+        rules = mine.home / "agents.yaml"
+        rules.write_text("agents: {reader: {compaction: {window_tokens: 80000, at: 0.7, to: 0.5, keep: 1, by: stubs}}}")
+        mine.configure(
+            hivemind_redirect=[f"api.anthropic.com=127.0.0.1:{model.port}"],
+            hivemind_agents=str(rules),
+            ssl_verify_upstream_trusted_ca=str(mine.home / "upstream.pem"),
+        )
+        servers = {"hivemind": {"command": sys.executable, "args": ["-P", "-m", "hivemind_addon", "mcp"]}}
+        (mine.home / "mcp.json").write_text(json.dumps({"mcpServers": servers}))
+        claude = [programs.executable(CLAUDE_CODE), "-p", "Which port?", "--dangerously-skip-permissions"]
+        claude += ["--mcp-config", str(mine.home / "mcp.json"), "--strict-mcp-config"]
+        done = mine.run("exec", "--agent", "reader", "--", *claude, **QUIET)
+        assert "It said: " in done.stdout, done
+        assert FACT in done.stdout, done
+        first, *_, last = (results(request) for request in model.requests if results(request))
+        name = json.dumps(last[0]["content"]).partition("hivemind recall ")[2][:12]
+        before, after = ([one["content"] for one in results(request)] for request in model.requests[-2:])
+        assert after[: len(before)] == before, "the same stubs, so that the provider's cache is read"
+        assert FACT in json.dumps(first[0]["content"])
+        assert FACT not in json.dumps(last[0]["content"])
+        read = mine.run("recall", name)
+        assert FACT in read.stdout.splitlines()[0], read
+
+
 @real
 def test_codex_calls_what_setup_wrote_and_is_known_by_the_name_that_exec_gave_it(programs, authority):
     with CodexModel(authority) as model, machine(model, authority) as mine:
@@ -368,10 +422,18 @@ def test_what_setup_writes_is_read_by_both_and_outdone_by_exec(programs, home, d
     assert {who for who, host, _ in seen if host == "api.openai.com"} == {"codex:x", "night.one:whole"}
 
 
-# Conversations that budgets stopped go on in the real programs -----------------------------------------------------------
+# Conversations that a budget or a kill stopped go on in the real programs, also on another machine ------------------------
 
 QUICK = ProviderSettings(latency=Latency(median_s=0.01, sigma=0.1), interval_s=0.0)
 LIMIT_S = 240
+LINES = 8
+OPTIONS = {
+    Program.CLAUDE: ["--dangerously-skip-permissions"],
+    Program.CODEX: [
+        *("--dangerously-bypass-approvals-and-sandbox", "-c", "check_for_update_on_startup=false"),
+        *("-c", "analytics.enabled=false"),
+    ],
+}
 
 
 def hivemind(*arguments, **variables):
@@ -381,58 +443,77 @@ def hivemind(*arguments, **variables):
     return json.loads(done.stdout)
 
 
-def go_on(agent, way, programs, session):
-    """The same agent again, in its project, with a home in which nothing is of the first one."""
-    again = launch(dataclasses.replace(agent, folder=agent.folder / "again"), way, programs)
-    command = [word for word in again.command if word != agent.task.prompt]
-    command += ["--resume", session, "Go on."] if agent.program is Program.CLAUDE else ["resume", session, "Go on."]
-    return dataclasses.replace(again, command=tuple(command), folder=agent.folder / "work")
+def newest(agent, proxy):
+    """Its context's id: a program that was resumed has a session of its own."""
+    return hivemind("context", "list", "--agent", agent.name, "-p", proxy.port, **proxy.variables)[0]["id"]
 
 
-async def interrupted(agent, way, programs, proxy):
-    """Run it into its budget, and export its conversation to where it will look for it; the session's name."""
+def resumed(agent, proxy, programs, home, context_id, *more):
+    """`hivemind context resume`, in a home in which nothing is of the agent before."""
+    way = Scheduled(proxy.port, proxy.variables, "stream")
+    new = launch(dataclasses.replace(agent, folder=agent.folder / home), way, programs)
+    folders = [str(Path(programs.executable(package)).parent) for package in (CLAUDE_CODE, CODEX)]
+    command = [sys.executable, "-P", "-m", "hivemind_addon", "context", "resume", context_id, "-p", str(proxy.port)]
+    command += [*more, "--cwd", str(agent.folder / "work"), "--say", "Go on.", "--", *OPTIONS[agent.program]]
+    environment = dict(new.environment) | {"PATH": os.pathsep.join([*folders, new.environment["PATH"]])}
+    return dataclasses.replace(new, command=tuple(command), environment=environment)
+
+
+async def killed(agent, launched, log, lines):
+    """Run it until its file has so many lines, then kill it and all that it started, as `kill -9` does."""
+    file = agent.folder / "work" / agent.task.file
+    running = asyncio.create_task(run(launched, log, LIMIT_S))
+    while not running.done() and (not file.is_file() or len(file.read_text().splitlines()) < lines):
+        await asyncio.sleep(0.01)
+    assert not running.done(), running.result()
+    running.cancel()
+    await asyncio.wait((running,))
+
+
+async def stopped_three_times(agent, proxy, programs):
+    """By its budget, by a kill, and by a move to another machine; how it ended there."""
+    way = Scheduled(proxy.port, proxy.variables, "stream")
     first = await run(launch(agent, way, programs), agent.folder / "first.log", LIMIT_S)
-    assert "checkpoint show" in first.output
+    spent = newest(agent, proxy)
+    assert f"context show {spent}" in first.output
+    assert not agent.has_finished
+    written = len((agent.folder / "work" / agent.task.file).read_text().splitlines())
+    more = hivemind("budget", "add", agent.name, "--tokens", "10M", "-p", proxy.port, **proxy.variables)
+    assert more["done"], more
+
+    again = resumed(agent, proxy, programs, "again", spent)
+    await killed(agent, again, agent.folder / "second.log", written + 2)
     assert not agent.has_finished
 
-    (head,) = hivemind("checkpoint", "list", "--agent", agent.name, **proxy.variables)
-    assert head["id"] in first.output
-    home = agent.folder / "again" / "home"
-    form = "claude-code" if agent.program is Program.CLAUDE else "codex"
-    written = hivemind(
-        *("checkpoint", "export", head["id"], "--as", form, "--write", "--cwd", agent.folder / "work"),
-        **{"CLAUDE_CONFIG_DIR": str(home / ".claude"), "CODEX_HOME": str(home / ".codex")} | proxy.variables,
-    )
-    return written["session"]
+    bundle, there = agent.folder / "moved.contexts", agent.folder / "there"
+    there.mkdir()
+    moved = newest(agent, proxy)
+    assert moved != spent, "kept under its new session's name"
+    hivemind("context", "export", moved, "--as", "bundle", "-o", bundle, "-p", proxy.port, **proxy.variables)
+    (taken,) = hivemind("context", "import", bundle, "--folder", there, **proxy.variables)
+    assert taken["id"] == moved
+    last = resumed(agent, proxy, programs, "third", moved, "--folder", str(there))
+    return await run(last, agent.folder / "third.log", LIMIT_S)
 
 
 @real
-async def test_conversations_that_budgets_stopped_go_on_in_the_real_programs(tmp_path, programs):
+async def test_conversations_that_a_budget_and_a_kill_stopped_go_on_in_the_real_programs(tmp_path, programs):
     rules = tmp_path / "agents.yaml"
     rules.write_text("agents: {claude: {budgets: [{tokens: 30000}]}, codex: {budgets: [{tokens: 40000}]}}")
     agents = [
-        Agent(program, SimTask(name, 4, "result.txt"), tmp_path / name)
+        Agent(program, SimTask(name, LINES, "result.txt"), tmp_path / name)
         for program, name in ((Program.CLAUDE, "claude"), (Program.CODEX, "codex"))
     ]
     providers = dict.fromkeys((ANTHROPIC_HOST, OPENAI_HOST), QUICK)
+    settings = (f"hivemind_agents={rules}", "hivemind_contexts=turn")
     async with (
         running_stage(tmp_path, providers, seed=5) as stage,
-        running_proxy(tmp_path, (*stage.proxy_settings, f"hivemind_agents={rules}")) as proxy,
+        running_proxy(tmp_path, (*stage.proxy_settings, *settings)) as proxy,
     ):
-        way = Scheduled(proxy.port, proxy.variables, "stream")
-        sessions = await asyncio.gather(*(interrupted(agent, way, programs, proxy) for agent in agents))
-        for agent in agents:
-            more = hivemind("budget", "add", agent.name, "--tokens", "1M", "-p", proxy.port, **proxy.variables)
-            assert more["done"], more
-        resumed = await asyncio.gather(
-            *(
-                run(go_on(agent, way, programs, session), agent.folder / "second.log", LIMIT_S)
-                for agent, session in zip(agents, sessions, strict=True)
-            )
-        )
-        # The provider counts the tool results in what it is sent: it led each agent on from where it was stopped, and
-        # not one line is missing or there twice.
-        assert [(agent.name, agent.has_finished) for agent in agents] == [("claude", True), ("codex", True)], resumed
+        ends = await asyncio.gather(*(stopped_three_times(agent, proxy, programs) for agent in agents))
+        # The provider counts the tool results in what it is sent, and looks where one was not recorded: it led each
+        # agent on from where it was stopped, and not one line is missing or there twice.
+        assert [(agent.name, agent.has_finished) for agent in agents] == [("claude", True), ("codex", True)], ends
         assert proxy.guard_trips == 0
 
 

@@ -7,7 +7,7 @@ import stat
 import sys
 import threading
 import time
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import httpx
@@ -33,11 +33,13 @@ def is_served(answer):
     return answer.status_code == 200 or (answer.status_code == 503 and answer.url.path == "/health")
 
 
-def raw(port, request):
+def raw(port, request, *, host="127.0.0.1"):
     """Send bytes, and read to the end."""
-    with closing(socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)) as connection:
+    connection = socket.create_connection((host, port), timeout=PATIENCE_S)
+    with closing(connection), suppress(ConnectionError):  # a client that is refused is cut off before it is read
         connection.sendall(request)
         return b"".join(iter(lambda: connection.recv(65536), b""))
+    return b""
 
 
 # Pages ------------------------------------------------------------------------------------------------------------------
@@ -208,6 +210,27 @@ def test_a_client_from_elsewhere_gets_nothing_though_the_listener_is_wide(tmp_pa
         with direct() as client:
             assert is_served(client.get(f"http://127.0.0.1:{proxy.port}/health"))
             assert client.get(f"http://{address}:{proxy.port}/report.json").status_code != 200
+
+
+def test_clients_of_an_allowed_network_see_the_pages_behind_proxyauth_and_all_others_are_cut_off(tmp_path):
+    address = _own_address()
+    wide = ("--set", "listen_host=0.0.0.0", *options(allow_clients="203.0.113.0/24"))
+    with running(tmp_path, *wide, host="*") as proxy:
+        url = f"http://{address}:{proxy.port}"
+        for _ in range(2):
+            assert raw(proxy.port, b"GET /health HTTP/1.0\r\nHost: hivemind.internal\r\n\r\n", host=address) == b""
+        assert proxy.log.count(f"{address} is refused") == 1
+        assert proxy.log.count("every client in 203.0.113.0/24 can spend your key under any name") == 1
+        assert proxy.probe("set", option=f"hivemind_allow_clients=203.0.113.0/24,{address}") == "ok"
+        assert proxy.probe("set", option="proxyauth=ann:sesame") == "ok"
+        with direct() as client:
+            assert is_served(client.get(f"{url}/health"))
+            assert client.get(f"{url}/metrics").status_code == 401
+            assert client.get(f"{url}/metrics", auth=("ann", "sesame")).status_code == 200
+            published = {"host": "localhost:9090"}  # a container's port, under another number
+            assert client.get(f"{url}/report.json", auth=("ann", "sesame"), headers=published).status_code == 200
+            rebound = {"host": f"rebound.test:{proxy.port}"}
+            assert client.get(f"{url}/report.json", auth=("ann", "sesame"), headers=rebound).status_code == 421
 
 
 def _own_address():

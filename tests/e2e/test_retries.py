@@ -9,6 +9,7 @@ import httpx
 import pytest
 from mitmproxy.io import FlowReader
 
+from hivemind_addon.api.ticket import REQUEST_HEADER
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import (
@@ -76,6 +77,12 @@ RETRIED = {
 HOOKS = ("requestheaders", "request", "responseheaders", "response", "error")
 
 
+def check_told(stage: Stage, call: Call, response: httpx.Response) -> None:
+    """The answer tells one ticket: one of the call's."""
+    assert response.headers.get_list(REQUEST_HEADER)[1:] == []
+    assert response.headers[REQUEST_HEADER] in [one.ticket_id for one in stage.ended(call)]
+
+
 def check(
     stage: Stage, state, call: Call, response: httpx.Response, *, attempts: int, heads: int, ambiguous: bool
 ) -> None:
@@ -84,6 +91,7 @@ def check(
     assert response.content == call.answer_of(response)
     assert response.headers["x-sim-attempt"] == str(attempts)
     assert stage.providers.attempts(call.key) == attempts
+    check_told(stage, call, response)
     failed = attempts - 1
     assert [(one.end, one.attempts, one.ambiguous_resends) for one in stage.ended(call)] == [
         ("delivered", attempts, failed * ambiguous)
@@ -270,6 +278,7 @@ def test_a_certificate_of_a_stranger_is_told_at_once(stage, key, client):
         stage.settled()
     assert response.status_code == 502
     assert "certificate verify failed" in response.text.lower()
+    check_told(stage, call, response)
     assert [one.attempts for one in stage.ended(call)] == [1]
     assert stage.providers.stranger.truth().attempts == 0
 
@@ -314,6 +323,7 @@ async def test_what_waiting_cannot_cure_reaches_the_client_as_it_came(stage, sub
             error = wire.error_object(dialect, fault.status, message=fault.message, error=fault.error)
             assert answer.status_code == fault.status
             assert answer.content == wire.error_body(dialect, error, answer.headers["request-id"])
+            check_told(stage, call, answer)
             assert stage.providers.attempts(call.key) == 1
             assert [one.attempts for one in stage.ended(call)] == [1]
     assert without_credit.status_code == 429
@@ -343,6 +353,7 @@ def test_a_cut_in_a_delivered_stream_reaches_the_client_as_a_cut(stage, subtests
             assert good.startswith(received)
             assert received != good
             assert stage.providers.attempts(call.key) == 1
+            check_told(stage, call, response)
             assert [(one.end, one.reason) for one in stage.ended(call)] == [("gave up", "client has seen part of it")]
             assert state["hooks"][f"error {call.key}"] == 1
             assert f"response {call.key}" not in state["hooks"]
@@ -376,6 +387,7 @@ async def test_an_attempt_that_may_have_been_billed_is_sent_again_four_times_at_
     for name, call, answer in zip(faults, calls, answers, strict=True):
         with subtests.test(name):
             assert answer.status_code == 502
+            check_told(stage, call, answer)
             assert "x-sim-attempt" not in answer.headers
             assert stage.providers.attempts(call.key) == 5
             assert [(one.end, one.attempts, one.ambiguous_resends) for one in stage.ended(call)] == [("gave up", 5, 4)]
@@ -420,6 +432,7 @@ def test_before_its_client_gives_up_a_held_request_is_asked_to_come_back(stage, 
     assert ("type" in response.json()) != chat
     assert response.headers["x-should-retry"] == "true"
     assert int(response.headers["retry-after"]) >= 1
+    check_told(stage, call, response)
     assert stage.providers.attempts(key) == 1
     assert "shed" in [one.end for one in stage.ended(call)]
 

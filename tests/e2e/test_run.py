@@ -149,7 +149,10 @@ def test_a_proxy_of_another_home_is_named_when_it_is_met(served, anthropic, auth
 
 def test_bounds_an_upstream_and_a_port_for_ollama_are_options_of_its_own(mine, anthropic, authority):
     bounds = ("--max-concurrency", "2", "--total-budget", "1M", "--agent-budget", "$2")
-    with mine.started("run", *bounds, "--upstream", "https://api.anthropic.com/", "--ollama") as run:
+    journal = mine.home / "peer.db"
+    with mine.started(
+        "proxy", *bounds, "--db", str(journal), "--upstream", "https://api.anthropic.com/", "--ollama"
+    ) as run:
         run.stdout.readline()
         line = run.stdout.readline()
         assert line.endswith(f"listening at 127.0.0.1:{OLLAMA_PORT} for http://127.0.0.1:11434\n")
@@ -167,6 +170,7 @@ def test_bounds_an_upstream_and_a_port_for_ollama_are_options_of_its_own(mine, a
         assert ANSWERED in by_base_url(mine, "127.0.0.1").stdout
         snapshot = mine.report()["snapshot"]
     assert [(pool["key"]["host"], pool["limit"]) for pool in snapshot["pools"]] == [("api.anthropic.com", 2)]
+    assert journal.is_file()
     budgets = [one["budget"] for one in snapshot["budgets"]]
     assert {(one["scope"], one["tokens"], one["micro_usd"]) for one in budgets} == {
         ("everyone", 1_000_000, None),

@@ -47,6 +47,8 @@ def test_held_requests_are_sent_back_at_once_and_streams_run_to_their_end(tmp_pa
         process.send_signal(how)
         for answer in held:
             assert_come_back(answer.result(PATIENCE_S))
+            # Whoever comes back is to find another proxy, where a balancer knows of one.
+            assert answer.result().headers["connection"] == "close"
         assert not any(stream.done() for stream in streaming)
         assert process.poll() is None
         if how is signal.SIGHUP:

@@ -16,6 +16,7 @@ from mcp.client.stdio import stdio_client
 
 from tests.e2e.lease_actors import CROWD, KILLED_AT, MEALS, PHILOSOPHERS, PLACES, TTL_S, TURNS
 from tests.e2e.proxy import PATIENCE_S, ROOT
+from tests.engine_server import EngineServer
 from tests.processes import is_alive
 from tests.tools.mcp.stage import given
 
@@ -277,10 +278,10 @@ def variables(tmp_path):
 def meals(tmp_path):
     """Run actors to their end; their exit statuses and meals (who, token, names, from, to)."""
 
-    def run(kind):
+    def run(kind, place=tmp_path / "leases.db"):
         log = tmp_path / "log"
         done = subprocess.run(
-            [sys.executable, ACTORS, tmp_path / "leases.db", log, kind],
+            [sys.executable, ACTORS, place, log, kind],
             capture_output=True,
             text=True,
             timeout=SECONDS,
@@ -312,8 +313,13 @@ def at_once(meals, name):
     return most
 
 
-def test_dining_philosophers_finish_without_waiting_for_any_time_to_pass_though_one_is_killed_with_both_forks(meals):
-    statuses, eaten = meals("philosophers")
+@pytest.mark.parametrize("where", ["file", "engine"])
+def test_dining_philosophers_finish_without_waiting_for_any_time_to_pass_though_one_is_killed_with_both_forks(
+    meals, where, request
+):
+    statuses, eaten = meals(
+        "philosophers", *([request.getfixturevalue("engine").unix_url] if where == "engine" else [])
+    )
     assert statuses == [-9, 0, 0]
     assert [sum(who == f"philosopher-{seat}" for who, *_ in eaten) for seat in range(PHILOSOPHERS)] == [
         KILLED_AT,
@@ -402,6 +408,37 @@ def test_a_lost_lease_is_told_to_the_command(variables):
     assert "is over" in err
     assert "sh is asked to end" in err
     assert len(err.splitlines()) == 1
+
+
+def test_a_holder_survives_a_restart_of_the_engine_and_is_told_at_its_end_where_that_does_not_come_back(variables):
+    server = EngineServer(persists=True).start()
+    variables |= {"HIVEMIND_CLUSTER": server.url}
+    try:
+        running = begin_holding(variables, "run", "x", "--ttl", "5s", "--", "sh", "-c", "echo ready; exec sleep 600")
+        waiting = begin(variables, "run", "x", "--ttl", "3s", "--", "echo", "mine")
+        assert "waiting: x: held by" in waiting.stderr.readline()
+        (before,) = held(variables)["x"]
+        server.restart(empty=False)
+        while (now := held(variables)["x"])[0]["left_s"] <= before["left_s"]:  # until it was renewed
+            before = now[0]
+        assert now[0]["token"] == before["token"]
+        server.kill()
+        _, err = running.communicate(timeout=PATIENCE_S)
+        assert running.returncode == -signal.SIGTERM
+        assert err.endswith("sh is asked to end\n")
+        assert "is not there (connection refused)" in err
+        assert held_line(lease(variables, "list")) == (1, 1)
+        server.restart(empty=False)
+        out, err = waiting.communicate(timeout=PATIENCE_S)
+        assert (waiting.returncode, out) == (0, "mine\n")
+        assert "is not there (connection refused)" in err
+    finally:
+        server.stop()
+
+
+def held_line(done):
+    """Exit status, and how many lines it says of it."""
+    return done.returncode, len(done.stderr.splitlines())
 
 
 def test_a_killed_leader_is_followed_at_once_by_who_waits(variables, tmp_path):

@@ -1,15 +1,17 @@
 """Turns of WebSockets through a real mitmdump, before the simulated provider."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.api.ticket import REQUEST_HEADER, Dimension
 from hivemind_addon.lab.sim.faults import ErrorStatus, Hangup, NoHead, StreamCut, StreamError
 from hivemind_addon.lab.sim.limits import Limit
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.server import running_server
-from tests.e2e.proxy import PATIENCE_S, QUICK, for_host, in_flight, profiles, queued, running
+from hivemind_addon.proxy.context.store import ContextStore
+from tests.e2e.proxy import PATIENCE_S, QUICK, for_host, in_flight, options, profiles, queued, running
 from tests.socket_client import Closed, Refused, SocketClient, create
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("websocket")]
@@ -21,8 +23,8 @@ TURNS = f"websocket: turns\nkeep_alive_s: 0.05\n{QUICK}"
 class Stand:
     """A proxy before a provider."""
 
-    def __init__(self, proxy, server):
-        self.proxy, self.server = proxy, server
+    def __init__(self, proxy, server, contexts):
+        self.proxy, self.server, self.contexts = proxy, server, contexts
 
     def client(self, key="k", **more):
         return SocketClient("127.0.0.1", self.server.port, key=key, proxy=self.proxy.port, **more)
@@ -36,8 +38,9 @@ def stand(tmp_path_factory):
     folder = tmp_path_factory.mktemp("websocket")
     with running_server(SPEAKS) as server:
         mine = for_host(server.port, extends="openai", slots=1, more=TURNS)
-        with running(folder / "conf", *profiles(folder, mine=mine)) as proxy:
-            yield Stand(proxy, server)
+        kept = options(journal=folder / "journal.db", contexts="end")
+        with running(folder / "conf", *profiles(folder, mine=mine), *kept) as proxy:
+            yield Stand(proxy, server, ContextStore(folder / "contexts"))
             assert "Traceback" not in proxy.log, proxy.log
             proxy.settled()
 
@@ -96,6 +99,16 @@ def test_codexs_first_turn_is_sent_again_with_the_warm_up_that_it_goes_on_from(s
         assert client.ask("more", previous_response_id=first["response"]["id"])["type"] == "response.completed"
     stand.proxy.settled()
 
+    def kept(_):
+        """Who said what in both turns, put together."""
+        bodies = [json.loads(bytes(stand.contexts.read(head.id).body)) for head in stand.contexts.heads()]
+        said = [[(item["role"], item["content"]) for item in body["input"] if "role" in item] for body in bodies]
+        return [one for one in said if ("user", "all") in one and len(one) == 4]
+
+    stand.proxy.wait_for(kept, "both turns, put together")
+    ((*_, hello, answer, more),) = kept(None)
+    assert (hello, answer[0], more) == (("user", "hello"), "assistant", ("user", "more"))
+
 
 def test_a_chained_turn_that_fails_is_told_to_come_back_and_is_whole_then(stand):
     with stand.client("k4") as client:
@@ -103,7 +116,8 @@ def test_a_chained_turn_that_fails_is_told_to_come_back_and_is_whole_then(stand)
         stand.server.script("k4", [ErrorStatus(503, error="server_is_overloaded", retry_after_s=9)])
         failed = client.ask("more", previous_response_id=first)
         assert (failed["status"], failed["error"]["code"]) == (429, "rate_limit_exceeded")
-        assert failed["headers"] == {"retry-after": "1"}
+        assert set(failed["headers"]) == {"retry-after", REQUEST_HEADER}
+        assert failed["headers"]["retry-after"] == "1"
     with stand.client("k4") as client:
         assert client.ask("hello, more")["type"] == "response.completed"
     stand.proxy.settled()
@@ -165,7 +179,7 @@ def test_the_proxys_end_answers_who_is_held_and_lets_end_who_runs(tmp_path):
     with running_server(SPEAKS) as server:
         mine = for_host(server.port, extends="openai", slots=1, more=TURNS)
         with running(tmp_path / "conf", *profiles(tmp_path, mine=mine)) as proxy:
-            stand = Stand(proxy, server)
+            stand = Stand(proxy, server, None)
             one, two = stand.client(headers=[(b"x-sim-latency-ms", b"500")]), stand.client()
             one.send(**create())
             proxy.wait_for(lambda state: in_flight(state) == 1, "the first")
@@ -183,7 +197,7 @@ def test_a_connection_that_has_lived_its_hour_ends_for_the_client_too(tmp_path):
     with running_server(ProviderSettings(websocket_s=1e-9)) as server:
         mine = for_host(server.port, extends="openai", more=TURNS)
         with running(tmp_path / "conf", *profiles(tmp_path, mine=mine)) as proxy:
-            client = Stand(proxy, server).client()
+            client = Stand(proxy, server, None).client()
             last = client.ask()
             assert (last["status"], last["error"]["code"]) == (400, "websocket_connection_limit_reached")
             with pytest.raises(Closed):

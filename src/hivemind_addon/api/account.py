@@ -24,6 +24,11 @@ def account_view(view: BudgetView) -> AccountView:
         reserved_micro_usd=reserved.micro_usd,
         added_micro_usd=added.micro_usd,
         left_micro_usd=left.get("micro_usd"),
+        limit_calls=budget.calls,
+        spent_calls=spent.calls,
+        reserved_calls=reserved.calls,
+        added_calls=added.calls,
+        left_calls=left.get("calls"),
         renews_in_s=view.renews_in_s,
     )
 
@@ -35,5 +40,4 @@ def words_of(per: Period) -> str:
 
 def limits_of(budget: Budget) -> str:
     """`5,000,000 tokens and $20.00`."""
-    limits = (("tokens", budget.tokens), ("micro_usd", budget.micro_usd))
-    return " and ".join(amount(unit, limit) for unit, limit in limits if limit is not None)
+    return " and ".join(amount(unit, limit) for unit, limit in budget.by_unit if limit is not None)

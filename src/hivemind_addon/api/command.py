@@ -87,9 +87,10 @@ class SetBudget(Struct, frozen=True, tag="set-budget", forbid_unknown_fields=Tru
     per: Period = Period.RUN
     tokens: int | None = None
     micro_usd: int | None = None
-    """Both None: what the file says counts again."""
+    """All None: what the file says counts again."""
     by: str = ""
     """The agent that asks for it; empty: a person does."""
+    calls: int | None = None
 
 
 class AddBudget(Struct, frozen=True, tag="add-budget", forbid_unknown_fields=True):
@@ -103,6 +104,7 @@ class AddBudget(Struct, frozen=True, tag="add-budget", forbid_unknown_fields=Tru
     micro_usd: int = 0
     by: str = ""
     """The agent that asks for it; empty: a person does."""
+    calls: int = 0
 
 
 class ResetBudget(Struct, frozen=True, tag="reset-budget", forbid_unknown_fields=True):
@@ -152,11 +154,18 @@ class Record(Struct, frozen=True, tag="record", forbid_unknown_fields=True):
     """Whether words are recorded, too."""
 
 
+class AskMembers(Struct, frozen=True, tag="ask-members", forbid_unknown_fields=True):
+    """Ask the journals of all proxies of the cluster. `CommandReply.value`: list of `MemberAnswer`."""
+
+    question: str
+    """As `tools/history/everywhere.py` words it."""
+
+
 BudgetCommand = SetBudget | AddBudget | ResetBudget
 """`CommandReply.value`: how the accounts concerned stand now, a list of `AccountView`."""
 SchedulerCommand = Pause | Resume | SetLimit | SetPriority | MoveToFront | Cancel | BudgetCommand | ForeseeWait
 """What the scheduler carries out."""
-Command = SchedulerCommand | Record | ShowConfig | SetConfig
+Command = SchedulerCommand | Record | ShowConfig | SetConfig | AskMembers
 """What a running proxy carries out."""
 
 
@@ -169,6 +178,16 @@ class CommandReply(Struct, frozen=True, omit_defaults=True):
     """One line for people."""
     value: object = None
     """What was asked for, as plain JSON values; None: nothing was."""
+
+
+class MemberAnswer(Struct, frozen=True):
+    """What one proxy of a cluster has answered."""
+
+    member: str
+    answer: str
+    """Empty: it has none."""
+    problem: str = ""
+    """Why it has none, in one line."""
 
 
 class AccountView(Struct, frozen=True):
@@ -194,6 +213,12 @@ class AccountView(Struct, frozen=True):
     left_micro_usd: int | None
     renews_in_s: float | None
     """None: with the next run."""
+    limit_calls: int | None = None
+    spent_calls: int = 0
+    """Counted where calls are limited."""
+    reserved_calls: int = 0
+    added_calls: int = 0
+    left_calls: int | None = None
 
 
 class WaitView(Struct, frozen=True):

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 
 import msgspec
@@ -44,9 +44,10 @@ class ControlServer:
         path: Path,
         *,
         reports: ReportSource,
-        command: Callable[[Command], CommandReply],
+        command: Callable[[Command], CommandReply | Awaitable[CommandReply]],
         every_s: float = EVERY_S,
     ) -> None:
+        """`command` carries one out: at once, or so that its reply is to be waited for."""
         self.path = path
         self._reports = reports
         self._command = command
@@ -64,7 +65,7 @@ class ControlServer:
         """Connections that get reports → lines that each has missed in a row."""
         self._timer: asyncio.TimerHandle | None = None
         self._telling: set[asyncio.Task[None]] = set()
-        """While a line is made."""
+        """While a line is made, or a reply is waited for."""
         self._is_failing = False
         """The last report could not be made; that is in the log once."""
 
@@ -98,10 +99,29 @@ class ControlServer:
 
     def _heard(self, reader: LineConnection, line: bytes) -> None:
         if line.strip():
-            reader.send(self._encoder.encode(self._answer(reader, line)) + b"\n")
+            answer = self._answer(reader, line)
+            if isinstance(answer, CommandAnswer):
+                self._send(reader, answer)
+            else:
+                self._begin(self._send_later(reader, *answer))
 
-    def _answer(self, reader: LineConnection, line: bytes) -> CommandAnswer:
-        """Carry out what a reader asks in one line."""
+    def _send(self, reader: LineConnection, answer: CommandAnswer) -> None:
+        reader.send(self._encoder.encode(answer) + b"\n")
+
+    async def _send_later(
+        self, reader: LineConnection, asked_id: int | str | None, reply: Awaitable[CommandReply]
+    ) -> None:
+        try:
+            said = await reply
+        except Exception as error:  # the guard at the edge: clients must get an answer
+            logger.exception("hivemind: a command failed")
+            said = _failed(error)
+        self._send(reader, CommandAnswer(id=asked_id, said=said))
+
+    def _answer(
+        self, reader: LineConnection, line: bytes
+    ) -> CommandAnswer | tuple[int | str | None, Awaitable[CommandReply]]:
+        """Carry out what a reader asks in one line; its id and the reply to come, where that has to be waited for."""
         asked_id: int | str | None = None
         try:
             asked = msgspec.json.decode(line, type=_Asked)
@@ -111,14 +131,17 @@ class ControlServer:
             if asked.command is msgspec.UNSET:
                 said = CommandReply(done=True, text="no command")
             else:
-                said = self._command(read_command(msgspec.json.decode(asked.command)))
+                reply = self._command(read_command(msgspec.json.decode(asked.command)))
+                if not isinstance(reply, CommandReply):
+                    return asked_id, reply
+                said = reply
         except BadCommand as error:
             said = CommandReply(done=False, text=str(error))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             said = CommandReply(done=False, text=f"not understood: {error}")
-        except Exception as error:  # the guard at the edge: clients must get an answer
+        except Exception as error:  # as above
             logger.exception("hivemind: a command failed")
-            said = CommandReply(done=False, text=f"hivemind_addon failed: {error!r}")
+            said = _failed(error)
         return CommandAnswer(id=asked_id, said=said)
 
     def _arm(self) -> None:
@@ -142,7 +165,10 @@ class ControlServer:
         self._arm()
 
     def _tell(self, readers: list[LineConnection], *, max_age_s: float) -> None:
-        task = asyncio.ensure_future(self._send_line(readers, max_age_s))
+        self._begin(self._send_line(readers, max_age_s))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
         self._telling.add(task)
         task.add_done_callback(self._telling.discard)
 
@@ -161,3 +187,7 @@ class ControlServer:
         for reader in readers:
             if reader in self._readers:
                 reader.send(line)
+
+
+def _failed(error: Exception) -> CommandReply:
+    return CommandReply(done=False, text=f"hivemind_addon failed: {error!r}")

@@ -23,9 +23,12 @@ from hivemind_addon.api.events import (
     BudgetBooked,
     BudgetSpent,
     BudgetWarned,
-    CheckpointKept,
     CommittedStreamFailed,
     ConcurrencyChanged,
+    ContextCompacted,
+    ContextFull,
+    ContextKept,
+    ContextShrank,
     Event,
     GuardTripped,
     Held,
@@ -43,7 +46,7 @@ from hivemind_addon.api.events import (
     WindowUsed,
 )
 from hivemind_addon.api.spend import amount
-from hivemind_addon.api.words import lasting
+from hivemind_addon.api.words import conversation, lasting, several
 
 _encode = msgspec.json.Encoder().encode
 
@@ -118,10 +121,18 @@ def text_of(event: Event) -> str:
         case BudgetBooked():
             spent = " and ".join(amount(unit, value) for unit, value in _spent(event))
             return f"{event.budget.holder}: {spent} spent per {event.budget.per.value}"
-        case CheckpointKept():
-            if event.checkpoint_id:
-                return "its conversation is kept, `hivemind checkpoint list`"
+        case ContextKept():
+            if event.context_id:
+                return f"its conversation is kept, `hivemind context show {event.context_id}`"
             return f"its conversation could not be kept: {event.reason}"
+        case ContextCompacted():
+            whose = conversation(event.agent, event.session)
+            taken = f"{several(event.results, 'old tool result')} taken out of the context of {whose}"
+            return f"{taken}: {event.tokens_before:,} → {event.tokens_after:,} tokens"
+        case ContextFull():
+            return _full(event)
+        case ContextShrank():
+            return _shrank(event)
         case PoolsMerged():
             return f"{event.merged} is the same account"
         case Moved():
@@ -149,6 +160,10 @@ def _level_of_breaker(event: BreakerChanged) -> int:
     return logging.WARNING if is_told else logging.DEBUG
 
 
+def _level_of_context(event: ContextKept) -> int:
+    return logging.DEBUG if event.is_routine else logging.WARNING
+
+
 def _level_of_pause(event: PoolBlocked) -> int:
     return logging.INFO if event.until - event.at >= _LONG_S else logging.DEBUG
 
@@ -159,6 +174,10 @@ def _level_of_retry(event: BackedOff) -> int:
 
 def _level_of_window(event: WindowUsed) -> int:
     return logging.INFO if event.status in ("", "allowed") else logging.WARNING
+
+
+def _level_of_compaction(event: ContextShrank) -> int:
+    return logging.DEBUG if event.by_proxy else logging.INFO
 
 
 def _level_of_end(event: TicketEnded) -> int:
@@ -183,7 +202,10 @@ _LEVELS: dict[type[Event], int | Callable[[Any], int]] = {
     BudgetWarned: logging.WARNING,
     BudgetSpent: logging.WARNING,
     BudgetBooked: logging.DEBUG,
-    CheckpointKept: logging.WARNING,
+    ContextKept: _level_of_context,
+    ContextCompacted: logging.INFO,
+    ContextFull: logging.WARNING,
+    ContextShrank: _level_of_compaction,
     PoolsMerged: logging.INFO,
     Moved: logging.DEBUG,
     Superseded: logging.INFO,
@@ -206,7 +228,9 @@ def line_of(event: Event) -> str:
 
 
 def subject_of(event: Event) -> str:
-    """The ticket, else the pool that it concerns; empty: neither."""
+    """The ticket, the conversation, else the pool that it concerns; empty: none."""
+    if isinstance(event, ContextFull | ContextShrank):
+        return conversation(event.agent, event.session)
     return getattr(event, "ticket_id", None) or str(getattr(event, "pool", None) or "")
 
 
@@ -220,10 +244,28 @@ def _breaker(event: BreakerChanged) -> str:
             return f"breaker {event.state} ({event.reason})"
 
 
+def _full(event: ContextFull) -> str:
+    left = max(0, event.window_tokens - event.tokens)
+    turns = left / event.growth_per_turn if event.growth_per_turn >= 1 else None
+    ends = "" if turns is None else f", room for about {several(round(turns), 'turn')} more"
+    share = min(1.0, event.tokens / max(1, event.window_tokens))
+    return f"its context is {share:.0%} full: {event.tokens:,} of {event.window_tokens:,} tokens{ends}"
+
+
+def _shrank(event: ContextShrank) -> str:
+    cost = ", ".join(
+        amount(unit, value)
+        for unit, value in (("tokens", event.spend.tokens), ("micro_usd", event.spend.micro_usd))
+        if value
+    )
+    taken = f"; its summary took {cost}" if cost else ""
+    return f"its context was compacted: {event.before_tokens:,} → {event.after_tokens:,} tokens{taken}"
+
+
 def _spent(event: BudgetBooked) -> list[tuple[str, int]]:
-    """Unit and amount; money only where there is any."""
-    money = [("micro_usd", event.spent.micro_usd)] if event.spent.micro_usd else []
-    return [("tokens", event.spent.tokens), *money]
+    """Unit and amount; money and calls only where there are any."""
+    tokens, *others = event.spent.by_unit
+    return [tokens, *((unit, value) for unit, value in others if value)]
 
 
 def _window(event: WindowUsed) -> str:
@@ -238,7 +280,7 @@ def event_line(event: Event, wall: float) -> bytes:
 
     An event's own fields follow `v`, `wall` and `event`; they hold no prompts, keys or tokens' contents.
     """
-    head = f'{{"v":{SCHEMA_VERSION},"wall":{wall:.3f},"event":"{type(event).__name__}",'
+    head = f'{{"v":{SCHEMA_VERSION},"wall":{wall:.3f},'
     try:
         fields = _encode(event)
     except UnicodeEncodeError:  # bytes of a header that are no text; escaped they are still JSON

@@ -1,6 +1,7 @@
 """One frozen fact per change of state (schema v1). Metrics, journal, capture and dashboards read only these.
 
-Every event carries `at` (monotonic instant); those about a ticket carry its id and pool.
+Every event carries `at` (monotonic instant); those about a ticket carry its id and pool. Encoded it has the name of its
+class as its first field, `event`.
 """
 
 from msgspec import Struct, field
@@ -11,14 +12,18 @@ from hivemind_addon.api.ticket import Dimension, Outcome, OutcomeKind, PoolKey, 
 SCHEMA_VERSION = 1
 
 
-class Submitted(Struct, frozen=True, gc=False):
+class _Fact(Struct, frozen=True, gc=False, tag=True, tag_field="event"):
+    """Any of them."""
+
+
+class Submitted(_Fact, frozen=True, gc=False):
     """A ticket asked for admission."""
 
     at: float
     ticket: Ticket
 
 
-class Held(Struct, frozen=True, gc=False):
+class Held(_Fact, frozen=True, gc=False):
     """A ticket could not go at once. Once per wait, with the reason at its beginning."""
 
     at: float
@@ -29,7 +34,7 @@ class Held(Struct, frozen=True, gc=False):
     """Tickets of its pool that are before it, itself counted: 1 is next."""
 
 
-class AttemptStarted(Struct, frozen=True, gc=False):
+class AttemptStarted(_Fact, frozen=True, gc=False):
     """A ticket was admitted."""
 
     at: float
@@ -42,7 +47,7 @@ class AttemptStarted(Struct, frozen=True, gc=False):
     """Attempts of the pool, this one counted."""
 
 
-class AttemptEnded(Struct, frozen=True, gc=False):
+class AttemptEnded(_Fact, frozen=True, gc=False):
     """An attempt was settled."""
 
     at: float
@@ -61,7 +66,7 @@ class AttemptEnded(Struct, frozen=True, gc=False):
         return Spend() if self.outcome.kind is OutcomeKind.SUCCESS else self.spend
 
 
-class BackedOff(Struct, frozen=True, gc=False):
+class BackedOff(_Fact, frozen=True, gc=False):
     """A failed ticket will be tried again, unseen by its client."""
 
     at: float
@@ -72,7 +77,7 @@ class BackedOff(Struct, frozen=True, gc=False):
     reason: str
 
 
-class TicketEnded(Struct, frozen=True, gc=False):
+class TicketEnded(_Fact, frozen=True, gc=False):
     """The last event of every ticket that was submitted; exactly one each."""
 
     at: float
@@ -89,7 +94,7 @@ class TicketEnded(Struct, frozen=True, gc=False):
     """Of one that gave up: what its last attempt came to."""
 
 
-class ConcurrencyChanged(Struct, frozen=True, gc=False):
+class ConcurrencyChanged(_Fact, frozen=True, gc=False):
     """The adaptive concurrency limit moved."""
 
     at: float
@@ -98,7 +103,7 @@ class ConcurrencyChanged(Struct, frozen=True, gc=False):
     reason: str
 
 
-class BreakerChanged(Struct, frozen=True, gc=False):
+class BreakerChanged(_Fact, frozen=True, gc=False):
     """The breaker changed its state (`closed`, `open`, `half-open`)."""
 
     at: float
@@ -109,7 +114,7 @@ class BreakerChanged(Struct, frozen=True, gc=False):
     """The state that it was in; empty: not told."""
 
 
-class PoolBlocked(Struct, frozen=True, gc=False):
+class PoolBlocked(_Fact, frozen=True, gc=False):
     """The provider asked for a pause."""
 
     at: float
@@ -118,7 +123,7 @@ class PoolBlocked(Struct, frozen=True, gc=False):
     reason: str
 
 
-class AccountBlocked(Struct, frozen=True, gc=False):
+class AccountBlocked(_Fact, frozen=True, gc=False):
     """The provider refuses the account for long: everybody who waits and who comes is told so until the end."""
 
     at: float
@@ -127,14 +132,14 @@ class AccountBlocked(Struct, frozen=True, gc=False):
     reason: str
 
 
-class AccountUnblocked(Struct, frozen=True, gc=False):
+class AccountUnblocked(_Fact, frozen=True, gc=False):
     """The block's end had come, and a request that went first was answered."""
 
     at: float
     pool: PoolKey
 
 
-class WindowUsed(Struct, frozen=True, gc=False):
+class WindowUsed(_Fact, frozen=True, gc=False):
     """A long window was seen for the first time, another tenth of it is used, or its status changed."""
 
     at: float
@@ -152,7 +157,7 @@ HIDDEN = (HIDDEN_LIMIT, "pace", "quota")
 """And what older captures call it."""
 
 
-class MeterLearned(Struct, frozen=True, gc=False):
+class MeterLearned(_Fact, frozen=True, gc=False):
     """A meter was seen for the first time, or its limit or kind changed."""
 
     at: float
@@ -166,7 +171,7 @@ class MeterLearned(Struct, frozen=True, gc=False):
     """What it counts; None: not known."""
 
 
-class AccountNamed(Struct, frozen=True, gc=False):
+class AccountNamed(_Fact, frozen=True, gc=False):
     """A response said which organisation an account is."""
 
     at: float
@@ -174,29 +179,29 @@ class AccountNamed(Struct, frozen=True, gc=False):
     name: str
 
 
-class BudgetWarned(Struct, frozen=True, gc=False):
+class BudgetWarned(_Fact, frozen=True, gc=False):
     """A holder has spent 85 % of a budget. Once per period and unit."""
 
     at: float
     budget: Budget
     unit: str
-    """`tokens` or `micro_usd`: what `spent` and `limit` count."""
+    """`tokens`, `micro_usd` or `calls`: what `spent` and `limit` count."""
     spent: int
     limit: int
 
 
-class BudgetSpent(Struct, frozen=True, gc=False):
+class BudgetSpent(_Fact, frozen=True, gc=False):
     """A holder has spent a budget: its new tickets are refused. Once per period and unit."""
 
     at: float
     budget: Budget
     unit: str
-    """`tokens` or `micro_usd`: what `spent` and `limit` count."""
+    """`tokens`, `micro_usd` or `calls`: what `spent` and `limit` count."""
     spent: int
     limit: int
 
 
-class BudgetBooked(Struct, frozen=True, gc=False):
+class BudgetBooked(_Fact, frozen=True, gc=False):
     """A holder's account changed: something was reserved or settled, a period began, or a person changed it."""
 
     at: float
@@ -211,19 +216,78 @@ class BudgetBooked(Struct, frozen=True, gc=False):
     """What a person added to the limits, for this period only."""
 
 
-class CheckpointKept(Struct, frozen=True, gc=False):
-    """The conversation of a request that a spent budget refused is on disk, or could not be written."""
+class ContextKept(_Fact, frozen=True, gc=False):
+    """A conversation is on disk as a request carried it, or could not be written."""
 
     at: float
     ticket_id: str
     pool: PoolKey
-    checkpoint_id: str
+    context_id: str
     """Empty: it could not be written."""
     reason: str = ""
-    """Why it could not."""
+    """Why it could not. Of those that the policy keeps only the first is told, until one can be written again."""
+    by: str = "budget"
+    """What had it kept: a spent `budget`, or the policy: `turn`, `every N`, `idle`, `end`."""
+
+    @property
+    def is_routine(self) -> bool:
+        """Whether nothing went wrong or was stopped."""
+        return bool(self.context_id) and self.by != "budget"
 
 
-class PoolsMerged(Struct, frozen=True, gc=False):
+class ContextCompacted(_Fact, frozen=True, gc=False):
+    """Old tool results were taken out of a conversation, as its agent's rules ask for.
+
+    By the proxy, before a request is scheduled, or by the provider, as its answer says.
+    """
+
+    at: float
+    ticket_id: str
+    pool: PoolKey
+    agent: str
+    session: str
+    results: int
+    """So many that were not taken out before."""
+    tokens_before: int
+    """The request's input as it would be with all that is gone."""
+    tokens_after: int
+    """The same as it is now: as expected, or as the provider counted it."""
+
+
+class ContextFull(_Fact, frozen=True, gc=False):
+    """A conversation fills most of its model's context window. Once, until it is shorter again."""
+
+    at: float
+    pool: PoolKey
+    agent: str
+    session: str
+    model: str
+    tokens: int
+    """What its last turn carried: all input, cached or not, and the output."""
+    window_tokens: int
+    growth_per_turn: float
+    """In tokens; 0: not known yet."""
+
+
+class ContextShrank(_Fact, frozen=True, gc=False):
+    """A conversation goes on with much less than before: its agent, its provider or the proxy has compacted it."""
+
+    at: float
+    pool: PoolKey
+    agent: str
+    session: str
+    model: str
+    before_tokens: int
+    """What the last turn before it carried."""
+    after_tokens: int
+    """The input of the first turn after it."""
+    spend: Spend
+    """Of the calls that made the summary; nothing where a profile does not know them."""
+    by_proxy: bool = False
+    """The proxy did it, and has told so: `ContextCompacted`."""
+
+
+class PoolsMerged(_Fact, frozen=True, gc=False):
     """Two pools proved to be of one account; all that `merged` had is `pool`'s now."""
 
     at: float
@@ -231,7 +295,7 @@ class PoolsMerged(Struct, frozen=True, gc=False):
     merged: PoolKey
 
 
-class Moved(Struct, frozen=True, gc=False):
+class Moved(_Fact, frozen=True, gc=False):
     """A waiting ticket goes to an equal endpoint, whose pool it is in from now on."""
 
     at: float
@@ -242,7 +306,7 @@ class Moved(Struct, frozen=True, gc=False):
     """Where it waited."""
 
 
-class Superseded(Struct, frozen=True, gc=False):
+class Superseded(_Fact, frozen=True, gc=False):
     """A client came back with a request of which an attempt still runs: that one is to be ended."""
 
     at: float
@@ -252,14 +316,14 @@ class Superseded(Struct, frozen=True, gc=False):
     by_ticket_id: str
 
 
-class MachineSlept(Struct, frozen=True, gc=False):
+class MachineSlept(_Fact, frozen=True, gc=False):
     """The machine slept until now: time passed for the provider, and none for the clients."""
 
     at: float
     slept_s: float
 
 
-class OddityNoted(Struct, frozen=True, gc=False):
+class OddityNoted(_Fact, frozen=True, gc=False):
     """A provider or client said something that could not be understood; a safe default was used."""
 
     at: float
@@ -268,7 +332,7 @@ class OddityNoted(Struct, frozen=True, gc=False):
     what: str
 
 
-class PersonActed(Struct, frozen=True, gc=False):
+class PersonActed(_Fact, frozen=True, gc=False):
     """A command of a person, or of an agent that may, was carried out, or stands still after a restart."""
 
     at: float
@@ -280,7 +344,7 @@ class PersonActed(Struct, frozen=True, gc=False):
     """The agent that asked for it; empty: a person did, or nobody had to."""
 
 
-class StateUnsaved(Struct, frozen=True, gc=False):
+class StateUnsaved(_Fact, frozen=True, gc=False):
     """The journal could not be written to disk, or could again: what happened, what was learned and spent."""
 
     at: float
@@ -288,7 +352,7 @@ class StateUnsaved(Struct, frozen=True, gc=False):
     """Empty: it is written again."""
 
 
-class CommittedStreamFailed(Struct, frozen=True, gc=False):
+class CommittedStreamFailed(_Fact, frozen=True, gc=False):
     """The head 200 had been sent for a keep-alive, and then no 200 stream followed."""
 
     at: float
@@ -297,7 +361,7 @@ class CommittedStreamFailed(Struct, frozen=True, gc=False):
     reason: str
 
 
-class GuardTripped(Struct, frozen=True, gc=False):
+class GuardTripped(_Fact, frozen=True, gc=False):
     """An exception of ours; the flow goes on under a plain semaphore."""
 
     at: float
@@ -324,7 +388,10 @@ Event = (
     | BudgetWarned
     | BudgetSpent
     | BudgetBooked
-    | CheckpointKept
+    | ContextKept
+    | ContextCompacted
+    | ContextFull
+    | ContextShrank
     | PoolsMerged
     | Moved
     | Superseded

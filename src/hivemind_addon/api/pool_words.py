@@ -1,6 +1,6 @@
 """What a pool does, in words: one word for one state, on the command line, in `top`, for agents and in mitmproxy."""
 
-from hivemind_addon.api.snapshot import BreakerState, MeterView, PoolView, WindowView
+from hivemind_addon.api.snapshot import CONCURRENCY, BreakerState, MeterView, PoolView, TicketView, WindowView
 from hivemind_addon.api.ticket import Reason
 from hivemind_addon.api.words import about, count, lasting, span
 
@@ -53,7 +53,23 @@ def queue_words(pool: PoolView) -> str:
     if first is None:
         return words
     start = "" if first.starts_in_s is None else f", next in about {about(first.starts_in_s)}"
-    return f"{words} ({first.reason}{start})"
+    return f"{words} ({waiting_words(first)}{start})"
+
+
+def waiting_words(view: TicketView, *, in_column: bool = False) -> str:
+    """Why a ticket waits: `input tokens: needs 7.10k, 3.90k left`; where no limit decides, the reason itself.
+
+    `in_column`: in few characters, `input tokens 7.10k, 3.90k left`.
+    """
+    limit = view.limit
+    if limit is None or limit.name == CONCURRENCY:
+        return Reason.CONCURRENCY.value if limit else view.reason
+    name = limit.name.replace("-", " ").replace("_", " ")
+    needs, left = count(limit.needs), f"{count(limit.left)} left"
+    if in_column:
+        return f"{name} {needs}, {left}"
+    # Of what is enough for itself those before it take.
+    return f"{name}: needs {needs}, {left}{' for all' if limit.left >= limit.needs else ''}"
 
 
 def meter_words(meter: MeterView) -> tuple[str, str]:

@@ -1,6 +1,7 @@
 """What the name and password of a proxy user say: who an agent is, and what it asks of the proxy. Pure."""
 
 import hashlib
+import hmac
 import re
 from dataclasses import dataclass
 
@@ -11,6 +12,8 @@ _MAX_DIGITS = 5
 """Of seconds: a day has 86,400."""
 _HASH_CHARS = 8
 MAX_HEADER_CHARS = 16_384
+WORD_BREAK = re.compile(r"[,+.\s]+")
+"""Between the words of a proxy's password."""
 _TASK_WORD = "task-"
 DELIVERIES = {delivery.value: delivery for delivery in Delivery}
 _PRIORITIES = {priority.name.lower(): priority for priority in Priority}
@@ -40,7 +43,7 @@ def proxy_words(password: str) -> ProxyWords:
     """
     if not password:
         return _NO_WORDS
-    as_given = re.split(r"[,+.\s]+", password)
+    as_given = WORD_BREAK.split(password)
     words = [word.lower() for word in as_given]
     chosen = [DELIVERIES[word] for word in words if word in DELIVERIES]
     priorities = [priority_of(word.removeprefix("prio-")) for word in words if word.startswith("prio-")]
@@ -68,9 +71,10 @@ def priority_of(word: str) -> Priority | None:
     return _PRIORITIES.get(word.strip().lower())
 
 
-def short_hash(text: str, chars: int = _HASH_CHARS) -> str:
-    """Tells names apart that look alike once they are cut."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:chars]
+def short_hash(text: str, chars: int = _HASH_CHARS, key: bytes = b"") -> str:
+    """Tells names apart that look alike once they are cut. `key`: only those who have it can compute the hash."""
+    data = text.encode("utf-8", "surrogatepass")
+    return (hmac.new(key, data, hashlib.sha256) if key else hashlib.sha256(data)).hexdigest()[:chars]
 
 
 def clean(text: str) -> str:

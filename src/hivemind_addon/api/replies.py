@@ -32,7 +32,7 @@ from hivemind_addon.api.command import (
 )
 from hivemind_addon.api.events import PersonActed
 from hivemind_addon.api.snapshot import PriorityView, Snapshot
-from hivemind_addon.api.spend import Budget, Scope, amount
+from hivemind_addon.api.spend import Budget, Scope, Spend, amount
 from hivemind_addon.api.words import about, several
 
 _MOST_HOLDERS = 8
@@ -167,13 +167,13 @@ def _change(command: SchedulerCommand) -> str:
             what = "the priority that it asks for" if priority is None else f"priority {priority.name.lower()}"
             return what + ("" if for_s is None else f" for {span_words(for_s)}")
         case SetBudget(scope=scope, name=name, per=per):
-            budget = Budget(scope, name, per, command.tokens, command.micro_usd)
+            budget = Budget(scope, name, per, command.tokens, command.micro_usd, command.calls)
             if not budget.limits_anything:
                 return f"{budget.holder}: what the agents file says {words_of(per)} counts again"
             each = "each " if scope is Scope.AGENT and is_glob(name) else ""
             return f"{each}{budget.holder} may spend {limits_of(budget)} {words_of(per)}"
-        case AddBudget(tokens=tokens, micro_usd=micro_usd):
-            added = [amount(unit, value) for unit, value in (("tokens", tokens), ("micro_usd", micro_usd)) if value]
+        case AddBudget(tokens=tokens, micro_usd=micro_usd, calls=calls):
+            added = [amount(unit, value) for unit, value in Spend(tokens, micro_usd, calls).by_unit if value]
             return f"{' and '.join(added)} added to {_holder(command)}"
         case ResetBudget():
             return f"{_holder(command)} begins anew"

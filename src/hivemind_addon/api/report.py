@@ -4,6 +4,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from hivemind_addon.api.snapshot import Snapshot
+from hivemind_addon.api.spend import Spend
 from hivemind_addon.api.ticket import PoolKey, Usage
 
 QUEUED_TOLD = 250
@@ -44,6 +45,14 @@ class ProxyView(Struct, frozen=True, gc=False):
     """Agent and host, where an agent has opened a WebSocket for model calls which is not scheduled."""
     refused_sockets: tuple[tuple[str, str], ...] = ()
     """Agent and host, where a WebSocket was refused: the agent sends plain requests, which are scheduled."""
+    cluster: str = ""
+    """The name of the cluster that it belongs to; empty: to none."""
+    engine: str = ""
+    """URL of that cluster's engine, without a password."""
+    engine_has_password: bool = False
+    """Whether the proxy says a password there."""
+    tool_hosts: tuple[str, ...] = ()
+    """Of `hosts` those of services that are no models."""
 
 
 class Sample(Struct, frozen=True, gc=False):
@@ -94,6 +103,9 @@ class PoolStats(Struct, frozen=True, gc=False):
     wasted_micro_usd: int = 0
     garbage: int = 0
     """Complete answers that were garbage, delivered or tried again."""
+    input_tokens_per_minute: float = 0.0
+    """Of the attempts that ended in the last minute, cached ones counted."""
+    output_tokens_per_minute: float = 0.0
 
 
 class SessionStats(Struct, frozen=True, gc=False):
@@ -147,6 +159,54 @@ _SUMMED = (
 )
 
 
+ACTIVE_S = 600.0
+"""Seconds since its last answer within which a conversation is likely to go on."""
+
+
+class ContextPressure(Struct, frozen=True, gc=False):
+    """How full one conversation's context is. Tokens are as its provider counted them."""
+
+    agent: str
+    session: str
+    model: str
+    """Of its newest turn."""
+    tokens: int
+    """What its newest turn carried: all input, cached or not, and the output."""
+    window_tokens: int | None
+    """The model's context window; None: it is not known."""
+    growth_per_turn: float
+    """Tokens that a turn adds, the newest turns first; 0: not known yet."""
+    turns: int
+    """That were answered."""
+    seen_ago_s: float
+    cache_lapses_in_s: float | None
+    """When the provider forgets what it has read of it, unless it goes on; 0: it has; None: it keeps nothing that is
+    known of."""
+    is_full: bool
+    """A warning was told, and it has not been shorter since."""
+    compactions: int = 0
+    """Times that it went on with much less, whoever made it shorter."""
+    compaction_cost: Spend = field(default_factory=Spend)
+    """Of the calls that made the summaries, as far as profiles know them."""
+    lost_tokens: int = 0
+    """By all compactions."""
+    newest_before_tokens: int = 0
+    """By the newest one; 0: there was none."""
+    newest_after_tokens: int = 0
+
+    @property
+    def share(self) -> float | None:
+        """How much of the context window is full; None: that is not known."""
+        return min(1.0, self.tokens / self.window_tokens) if self.window_tokens else None
+
+    @property
+    def turns_left(self) -> float | None:
+        """How many more turns like the newest fit; None: not known."""
+        if not self.window_tokens or self.growth_per_turn < 1:
+            return None
+        return max(0.0, self.window_tokens - self.tokens) / self.growth_per_turn
+
+
 class LogLine(Struct, frozen=True, gc=False):
     """One event in words, or many of a kind."""
 
@@ -172,6 +232,40 @@ class StatsView(Struct, frozen=True, gc=False):
     """Oldest first."""
 
 
+class ClusterMember(Struct, frozen=True, gc=False):
+    """One proxy of a cluster."""
+
+    name: str
+    waiting: int
+    """Its tickets that wait."""
+    in_flight: int
+    """Its attempts upstream."""
+
+
+class ClusterView(Struct, frozen=True, gc=False):
+    """A cluster, as one of its proxies sees it."""
+
+    name: str
+    me: str
+    """This proxy's name in it."""
+    role: str
+    """This proxy's: `joining`, `member`, `coordinator` or `alone`."""
+    coordinator: str
+    """The name of the member that decides for all; empty: none is known."""
+    epoch: int
+    """The newest that is known: it grows with each coordinator."""
+    members: tuple[ClusterMember, ...] = ()
+    """As the coordinator knows them; empty: it has not told."""
+    known_members: int = 1
+    """How many there are, or were when a coordinator was heard of last."""
+    share: float = 1.0
+    """The part of the limits that this proxy uses: below 1 while it is alone."""
+    since_s: float = 0.0
+    """How long this proxy has had its role."""
+    summed_s: float | None = None
+    """How long the coordinator has counted the sums of the whole, which begin with it; None: it has not told."""
+
+
 class Report(Struct, frozen=True, gc=False):
     """Everything at one instant."""
 
@@ -182,3 +276,7 @@ class Report(Struct, frozen=True, gc=False):
     stats: StatsView = field(default_factory=StatsView)
     told_wall: float = 0.0
     """Epoch seconds of this report."""
+    cluster: ClusterView | None = None
+    """None: the proxy is in none. Else `snapshot` and `stats` are of the whole cluster, as far as it can be reached."""
+    contexts: tuple[ContextPressure, ...] = ()
+    """The newest conversations, the one that was seen last at the end. Of this proxy alone, in a cluster as well."""

@@ -5,7 +5,7 @@ one instant; the sums, and what several pools have in common, a few turns of the
 """
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 
 import msgspec
 
@@ -23,9 +23,16 @@ _AGAIN_S = 3.0
 class ReportSource:
     """Makes reports, and keeps the newest."""
 
-    def __init__(self, parts: Callable[[], Generator[None, None, Report]], now: Callable[[], float]) -> None:
-        """`parts` make one report."""
+    def __init__(
+        self,
+        parts: Callable[[], Generator[None, None, Report]],
+        now: Callable[[], float],
+        *,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+    ) -> None:
+        """`parts` make one report; `prepare` comes before, wherever one can be waited for."""
         self._parts = parts
+        self._prepare = prepare
         self._now = now
         self._encode = msgspec.json.Encoder().encode
         self._making = asyncio.Lock()
@@ -47,6 +54,8 @@ class ReportSource:
         oldest_at = self._now() - max_age_s
         async with self._making:
             if self._begun_at < oldest_at:
+                if self._prepare is not None:
+                    await self._prepare()
                 await self._make_in_parts()
         return self._newest
 

@@ -49,6 +49,21 @@ class AccountBlockView(Struct, frozen=True, gc=False):
     """0: its end has come, and one request goes first to see whether it is open."""
 
 
+CONCURRENCY = "concurrency"
+"""The limit of calls in flight, beside the names of meters."""
+
+
+class LimitNeed(Struct, frozen=True, gc=False):
+    """The limit that decides when a ticket goes."""
+
+    name: str
+    """A meter's, or CONCURRENCY; of a limit that no header told what it counts."""
+    needs: float
+    """What the ticket takes of it."""
+    left: float
+    """What is left of it now; of calls in flight what is free."""
+
+
 class TicketView(Struct, frozen=True, gc=False):
     """One ticket that has not ended."""
 
@@ -63,6 +78,9 @@ class TicketView(Struct, frozen=True, gc=False):
     waited_s: float
     starts_in_s: float | None = None
     """When it is likely to go, as far as limits and the queue tell now; None in flight, or where nothing tells."""
+    limit: LimitNeed | None = None
+    """What makes it, or who is before it, wait until then; None: nothing that is known, or something else than a limit
+    (`reason`)."""
 
 
 class LearnedView(Struct, frozen=True, gc=False):

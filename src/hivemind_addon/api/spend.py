@@ -1,4 +1,4 @@
-"""What is spent and what may be: tokens and money as whole numbers, so that sums are exact.
+"""What is spent and what may be: tokens, money and calls as whole numbers, so that sums are exact.
 
 Money is counted in micro-dollars (a millionth of a dollar). A price is in micro-dollars per million tokens: $0.30
 for a million tokens is 300,000.
@@ -37,23 +37,30 @@ class Price(Struct, frozen=True, gc=False):
 
 
 class Spend(Struct, frozen=True, gc=False):
-    """An amount of both kinds."""
+    """An amount of each kind."""
 
     tokens: int = 0
     """All input, cached or not, and output."""
     micro_usd: int = 0
+    calls: int = 0
+    """Attempts that were run, or may have been: of models and of tools."""
 
     def __add__(self, other: "Spend") -> "Spend":
-        return Spend(self.tokens + other.tokens, self.micro_usd + other.micro_usd)
+        return Spend(self.tokens + other.tokens, self.micro_usd + other.micro_usd, self.calls + other.calls)
 
     def __sub__(self, other: "Spend") -> "Spend":
-        return Spend(self.tokens - other.tokens, self.micro_usd - other.micro_usd)
+        return Spend(self.tokens - other.tokens, self.micro_usd - other.micro_usd, self.calls - other.calls)
+
+    @property
+    def by_unit(self) -> tuple[tuple[str, int], ...]:
+        """Every unit and its amount."""
+        return (("tokens", self.tokens), ("micro_usd", self.micro_usd), ("calls", self.calls))
 
 
 def amount(unit: str, value: int) -> str:
-    """Tokens or micro-dollars for people: `1,200,000 tokens`, `$4.25`, `$0.0031`."""
-    if unit == "tokens":
-        return f"{value:,} token{'s' * (value != 1)}"
+    """Tokens, calls or micro-dollars for people: `1,200,000 tokens`, `40 calls`, `$4.25`, `$0.0031`."""
+    if unit != "micro_usd":
+        return f"{value:,} {unit[:-1]}{'s' * (value != 1)}"
     usd = value / _MILLION
     return f"${usd:,.2f}" if usd >= 1 or not value else f"${usd:.4f}"
 
@@ -106,6 +113,8 @@ class Budget(Struct, frozen=True, gc=False):
     """None: tokens are not limited."""
     micro_usd: int | None = None
     """None: money is not limited. Where it is, it binds only models with a price."""
+    calls: int | None = None
+    """None: calls are not limited."""
 
     @property
     def key(self) -> BudgetKey:
@@ -119,16 +128,18 @@ class Budget(Struct, frozen=True, gc=False):
 
     @property
     def limits_anything(self) -> bool:
-        """Whether it limits tokens or money."""
-        return self.tokens is not None or self.micro_usd is not None
+        """Whether it limits tokens, money or calls."""
+        return any(limit is not None for _, limit in self.by_unit)
+
+    @property
+    def by_unit(self) -> tuple[tuple[str, int | None], ...]:
+        """Every unit and its limit."""
+        return (("tokens", self.tokens), ("micro_usd", self.micro_usd), ("calls", self.calls))
 
     def balances(self, spent: Spend, reserved: Spend) -> list["Balance"]:
         """How each unit that is limited stands."""
-        units = (
-            ("tokens", self.tokens, spent.tokens, reserved.tokens),
-            ("micro_usd", self.micro_usd, spent.micro_usd, reserved.micro_usd),
-        )
-        return [Balance(unit, limit, gone, held) for unit, limit, gone, held in units if limit is not None]
+        units = zip(self.by_unit, spent.by_unit, reserved.by_unit, strict=True)
+        return [Balance(unit, limit, gone, held) for (unit, limit), (_, gone), (_, held) in units if limit is not None]
 
     def plus(self, added: Spend) -> "Budget":
         """The same with higher limits, as far as it has any."""
@@ -140,14 +151,15 @@ class Budget(Struct, frozen=True, gc=False):
             per=self.per,
             tokens=None if self.tokens is None else self.tokens + added.tokens,
             micro_usd=None if self.micro_usd is None else self.micro_usd + added.micro_usd,
+            calls=None if self.calls is None else self.calls + added.calls,
         )
 
 
 class Balance(Struct, frozen=True, gc=False):
-    """How one unit of a budget stands; its numbers are tokens or micro-dollars."""
+    """How one unit of a budget stands; its numbers are tokens, micro-dollars or calls."""
 
     unit: str
-    """`tokens` or `micro_usd`."""
+    """`tokens`, `micro_usd` or `calls`."""
     limit: int
     spent: int
     reserved: int
@@ -177,12 +189,12 @@ class AccountState(Struct, frozen=True, gc=False):
     """What a person added to the limits, for this period only."""
 
 
-class Shortage(Struct, frozen=True, gc=False):
-    """Why a budget does not let a ticket go; `unit`'s numbers are tokens or micro-dollars."""
+class Shortage(Struct, frozen=True, gc=False, tag="shortage"):
+    """Why a budget does not let a ticket go; `unit`'s numbers are tokens, micro-dollars or calls."""
 
     budget: Budget
     unit: str
-    """`tokens` or `micro_usd`."""
+    """`tokens`, `micro_usd` or `calls`."""
     limit: int
     spent: int
     reserved: int

@@ -10,6 +10,9 @@ from msgspec import Struct, field
 
 from hivemind_addon.api.spend import Budget, Price, Spend
 
+REQUEST_HEADER = "x-hivemind-request"
+"""On every answer to a scheduled request, whoever made it: the ticket's id, which `hivemind history ticket` knows."""
+
 
 class ContractError(Exception):
     """Our own misuse of the core, such as settling an attempt twice. Never caused by a provider."""
@@ -190,6 +193,8 @@ class CallKind(Enum):
     COMPACTION = "compaction"
     CLASSIFIER = "classifier"
     PREWARM = "prewarm"
+    TOOL = "tool"
+    """A call of a service that is no model: of a plain profile."""
 
 
 class Endpoint(Struct, frozen=True, gc=False):
@@ -248,10 +253,17 @@ class Ticket(Struct, frozen=True, gc=False):
     """What its client calls the task that it is part of: `x-hivemind-task-id`, or `task-ID` in the proxy's password."""
     client: str = ""
     """What kind of client asks, where nobody told how long it waits; empty: `deadline_at` was announced."""
+    only_reads: bool = False
+    """It changes nothing where it goes; known of plain calls."""
     idempotency_key: str = ""
     """The client's own `Idempotency-Key`, which goes upstream as it came."""
     endpoints: tuple[Endpoint, ...] = ()
     """Pools that it may go to, whichever takes it soonest; `pool` is the one that it waits for. Empty: `pool` only."""
+
+    window_tokens: int | None = None
+    """Its model's context window; None: it is not known."""
+    cache_s: float = 0.0
+    """How long the provider keeps what an attempt has read, from its beginning; 0: nothing that is known of."""
 
     @property
     def cold_demand(self) -> Demand:
@@ -295,6 +307,8 @@ class AttemptResult(Struct, frozen=True, gc=False):
     may_repeat: bool = True
     """False: the provider would not take the same request again; where waiting might cure it, its client is told to
     come back with another one."""
+    by_others: bool = False
+    """Other processes may have attempts in flight that nobody here counts: a refusal teaches no limit."""
 
 
 class Reason(Enum):

@@ -94,3 +94,11 @@ def brief(seconds: float) -> str:
 def printable(text: str) -> str:
     """A name out of a request without control characters and other surprises, in one line."""
     return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def conversation(agent: str, session: str) -> str:
+    """An agent, with its session where that tells more: `agent-7`, `claude-cli-3f2a (session 09c1…)`."""
+    if not session or session == agent or session.startswith(f"{agent}@"):
+        return printable(plain(agent))
+    named = session.removeprefix(f"{agent}/")
+    return printable(f"{plain(agent)} (session {named if len(named) <= 40 else f'{named[:39]}…'})")

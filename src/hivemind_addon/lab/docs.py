@@ -19,10 +19,11 @@ from hivemind_addon.lab import provider_page
 from hivemind_addon.lab.schemas import DOCUMENTS
 from hivemind_addon.proxy.core.lanes import TRANSITIONS, WAITING, EntryState
 from hivemind_addon.proxy.mitm.options import OPTIONS
+from hivemind_addon.proxy.observe.contexts import Contexts
 from hivemind_addon.proxy.observe.metrics import MAX_POOLS, Metrics
 from hivemind_addon.proxy.observe.sums import Sums
 from hivemind_addon.proxy.profile.formats import packaged_formats
-from hivemind_addon.proxy.profile.grants import AgentGrants, AgentRules, Allowance, Grants
+from hivemind_addon.proxy.profile.grants import AgentGrants, AgentRules, Allowance, Compaction, CompactionBy, Grants
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.system.docstrings import field_docstrings
@@ -181,12 +182,14 @@ agents:
 
 An agent is named by the user of its proxy address (`http://lead:x@127.0.0.1:8080`). One that says nothing is named by
 its program and its session, so that it may be a new agent tomorrow: give those a budget by a group or by `everyone`.
-Names are believed unless mitmproxy's `proxyauth` checks them.
+Names are believed, unless the proxy asks for secrets (`hivemind run --agent-secrets FILE`, docs/teams.md): then nobody
+takes another's name, budget or priority. mitmproxy's `proxyauth` checks them, too; one of the two, not both.
 
 A request asks for a priority with the header `x-hivemind-priority: low`, its agent with the word `prio-low` in the
 password of the proxy address; `critical`, `high`, `normal` and `low` are the words. Nobody needs leave to go lower.
 
-[Budgets](budgets.md) tells how they are counted, and how they are changed while the proxy runs.
+[Budgets](budgets.md) tells how they are counted, and how they are changed while the proxy runs;
+[Compaction](compaction.md) what is taken out of long requests, and how it is read again.
 """
 
 
@@ -218,12 +221,20 @@ scrape_configs:
     static_configs: [{{targets: ["127.0.0.1:8080"]}}]
 ```
 
-It answers clients on its own machine only, and where mitmproxy's `proxyauth` is set it wants a user and password
-(`basic_auth`). [grafana.json](grafana.json) is a dashboard of these metrics: import it, and choose the data source.
+It answers clients on its own machine and in the networks of `hivemind_allow_clients`. Where mitmproxy's `proxyauth` or
+agents' secrets are set it wants a user and password (`basic_auth`). [grafana.json](grafana.json) is a dashboard of
+these metrics: import it, and choose the data source.
 
 A pool is named `host/account/model-group`; the account is the organisation that requests or responses name, else `key-`
 and a part of the credential's hash. Pools beyond the first {MAX_POOLS} of a run share the name `other`. No label says
-who asked, or what. Beside these there are prometheus_client's own metrics of the process.
+what was asked, and none who asked, unless `hivemind_metrics_agents` is set. Beside these there are prometheus_client's
+own metrics of the process.
+
+**Agents** are off by default: names come from clients, which may call themselves anything and as many things as they
+like, they often are people's, and `hivemind history agents` knows all of them without a time series for each. With
+`--set hivemind_metrics_agents=20` the 20 that used most tokens in this run have counters of their own, and `other` has
+the rest. One that overtakes another takes its place: its counter begins at zero then, while what it used before stays
+in `other`, and the other one's counter ends. So rates never jump, and there are never more than 21 series of a kind.
 """
 
 
@@ -431,7 +442,7 @@ def with_states(page: str) -> str:
 
 def _metrics_page() -> str:
     rows = ["| Metric | Type | Labels | Meaning |", "| --- | --- | --- | --- |"]
-    for one in Metrics(Sums()).described():
+    for one in Metrics(Sums(), Contexts()).described():
         labels = ", ".join(f"`{label}`" for label in one.labels)
         rows.append(f"| `{one.name}` | {one.type} | {labels} | {one.help} |")
     return "\n".join((_METRICS_HEAD, *rows)) + "\n"
@@ -442,8 +453,10 @@ def _agents_page() -> str:
     for title, cls in (("`groups`, `everyone` and `agents`", Grants), ("`agents` only", AgentGrants)):
         own = [one for one in fields(cls) if one.name in field_docstrings(cls)]
         parts += [f"## {title}\n", f"{_summary(cls)}\n", _table(cls, own)]
-    parts += ["## `budgets`\n", f"{_summary(Allowance)}\n", render_fields(Allowance)]
-    parts += ["## Words\n", *_words([Period, Priority])]
+    inner: Mapping[str, type] = {"budgets": Allowance, "compaction": Compaction}
+    for name, one in inner.items():
+        parts += [f"## `{name}`\n", f"{_summary(one)}\n", render_fields(one)]
+    parts += ["## Words\n", *_words([Period, Priority, CompactionBy])]
     return "\n".join(parts)
 
 

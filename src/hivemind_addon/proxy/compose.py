@@ -3,13 +3,16 @@
 import logging
 import os
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from hivemind_addon.api.events import Event
 from hivemind_addon.api.words import failing
 from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.proxy.observe.agent_use import AgentUse
 from hivemind_addon.proxy.observe.buffer import EventBuffer
+from hivemind_addon.proxy.observe.contexts import Contexts
 from hivemind_addon.proxy.observe.history import Histories
 from hivemind_addon.proxy.observe.metrics import Metrics
 from hivemind_addon.proxy.observe.news import News
@@ -22,6 +25,10 @@ from hivemind_addon.proxy.wire.estimate import Estimator
 from hivemind_addon.proxy.wire.tokenizer import Tokenizer
 from hivemind_addon.proxy.wire.watchdog import Durations
 from hivemind_addon.system.clock import Clock, SystemClock
+
+if TYPE_CHECKING:
+    from hivemind_addon.proxy.cluster.membership import Membership
+    from hivemind_addon.proxy.cluster.settings import ClusterSettings
 
 logger = logging.getLogger("hivemind")
 
@@ -42,23 +49,37 @@ class Runtime:
     """Of answers that are not streamed."""
     news: News
     stats: Stats
+    contexts: Contexts
+    agent_use: AgentUse
     metrics: Metrics
     sinks: Sinks
     histories: Histories
+    membership: "Membership | None" = None
+    """In a cluster; None: the scheduler is this process's own."""
 
 
-def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runtime:
-    """A scheduler and what drives it, for the running event loop."""
+def make_runtime(
+    *, observers: tuple[Callable[[Event], None], ...] = (), cluster: "ClusterSettings | None" = None, port: int = 0
+) -> Runtime:
+    """A scheduler and what drives it, for the running event loop; with `cluster`, a member of that in its place.
+
+    `port`: the proxy's, for its name there.
+    """
     tokenizer, buffer = Tokenizer(), EventBuffer()
     sums, histories = Sums(buffer.flush), Histories(buffer.flush)
     buffer.feed(sums)
     buffer.feed(histories)
     news = News(histories.agent_of)
-    driver = Driver(
-        scheduler=Scheduler(rng=random.Random()),  # noqa: S311 - jitter, no secret
-        clock=SystemClock(),
-        observers=[news, buffer, *observers],
-    )
+    contexts = Contexts(buffer.flush)
+    buffer.feed(contexts)
+    clock = SystemClock()
+    hear: list[Callable[[Event], None]] = [news, buffer, *observers]
+    membership = None
+    if cluster is None:
+        driver = Driver(scheduler=_make_scheduler(), clock=clock, observers=hear)
+    else:
+        driver, membership = _join(cluster, port, clock, hear)
+    contexts.tell = driver.note
     return Runtime(
         driver=driver,
         guard=Guard(driver),
@@ -68,10 +89,35 @@ def make_runtime(*, observers: tuple[Callable[[Event], None], ...] = ()) -> Runt
         plain_answers=Durations(),
         news=news,
         stats=Stats(sums),
-        metrics=Metrics(sums),
+        contexts=contexts,
+        agent_use=sums.agents,
+        metrics=Metrics(sums, contexts),
         sinks=Sinks(driver, traces=_make_traces(os.environ, driver.clock)),
         histories=histories,
+        membership=membership,
     )
+
+
+def _make_scheduler() -> Scheduler:
+    return Scheduler(rng=random.Random())  # noqa: S311 - jitter, no secret
+
+
+def _join(
+    cluster: "ClusterSettings", port: int, clock: Clock, observers: Iterable[Callable[[Event], None]]
+) -> "tuple[Driver, Membership]":
+    from hivemind_addon.proxy.cluster.membership import Membership, name_of_process  # noqa: PLC0415 - needs an extra
+    from hivemind_addon.proxy.cluster.node import ClusterNode  # noqa: PLC0415 - for who asks for it
+
+    node = ClusterNode(
+        me=name_of_process(port),
+        cluster=cluster.name,
+        identity=cluster.identity,
+        rng=random.Random(),  # noqa: S311 - jitter, no secret
+        make_scheduler=_make_scheduler,
+        wall=clock.wall,
+    )
+    driver = Driver(scheduler=node, clock=clock, observers=observers)
+    return driver, Membership(node=node, driver=driver, settings=cluster)
 
 
 def _make_traces(environment: Mapping[str, str], clock: Clock) -> Sink | None:

@@ -4,6 +4,8 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 MAGIC = b"SQLite format 3\0"
@@ -11,6 +13,30 @@ MAGIC = b"SQLite format 3\0"
 DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 """Primary codes of a file whose content is broken."""
 _SIDES = ("", "-wal", "-shm", "-journal")
+_HEADER_BYTES = 100
+
+
+class FileUnusable(Exception):
+    """There is no writing a file, and no use in trying again; one line that names it and the cure."""
+
+
+@dataclass(frozen=True, slots=True)
+class FileKind:
+    """What a file is for, and how its tables came to be."""
+
+    name: str
+    """`journal`."""
+    cure: str
+    """What to do where the file is another one: `name another file in hivemind_journal`."""
+    application_id: int
+    """Says in the file's header that it is of this kind."""
+    migrations: tuple[str, ...]
+    """The n-th script leads from version n to version n + 1."""
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether an exception says that a file's content is broken."""
+    return isinstance(error, sqlite3.DatabaseError) and primary_code(error) in DAMAGED
 
 
 def primary_code(error: BaseException) -> int:
@@ -32,6 +58,111 @@ def open_private(path: Path, *, patience_s: float) -> sqlite3.Connection:
             if beside.stat().st_mode & 0o077:
                 beside.chmod(0o600)
     return sqlite3.connect(path, timeout=patience_s, isolation_level=None, check_same_thread=False)
+
+
+def open_kind(path: Path, kind: FileKind, *, patience_s: float) -> sqlite3.Connection:
+    """A connection to a file of a kind, at the newest version of its tables; see `open_private`.
+
+    What is no database, or of another kind or a newer version, is not touched: FileUnusable. A damaged one raises
+    sqlite3.DatabaseError.
+    """
+    _check_header(path, kind)
+    connection = open_private(path, patience_s=patience_s)
+    try:
+        if _is_new(connection, path, kind):
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before anything else is in it
+            connection.execute(f"PRAGMA application_id = {kind.application_id}")
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        connection.execute("PRAGMA journal_size_limit = 16000000")
+        migrate(connection, kind.migrations)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _check_header(path: Path, kind: FileKind) -> None:
+    """Raises FileUnusable for what is no database; a damaged one of ours is SQLite's to find out."""
+    if path.is_dir():
+        raise FileUnusable(f"{path} is a folder, no {kind.name}; {kind.cure}")
+    with suppress(FileNotFoundError), path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+        if header and not header.startswith(MAGIC[: len(header)]):
+            raise _foreign(path, kind)
+
+
+def _is_ours(path: Path, kind: FileKind) -> bool:
+    """By what is left of its header."""
+    with path.open("rb") as file:
+        header = file.read(_HEADER_BYTES)
+    return len(header) < _HEADER_BYTES or int.from_bytes(header[68:72]) == kind.application_id
+
+
+def _is_new(connection: sqlite3.Connection, path: Path, kind: FileKind) -> bool:
+    """Whether nothing is in it yet. Raises FileUnusable."""
+    newest = len(kind.migrations)
+    try:
+        (found,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        (things,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.DatabaseError as error:
+        if is_damage(error) and not _is_ours(path, kind):
+            raise _foreign(path, kind) from error
+        raise
+    if found != kind.application_id and (found, version, things) != (0, 0, 0):
+        raise _foreign(path, kind)
+    if version > newest:
+        raise FileUnusable(
+            f"{path} was written by a newer hivemind_addon ({kind.name} version {version}, this one knows "
+            f"{newest}) and is not touched; update, or {kind.cure}"
+        )
+    return bool(found != kind.application_id)
+
+
+def _foreign(path: Path, kind: FileKind) -> FileUnusable:
+    return FileUnusable(f"{path} is no {kind.name} of ours and is not touched; {kind.cure}")
+
+
+def migrate(connection: sqlite3.Connection, migrations: tuple[str, ...]) -> None:
+    """Bring a file to the newest schema, a version at a time: each wholly or not at all."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    for number, script in enumerate(migrations[version:], start=version + 1):
+        try:
+            connection.executescript(f"BEGIN IMMEDIATE;\n{script}\n;\nPRAGMA user_version = {number};\nCOMMIT;")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                connection.execute("ROLLBACK")
+            raise
+
+
+def move_aside(path: Path, wall: float) -> Path:
+    """Give a damaged file another name, with the files beside it; answers which. Raises OSError."""
+    stamp = datetime.fromtimestamp(wall, UTC).strftime("%Y%m%d-%H%M%S")
+    aside = path.with_name(f"{path.name}.damaged-{stamp}")
+    for side in _SIDES[1:]:
+        with suppress(FileNotFoundError):
+            Path(f"{path}{side}").replace(f"{aside}{side}")
+    path.replace(aside)
+    return aside
+
+
+def used_bytes(connection: sqlite3.Connection) -> int:
+    """What the rows of a file take, without the pages that are free."""
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    (size,) = connection.execute("PRAGMA page_size").fetchone()
+    return int((pages - free) * size)
+
+
+def give_back(connection: sqlite3.Connection, pages: int) -> bool:
+    """Give so many free pages back to the disk. False: there are none left."""
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    if not free:
+        return False
+    connection.execute(f"PRAGMA incremental_vacuum({pages})").fetchall()
+    (left,) = connection.execute("PRAGMA freelist_count").fetchone()
+    return bool(0 < left < free)
 
 
 def open_to_read(path: Path, *, patience_s: float, though_unlogged: bool = False) -> sqlite3.Connection:

@@ -2,7 +2,7 @@
 
 from functools import cache
 
-from hivemind_addon.lab.evaluate.campaign import Campaign, CampaignPlan, Key, run_campaign
+from hivemind_addon.lab.evaluate.campaign import Campaign, CampaignPlan, Key, Runs, run_campaign
 from hivemind_addon.lab.evaluate.figures import Figures
 from hivemind_addon.lab.evaluate.report import Setting
 from hivemind_addon.lab.sim.ablation import Primitive
@@ -42,6 +42,13 @@ def figures(**changed) -> Figures:
         "wasted_tokens": 10,
         "wasted_usd": 0.01,
         "cap_used": 0.0,
+        "wanted": 88,
+        "latency_p50_s": 1.0,
+        "latency_p95_s": 3.0,
+        "turns_a_minute": 88.0,
+        "wasted_lane_s": 0.0,
+        "zombies": 0,
+        "overspent": 0.0,
     }
     return Figures(**plain | changed)
 
@@ -55,4 +62,4 @@ def made_up(lost: dict[str, float], **changed) -> Campaign:
         for policy in policies
         for kind in REPLAY.kinds
     }
-    return Campaign(plan, runs)
+    return Campaign(plan, Runs(runs))

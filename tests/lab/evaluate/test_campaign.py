@@ -48,10 +48,10 @@ def test_primitives_are_taken_away_from_enough_agents():
 
 def test_figures_are_kept_by_scenario_limits_policy_and_seed():
     campaign = small_campaign()
-    assert len(campaign.of(MICRO, LimitKind.BUCKET, Policy.DIRECT)) == 1
-    assert campaign.of(MICRO, LimitKind.BUCKET, only()) == ()
-    assert len(campaign.of_all_kinds(REPLAY, Policy.HIVEMIND)) == 2
-    ((ours, theirs),) = campaign.paired(REPLAY, LimitKind.WINDOW, without(Primitive.RETRY))
+    assert len(campaign.runs.of(MICRO, LimitKind.BUCKET, Policy.DIRECT)) == 1
+    assert campaign.runs.of(MICRO, LimitKind.BUCKET, only()) == ()
+    assert len(campaign.runs.of_all_kinds(REPLAY, Policy.HIVEMIND)) == 2
+    ((ours, theirs),) = campaign.runs.paired(REPLAY, LimitKind.WINDOW, without(Primitive.RETRY))
     assert ours.lost == 0 < theirs.lost
 
 
@@ -76,23 +76,23 @@ def test_what_costs_agents_is_said_with_its_interval():
         "without it `replay-11` (bucket): agents lost +90 (+90 to +90); "
         "`replay-11` (window): agents lost +90 (+90 to +90)."
     )
-    assert harm(campaign, REPLAY, LimitKind.BUCKET, RETRY).aspect.letter == "L"
-    assert harm(campaign, REPLAY, LimitKind.BUCKET, METERS) is None
+    assert harm(campaign.runs, REPLAY, LimitKind.BUCKET, without(RETRY)).aspect.letter == "L"
+    assert harm(campaign.runs, REPLAY, LimitKind.BUCKET, without(METERS)) is None
 
 
 def test_what_gets_better_without_it_is_said_too():
     campaign = made_up({"hivemind": 0.5})
     assert "agents lost -50" in worth(campaign, METERS)
-    assert harm(campaign, REPLAY, LimitKind.BUCKET, METERS).by.mean == pytest.approx(-50)
+    assert harm(campaign.runs, REPLAY, LimitKind.BUCKET, without(METERS)).by.mean == pytest.approx(-50)
 
 
 def test_real_runs_show_that_retries_keep_agents_alive():
     campaign = small_campaign()
-    assert harm(campaign, REPLAY, LimitKind.WINDOW, RETRY).aspect.name == "agents lost"
-    assert harm(campaign, REPLAY, LimitKind.WINDOW, Primitive.CACHE) is None
-    assert {change.aspect.letter for change in changes(campaign, REPLAY, LimitKind.WINDOW, without(METERS))} == set(
-        "LRTCW"
-    )
+    assert harm(campaign.runs, REPLAY, LimitKind.WINDOW, without(RETRY)).aspect.name == "agents lost"
+    assert harm(campaign.runs, REPLAY, LimitKind.WINDOW, without(Primitive.CACHE)) is None
+    assert {
+        change.aspect.letter for change in changes(campaign.runs, REPLAY, LimitKind.WINDOW, without(METERS))
+    } == set("LRTCW")
 
 
 def test_turns_are_compared_where_the_time_is_given():

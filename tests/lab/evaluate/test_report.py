@@ -119,7 +119,7 @@ def test_what_ran_on_sockets_is_told_and_why_the_peer_did_not():
 def test_json_has_every_run():
     campaign = small_campaign()
     document = json.loads(results(campaign, SETTING))
-    assert len(document["runs"]) == sum(map(len, campaign.runs.values()))
+    assert len(document["runs"]) == len(campaign.runs)
     assert {"scenario", "limits", "policy", "seed", "lost", "stretch", "wait_p99_s"} <= set(document["runs"][0])
     assert document["command"] == "hivemind evaluate --quick"
 

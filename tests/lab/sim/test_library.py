@@ -158,6 +158,29 @@ def test_an_unknown_name_is_told_with_those_that_there_are():
             "provider.storms[0].faults: fault rates must not be negative, and 1 at most in all",
         ),
         (("turns: 2", "turns: 2}, {name: agent, agents: 1, turns: 1"), "crowds[1].name: agent stands twice"),
+        (("turns: 2", "turns: 2, priority: urgent"), "crowds[0].priority: 'urgent' is not known here; write one of"),
+        (("turns: 2", "turns: 2, budget_tokens: 0"), "crowds[0].budget_tokens: 0 is not above zero"),
+        (("provider: {", "provider: {hang_s: 0, "), "provider.hang_s: 0 is not above zero"),
+        (
+            ("provider: {", "provider: {fault_course: {points: []}, "),
+            "provider.fault_course.points: there are none; give two at least",
+        ),
+        (
+            ("provider: {", "provider: {fault_course: {points: [{at_s: 5, faults: {}}, {at_s: 5, faults: {}}]}, "),
+            "provider.fault_course.points[1].at_s: 5 s is not after the point before it, at 5 s; write the points",
+        ),
+        (
+            ("provider: {", "provider: {fault_course: {points: [{at_s: 0, faults: {}}], repeats: true}, "),
+            "provider.fault_course.repeats: it lasts no time; give a second point",
+        ),
+        (
+            ("provider: {", "provider: {fault_course: {points: [{at_s: 0, faults: {'502': 0.6, hang: 0.6}}]}, "),
+            "provider.fault_course.points[0].faults: fault rates must not be negative, and 1 at most in all",
+        ),
+        (
+            ("provider: {", "provider: {faults: {hang: 0.1}, fault_course: {points: [{at_s: 0, faults: {}}]}, "),
+            "provider.faults: fault_course stands in its place; leave one out",
+        ),
     ],
 )
 def test_what_is_wrong_is_told_in_one_line_with_file_key_and_cure(written, change, told):

@@ -8,10 +8,10 @@ import pytest
 
 from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.lab.sim.ablation import Primitive
-from hivemind_addon.lab.sim.aimd_pause import AimdPause
+from hivemind_addon.lab.sim.aimd_pause import aimd_pause
 from hivemind_addon.lab.sim.library import case_named, cases
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
-from hivemind_addon.lab.sim.policy import COMPARED, Policy, UnknownPolicy, only, policy_named, without
+from hivemind_addon.lab.sim.policy import AGENTRM, COMPARED, Policy, UnknownPolicy, only, policy_named, without
 from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World, run
@@ -22,7 +22,14 @@ from tests.cases import each
 
 @each(
     "policy",
-    [*COMPARED, *map(without, Primitive), *map(only, Primitive), only(), without(Primitive.RETRY, Primitive.METERS)],
+    [
+        *COMPARED,
+        *AGENTRM,
+        *map(without, Primitive),
+        *map(only, Primitive),
+        only(),
+        without(Primitive.RETRY, Primitive.METERS),
+    ],
 )
 def test_every_policy_is_known_by_its_name_and_travels_by_it(policy):
     assert policy_named(policy.name) == policy
@@ -38,7 +45,7 @@ def test_two_primitives_have_one_name_whatever_their_order():
 
 def test_who_admits_calls_is_scheduled():
     assert [policy.name for policy in COMPARED if policy.is_scheduled] == ["aimd-pause", "fifo", "hivemind"]
-    assert repr(Policy.AIMD_PAUSE.admission(random.Random(0))) == "<AimdPause 0 tickets in 0 pools>"
+    assert repr(Policy.AIMD_PAUSE.admission(random.Random(0))) == "<QueueAdmission 0 tickets in 0 pools>"
 
 
 @each(
@@ -149,6 +156,21 @@ def test_last_chance_is_what_saves_those_who_do_not_say_how_long_they_wait(kind)
     assert lost(without(Primitive.LAST_CHANCE)) > lost(Policy.HIVEMIND)
 
 
+def test_without_budgets_loops_take_the_day_from_those_who_work():
+    scenario = cases()["budgets"].scenario
+    kept, spent = run(scenario, seed=0), run(scenario, seed=0, policy=without(Primitive.BUDGETS))
+    assert (kept.lost, kept.stopped) == (0, 4)
+    assert 0.9 < kept.overspent <= 1.05
+    assert spent.crowds["worker"].lost > 6
+    assert (spent.stopped, spent.overspent > 1.3) == (0, True)
+
+
+def test_without_priorities_who_is_in_a_hurry_waits_with_the_batch():
+    scenario = cases()["priorities"].scenario
+    first, alike = run(scenario, seed=0), run(scenario, seed=0, policy=without(Primitive.PRIORITY))
+    assert first.crowds["person"].wait_s(0.95) < 0.4 * alike.crowds["person"].wait_s(0.95)
+
+
 # Aimd pause -----------------------------------------------------------------------------------------------------------
 
 
@@ -177,7 +199,7 @@ def ticket(name, pool=POOL):
 
 @pytest.fixture
 def field():
-    return AimdPause(rng=random.Random(0))
+    return aimd_pause(random.Random(0))
 
 
 def submit(field, *names, now=0.0):

@@ -13,7 +13,18 @@ from hivemind_addon.api.ticket import ContractError, Dimension
 from hivemind_addon.lab.sim import faults
 from hivemind_addon.lab.sim.call import AgentTruth, AnswerEnding, SimAnswer, SimRequestFacts, Truth, Witness
 from hivemind_addon.lab.sim.dialect import SimDialect
-from hivemind_addon.lab.sim.faults import NAMED, OK, ErrorStatus, Fault, FaultMix, Script, Slow, name_of
+from hivemind_addon.lab.sim.faults import (
+    NAMED,
+    OK,
+    ErrorStatus,
+    Fault,
+    FaultCourse,
+    FaultMix,
+    FaultPoint,
+    Script,
+    Slow,
+    name_of,
+)
 from hivemind_addon.lab.sim.limits import Limit, LimitKind, ModelScope, Prefix, SimAllowance, SimPromptCache
 from hivemind_addon.lab.sim.plan import Data, steps
 from hivemind_addon.lab.sim.provider import Latency, LimitScope, ProviderSettings, SimProvider, Storm
@@ -330,6 +341,30 @@ def test_in_a_storm_other_faults_are_met_than_before_and_after():
     sim = provider(faults={"500": 1.0}, storms=storms)
     statuses = {since_s: play(sim, 100.0 + since_s).status for since_s in (0, 9, 10, 19, 20, 30, 40)}
     assert statuses == {0: 500, 9: 500, 10: 502, 19: 502, 20: 500, 30: 503, 40: 500}
+
+
+def test_rates_follow_their_course_from_point_to_point_and_begin_anew():
+    course = FaultCourse((FaultPoint(0, {"502": 0.1}), FaultPoint(10, {"502": 0.5, "503": 0.2}), FaultPoint(20, {})))
+    rates = {since_s: course.at(since_s) for since_s in (0, 5, 10, 15, 20, 99)}
+    assert rates[5] == pytest.approx({"502": 0.3, "503": 0.1})
+    assert rates[15] == pytest.approx({"502": 0.25, "503": 0.1})
+    assert (rates[0], rates[10], rates[20], rates[99]) == ({"502": 0.1}, {"502": 0.5, "503": 0.2}, {}, {})
+    again = replace(course, repeats=True)
+    assert [again.at(since_s) for since_s in (25, 30)] == [pytest.approx(rates[5]), rates[10]]
+
+
+def test_a_course_counts_from_the_first_call_and_a_storm_goes_before_it():
+    course = FaultCourse((FaultPoint(10, {}), FaultPoint(10.001, {"502": 1.0})))
+    sim = provider(fault_course=course, storms=(Storm(20, 30, {"503": 1.0}),))
+    assert [play(sim, 100.0 + since_s).status for since_s in (0, 9, 11, 20, 30)] == [200, 200, 502, 503, 502]
+
+
+def test_a_hang_lasts_as_long_as_the_provider_says_and_then_the_answer_comes():
+    sim = provider(hang_s=40)
+    sim.script("sk-sim-a", [NAMED["hang"]])
+    answer = play(sim, 0)
+    assert (answer.status, answer.latency_s) == (200, 40)
+    assert sim.truth().faults == {"hang": 1}
 
 
 # Limits ---------------------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.request import MAX_BODY_BYTES, credential, facts, input_tokens
 from hivemind_addon.lab.sim.route import SimTarget
 from hivemind_addon.lab.sim.task import SimTask, next_turn, task_in
+from hivemind_addon.tools.contexts.answer import UNKNOWN_RESULT
 from tests.cases import each
 
 from .clients import call_body
@@ -201,6 +202,25 @@ def test_the_task_leads_to_its_file(dialect, conversation, tmp_path):
 def test_a_request_that_is_sent_again_gets_the_same_turn(dialect, conversation):
     assert turn_of(dialect, conversation(1)) == turn_of(dialect, conversation(1))
     assert turn_of(dialect, conversation(1)) != turn_of(dialect, conversation(2))
+
+
+@each("lines", (0, 1, 2, 3))
+def test_where_a_result_was_not_recorded_the_model_looks_before_it_goes_on(lines):
+    asked = messages(2)
+    asked["messages"][-1]["content"][0]["content"] = UNKNOWN_RESULT
+    look = turn_of(SimDialect.MESSAGES, asked).call
+    assert json.loads(look.arguments)["command"] == "cat result.txt || true"
+    result = {
+        "type": "tool_result",
+        "tool_use_id": look.id,
+        "content": [{"type": "text", "text": TASK.beginning(lines)}],
+    }
+    asked["messages"] += [{"role": "assistant", "content": []}, {"role": "user", "content": [result]}]
+    call = turn_of(SimDialect.MESSAGES, asked).call
+    assert (call and json.loads(call.arguments)["command"]) == (TASK.command(lines + 1) if lines < TASK.lines else None)
+    unrecorded = responses(1)
+    unrecorded["input"][-1]["output"] = UNKNOWN_RESULT
+    assert "cat result.txt" in turn_of(SimDialect.RESPONSES, unrecorded).call.arguments
 
 
 def test_every_call_has_a_name_of_its_own():

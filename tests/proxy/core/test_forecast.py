@@ -6,6 +6,7 @@ import random
 import pytest
 
 from hivemind_addon.api.command import SetLimit, SetPriority
+from hivemind_addon.api.snapshot import CONCURRENCY
 from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Priority, Reading
 from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.forecast import ForecastSlots, Supply, forecast
@@ -38,7 +39,7 @@ def places(*not_before):
 def starts(waiting, *, supplies=(), slots=None, first_at=0.0, others_at=0.0):
     slots = slots or ForecastSlots(limit=1, gain=0, most=1, service_s=10.0)
     found = forecast(waiting, supplies=supplies, slots=slots, first_at=first_at, others_at=others_at)
-    return [found.get(place.ticket.id) for place in waiting]
+    return [found[place.ticket.id].at if place.ticket.id in found else None for place in waiting]
 
 
 NO_LIMIT = {"limit": 1000, "gain": 0, "most": 1000, "service_s": 1.0}
@@ -78,16 +79,16 @@ class TestQueue:
 
 class TestSupply:
     def test_a_bucket_refills(self):
-        bucket = Supply(Dimension.REQUESTS, limit=2, level=2, at=0, per_s=0.5)
+        bucket = Supply("requests", Dimension.REQUESTS, limit=2, level=2, at=0, per_s=0.5)
         assert starts(places(0, 0, 0, 0), supplies=[bucket], slots=ForecastSlots(**NO_LIMIT)) == [0, 0, 2, 4]
 
     def test_a_window_turns_and_turns_again(self):
-        window = Supply(Dimension.REQUESTS, limit=2, level=1, at=0, turns_at=7, window_s=60)
+        window = Supply("requests", Dimension.REQUESTS, limit=2, level=1, at=0, turns_at=7, window_s=60)
         told = starts(places(*[0] * 6), supplies=[window], slots=ForecastSlots(**NO_LIMIT))
         assert told == [0, 7, 7, 67, 67, 127]
 
     def test_more_than_the_whole_limit_waits_for_all_of_it(self):
-        bucket = Supply(Dimension.REQUESTS, limit=0.5, level=0, at=0, per_s=0.5)
+        bucket = Supply("requests", Dimension.REQUESTS, limit=0.5, level=0, at=0, per_s=0.5)
         assert starts(places(0, 0), supplies=[bucket], slots=ForecastSlots(**NO_LIMIT)) == [1, 3]
 
 
@@ -312,3 +313,32 @@ class TestViews:
         assert len(told) > 9_990
         assert None not in told
         assert told == sorted(told)
+
+
+class TestLimits:
+    def of(self, waiting, **options):
+        slots = options.pop("slots", None) or ForecastSlots(**NO_LIMIT)
+        found = forecast(waiting, slots=slots, first_at=0.0, others_at=0.0, **options)
+        return [found[place.ticket.id].by for place in waiting]
+
+    def test_the_limit_that_comes_last_decides_and_those_behind_wait_for_the_same(self):
+        requests = Supply("requests", Dimension.REQUESTS, limit=9, level=1, at=0, per_s=1)
+        tokens = Supply("input-tokens", Dimension.INPUT_TOKENS, limit=900, level=900, at=0, per_s=1)
+        assert self.of(places(0, 0, 0), supplies=[requests, tokens]) == ["", "requests", "requests"]
+        window = Supply("requests", Dimension.REQUESTS, limit=2, level=0, at=0, turns_at=7, window_s=60)
+        assert self.of(places(0, 0, 0), supplies=[window]) == ["requests"] * 3
+
+    def test_slots_are_a_limit_too(self):
+        slots = ForecastSlots(limit=1, gain=0, most=1, service_s=10.0)
+        assert self.of(places(0, 0), supplies=(), slots=slots) == ["", CONCURRENCY]
+
+    def test_a_view_says_what_is_needed_and_what_is_left(self):
+        bench = Bench()
+        bench.submit("a", demand=Demand(input_tokens=300))
+        bench.observe("a", Reading("input-tokens", Dimension.INPUT_TOKENS, 60.0, 1000, 500, 30))
+        bench.submit("b", demand=Demand(input_tokens=700))
+        bench.submit("c", demand=Demand(input_tokens=100))
+        held, behind = (view for view in bench.pool.tickets if view.state != "in flight")
+        assert (held.reason, behind.reason) == ("rate limit", "behind others")
+        assert (held.limit.name, held.limit.needs, behind.limit.needs) == ("input-tokens", 700, 100)
+        assert 0 <= held.limit.left == behind.limit.left < 700

@@ -6,8 +6,9 @@ import sys
 import pytest
 
 from hivemind_addon.proxy.journal import file as module
-from hivemind_addon.proxy.journal.file import JournalFile, JournalUnusableError, default_journal, migrate
+from hivemind_addon.proxy.journal.file import JournalFile, default_journal
 from hivemind_addon.proxy.journal.schema import APPLICATION_ID, MIGRATIONS, VERSION
+from hivemind_addon.system.database import FileUnusable, migrate
 from tests.proxy.journal.samples import asked
 
 WALL = 1_700_000_000.0
@@ -70,7 +71,7 @@ def test_it_lies_in_the_users_own_folder_which_becomes_private(tmp_path, monkeyp
 def test_only_one_writes_it_and_the_other_hears_who(path):
     first = opened(path)
     first.name_holder("the one at port 8080, process 77")
-    with pytest.raises(JournalUnusableError, match=r"journal\.db is written by another proxy \(the one at port 8080"):
+    with pytest.raises(FileUnusable, match=r"journal\.db is written by another proxy \(the one at port 8080"):
         opened(path)
     first.close()
     opened(path).close()
@@ -91,7 +92,7 @@ def test_a_lock_ends_with_its_process(path):
     command = [sys.executable, "-c", HOLDER, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout.readline() == "held\n"
-        with pytest.raises(JournalUnusableError, match="the other one"):
+        with pytest.raises(FileUnusable, match="the other one"):
             opened(path)
         holder.kill()
     opened(path).close()
@@ -101,7 +102,7 @@ def test_a_lock_ends_with_its_process(path):
 def test_what_is_no_database_is_not_touched(path, content):
     path.parent.mkdir()
     path.write_bytes(content)
-    with pytest.raises(JournalUnusableError, match="no journal of ours and is not touched"):
+    with pytest.raises(FileUnusable, match="no journal of ours and is not touched"):
         opened(path)
     assert path.read_bytes() == content
     assert {one.name for one in path.parent.iterdir()} == {"journal.db", "journal.db.lock"}
@@ -117,7 +118,7 @@ def test_somebody_elses_database_is_not_touched(path, broken):
     if broken:
         content = content[:100] + b"\xff" * (len(content) - 100)
         path.write_bytes(content)
-    with pytest.raises(JournalUnusableError, match="no journal of ours"):
+    with pytest.raises(FileUnusable, match="no journal of ours"):
         opened(path)
     assert path.read_bytes() == content
 
@@ -134,14 +135,14 @@ def test_an_empty_file_and_an_empty_database_become_a_journal(path):
 
 def test_a_folder_is_no_journal(path):
     path.mkdir(parents=True)
-    with pytest.raises(JournalUnusableError, match="is a folder"):
+    with pytest.raises(FileUnusable, match="is a folder"):
         opened(path)
 
 
 def test_a_newer_one_is_not_touched(path):
     opened(path, migrations=(*MIGRATIONS, SECOND)).close()
     before = path.read_bytes()
-    with pytest.raises(JournalUnusableError, match=f"journal version {VERSION + 1}, this one knows {VERSION}"):
+    with pytest.raises(FileUnusable, match=f"journal version {VERSION + 1}, this one knows {VERSION}"):
         opened(path)
     assert path.read_bytes() == before
 

@@ -146,7 +146,11 @@ async def test_what_was_spent_before_a_budget_was_set_is_counted_in_once(path, c
     await becomes(lambda: keeper.counted_in)
     await journal.close()
     (standing,) = keeper.counted_in
-    assert (standing.budget.name, standing.budget.per, standing.spent) == ("agent-1", Period.DAY, Spend(327, 81))
+    assert (standing.budget.name, standing.budget.per, standing.spent) == (
+        "agent-1",
+        Period.DAY,
+        Spend(327, 81, calls=3),
+    )
     after = Keeper()
     second = opened(path, clock, after)
     second.restore()

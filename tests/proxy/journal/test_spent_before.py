@@ -34,9 +34,9 @@ def test_what_a_holder_spent_within_the_period_is_summed(book):
     spend(book, "t2", NOON + 60, agent="bob", group="reviewers")
     spend(book, "t3", NOON + 120, outcome="failed", tokens=7, micro_usd=3)
     ann = before(book)
-    assert (ann.began, ann.spent) == (NOON, Spend(1507, 30_003))
-    assert before(book, scope=Scope.GROUP, name="reviewers").spent == Spend(3000, 60_000)
-    assert before(book, scope=Scope.EVERYONE, name="").spent == Spend(3007, 60_003)
+    assert (ann.began, ann.spent) == (NOON, Spend(1507, 30_003, 1))
+    assert before(book, scope=Scope.GROUP, name="reviewers").spent == Spend(3000, 60_000, 2)
+    assert before(book, scope=Scope.EVERYONE, name="").spent == Spend(3007, 60_003, 2)
 
 
 def test_only_what_began_within_the_periods_length_counts(book):
@@ -44,8 +44,8 @@ def test_only_what_began_within_the_periods_length_counts(book):
     spend(book, "old", NOON - 2 * HOUR_S)
     spend(book, "new", NOON + 60)
     assert before(book, Period.HOUR).began == NOON + 60
-    assert before(book, Period.DAY).spent == Spend(3000, 60_000)
-    assert before(book, Period.DAY, since=NOON).spent == Spend(1500, 30_000), "the rest was of a period that is over"
+    assert before(book, Period.DAY).spent == Spend(3000, 60_000, 2)
+    assert before(book, Period.DAY, since=NOON).spent == Spend(1500, 30_000, 1), "the rest was of a period that is over"
 
 
 def test_what_runs_is_left_to_the_account_and_what_was_lost_counts_as_expected(book):
@@ -53,7 +53,7 @@ def test_what_runs_is_left_to_the_account_and_what_was_lost_counts_as_expected(b
     spend(book, "runs", NOON, outcome="")
     spend(book, "ends later", NOON, took_s=2 * HOUR_S)
     spend(book, "lost", NOON, outcome="lost", ended=None)
-    assert before(book).spent == Spend(2000, 20_000)
+    assert before(book).spent == Spend(2000, 20_000, 1)
 
 
 def test_a_run_goes_on_over_deaths_and_short_breaks_and_no_longer_ones(book):
@@ -68,7 +68,7 @@ def test_a_run_goes_on_over_deaths_and_short_breaks_and_no_longer_ones(book):
             {1: NOON - 8.5 * HOUR_S, 2: NOON - 3.5 * HOUR_S, 3: NOON - 2 * HOUR_S, 4: NOON}[run],
             run=run,
         )
-    assert before(book, Period.RUN).spent == Spend(4500, 90_000)
+    assert before(book, Period.RUN).spent == Spend(4500, 90_000, 3)
     assert before(book, Period.RUN).began == NOON - 3.5 * HOUR_S
 
 
@@ -77,5 +77,5 @@ def test_only_what_went_through_its_own_port_counts_in_a_budget_per_run(book):
     book.run(2, NOON, port=9090)
     spend(book, "there", NOON - 30, run=1)
     spend(book, "here", NOON + 1, run=2)
-    assert before(book, Period.RUN, port=9090).spent == Spend(1500, 30_000)
-    assert before(book, Period.DAY, port=9090).spent == Spend(3000, 60_000)
+    assert before(book, Period.RUN, port=9090).spent == Spend(1500, 30_000, 1)
+    assert before(book, Period.DAY, port=9090).spent == Spend(3000, 60_000, 2)

@@ -2,7 +2,6 @@ import sqlite3
 
 import pytest
 
-from hivemind_addon.proxy.journal.file import migrate
 from hivemind_addon.proxy.journal.schema import MIGRATIONS
 from hivemind_addon.proxy.journal.tables import (
     AttemptRow,
@@ -13,6 +12,7 @@ from hivemind_addon.proxy.journal.tables import (
     WaitRow,
     statements,
 )
+from hivemind_addon.system.database import migrate
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ from hivemind_addon.proxy.mitm.upstream_client import GracefulHttp2Client
 from tests.cases import each
 from tests.cpu_time import least_cpu_s
 from tests.proxy.mitm.playbook import Playbook, make_context
-from tests.proxy.mitm.test_stream import FakePort, play, request, response
+from tests.proxy.mitm.test_stream import FakePort, named, play, request, response
 
 SECRET = b"sk-ant-api03-echoed-by-the-provider"
 READ = 65535
@@ -134,7 +134,7 @@ def test_interim_answers_are_passed_over():
     book.from_server(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </a>\r\n\r\nHTTP/1.1 ")
     assert book.to_client == b""
     book.from_server(b"102 Processing\r\n\r\n" + response(200, b"the answer"))
-    assert book.to_client == b"HTTP/1.1 200 X\r\ncontent-length: 10\r\n\r\nthe answer"
+    assert book.to_client == named(response(200, b"the answer"))
     assert [word for word in port.exchanges[0].told if word.startswith("head")] == ["head 200"]
 
 
@@ -160,7 +160,7 @@ def test_an_answer_with_trailers_comes_to_its_end(path):
     assert book.to_client.endswith(b"\r\n6\r\nanswer\r\n0\r\n\r\n")
     book.from_client(request(path))
     book.from_server(response())
-    assert book.to_client.endswith(response())
+    assert book.to_client.endswith(named(response()) if path == "/ours" else response())
     assert len(book.opened) == 1
 
 

@@ -166,6 +166,7 @@ def test_every_option_is_told(options):
 
 def test_what_names_files_runs_programs_or_leads_keys_elsewhere_is_for_persons(options):
     free = {"hivemind_journal_keep", "hivemind_capture_content", "hivemind_reverse_profile", "hivemind_keep"}
+    free.add("hivemind_context_warning")
     assert {view.name for view in option_views() if not view.guarded} == free
 
 
@@ -196,6 +197,7 @@ def test_what_is_refused_changes_nothing(options):
         ("hivemind_keeep", "1", "no such option; did you mean hivemind_keep?"),
         ("ssl_insecure", "true", "ssl_insecure: no such option"),
         ("hivemind_control", "off", "cannot be changed while the proxy runs"),
+        ("hivemind_cluster", "valkey://cache.test", "cannot be changed while the proxy runs"),
         ("hivemind_keep", "many", "'many' is no amount of flows"),
         ("hivemind_allow_lan", "perhaps", "'perhaps' is neither true nor false"),
         ("hivemind_redirect", "nonsense", "'nonsense' is not HOST=ADDRESS:PORT"),
@@ -216,3 +218,11 @@ def test_a_command_is_told_without_what_may_be_a_key_in_it(options):
     assert (said.done, said.text) == (True, "hivemind_notify is now /bin/sh …")
     assert shown("hivemind_notify").value == "/bin/sh …"
     assert options.hivemind_notify.endswith("secret@example.test'")
+
+
+def test_a_cluster_is_shown_as_it_is_without_its_password(options, monkeypatch):
+    assert shown("hivemind_cluster").value == ""
+    monkeypatch.setenv("HIVEMIND_CLUSTER", "valkey://ali:open-sesame@cache.test")
+    assert shown("hivemind_cluster").value == "valkey://ali@cache.test:6379/0"
+    options.update(hivemind_cluster="valkeys://:open-sesame@other.test/2")
+    assert shown("hivemind_cluster").value == "valkeys://other.test:6379/2"

@@ -4,7 +4,7 @@ import json
 import pytest
 from mitmproxy import http
 
-from hivemind_addon.api.events import AttemptEnded, CheckpointKept, OddityNoted
+from hivemind_addon.api.events import AttemptEnded, ContextKept, OddityNoted
 from hivemind_addon.api.ticket import OutcomeKind
 from hivemind_addon.proxy.mitm.port import Alarm, Handling, Look, Next, Stage
 from hivemind_addon.proxy.mitm.settings import AgentsFile
@@ -624,8 +624,8 @@ async def test_a_conversation_is_on_disk_before_its_client_is_refused(tmp_path):
     assert exchange.over
     assert proxy.live == {}
     (head,) = proxy.files.keeper.store.heads()
-    told = f"Its conversation is kept: hivemind checkpoint show {head.id}."
-    assert head.id == exchange.ticket.id
+    told = f"Its conversation is kept: hivemind context show {head.id}."
+    assert head.ticket_id == exchange.ticket.id
     assert told in exchange.refusal.text
     assert told in exchange.committed_error(exchange.refusal, "").decode()
     assert not exchange.flow.intercepted
@@ -633,7 +633,7 @@ async def test_a_conversation_is_on_disk_before_its_client_is_refused(tmp_path):
     assert proxy.guard.trips == 0
 
 
-async def test_who_comes_back_with_the_same_request_is_told_of_the_same_checkpoint(tmp_path):
+async def test_who_comes_back_with_the_same_request_is_told_of_the_same_context(tmp_path):
     proxy = keeping_intake(tmp_path)
     told = set()
     for _ in range(3):
@@ -655,19 +655,20 @@ async def test_a_client_that_goes_while_the_disk_works_is_sent_nowhere(tmp_path)
     assert exchange.next is Next.LEAVE
     assert exchange.refusal is None
     assert exchange.over
+    store = proxy.files.keeper.store
     await proxy.files.close()
-    assert len(list((tmp_path / "checkpoints").glob("*.checkpoint"))) == 1
+    assert len(store.heads()) == 1
 
 
 async def test_a_disk_that_cannot_be_written_lets_nobody_past_the_budget(tmp_path):
     proxy = keeping_intake(tmp_path)
-    (tmp_path / "checkpoints").write_text("in the way")
+    (tmp_path / "contexts").write_text("in the way")
     exchange = proxy.make_exchange(make_flow())
     exchange.enter()
     await exchange.hold()
     assert exchange.next is Next.REFUSE
-    assert "checkpoint" not in exchange.refusal.text
-    assert [event.reason for event in proxy.heard if isinstance(event, CheckpointKept)] == ["File exists"]
+    assert "context" not in exchange.refusal.text
+    assert [event.reason for event in proxy.heard if isinstance(event, ContextKept)] == ["File exists"]
     await proxy.files.close()
 
 
@@ -687,11 +688,13 @@ async def test_a_request_that_waited_for_its_budget_is_kept_as_well(tmp_path):
     first.collected(http.Response.make(200, answer, {}), answer)
     await holding
     assert second.next is Next.REFUSE
-    assert second.ticket.id in second.refusal.text
+    (head,) = proxy.files.keeper.store.heads()
+    assert head.ticket_id == second.ticket.id
+    assert head.id in second.refusal.text
     await proxy.files.close()
 
 
-async def test_a_person_who_cancels_and_an_account_that_is_spent_leave_no_checkpoint(tmp_path):
+async def test_a_person_who_cancels_and_an_account_that_is_spent_leave_no_context(tmp_path):
     proxy = keeping_intake(tmp_path, "{}")
     exchange = admitted(proxy)
     exchange.call_off()

@@ -64,12 +64,12 @@ async def test_conversations_are_kept_beside_the_state_and_nowhere_without_it(pr
     assert files.keeper is None
     files.follow(settings(proxy, journal=tmp_path / "one" / "journal.db"))
     first = files.keeper
-    assert first.store.folder == tmp_path / "one" / "checkpoints"
+    assert first.store.folder == tmp_path / "one" / "contexts"
     files.follow(settings(proxy, journal=tmp_path / "one" / "journal.db", capture=tmp_path / "capture"))
     assert files.keeper is first
     files.follow(settings(proxy, journal=tmp_path / "two" / "journal.db"))
-    assert files.keeper.store.folder == tmp_path / "two" / "checkpoints"
+    assert files.keeper.store.folder == tmp_path / "two" / "contexts"
     files.follow(settings(proxy))
     assert files.keeper is None
     await files.close()
-    assert not (tmp_path / "one" / "checkpoints").exists(), "made when something is kept"
+    assert not (tmp_path / "one" / "contexts").exists(), "made when something is kept"

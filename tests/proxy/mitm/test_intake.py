@@ -11,8 +11,10 @@ from mitmproxy.io import FlowReader
 from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook
 
-from hivemind_addon.api.ticket import Delivery
+from hivemind_addon.api.ticket import Delivery, Priority
+from hivemind_addon.proxy.mitm.settings import AgentsFile
 from hivemind_addon.proxy.mitm.stream import HivemindHoldHook, SchedulingHttpLayer
+from hivemind_addon.proxy.wire.identity import Machine
 from tests.proxy.mitm.playbook import Playbook, make_context
 from tests.proxy.mitm.samples import make_flow, make_proxy
 
@@ -361,3 +363,84 @@ async def test_a_deployment_of_azure_is_a_pool_of_its_own(tmp_path):
         url = f"https://r.openai.azure.com/openai/deployments/{name}/chat/completions?api-version=1"
         pools.add(proxy.make_exchange(make_flow(url)).ticket.pool)
     assert {pool.model_group for pool in pools} == {"eu", "us"}
+
+
+# In a cluster ---------------------------------------------------------------------------------------------------------
+
+
+def recorded():
+    """The requests of Claude Code, Codex and others."""
+    for capture in ("claude-code", "codex", "mixed"):
+        with (CAPTURES / f"{capture}.flow").open("rb") as file:
+            for flow in FlowReader(file).stream():
+                if isinstance(flow, http.HTTPFlow) and flow.request.method == "POST":
+                    yield flow.request
+
+
+def tickets_of(request, proxies):
+    """What each proxy makes of the same request, from another connection each."""
+    tickets = []
+    for number, proxy in enumerate(proxies):
+        named = {name: value for name, value in request.headers.items() if not name.startswith("proxy-")}
+        flow = make_flow(request.url, content=request.raw_content, **named)
+        flow.client_conn.peername = ("127.0.0.1", 50000 + number)
+        proxy.intake.take_own_headers(flow)
+        exchange = proxy.make_exchange(flow)
+        if exchange is not None:
+            tickets.append(exchange.ticket)
+    return tickets
+
+
+@pytest.mark.parametrize("apart", [False, True], ids=["joined", "apart"])
+async def test_sessions_and_parents_are_the_same_whichever_proxy_of_a_cluster_is_used(apart):
+    hosts = ("ci-1", "ci-2")
+    proxies = [make_proxy(machine=Machine(has_own_agents=apart, name=host)) for host in hosts]
+    named = [tickets for tickets in (tickets_of(request, proxies) for request in recorded()) if tickets]
+    named = [tickets for tickets in named if "@127.0.0.1" not in tickets[0].session]
+    assert len(named) > 2
+    for tickets in named:
+        one, other = tickets
+        assert (one.session, one.parent_session, one.pool) == (other.session, other.parent_session, other.pool)
+        assert one.agent.removesuffix("@ci-1") == other.agent.removesuffix("@ci-2")
+        assert [ticket.agent.endswith(f"@{host}") for ticket, host in zip(tickets, hosts, strict=True)] == [apart] * 2
+
+
+async def test_a_connection_to_one_proxy_is_none_to_another_even_where_both_have_one_name():
+    proxies = [make_proxy(machine=Machine(name="laptop")) for _ in range(2)]
+    tickets = []
+    for proxy in proxies:
+        flow = make_flow()
+        flow.client_conn.peername = ("127.0.0.1", 50000)
+        tickets.append(proxy.make_exchange(flow).ticket)
+    assert tickets[0].agent != tickets[1].agent
+    assert tickets[0].session != tickets[1].session
+
+
+async def test_where_agents_are_told_apart_each_has_its_own_budget_by_the_rules_of_its_plain_name(tmp_path):
+    (tmp_path / "agents.yaml").write_text(
+        "everyone: {budgets: [{usd: 9}]}\nagents: {ann: {budgets: [{usd: 1}], max_priority: high}}"
+    )
+    for apart, kept_under in ((False, {"ann"}), (True, {"ann@ci-1", "ann@ci-2"})):
+        proxies = [
+            make_proxy(machine=Machine(has_own_agents=apart, name=host), agents=AgentsFile(tmp_path / "agents.yaml"))
+            for host in ("ci-1", "ci-2")
+        ]
+        tickets = []
+        for proxy in proxies:
+            flow = make_flow(proxy_authorization=basic("ann:prio-high"))
+            proxy.intake.take_own_headers(flow)
+            tickets.append(proxy.make_exchange(flow).ticket)
+        assert {ticket.agent for ticket in tickets} == kept_under
+        assert {ticket.session for ticket in tickets} == kept_under
+        assert {budget.name for ticket in tickets for budget in ticket.budgets} == kept_under | {""}
+        assert {ticket.priority for ticket in tickets} == {Priority.HIGH}
+
+
+async def test_a_secret_of_the_cluster_is_a_key_of_accounts():
+    def account(key):
+        return make_proxy(machine=Machine(name="a", account_key=key)).make_exchange(make_flow()).ticket.pool.account
+
+    plain = make_proxy().make_exchange(make_flow()).ticket.pool.account
+    assert account(b"") == plain, "without one, hashes are those of a proxy alone"
+    assert account(b"one") == account(b"one")
+    assert len({plain, account(b"one"), account(b"two")}) == 3

@@ -4,23 +4,43 @@ import asyncio
 import sys
 
 import pytest
+from mitmproxy.addons.block import Block
 from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.test import taddons, tflow
 
-from hivemind_addon.proxy.mitm.addresses import own_addresses, web_page
-from hivemind_addon.proxy.mitm.listeners import call_off_listening, is_welcome, said_by_user, set_defaults
+from hivemind_addon.proxy.mitm.addresses import own_addresses, parse_networks, web_page
+from hivemind_addon.proxy.mitm.listeners import (
+    AllowedClients,
+    call_off_listening,
+    let_in_public,
+    said_by_user,
+    set_defaults,
+)
 from tests.cases import each
 
 
-async def test_strangers_are_kept_out_until_the_user_opened_a_listener():
+async def test_strangers_are_kept_out_until_the_user_opened_a_listener(caplog):
     with taddons.context(Proxyserver()) as context:
-        stranger, own = tflow.tclient_conn(), tflow.tclient_conn()
+        stranger, own, allowed = tflow.tclient_conn(), tflow.tclient_conn(), AllowedClients()
         stranger.peername, own.peername = ("10.0.0.9", 1), ("127.0.0.1", 1)
         context.options.update(listen_host="127.0.0.1")
-        assert not is_welcome(stranger)
-        assert is_welcome(own)
+        assert not allowed.have(stranger, ())
+        assert allowed.have(own, ())
         context.options.update(listen_host="0.0.0.0")
-        assert is_welcome(stranger)
+        assert allowed.have(stranger, ())
+        for _ in range(3):
+            assert not allowed.have(stranger, parse_networks("10.0.0.0/29"))
+        assert [line for line in caplog.messages if "10.0.0.9 is refused" in line] == caplog.messages[:1]
+        assert allowed.have(own, parse_networks("10.0.0.0/29"))
+        assert allowed.have(stranger, parse_networks("10.0.0.0/28"))
+
+
+async def test_mitmproxy_blocks_no_public_client_that_a_network_allows(context):
+    context.master.addons.add(Block())
+    let_in_public(parse_networks("10.0.0.0/8"))
+    assert context.options.block_global
+    let_in_public(parse_networks("10.0.0.0/8,8.8.8.0/24"))
+    assert not context.options.block_global
 
 
 class WebAuth:

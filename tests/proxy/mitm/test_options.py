@@ -1,4 +1,7 @@
 import asyncio
+import os
+import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -9,6 +12,7 @@ from mitmproxy.addons.proxyserver import Proxyserver
 
 from hivemind_addon.proxy.journal.retention import JournalKeep
 from hivemind_addon.proxy.mitm import options as ours
+from hivemind_addon.proxy.wire.identity import ALONE, Machine
 from tests.proxy.mitm.playbook import Loader
 
 
@@ -105,6 +109,17 @@ def test_a_journal_that_cannot_be_is_refused(opts):
         opts.update(hivemind_journal="", hivemind_journal_keep="90 days")
 
 
+def test_the_share_that_contexts_are_warned_at_is_a_part_or_a_percentage(opts):
+    assert ours.read_settings(opts).context_warning == 0.8
+    for text, share in (("0.65", 0.65), ("65%", 0.65), ("0", 0), ("100 %", 1)):
+        opts.update(hivemind_context_warning=text)
+        assert ours.read_settings(opts).context_warning == share
+    for text in ("80", "-0.1", "nan", "most", "", "5%0"):
+        opts.update(hivemind_context_warning=text)
+        with pytest.raises(ours.BadOption, match=r"^hivemind_context_warning: '.*' is no share .*say 0\.8, or 80%"):
+            ours.read_settings(opts)
+
+
 def test_redirects_are_read_with_their_ports(opts):
     opts.update(hivemind_redirect=["API.Anthropic.com.=127.0.0.1:9000", "a.test=[::1]:1"])
     assert ours.read_settings(opts).redirects == {"api.anthropic.com": ("127.0.0.1", 9000), "a.test": ("::1", 1)}
@@ -176,6 +191,30 @@ def test_a_wide_listener_wants_a_word(opts):
     ours.check_listeners(opts)
     opts.update(hivemind_allow_lan=False, proxyauth="a:b")
     ours.check_listeners(opts)
+    opts.update(proxyauth=None, hivemind_allow_clients=["0.0.0.0/0"])
+    with pytest.raises(ours.BadOption, match="proxyauth"):
+        ours.check_listeners(opts)
+    opts.update(hivemind_allow_clients=["10.0.0.0/8, fd00::/8"])
+    ours.check_listeners(opts)
+
+
+def test_clients_may_be_in_networks_that_are_written_as_such(opts):
+    opts.update(hivemind_allow_clients=["10.0.0.0/8,192.168.1.7", "fd00::/8", "::ffff:172.16.0.0/108"])
+    settings = ours.read_settings(opts)
+    inside = ("10.9.9.9", "192.168.1.7", "::ffff:10.1.1.1", "fd00::1%eth0", "172.31.0.1", "127.0.0.1", "::1")
+    assert [host for host in inside if not settings.may_look(host)] == []
+    assert [
+        host for host in ("192.168.1.8", "11.0.0.1", "fe80::1", "172.32.0.1", "a.test") if settings.may_look(host)
+    ] == []
+    for bad, cure in (
+        ("10.0.0.5/8", "write 10.0.0.0/8, or 10.0.0.5"),
+        ("10.0/8", "write 10.0.0.0/8"),
+        ("lan", "'lan'"),
+    ):
+        opts.update(hivemind_allow_clients=[bad])
+        with pytest.raises(ours.BadOption, match=r"^hivemind_allow_clients: ") as refusal:
+            ours.read_settings(opts)
+        assert cure in str(refusal.value)
 
 
 @pytest.fixture(autouse=True)
@@ -244,9 +283,92 @@ def test_a_bound_or_an_upstream_that_is_none_is_refused(opts):
         opts.update(**{name: ""})
 
 
+def test_a_cluster_is_named_by_its_option_else_by_the_environment(opts, monkeypatch):
+    assert ours.read_settings(opts).cluster is None
+    monkeypatch.setenv("HIVEMIND_CLUSTER", "valkey://cache.test")
+    monkeypatch.setenv("HIVEMIND_CLUSTER_PASSWORD", "open-sesame")
+    of_environment = ours.read_settings(opts).cluster
+    assert of_environment.address.shown == "valkey://cache.test:6379/0"
+    assert of_environment.address.password == "open-sesame"
+    assert of_environment.name == "default"
+    opts.update(hivemind_cluster="unix:///run/cache.sock", hivemind_cluster_name="team")
+    assert ours.read_settings(opts).cluster.address.path == "/run/cache.sock"
+    assert ours.read_settings(opts).cluster.name == "team"
+    opts.update(hivemind_cluster="off", hivemind_cluster_name="")
+    assert ours.read_settings(opts).cluster is None
+
+
+def test_a_cluster_that_cannot_be_is_refused_without_its_password(opts, monkeypatch):
+    for name, value, says in (
+        ("hivemind_cluster", "cache.test:6379", "is no engine's URL"),
+        ("hivemind_cluster", "valkey://ali:open-sesame@cache.test:many", "has no port that is a number"),
+        ("hivemind_cluster", "valkeys://ali:open-sesame@cache.test?ssl_ca_certs=/nowhere.pem", "there is no file"),
+        ("hivemind_cluster_name", "two words", "is no name"),
+    ):
+        opts.update(hivemind_cluster="valkey://cache.test", hivemind_cluster_name="")
+        opts.update(**{name: value})
+        with pytest.raises(ours.BadOption, match=f"^{name}: .*{says}") as refused:
+            ours.read_settings(opts)
+        assert "open-sesame" not in str(refused.value)
+    opts.update(hivemind_cluster="", hivemind_cluster_name="team")
+    with pytest.raises(ours.BadOption, match=r"^hivemind_cluster_name: there is no cluster; say hivemind_cluster=URL"):
+        ours.read_settings(opts)
+    opts.update(hivemind_cluster="valkey://cache.test")
+    monkeypatch.setitem(sys.modules, "redis.asyncio.connection", None)
+    with pytest.raises(
+        ours.BadOption, match=r"^hivemind_cluster needs redis.*: .* install 'hivemind-addon\[cluster\]'"
+    ):
+        ours.read_settings(opts)
+
+
+def test_without_a_cluster_nothing_of_one_is_loaded():
+    looks = """
+import sys
+from mitmproxy.options import Options
+from hivemind_addon.proxy import compose
+from hivemind_addon.proxy.mitm import addon, options
+from tests.proxy.mitm.playbook import Loader
+made = Options()
+options.add_options(Loader(made))
+options.read_settings(made)
+compose.make_runtime()
+assert not [name for name in sys.modules if name.split(".")[0] == "redis" or ".proxy.cluster" in name]
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("HIVEMIND_")}
+    done = subprocess.run(
+        [sys.executable, "-c", looks], cwd=Path(__file__).parents[3], env=environment, timeout=120, check=False
+    )
+    assert done.returncode == 0
+
+
 def test_bounds_of_the_command_line_hold_for_every_profile_and_agent(opts):
     opts.update(hivemind_max_concurrency="3", hivemind_total_budget="1M", hivemind_agent_budget="$2")
     settings = ours.read_settings(opts)
     assert {profile.concurrency.maximum for profile in settings.profiles.by_name.values()} == {1, 3}  # Ollama has 1
     budgets = settings.agents.rules(0.0).granted("anyone").budgets
     assert [(one.tokens, one.micro_usd) for one in budgets] == [(None, 2_000_000), (1_000_000, None)]
+
+
+def test_a_machine_of_a_cluster_has_a_name_and_alone_it_needs_none(opts, monkeypatch):
+    assert ours.read_settings(opts).machine is ALONE
+    opts.update(hivemind_cluster_agents="apart")
+    with pytest.raises(ours.BadOption, match="hivemind_cluster_agents: there is no cluster"):
+        ours.read_settings(opts)
+    opts.update(hivemind_cluster="valkey://127.0.0.1:1")
+    monkeypatch.setattr(socket, "gethostname", lambda: "Ann's laptop")
+    assert ours.read_settings(opts).machine == Machine(has_own_agents=True, name="Ann-s-laptop")
+    monkeypatch.setenv("HIVEMIND_CLUSTER_SECRET", "0123456789abcdef")
+    opts.update(hivemind_cluster_agents="joined", hivemind_cluster_host="ci-1")
+    machine = ours.read_settings(opts).machine
+    assert (machine.has_own_agents, machine.name, machine.account_key) == (False, "ci-1", b"0123456789abcdef")
+    for name, bad, says in (
+        ("hivemind_cluster_agents", "both", "joined nor apart"),
+        ("hivemind_cluster_host", "a@b", "no name"),
+    ):
+        with pytest.raises(ours.BadOption, match=f"{name}: .*{says}"):
+            opts.update(**{name: bad}) or ours.read_settings(opts)
+        opts.reset()
+        opts.update(hivemind_cluster="valkey://127.0.0.1:1")
+    monkeypatch.setenv("HIVEMIND_CLUSTER_SECRET", "short")
+    with pytest.raises(ours.BadOption, match="openssl rand"):
+        ours.read_settings(opts)

@@ -11,9 +11,10 @@ from mitmproxy.test import taddons, tflow
 from hivemind_addon.api.report import ProxyView, Report
 from hivemind_addon.api.report_source import ReportSource
 from hivemind_addon.proxy.compose import make_runtime
-from hivemind_addon.proxy.mitm.addresses import parse_upstream
+from hivemind_addon.proxy.mitm.addresses import is_in, is_loopback, parse_networks, parse_upstream
 from hivemind_addon.proxy.mitm.pages import Pages
 from tests.conftest import FakeClock
+from tests.proxy.mitm.samples import make_proxy
 
 
 class House:
@@ -32,9 +33,12 @@ class House:
             metrics=self.runtime.metrics,
             driver=self.runtime.driver,
             guard=self.runtime.guard,
+            authentication=make_proxy().intake.authentication,
             is_stopping=lambda: self.stopping,
             is_configured=lambda host, port: host == "models.example.com" and port in (8080, 11435),
+            may_look=lambda host: is_loopback(host) or is_in(parse_networks("172.16.0.0/12"), host),
             upstream_of=lambda request: self.upstream,
+            membership=None,
         )
 
     def _report(self):
@@ -135,6 +139,25 @@ async def test_clients_from_elsewhere_are_refused(house):
     for peer in ("10.0.0.9", "192.168.1.4", "2001:db8::1"):
         assert house.ask(peer=peer).status_code == 403, peer
         assert house.ask("/health", peer=peer).status_code == 403, peer
+
+
+async def test_clients_of_an_allowed_network_are_served_by_names_that_nobody_elsewhere_can_give(house):
+    for peer in ("172.17.0.1", "::ffff:172.17.0.1"):
+        for host in (
+            "localhost:9090",
+            "hivemind:8080",
+            "10.1.2.3",
+            "proxy.hive.svc.cluster.local",
+            "models.example.com:8080",
+        ):
+            assert house.ask("/metrics", peer=peer, host=host).status_code == 200, host
+        told = msgspec.json.decode(house.ask("/health", peer=peer, host="10.1.2.3:8080").content)
+        assert told.keys() == {"status", "hivemind", "version", "up_s", "guard_trips"}
+        refusal = house.ask("/metrics", peer=peer, host="rebound.test:8080")
+        assert (refusal.status_code, b"hivemind_reverse_hosts" in refusal.content) == (421, True)
+        house.upstream = parse_upstream("https://llm.test")
+        assert house.ask("/v1/messages", peer=peer, host="rebound.test:8080", method="POST") is None
+        assert house.request.host == ""
 
 
 async def test_clients_of_this_machine_are_served(house):

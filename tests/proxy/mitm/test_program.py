@@ -4,6 +4,7 @@ import asyncio
 import gc
 import subprocess
 import sys
+from io import BytesIO, TextIOWrapper
 
 import pytest
 from mitmproxy.tools import main as programs
@@ -18,10 +19,11 @@ UNUSED = {"httpx", "mcp", "matplotlib", "opentelemetry", "rich", "textual", "tik
 @each(("loop", "taken"), [("asyncio", "asyncio"), ("uvloop", "uvloop"), ("auto", "uvloop")])
 def test_it_is_the_program_with_its_arguments_on_the_loop_that_was_asked_for(monkeypatch, loop, taken):
     pytest.importorskip(taken)
-    seen = []
+    seen, log = [], BytesIO()
 
     def mitmweb():
-        seen.append((sys.argv, gc.isenabled(), asyncio.run(what_runs())))
+        print("a line")
+        seen.append((sys.argv, gc.isenabled(), asyncio.run(what_runs()), log.getvalue()))
         return 3
 
     with monkeypatch.context() as patched:
@@ -29,8 +31,9 @@ def test_it_is_the_program_with_its_arguments_on_the_loop_that_was_asked_for(mon
         patched.setattr(gc, "freeze", lambda: None)  # this process goes on
         patched.setattr(programs, "mitmweb", mitmweb)
         patched.setattr(sys, "argv", ["program.py", loop, "mitmweb", "-q", "--mode", "regular"])
+        patched.setattr(sys, "stdout", TextIOWrapper(log))
         assert program.main() == 3
-    assert seen == [(["mitmweb", "-q", "--mode", "regular"], True, taken)]
+    assert seen == [(["mitmweb", "-q", "--mode", "regular"], True, taken, b"a line\n")]
 
 
 async def what_runs():

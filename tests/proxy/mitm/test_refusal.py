@@ -174,8 +174,8 @@ def test_a_websocket_is_asked_to_become_plain_requests():
 
 def test_a_refusal_names_the_conversation_that_was_kept():
     told = refused_text(refused(), FILE, CLOCK, "c0ffee0001")
-    assert told.endswith(" Its conversation is kept: hivemind checkpoint show c0ffee0001.")
-    assert "checkpoint" not in refused_text(refused(), FILE, CLOCK)
+    assert told.endswith(" Its conversation is kept: hivemind context show c0ffee0001.")
+    assert "context" not in refused_text(refused(), FILE, CLOCK)
     profile = PROFILES["anthropic"]
     answer = make_refused(profile, dialect_of(profile.format), refused(), FILE, CLOCK, kept_as="c0ffee0001")
     assert json.loads(answer.content)["error"]["message"] == told

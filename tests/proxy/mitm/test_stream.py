@@ -19,7 +19,7 @@ from mitmproxy.proxy import layer as mlayer
 from mitmproxy.proxy.layers import http as mhttp
 from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._base import HttpCommand, HttpConnection
-from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
+from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server, make_error_response
 from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
@@ -256,6 +256,8 @@ def test_shapes_that_no_signature_tells():
 class FakeExchange:
     """An exchange that does what the test says, and notes what it is told."""
 
+    ticket_id = "7ee1f00d7ee1"
+
     def __init__(self, flow):
         self.flow = flow
         self.next = Next.SEND
@@ -359,6 +361,12 @@ class FakePort:
     def is_ours(self, flow):
         return flow.request.path.startswith("/ours")
 
+    def passes_body(self, flow):
+        return False
+
+    def hold_reading(self, client, *, held):
+        raise AssertionError("nothing passes that could wait")
+
     def make_exchange(self, flow):
         if not self.is_ours(flow):
             return None
@@ -384,6 +392,12 @@ def request(path="/ours", body=b"question"):
 
 def response(status=200, body=b"answer"):
     return b"HTTP/1.1 %d X\r\ncontent-length: %d\r\n\r\n%s" % (status, len(body), body)
+
+
+def named(answer):
+    """An answer as its client gets it: its head tells the ticket's id."""
+    head, gap, body = answer.partition(b"\r\n\r\n")
+    return b"%s\r\nx-hivemind-request: %s%s%s" % (head, FakeExchange.ticket_id.encode(), gap, body)
 
 
 def hook_names(book):
@@ -512,6 +526,61 @@ def test_what_is_kept_back_is_released_in_order_and_then_streamed():
     assert book.to_client.endswith(b"4\r\nfour\r\n0\r\n\r\n")
     assert port.exchanges[0].told[-1] == "streamed"
     assert port.exchanges[0].flow.response.content == b"onetwothreefour"
+
+
+def refusing(exchange):
+    exchange.next, exchange.refusal = Next.REFUSE, http.Response.make(429, b"come back", {"retry-after": "3"})
+
+
+def streaming(exchange):
+    exchange.handling = Handling.PEEK
+
+
+def keeping_alive(exchange):
+    streaming(exchange)
+    exchange.keep_alive = b": held\n\n"
+    exchange.alarms = [Alarm.PULSE]
+    exchange.alarm_s = 1.0
+
+
+def test_every_answer_tells_its_ticket_and_the_flow_keeps_the_providers_head():
+    chunks = b"HTTP/1.1 200 X\r\ntransfer-encoding: chunked\r\n\r\n6\r\nanswer\r\n"
+    elsewhere = b"HTTP/1.1 200 X\r\nX-Hivemind-Request: of another proxy\r\ncontent-length: 0\r\n\r\n"
+    page = make_error_response(502, "bad head: it is no HTTP/1")
+    cases = {
+        "plain": (None, [response()], named(response())),
+        "of a proxy behind ours": (
+            None,
+            [elsewhere],
+            named(elsewhere.replace(elsewhere.split(b"\r\n")[1] + b"\r\n", b"")),
+        ),
+        "tried again": (lambda one: one.retry.append(True), [response(503), response()], named(response())),
+        "refused": (
+            refusing,
+            [],
+            named(b"HTTP/1.1 429 Too Many Requests\r\nretry-after: 3\r\ncontent-length: 9\r\n\r\ncome back"),
+        ),
+        "streamed": (streaming, [chunks + b"0\r\n\r\n"], named(chunks + b"0\r\n\r\n")),
+        "cut": (streaming, [chunks, None], named(chunks)),
+        "an error of ours": (None, [b"no HTTP\r\n\r\n"], named(page)),
+    }
+    for name, (prepare, pieces, wanted) in cases.items():
+        book, port = play(prepare or (lambda exchange: None))
+        book.from_client(request())
+        for piece in pieces:
+            book.close(book.opened[-1]) if piece is None else book.from_server(piece)
+        assert book.to_client == wanted, name
+        kept = port.exchanges[0].flow.response
+        assert kept is None or "7ee1f00d7ee1" not in str(kept.headers), name
+
+
+def test_a_stream_that_is_kept_alive_tells_its_ticket_once():
+    book, _ = play(keeping_alive)
+    book.from_client(request())
+    book.ring()
+    book.from_server(b"HTTP/1.1 200 X\r\ntransfer-encoding: chunked\r\n\r\n6\r\nanswer\r\n0\r\n\r\n")
+    assert b": held" in book.to_client
+    assert book.to_client.count(b"x-hivemind-request: 7ee1f00d7ee1\r\n") == 1
 
 
 def silent(*alarms, handling=Handling.COLLECT):

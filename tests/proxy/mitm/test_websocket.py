@@ -9,7 +9,8 @@ from mitmproxy.websocket import WebSocketMessage
 from wsproto.frame_protocol import Opcode
 
 from hivemind_addon.api.command import Cancel, Pause, Resume
-from hivemind_addon.api.events import AttemptEnded, TicketEnded
+from hivemind_addon.api.events import AttemptEnded, Submitted, TicketEnded
+from hivemind_addon.api.ticket import REQUEST_HEADER
 from hivemind_addon.proxy.mitm.annotation import annotation_of
 from hivemind_addon.proxy.mitm.settings import AgentsFile
 from hivemind_addon.proxy.mitm.websocket import ScheduledSocket
@@ -215,7 +216,9 @@ async def test_a_chained_turn_that_fails_is_answered_so_that_its_client_sends_al
     socket.asks(create(previous_response_id="resp_0"))
     socket.answers(CREATED, failure)
     (frame,) = socket.heard
-    assert (frame["type"], frame["status"], frame["headers"]) == ("error", 429, {"retry-after": "1"})
+    ticket_id = next(one.ticket.id for one in proxy.heard if isinstance(one, Submitted))
+    told = {"retry-after": "1", REQUEST_HEADER: ticket_id}
+    assert (frame["type"], frame["status"], frame["headers"]) == ("error", 429, told)
     assert frame["error"]["code"] == "rate_limit_exceeded"
     assert frame["error"]["message"].endswith("Please try again in 1 s.")
     proxy.driver.tick()
@@ -246,7 +249,7 @@ async def test_a_turn_that_follows_a_warm_up_is_sent_again_behind_another_one(pr
     assert socket.heard == list(ANSWER)
     socket.asks(create(previous_response_id="resp_1"))
     socket.answers(FIVE_HUNDRED)
-    assert socket.heard[-1]["headers"] == {"retry-after": "1"}, "what follows goes on from the turn"
+    assert socket.heard[-1]["headers"]["retry-after"] == "1", "what follows goes on from the turn"
 
 
 HARD = [

@@ -34,12 +34,16 @@ _VALUES = {
     "unit": "micro_usd",
     "spent": 4_300_000,
     "limit": 5_000_000,
-    "checkpoint_id": "ticket-1",
+    "context_id": "ticket-1",
+    "agent": "agent-1",
+    "session": "s",
+    "model": "m",
 }
 _OF_A_KIND = {
     events.Held: {"reason": Reason.METER},
     events.BudgetBooked: {"spent": Spend(1, 2), "reserved": Spend(1, 2), "added": Spend(1, 2)},
     events.AttemptEnded: {"spend": Spend(1, 2)},
+    events.ContextShrank: {"spend": Spend(1, 2)},
 }
 
 

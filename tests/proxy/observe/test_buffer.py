@@ -5,10 +5,11 @@ import logging
 import pytest
 
 from hivemind_addon.api import event_text
+from hivemind_addon.api.events import AttemptEnded
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.observe import history
-from hivemind_addon.proxy.observe.buffer import MOST, EventBuffer
+from hivemind_addon.proxy.observe.buffer import EVERY_S, MOST, EventBuffer
 from hivemind_addon.proxy.observe.history import Histories
 from hivemind_addon.proxy.observe.stats import Stats
 from hivemind_addon.proxy.observe.sums import Sums
@@ -21,6 +22,7 @@ def life(ticket_id="t"):
 
 def test_a_request_that_nobody_looks_at_is_neither_summed_nor_worded():
     buffer, heard = EventBuffer(), []
+    buffer(ended(at=-1.0))  # not long ago
     buffer.feed(heard.append)
     for event in life():
         buffer(event)
@@ -38,6 +40,29 @@ def test_what_is_kept_back_is_bounded_and_stays_in_order():
     for event in events:
         buffer(event)
     assert heard == events[:MOST]
+
+
+def test_what_a_reader_says_to_it_is_handed_on_at_once():
+    buffer, heard = EventBuffer(), []
+    buffer.feed(heard.append)
+    buffer.feed(lambda event: buffer(over()) if isinstance(event, AttemptEnded) else None)
+    buffer(ended())
+    buffer.flush()
+    assert heard == [ended(), over()]
+
+
+def test_an_attempt_that_ends_has_it_handed_on_now_and_then():
+    buffer, heard = EventBuffer(), []
+    buffer.feed(heard.append)
+    for event, so_far in (
+        (submitted(at=9.0), 0),
+        (ended(at=10.0), 2),
+        (ended(at=10.0 + EVERY_S - 0.1), 2),
+        (over(at=99.0), 2),
+        (ended(at=10.0 + EVERY_S), 5),
+    ):
+        buffer(event)
+        assert len(heard) == so_far
 
 
 def test_a_reader_that_fails_hears_no_more_and_the_others_go_on(caplog):

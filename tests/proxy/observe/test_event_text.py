@@ -18,7 +18,9 @@ def test_every_event_is_one_line_that_begins_with_what_it_is_about():
     for kind in get_args(events.Event):
         line = line_of(make(kind))
         fields = {field.name for field in structs.fields(kind)}
-        subject = "ticket-1: " if "ticket_id" in fields else f"{POOL}: " if "pool" in fields else ""
+        pool_or_none = f"{POOL}: " if "pool" in fields else ""
+        subject = "agent-1 (session s): " if "session" in fields else pool_or_none
+        subject = "ticket-1: " if "ticket_id" in fields else subject
         assert line.startswith(subject), kind
         assert "\n" not in line, kind
         assert line.removeprefix(subject) == text_of(make(kind)), kind
@@ -83,7 +85,7 @@ def test_a_ticket_has_no_field_that_could_hold_a_prompt_or_a_key():
         *("id", "pool", "agent", "session", "model", "demand", "arrived_at", "deadline_at", "shed_at", "priority"),
         *("kind", "parent_session", "prefix", "prefix_tokens", "cached_tokens", "cold_tokens", "streamed"),
         *("request_hash", "weight", "max_fan_out", "budgets", "price", "expected"),
-        *("group", "task", "client", "idempotency_key", "endpoints"),
+        *("group", "task", "client", "idempotency_key", "endpoints", "window_tokens", "cache_s", "only_reads"),
     }
 
 

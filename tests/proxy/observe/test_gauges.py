@@ -1,3 +1,5 @@
+from msgspec.structs import replace
+
 from hivemind_addon.api.snapshot import (
     AccountBlockView,
     BudgetView,
@@ -9,7 +11,9 @@ from hivemind_addon.api.snapshot import (
 )
 from hivemind_addon.api.spend import Budget, Period, Scope, Spend
 from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.proxy.observe.contexts import Contexts
 from hivemind_addon.proxy.observe.gauges import GAUGES, MAX_BUDGETS, gauges_of
+from tests.proxy.observe.test_contexts import Watched
 
 POOL = PoolView(
     key=PoolKey("host.test", "key-1", "*"),
@@ -29,10 +33,10 @@ POOL = PoolView(
 )
 
 
-def values(snapshot, label=str):
+def values(snapshot, label=str, contexts=None):
     return {
         (sample.name, *sample.labels.values()): sample.value
-        for family in gauges_of(lambda: snapshot, label)
+        for family in gauges_of(lambda: snapshot, label, contexts or Contexts(), lambda key, now: (1200.0, 34.0))
         for sample in family.samples
     }
 
@@ -93,8 +97,20 @@ def test_a_scheduler_that_fails_is_down_and_nothing_else_is_known():
     def fails():
         raise RuntimeError("injected")
 
-    (family,) = gauges_of(fails, str)
+    (family,) = gauges_of(fails, str, Contexts(), lambda key, now: (0.0, 0.0))
     assert [(sample.name, sample.value) for sample in family.samples] == [("hivemind_scheduler_up", 0)]
+
+
+def test_contexts_are_told_together_those_that_are_still_going_on():
+    watched = Watched()
+    for session, tokens in (("old", 190_000), ("full", 170_000), ("half", 100_000)):
+        watched.now += 540
+        watched.ask(tokens, session=session)
+    told = values(replace(snapshot(POOL), at=watched.now), contexts=watched.contexts)
+    assert told[("hivemind_contexts",)] == 2
+    assert told[("hivemind_contexts_full",)] == 1
+    assert told[("hivemind_context_fullest_ratio",)] == 0.85
+    assert ("hivemind_context_fullest_ratio",) not in values(snapshot(POOL))
 
 
 def test_only_what_is_described_is_told():

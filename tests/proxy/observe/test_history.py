@@ -6,9 +6,9 @@ from msgspec import structs
 
 from hivemind_addon.api.events import (
     BackedOff,
-    CheckpointKept,
     CommittedStreamFailed,
     ConcurrencyChanged,
+    ContextKept,
     GuardTripped,
     OddityNoted,
     PersonActed,
@@ -100,7 +100,7 @@ def test_whatever_else_concerns_the_ticket_is_a_moment_too():
         Superseded(at=101.0, ticket_id="t1", pool=POOL, by_ticket_id="t2"),
         CommittedStreamFailed(at=101.0, ticket_id="t1", pool=POOL, reason="late"),
         GuardTripped(at=101.0, ticket_id="t1", where="head", error="Boom()"),
-        CheckpointKept(at=101.0, ticket_id="t1", pool=POOL, checkpoint_id="t1"),
+        ContextKept(at=101.0, ticket_id="t1", pool=POOL, context_id="t1"),
     )
     assert [moment.text for moment in history.moments] == [
         "answer: br",
@@ -108,7 +108,7 @@ def test_whatever_else_concerns_the_ticket_is_a_moment_too():
         "ended: its client came back with t2",
         "failed after its keep-alives: late",
         "guard trip in head: Boom()",
-        "its conversation is kept, `hivemind checkpoint list`",
+        "its conversation is kept, `hivemind context show t1`",
     ]
 
 

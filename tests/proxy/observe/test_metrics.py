@@ -1,7 +1,9 @@
 """What Prometheus gets: true numbers, bounded labels, and everything that the dashboard asks for."""
 
 import json
+import random
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,16 +15,19 @@ from hivemind_addon.api.events import (
     StateUnsaved,
     TicketEnded,
 )
+from hivemind_addon.api.report import ClusterView
 from hivemind_addon.api.snapshot import Counters, Snapshot
 from hivemind_addon.api.spend import Spend
 from hivemind_addon.api.ticket import OutcomeKind, PoolKey
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.world import World
+from hivemind_addon.proxy.observe.contexts import Contexts
 from hivemind_addon.proxy.observe.metrics import MAX_POOLS, OTHER, Metrics
 from hivemind_addon.proxy.observe.sums import Sums
-from tests.proxy.observe.samples import POOL, ended, held, over, started, submitted
+from tests.proxy.observe.samples import POOL, USAGE, ended, held, over, started, submitted
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana.json"
+CLUSTER = ClusterView(name="team", me="a-1", role="member", coordinator="b-1", epoch=3)
 NOTHING = Snapshot(at=0, stopping=False, pools=(), counters=Counters())
 
 
@@ -30,7 +35,7 @@ def told(*events):
     sums = Sums()
     for event in events:
         sums(event)
-    return Metrics(sums)
+    return Metrics(sums, Contexts())
 
 
 def samples(metrics, snapshot=lambda: NOTHING):
@@ -47,9 +52,10 @@ def samples(metrics, snapshot=lambda: NOTHING):
 def simulated():
     """The exposition after a simulated incident."""
     sums = Sums()
+    sums.agents.most = 3
     world = World(cases()["stress"].scenario, seed=1, listen=sums)
     world.run()
-    return Metrics(sums), world
+    return Metrics(sums, Contexts()), world
 
 
 def test_a_request_that_was_retried_is_counted_once_and_its_attempts_each():
@@ -86,6 +92,51 @@ def test_what_came_to_nothing_is_counted_beside_what_was_booked():
     assert value["hivemind_wasted_tokens_total", pool] == 900
     assert value["hivemind_cost_dollars_total", pool] == pytest.approx(0.010)
     assert value["hivemind_wasted_dollars_total", pool] == pytest.approx(0.009)
+
+
+def test_tokens_a_minute_are_told_of_the_last_minute():
+    sums = Sums()
+    for event in (submitted(), started(), ended(at=2), over(at=2)):
+        sums(event)
+    told_at = {now: sums.tokens_per_minute(POOL, now) for now in (5, 59.9, 60)}
+    total = USAGE.total_input_tokens, USAGE.output_tokens
+    assert told_at[59.9] == pytest.approx([one * 60 / 59.9 for one in total])
+    assert told_at[5][0] > told_at[59.9][0], "the window is the time that has passed in it"
+    assert told_at[60] == (0, 0)
+
+
+def test_agents_have_no_label_unless_it_is_asked_for():
+    assert "agent" not in metrics_text(told(submitted(), started(), ended(), over()))
+
+
+def test_the_agents_that_use_most_have_counters_of_their_own_and_no_counter_ever_falls():
+    """Anybody may call himself anything: there are as many series as were asked for, and one more."""
+    sums, rng = Sums(), random.Random(7)
+    sums.agents.most = 3
+    metrics, before, spent = Metrics(sums, Contexts()), {}, Counter()
+    for number in range(400):
+        agent = rng.choice(["big", "big", "large", "large", "other", f"visitor-{number}"])
+        tokens = {"big": 900, "large": 500, "other": 300}.get(agent, 20)
+        name = f"t{number}"
+        sums(submitted(name, agent=agent))
+        sums(ended(name, spend=Spend(tokens, tokens)))
+        sums(over(name))
+        spent[agent] += tokens
+        now = {
+            key[1]: value for key, value in samples(metrics).items() if key[0] == "hivemind_agent_cost_dollars_total"
+        }
+        assert len(now) <= 4
+        assert all(now[one] >= before[one] for one in now.keys() & before.keys())
+        before = now
+    assert set(before) == {"big", "large", "other_", "other"}, "one that is called `other` is told from the others"
+    for agent in ("big", "large"):
+        assert before[agent] == pytest.approx(spent[agent] / 1e6, rel=0.1)
+    sums.agents.most = 0
+    assert "agent" not in metrics_text(metrics)
+
+
+def metrics_text(metrics):
+    return metrics.exposition(lambda: NOTHING).decode()
 
 
 def test_rare_events_are_counted():
@@ -163,7 +214,7 @@ def test_every_metric_is_named_as_prometheus_wants(simulated):
 
 def test_what_is_described_is_what_is_told(simulated):
     metrics, world = simulated
-    text = metrics.exposition(lambda: world.scheduler.snapshot(world.now)).decode()
+    text = metrics.exposition(lambda: world.scheduler.snapshot(world.now), cluster=CLUSTER).decode()
     told = {name: kind for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE) if _is_ours(name)}
     helps = {name: said for name, said in re.findall(r"^# HELP (\S+) (.+)$", text, re.MULTILINE) if _is_ours(name)}
     labels: dict[str, set[str]] = {}
@@ -183,7 +234,7 @@ def _is_ours(name):
 
 def test_everything_in_the_dashboard_is_told(simulated):
     metrics, world = simulated
-    text = metrics.exposition(lambda: world.scheduler.snapshot(world.now)).decode()
+    text = metrics.exposition(lambda: world.scheduler.snapshot(world.now), cluster=CLUSTER).decode()
     typed = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE))
     known = {name for name in typed if typed[name] != "histogram"}
     known |= {f"{name}{end}" for name in typed if typed[name] == "histogram" for end in ("_bucket", "_sum", "_count")}

@@ -125,10 +125,18 @@ def test_a_row_of_trips_is_not_called_for_when_it_is_long_over(night):
     assert night.until(5000) == []
 
 
+FULL = {"pool": POOL, "session": "s", "model": "m", "tokens": 8, "window_tokens": 10, "growth_per_turn": 0.0}
+
+
 def test_each_holder_of_a_budget_is_a_trouble_of_its_own(night):
     budgets = [Budget(Scope.AGENT, name, Period.DAY, tokens=10) for name in ("a", "b", "a")]
     told = [night.happens(events.BudgetSpent, budget=one, unit="tokens", spent=10, limit=10) for one in budgets]
     assert told == [[("budget", "began")], [("budget", "began")], []]
+
+
+def test_full_contexts_are_one_trouble_for_all_agents(night):
+    told = [night.happens(events.ContextFull, **FULL | {"agent": agent}) for agent in ("a", "b", "a")]
+    assert told == [[("context", "began")], [], []]
 
 
 def test_a_disk_is_called_for_and_its_cure(night):

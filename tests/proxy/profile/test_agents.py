@@ -3,6 +3,7 @@ import pytest
 from hivemind_addon.api.spend import Period
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.proxy.profile.agents import load_agents
+from hivemind_addon.proxy.profile.grants import Compaction, CompactionBy
 from hivemind_addon.system.typed import DocumentError
 
 GOOD = """
@@ -41,6 +42,24 @@ def test_a_file_becomes_rules(tmp_path):
     ]
 
 
+def test_a_compaction_is_its_own_else_its_groups_else_everyones_and_nobody_takes_it_back(tmp_path):
+    file = tmp_path / "agents.yaml"
+    file.write_text(
+        """
+everyone: {compaction: {}}
+groups: {g: {compaction: {at: 0.9, by: stubs}}}
+agents: {own: {group: g, compaction: {keep: 0}}, theirs: {group: g}, not: {compaction: {by: nobody}}}
+"""
+    )
+    rules = load_agents(file)
+    assert rules.granted("own").compaction == Compaction(keep=0)
+    assert rules.granted("theirs").compaction == Compaction(at=0.9, by=CompactionBy.STUBS)
+    assert rules.granted("anyone").compaction == Compaction()
+    assert rules.granted("not").compaction is None
+    file.write_text("everyone: {weight: 1}")
+    assert load_agents(file).granted("anyone").compaction is None, "unless it is asked for"
+
+
 def test_what_is_wrong_is_said_in_one_line_with_its_place_and_cure(tmp_path, subtests):
     cases = [
         ("agent: {}", "agents.yaml: agent: unknown key; did you mean agents?"),
@@ -51,6 +70,15 @@ def test_what_is_wrong_is_said_in_one_line_with_its_place_and_cure(tmp_path, sub
         ("agents: {a: {max_priority: 1}}", "agents.a.max_priority: 1 is not known here"),
         ("agents: {a: {group: x}}", "agents.a.group: there is no group 'x'; known: none; add it to groups"),
         ("agents: {a: {weight: 0}}", "agents.a.weight: 0 is not above zero"),
+        (
+            "everyone: {compaction: {at: 0.4}}",
+            "everyone.compaction: at 0.4, to 0.4: a context must become shorter; write shares of the context window",
+        ),
+        ("agents: {a: {compaction: {at: 140000}}}", "agents.a.compaction: at 140000, to 0.4"),
+        ("agents: {a: {compaction: {keep: -1}}}", "agents.a.compaction.keep: -1 is negative"),
+        ("groups: {g: {compaction: {window_tokens: 0}}}", "groups.g.compaction: window_tokens: 0 is not above zero"),
+        ("agents: {a: {compaction: {by: me}}}", "agents.a.compaction.by: 'me' is not known here; write one of auto"),
+        ("agents: {a: {compaction: off}}", "agents.a.compaction: expected a mapping"),
         (
             "groups: {g: {budgets: [{per: day}]}}",
             "groups.g.budgets[0]: it limits nothing; write tokens: 5000000 or usd: 20",

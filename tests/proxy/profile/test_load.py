@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from hivemind_addon.api.ticket import Dimension, OutcomeKind
 from hivemind_addon.proxy.profile import load as loading
-from hivemind_addon.proxy.profile.load import Claim, format_for, is_model_call, load_profiles, model_group, model_of
+from hivemind_addon.proxy.profile.load import Claim, format_for, is_call, load_profiles, model_group, model_of
 from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile, WebSocketUse
 from hivemind_addon.resources import formats_folder, profiles_folder
 from hivemind_addon.system.document import read_yaml
@@ -48,25 +48,25 @@ def test_ollama_has_five_shapes_behind_one_address(subtests):
         with subtests.test(path=path, dialect=dialect):
             ollama = packaged.match_host("127.0.0.1", 11434)
             assert ollama is packaged.by_name["ollama"]
-            assert is_model_call(ollama, "POST", path)
+            assert is_call(ollama, "POST", path)
             assert format_for(ollama, path).name == dialect
 
 
 def test_an_unknown_server_that_speaks_ollamas_format_is_recognised_by_its_path():
     assert packaged.for_path("/api/chat").name == "ollama"
     assert packaged.for_path("/v1/chat/completions").name == "openai-compatible"
-    assert not is_model_call(packaged.by_name["ollama"], "POST", "/api/embed")
-    assert not is_model_call(packaged.by_name["ollama"], "POST", "/api/pull")
+    assert not is_call(packaged.by_name["ollama"], "POST", "/api/embed")
+    assert not is_call(packaged.by_name["ollama"], "POST", "/api/pull")
 
 
 def test_codex_with_a_login_has_a_host_of_its_own_of_which_only_turns_are_scheduled():
     codex = packaged.match_host("chatgpt.com", 443)
     assert codex is packaged.by_name["codex"]
     for path in ("/backend-api/codex/responses", "/backend-api/codex/responses/compact"):
-        assert is_model_call(codex, "POST", path)
+        assert is_call(codex, "POST", path)
         assert format_for(codex, path).name == "openai-responses"
-    assert not is_model_call(codex, "POST", "/backend-api/codex/models")
-    assert not is_model_call(codex, "POST", "/v1/responses")
+    assert not is_call(codex, "POST", "/backend-api/codex/models")
+    assert not is_call(codex, "POST", "/v1/responses")
     assert codex.websocket is WebSocketUse.TURNS
     assert {packaged.by_name[name].websocket for name in ("ollama", "vllm", "azure")} == {WebSocketUse.REFUSE}
     assert codex.meters == ()
@@ -124,7 +124,7 @@ def test_only_posts_to_messages_are_model_calls_of_anthropic(subtests):
     ]
     for method, path, scheduled in cases:
         with subtests.test(method=method, path=path):
-            assert is_model_call(anthropic, method, path) is scheduled
+            assert is_call(anthropic, method, path) is scheduled
 
 
 def test_chat_and_responses_are_model_calls_of_openai_each_in_its_dialect(subtests):
@@ -138,7 +138,7 @@ def test_chat_and_responses_are_model_calls_of_openai_each_in_its_dialect(subtes
     ]
     for path, scheduled, dialect in cases:
         with subtests.test(path=path, scheduled=scheduled):
-            assert is_model_call(openai, "POST", path) is scheduled
+            assert is_call(openai, "POST", path) is scheduled
             assert format_for(openai, path).name == dialect
 
 
@@ -302,7 +302,7 @@ def test_an_unknown_upstream_is_recognised_by_the_path_it_is_called_on(subtests)
         with subtests.test(path=path, name=name):
             found = packaged.for_path(path)
             assert (found and found.name) == name
-            assert found is None or is_model_call(found, "POST", path)
+            assert found is None or is_call(found, "POST", path)
 
 
 def test_a_users_reverse_path_counts_before_a_packaged_one_of_the_same_glob(tmp_path):
@@ -325,9 +325,9 @@ def test_an_extension_to_all_paths_keeps_the_dialects_right(tmp_path, subtests):
         for parent in ["openai", "openai-compatible", "anthropic"]:
             with subtests.test(path=path, dialect=dialect):
                 profile = load(tmp_path, mine=f"extends: {parent}\nhosts: [a.example]\npaths: ['/*']").by_name["mine"]
-                assert is_model_call(profile, "POST", path)
+                assert is_call(profile, "POST", path)
                 assert format_for(profile, path).name == dialect
-                assert not is_model_call(profile, "POST", "/v1/messages/count_tokens")
+                assert not is_call(profile, "POST", "/v1/messages/count_tokens")
 
 
 def test_versions_of_a_class_share_their_group_and_other_models_have_their_own():

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hivemind_addon.proxy.profile.load import format_for, is_model_call, load_profiles
+from hivemind_addon.proxy.profile.load import format_for, is_call, load_profiles
 from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.proxy.wire.description import PlainRequest, describe_request
 from hivemind_addon.proxy.wire.dialect import dialect_of
@@ -93,7 +93,7 @@ def test_a_request_is_understood(sample):
     assert profile is not None
     assert profile.name == sample.profile
     gives = dict(sample.gives)
-    assert is_model_call(profile, "POST", sample.path) is gives.pop("scheduled", True)
+    assert is_call(profile, "POST", sample.path) is gives.pop("scheduled", True)
     request = PlainRequest("https", name, int(port or 443), sample.path, sample.headers, sample.body)
     told = describe_request(profile, request, ESTIMATOR, user="", peer="peer")
     known = {

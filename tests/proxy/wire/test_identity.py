@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from hivemind_addon.api.proxy_user import ProxyWords, given_id, priority_of, proxy_words
 from hivemind_addon.api.ticket import CallKind, Delivery, Priority
-from hivemind_addon.proxy.profile.load import format_for, is_model_call, load_profiles
+from hivemind_addon.proxy.profile.load import format_for, is_call, load_profiles
 from hivemind_addon.proxy.profile.model import ClientRule, Profile, RequestPlace
 from hivemind_addon.proxy.wire.dialect import dialect_of
-from hivemind_addon.proxy.wire.identity import call_kind, identify, is_headless
+from hivemind_addon.proxy.wire.identity import Machine, call_kind, identify, is_headless
 from hivemind_addon.proxy.wire.request import RequestFacts, read_request
 
 PROFILE = Profile(
@@ -214,6 +214,12 @@ def of(profile, headers, *, body=None, path="/v1/messages", user=""):
     name = dialect_of(format_for(PACKAGED[profile], path))
     facts = read_request(json.dumps({"model": "m", **(body or {})}).encode(), name)
     one = identify(PACKAGED[profile], headers, facts, user, PEER)
+    # Whichever proxy of a cluster a sub-agent uses, it finds its parent's tree.
+    other = identify(PACKAGED[profile], headers, facts, user, f"{PEER}@ci-2", machine=Machine(name="ci-2"))
+    if PEER in one.session:
+        assert (other.agent != one.agent, other.session != one.session) == (not user, True)
+    else:
+        assert other == one
     return one, call_kind(PACKAGED[profile], headers, facts, path, has_parent=bool(one.parent_session))
 
 
@@ -405,6 +411,16 @@ CLASSIFIER_BODY = {
     "messages": [{"role": "user", "content": "# CLAUDE.md"}, {"role": "user", "content": "<transcript>"}],
     "metadata": CLAUDE_BODY["metadata"],
 }
+CLAUDE_TITLE_BODY = {
+    "model": "claude-opus-4-8",
+    "system": [
+        {"type": "text", "text": "You are a Claude agent, built on Anthropic's Claude Agent SDK."},
+        {"type": "text", "text": "Generate a concise, sentence-case title (3-7 words) that captures the main topic"},
+    ],
+    "tools": [],
+    "messages": [{"role": "user", "content": "<session>\nhello\n</session>"}],
+    "metadata": CLAUDE_BODY["metadata"],
+}
 CRUSH = {"user-agent": "Charm-Crush/0.20 (https://charm.land/crush)", "x-session-id": "9f", "x-session-affinity": "9f"}
 COPILOT = {"user-agent": "copilot/0.0.400", "x-interaction-id": "i", "x-initiator": "agent"}
 CODEX_CHILD = codex(thread_id="019a-child", parent_thread_id="019a-root", subagent_kind="collab_spawn") | {
@@ -433,6 +449,7 @@ AGENTS = {
         body=CLAUDE_BODY | {"messages": [{"role": "user", "content": "a"}, {"role": "user", "content": COMPACT}]},
     ),
     "Claude Code, classifier": messages(CLAUDE, CLAUDE_ID, kind=CallKind.CLASSIFIER, body=CLASSIFIER_BODY),
+    "Claude Code, title by a large model": messages(CLAUDE, CLAUDE_ID, kind=AUXILIARY, body=CLAUDE_TITLE_BODY),
     "Claude Code on Ollama": messages(CLAUDE, CLAUDE_ID, profile="ollama"),
     "Codex": responses(codex()),
     "Codex before 2026": responses({"user-agent": "codex_cli_rs/0.60", "session_id": "s", "conversation_id": "s"}, "s"),
@@ -491,7 +508,7 @@ def test_every_agents_session_parent_and_kind_of_call_are_known():
             one.session,
             one.parent_session,
             kind,
-            is_model_call(PACKAGED[call.profile], "POST", call.path),
+            is_call(PACKAGED[call.profile], "POST", call.path),
         )
         if told != ("agent-7", call.session, call.parent, call.kind, True):
             wrong[name] = told
@@ -499,8 +516,8 @@ def test_every_agents_session_parent_and_kind_of_call_are_known():
 
 
 def test_counting_tokens_passes_by():
-    assert not is_model_call(PACKAGED["anthropic"], "POST", "/v1/messages/count_tokens?beta=true")
-    assert not is_model_call(PACKAGED["openai"], "POST", "/v1/responses/input_tokens")
+    assert not is_call(PACKAGED["anthropic"], "POST", "/v1/messages/count_tokens?beta=true")
+    assert not is_call(PACKAGED["openai"], "POST", "/v1/responses/input_tokens")
 
 
 def test_without_a_proxy_user_all_of_a_tree_are_one_agent():
@@ -544,6 +561,19 @@ def test_a_compaction_is_known_by_its_first_words(subtests):
                     ]
                 }
                 assert of(profile, {}, body=body, path=path)[1] is kind
+
+
+def test_a_compaction_is_known_after_the_results_of_tools_too():
+    """As Claude Code asks in the middle of its work (2.1.330)."""
+    result = {"type": "tool_result", "tool_use_id": "t", "content": '"text": ' + "x" * 20_000}
+    for asked, kind in (
+        (COMPACT, CallKind.COMPACTION),
+        ("Go on", CallKind.TURN),
+        ("x" * 3000 + COMPACT, CallKind.TURN),
+    ):
+        text = {"type": "text", "text": asked, "cache_control": {"type": "ephemeral"}}
+        body = {"messages": [{"role": "user", "content": [result, text]}]}
+        assert of("anthropic", {}, body=body, path=MESSAGES)[1] is kind
 
 
 def test_an_id_that_a_client_gives_is_fit_for_logs_and_stays_different():

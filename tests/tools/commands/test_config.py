@@ -61,7 +61,7 @@ def test_one_is_set(asked):
 
 
 def test_files_are_where_options_say(asked, folders):
-    kept = folders / "state" / "hivemind_addon" / "checkpoints"
+    kept = folders / "state" / "hivemind_addon" / "contexts"
     kept.parent.mkdir(parents=True)
     kept.mkdir()
     rows = {row["what"]: row for row in json.loads(run("files", "--json").stdout)}

@@ -12,11 +12,11 @@ COMMANDS = [
         "history",
         "history agents",
         "history incident",
-        "checkpoint list",
-        "checkpoint show a",
-        "checkpoint export a --as text",
+        "context list",
+        "context show a",
+        "context export a --as text",
     ),
-    *("checkpoint list --folder /nowhere", "submit -- true", "lease list"),
+    *("context list --folder /nowhere", "submit -- true", "lease list"),
 ]
 
 

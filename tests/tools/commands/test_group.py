@@ -22,9 +22,9 @@ def test_everything_in_the_index_is_there_and_listed_once():
 
 
 def test_a_slip_is_told_with_what_was_meant():
-    result = CliRunner().invoke(main, ["agnets"])
+    result = CliRunner().invoke(main, ["stattus"])
     assert result.exit_code == 2
-    assert "No such command 'agnets'. Did you mean 'agents'?" in result.stderr
+    assert "No such command 'stattus'. Did you mean 'status'?" in result.stderr
     assert "Did you mean" not in CliRunner().invoke(main, ["xyzzy"]).stderr
 
 

@@ -7,15 +7,22 @@ from contextlib import closing
 from itertools import product
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
+from hivemind_addon.api.command import CommandReply, MemberAnswer
 from hivemind_addon.api.proxy_user import given_id
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import history as commands
+from hivemind_addon.tools.history import everywhere
+from hivemind_addon.tools.history.filters import RequestFilter
+from hivemind_addon.tools.history.reader import JournalReader
 from tests.proxy.journal.book import NOON, POOL, journal_with
+from tests.tools.commands.served import serving
 from tests.tools.commands.slips import offenders
+from tests.tools.dash.samples import report
 
 COMMANDS = ["", "agents", "retries", "incidents", "incident", "budgets", "limits", "runs"]
 
@@ -75,6 +82,41 @@ def said(*arguments, width=80) -> str:
 def changed(journal, statement, *values):
     with closing(sqlite3.connect(journal)) as connection, connection:
         connection.execute(statement, values)
+
+
+def test_the_journals_of_a_cluster_are_asked_together(folders, journal):
+    def members(command):
+        with JournalReader(journal) as book:
+            mine = everywhere.answer(book, command.question)
+        there = [("ci-1", mine, ""), ("laptop-2", mine, ""), ("old-3", "", "it keeps no journal")]
+        told = [msgspec.to_builtins(MemberAnswer(*one)) for one in there]
+        return CommandReply(done=True, text="3 of 4 members answered", value=told)
+
+    with serving(report(), answer=members):
+        rows = run("--all", "--json", "-n", 3)
+        assert [(row["id"], row["proxy"]) for row in json.loads(rows.stdout)] == [
+            ("b000000000", "ci-1"),
+            ("b000000000", "laptop-2"),
+            ("3f9c77ab2e", "ci-1"),
+        ]
+        assert rows.stderr == "3 of 4 members answered.\nold-3: it keeps no journal\n"
+        mine = json.loads(run("agents", "--json", "--since", "2020-01-01").stdout)
+        both = json.loads(run("agents", "--all", "--json", "--since", "2020-01-01").stdout)
+        assert [(one["name"], one["requests"]) for one in both] == [(one["name"], 2 * one["requests"]) for one in mine]
+        assert json.loads(run("--all", "--json", "--agent", "nobody").stdout) == []
+    refused = run("--all")
+    assert refused.exit_code == 1
+    assert "no proxy is there" in refused.output
+    assert run("--all", "--journal", journal).exit_code == 2
+
+
+def test_a_question_from_elsewhere_is_answered_and_nonsense_is_one_line(journal):
+    asked = everywhere.make_question(RequestFilter(agent="bob"), most=5)
+    told = CliRunner().invoke(main, ["history", "answer", "--journal", str(journal)], input=asked)
+    assert [row["agent"] for row in json.loads(told.stdout)] == ["bob"]
+    told = CliRunner().invoke(main, ["history", "answer", "--journal", str(journal)], input='{"drop": 1}')
+    assert told.exit_code == 1
+    assert told.output.startswith("Error: this version does not understand the question")
 
 
 QUESTIONS = [*COMMANDS, "ticket 3f9c01ab2e", "ticket key-1", "ticket nightly-1"]

@@ -173,7 +173,56 @@ def test_run_hands_on_what_is_to_be_recorded(monkeypatch, arguments, options):
     assert asked == [options]
 
 
+@pytest.fixture
+def supervised(monkeypatch):
+    """What `hivemind run` starts: its command, and the environment of that."""
+
+    class Ended(Exception):
+        pass
+
+    started = []
+
+    def supervise(command, *, environment, **_):
+        started.append((command, environment))
+        raise Ended
+
+    monkeypatch.setattr(runs, "Supervisor", supervise)
+
+    def start(*arguments):
+        assert isinstance(run("run", *arguments).exception, Ended)
+        return started.pop()
+
+    return start
+
+
+def test_run_hands_on_a_cluster_where_nobody_else_reads_it(monkeypatch, supervised):
+    monkeypatch.setenv("HIVEMIND_CLUSTER_NAME", "team")
+    command, environment = supervised("--cluster", "valkey://:open-sesame@cache.test")
+    assert environment["HIVEMIND_CLUSTER"] == "valkey://:open-sesame@cache.test"
+    assert environment["HIVEMIND_CLUSTER_NAME"] == "team"
+    assert not any("sesame" in word for word in (*command.first, *command.again))
+
+
+def test_a_proxy_inside_of_exec_is_in_no_cluster_by_inheritance(monkeypatch, supervised):
+    """Its requests go through the outer one, which is a member: they would be admitted twice, and wait for themselves."""
+    monkeypatch.setenv("HIVEMIND_CLUSTER", "valkey://cache.test")
+    assert supervised("-p", "9191")[1]["HIVEMIND_CLUSTER"] == "valkey://cache.test"
+    monkeypatch.setenv("HTTPS_PROXY", "http://company.test:3128")
+    assert supervised("-p", "9192")[1]["HIVEMIND_CLUSTER"] == "valkey://cache.test"
+    monkeypatch.setenv("HTTPS_PROXY", "http://agent:x@127.0.0.1:9180")
+    monkeypatch.setenv("HIVEMIND_PORT", "9180")
+    assert supervised("-p", "9193")[1]["HIVEMIND_CLUSTER"] == "off"
+    assert supervised("-p", "9194", "--cluster", "valkey://cache.test")[1]["HIVEMIND_CLUSTER"] == "valkey://cache.test"
+
+
 def test_how_to_record_without_what_is_a_slip():
     told = run("run", "--no-content")
     assert told.exit_code == 2
     assert "add --capture FILE" in told.output
+
+
+def test_which_cluster_without_where_is_a_slip(monkeypatch):
+    monkeypatch.delenv("HIVEMIND_CLUSTER", raising=False)
+    told = run("run", "--cluster-name", "team")
+    assert told.exit_code == 2
+    assert "add --cluster URL" in told.output

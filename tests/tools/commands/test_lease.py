@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 
 import click
 import pytest
@@ -17,6 +18,7 @@ from hivemind_addon.tools.commands.lease import (
     watched_holder,
     who,
 )
+from hivemind_addon.tools.locks.choice import LeasePlace
 from hivemind_addon.tools.locks.model import Grant, Holder, Lease, NotGranted, Request
 from tests.tools.commands.slips import offenders
 
@@ -217,3 +219,72 @@ def test_who_waits_in_line_says_so_once_and_not_for_ever(monkeypatch, tmp_path, 
         second = wait_in_line(store, Request(("a",), watched_holder("second", int(PID)), 60.0, 1, ""), 0.01)
     assert isinstance(second, NotGranted)
     assert capsys.readouterr().err == f"waiting: a: held by first (process {PID})\n"
+
+
+# In a cluster -----------------------------------------------------------------------------------------------------------
+
+
+def test_with_a_cluster_the_leases_are_in_its_engine_and_not_in_the_file(engine):
+    shared = ["--cluster", engine.unix_url]
+    assert run(*shared, "acquire", "a", "--pid", PID, "--agent", "me", "--no-wait").exit_code == 0
+    assert run("list").stdout == "nothing is held or waited for\n"
+    assert "me" in run("list", env={"HIVEMIND_CLUSTER": engine.unix_url}).stdout
+    assert "nothing" in run("--cluster", "off", "list", env={"HIVEMIND_CLUSTER": engine.unix_url}).stdout
+    assert "nothing" in run(*shared, "--cluster-name", "other", "list").stdout
+    refused = run(*shared, "acquire", "a", "--no-wait")
+    assert (refused.exit_code, refused.stderr) == (75, f"a: held by me (process {PID})\n")
+    assert run(*shared, "release", "a", "--force").stdout == "released a\n"
+
+
+def test_what_runs_under_a_shared_lease_finds_it_again_but_gets_no_password(engine):
+    printed = run("--cluster", engine.unix_url, "--cluster-name", "team", "acquire", "a", "--pid", PID, "--export")
+    told = dict(line.removeprefix("export ").split("=", 1) for line in printed.stdout.splitlines())
+    assert (told["HIVEMIND_CLUSTER"], told["HIVEMIND_CLUSTER_NAME"]) == (engine.unix_url, "team")
+    assert run("renew", env=told).exit_code == 0
+    assert run("release", env=told).stdout == "released a\n"
+    # By the environment it is inherited as it is.
+    assert "CLUSTER" not in run("acquire", "a", "--export", env={"HIVEMIND_CLUSTER": engine.unix_url}).stdout
+    assert engine.send("ACL SETUSER me on >hush ~* &* +@all").startswith(b"+OK")
+    secret = ["--cluster", engine.unix_url.replace("unix://", "unix://me:hush@")]
+    printed = run(*secret, "acquire", "b", "--pid", PID, "--export")
+    assert printed.exit_code == 0
+    assert "hush" not in printed.output
+    assert "HIVEMIND_CLUSTER=" not in printed.stdout
+    assert "set HIVEMIND_CLUSTER_PASSWORD instead" in printed.stderr
+    named = engine.unix_url.replace("unix://", "unix://me@")
+    printed = run("--cluster", named, "acquire", "c", "--export", env={"HIVEMIND_CLUSTER_PASSWORD": "hush"})
+    assert f"HIVEMIND_CLUSTER={named}\n" in printed.stdout
+
+
+def test_a_name_that_another_machine_holds_is_not_released_by_a_process_of_the_same_number(engine):
+    mine = watched_holder("me", os.getppid())
+    theirs = Request(("a",), Holder("far", mine.pid, "1/another-boot/pid", "laptop"), 60.0)
+    with LeasePlace(engine.unix_url).open({}) as store:
+        assert isinstance(store.acquire(theirs, 0), Lease)
+    environment = {"HIVEMIND_CLUSTER": engine.unix_url}
+    result = run("release", "a", env=environment)
+    assert (result.exit_code, "--force" in result.stderr) == (1, True)
+    result = run("acquire", "a", "--no-wait", "--json", env=environment)
+    assert json.loads(result.stdout)["holders"] == [{"agent": "far", "pid": mine.pid, "host": "laptop"}]
+    assert "far (process" in run("list", env=environment).stdout
+
+
+def test_who_holds_it_elsewhere_is_named_with_the_machine():
+    assert who(Holder("planner", 7, "", "laptop")) == "planner (process 7 on laptop)"
+    assert who(Holder("make-8", 8, "", "laptop")) == "make-8 (on laptop)"
+
+
+def test_what_is_wrong_with_the_cluster_is_one_line(monkeypatch):
+    slips = [
+        (["--cluster", "cache:6379", "list"], 1, "--cluster: 'cache:6379' is no engine's URL"),
+        (["--cluster", "valkey://127.0.0.1:1", "list"], 1, "is not there (connection refused); start it"),
+        (["--cluster", "valkey://127.0.0.1:1", "acquire", "a"], 1, "is not there"),
+        (["--cluster", "valkey://127.0.0.1:1", "run", "a", "--", "true"], 1, "is not there"),
+        (["--cluster", "valkey://127.0.0.1:1", "--cluster-name", "a b", "list"], 1, "--cluster-name: 'a b' is no name"),
+        (["--cluster", "valkeys://127.0.0.1:1?ssl_ca_certs=/no", "list"], 1, "no file '/no'"),
+    ]
+    assert offenders(run, slips) == []
+    assert run("list", env={"HIVEMIND_CLUSTER": "x"}).stderr.startswith("Error: HIVEMIND_CLUSTER: 'x' is no engine's")
+    for name in ("redis", "hivemind_addon.tools.locks.engine_store"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert "pip install 'hivemind-addon[cluster]'" in run("--cluster", "valkey://127.0.0.1:1", "list").stderr

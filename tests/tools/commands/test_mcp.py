@@ -40,15 +40,6 @@ def test_a_slip_is_told_in_one_line(arguments, words):
     assert result.stdout == ""
 
 
-@pytest.mark.parametrize("missing", ["mcp", "uvicorn"])
-def test_without_the_extra_it_says_what_to_install(monkeypatch, missing):
-    monkeypatch.setitem(sys.modules, missing, None)
-    result = run()
-    assert result.exit_code == 1
-    assert "-m pip install 'hivemind-addon[mcp]'" in result.stderr
-    assert len(result.stderr.splitlines()) == 1
-
-
 def test_a_port_that_is_taken_and_a_bad_token_file_are_one_line(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         result = run("--http", str(taken.getsockname()[1]))
@@ -167,3 +158,10 @@ def test_who_starts_it_in_a_terminal_is_told_what_it_is_for(folder):
     child.expect(pexpect.EOF)
     child.close()
     assert child.exitstatus == 0
+
+
+def test_a_cluster_that_is_none_stops_the_start_with_one_line():
+    result = CliRunner().invoke(main, ["mcp"], env={"HIVEMIND_CLUSTER": "cache:6379"})
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: HIVEMIND_CLUSTER: 'cache:6379' is no engine's URL; write valkey://")
+    assert result.stderr.count("\n") == 1

@@ -51,7 +51,7 @@ def test_the_port_that_was_typed_counts(monkeypatch):
 
 
 def test_commands_are_offered_with_what_they_do():
-    assert completed("pa") == {"pause": "Send nothing more upstream"}
+    assert completed("pau") == {"pause": "Send nothing more upstream"}
     assert "--version" in completed("--v")
     assert set(completed("capture", "st")) == {"start", "stop", "strip"}
 

@@ -3,7 +3,7 @@
 from msgspec import structs
 from msgspec.structs import replace
 
-from hivemind_addon.api.report import PoolStats, ProxyView, Report, SessionStats, StatsView
+from hivemind_addon.api.report import ContextPressure, PoolStats, ProxyView, Report, SessionStats, StatsView
 from hivemind_addon.api.snapshot import SCHEMA_VERSION, Counters, PoolView, Snapshot, TicketView
 from hivemind_addon.api.ticket import PoolKey, Usage
 from tests.proxy.core import samples
@@ -89,7 +89,24 @@ def flying(ticket_id="t", *, agent="a", name="s", attempts=1):
     return waiting(ticket_id, agent=agent, name=name, position=0, reason="", state="in flight", attempts=attempts)
 
 
-def report(*pools, sessions=(), stats_by_key=(), log=(), **changes):
+def context(agent="a", name="s", **changes):
+    """A conversation that fills 83 % of its model's context window."""
+    usual = ContextPressure(
+        agent=agent,
+        session=name,
+        model="m",
+        tokens=166_000,
+        window_tokens=200_000,
+        growth_per_turn=4_250.0,
+        turns=30,
+        seen_ago_s=5.0,
+        cache_lapses_in_s=250.0,
+        is_full=True,
+    )
+    return replace(usual, **changes)
+
+
+def report(*pools, sessions=(), stats_by_key=(), log=(), contexts=(), **changes):
     """Of these pools and sessions."""
     snapshot = replace(Snapshot(at=100.0, stopping=False, pools=pools, counters=Counters()), **changes)
     return Report(
@@ -98,4 +115,5 @@ def report(*pools, sessions=(), stats_by_key=(), log=(), **changes):
         snapshot=snapshot,
         stats=StatsView(pools=tuple(stats_by_key), sessions=tuple(sessions), log=tuple(log)),
         told_wall=1_800_003_600.0,
+        contexts=tuple(contexts),
     )

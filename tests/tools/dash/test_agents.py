@@ -7,14 +7,14 @@ from hivemind_addon.api.snapshot import BudgetView
 from hivemind_addon.api.spend import Budget, Scope, Spend
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.tools.dash.agents import Column, Grid, GridCell, agent_rows, agents_grid
-from hivemind_addon.tools.dash.family import family, lines
+from hivemind_addon.tools.dash.family import Sort, family, lines
 from tests.tools.dash.record import recorded
-from tests.tools.dash.samples import flying, pool, report, session, waiting
+from tests.tools.dash.samples import context, flying, pool, report, session, waiting
 
 
-def drawn(*tickets, width=200, sessions=(), budgets=(), opened=()):
+def drawn(*tickets, width=200, sessions=(), budgets=(), opened=(), contexts=()):
     """The rows, with one blank between words."""
-    made = report(pool(tickets=tickets), sessions=sessions, budgets=budgets)
+    made = report(pool(tickets=tickets), sessions=sessions, budgets=budgets, contexts=contexts)
     return [" ".join(row.split()) for row in table(made, width, opened)[1:]]
 
 
@@ -53,6 +53,15 @@ ROWS = {
     "what it used, of which only a part has a price": drawn(sessions=[replace(USED, is_priced=False)]),
     "what it used has no price": drawn(sessions=[replace(USED, is_priced=False, micro_usd=0)]),
     "with a budget of its own": drawn(sessions=[session()], budgets=[GROUPS, OWN]),
+    "how full its contexts are, the fullest in the agent's row": drawn(
+        sessions=[session(name="s1"), session(name="s2"), session(name="s3")],
+        contexts=[
+            context(name="s1", tokens=9_000, window_tokens=None, growth_per_turn=0.0, cache_lapses_in_s=None),
+            context(name="s2", tokens=20_000, is_full=False, cache_lapses_in_s=0.0),
+            context(name="s3"),
+            context(name="nobody knows it"),
+        ],
+    ),
     "its requests are listed": drawn(
         waiting("t-1", name="s1"), waiting("t-2", name="s2", position=2), opened=["agent a", "session ('a', 's1')"]
     ),
@@ -97,6 +106,15 @@ def test_screens_of_each_width_show_what_an_operator_needs_first(golden):
     for fleet in ("night", "incident", "steered"):
         assert {"in vain", "budget", "done", "out"} < set(split("  +", table(recorded(fleet), 120)[0])), fleet
     assert "in vain" in table(WORST, 120)[0]
+
+
+def test_how_full_contexts_are_is_seen_at_120_columns_and_taken_for_an_order():
+    every = [session("few"), session("grows"), session("full")]
+    contexts = [context("few", tokens=10), context("grows", tokens=999, growth_per_turn=1e4), context("full")]
+    made = report(pool(), sessions=every, contexts=contexts)
+    assert "context" in split("  +", table(made, 120)[0])
+    assert [node.name for node in family(made, sort=Sort.CONTEXT)] == ["full", "grows", "few"]
+    assert next(node.name for node in family(made, sort=Sort.GROWTH)) == "grows"
 
 
 def test_what_nobody_has_gives_way_to_the_rest_where_it_is_narrow():

@@ -146,3 +146,9 @@ def test_a_large_fleet_takes_no_time():
     made = report(pool(tickets=tickets), sessions=[session(f"a{n % 50}", f"s{n}") for n in range(500)])
     assert len(list(lines(family(made), frozenset()))) == 550
     assert least_cpu_s(lambda: list(lines(family(made), frozenset()))) < 0.5
+
+
+def test_who_goes_next_stands_first_then_who_runs_then_the_others():
+    tickets = (flying("f", agent="b"), waiting("w", agent="z", position=2), waiting("n", agent="y", position=1))
+    made = report(pool(tickets=tickets), sessions=[session(name, "s") for name in "abyz"])
+    assert [name for _, name in drawn(made, sort=Sort.PLACE)] == ["y", "z", "b", "a"]

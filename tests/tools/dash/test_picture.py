@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.command import SetLimit
 from hivemind_addon.api.control import decode_report
-from hivemind_addon.api.report import LogLine
+from hivemind_addon.api.report import ClusterMember, ClusterView, LogLine
 from hivemind_addon.api.snapshot import AccountBlockView, BudgetView, Counters, MeterView, PriorityView
 from hivemind_addon.api.spend import Budget, Scope, Spend
 from hivemind_addon.api.ticket import PoolKey, Priority
@@ -20,7 +20,7 @@ from hivemind_addon.system.terminal import is_screen
 from hivemind_addon.tools.dash.picture import PictureLook, picture, print_picture
 from tests.cpu_time import least_cpu_s
 from tests.tools.dash.record import IMAGE, INCIDENT, RECORDED, image, record, recorded
-from tests.tools.dash.samples import KEY, flying, pool, report, session, waiting
+from tests.tools.dash.samples import KEY, context, flying, pool, report, session, waiting
 
 PLAIN = PictureLook(width=120, zone=UTC)
 
@@ -44,6 +44,7 @@ def test_what_is_tried_again_and_goes_well_is_no_news():
 
 
 SPENT = BudgetView(Budget(Scope.EVERYONE, "", tokens=10), Spend(11, 0), Spend(), renews_in_s=600)
+OLD = context("c", seen_ago_s=4_000.0)
 PRIORITIES = (PriorityView("lead*", Priority.HIGH), PriorityView("night", Priority.LOW, ends_in_s=120.0, by="night"))
 
 
@@ -65,9 +66,28 @@ def test_alarms_come_before_anything_else(golden):
         "the account is tried": (report(pool(account_block=AccountBlockView("x", 0))), ""),
         "spent": (report(budgets=(SPENT,)), ""),
         "priorities": (report(priorities=PRIORITIES), ""),
+        "contexts are nearly full": (report(contexts=(context(), context("b", tokens=190_000), OLD)), ""),
     }
     parts = [f"# {name}\n\n{text(made, replace(PLAIN, gone=gone))}" for name, (made, gone) in drawn.items()]
     golden("alarms.txt", "\n\n".join(parts))
+
+
+def test_a_cluster_has_a_line_of_its_own():
+    view = ClusterView("team", "ci-1", "coordinator", "ci-1", 5, known_members=2)
+    made = replace(report(), cluster=replace(view, members=(ClusterMember("ci-1", 3, 2), ClusterMember("vm-2", 0, 1))))
+    told = (
+        "cluster team: 2 members, this proxy coordinates (epoch 5); ci-1 3 waiting, 2 in flight; vm-2 0 waiting, 1 in"
+    )
+    assert text(made).splitlines()[2].startswith(told)
+    for changes, words in (
+        ({"role": "alone", "share": 0.25, "since_s": 12.0}, "alone for 12 s, with 1/4 of the limits"),
+        ({"role": "member", "coordinator": "vm-2"}, "2 members, vm-2 coordinates (epoch 5)"),
+        ({"summed_s": 40.0}, "2 members, this proxy coordinates (epoch 5); sums of 40 s"),
+        ({"role": "joining", "since_s": 1.0}, "joining for 1 s"),
+    ):
+        lines = text(replace(report(), cluster=replace(view, **changes))).splitlines()
+        assert lines[2] == f"cluster team: {words}"
+    assert "cluster" not in text(report())
 
 
 def test_a_refusal_is_no_loss():

@@ -17,6 +17,10 @@ def drawn(*made, width=120, stats_by_key=()):
 
 MOVES = (LimitMove(12.0, 10, "200"), LimitMove(40.0, 8, "529"), LimitMove(200.0, 9, "200"), LimitMove(900.0, 7, "x"))
 POOLS = {
+    "how many tokens go": (
+        pool(in_flight=3, queued=14),
+        pool_tally(input_tokens_per_minute=123_456.7, output_tokens_per_minute=2_345.6, wait_p50_s=2, wait_p95_s=130),
+    ),
     "what runs and waits": (
         pool(in_flight=3, queued=14),
         pool_tally(

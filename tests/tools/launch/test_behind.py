@@ -6,19 +6,24 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 import trustme
+from msgspec.structs import replace
 
+from hivemind_addon.api.agent_secrets import split_password
 from hivemind_addon.api.proxy_user import proxy_words
 from hivemind_addon.api.report import ProxyView
 from hivemind_addon.api.ticket import Delivery
 from hivemind_addon.api.trust import CERTIFICATE, KEY
 from hivemind_addon.tools.launch import behind
 from hivemind_addon.tools.launch.behind import (
+    NamelessSecret,
     NoBundle,
     asked_words,
     certificates,
     environment_changes,
     holds_key,
     is_ours,
+    lacks_password,
+    proved_name,
     write_bundle,
 )
 from hivemind_addon.tools.launch.programs import load_programs
@@ -34,6 +39,47 @@ def test_what_is_asked_for_is_what_the_proxy_reads():
     assert read.task == "night/review-1"
     assert asked_words(Delivery.STREAM) == ["stream"]
     assert asked_words(Delivery.AUTO, priority="low") == ["prio-low"], "the proxy goes by what the agent says of itself"
+
+
+def test_the_secret_of_an_agent_is_the_first_word_and_needs_its_name():
+    environment = {"HIVEMIND_AGENT": "ann", "HIVEMIND_AGENT_SECRET": "s3cret"}
+    name, words = proved_name(environment)
+    password = ".".join(words + asked_words(Delivery.WHOLE, task="night/1"))
+    assert (name, split_password(password)) == ("ann", ("s3cret", "whole.task-night/1"))
+    assert proved_name({"HIVEMIND_AGENT": "ann"}) == ("", [])
+    with pytest.raises(NamelessSecret, match="--agent NAME"):
+        proved_name({"HIVEMIND_AGENT_SECRET": "s3cret"})
+
+
+ENGINE = "valkey://cache:6379/0"
+MEMBER = replace(PROXY, cluster="team", engine=ENGINE)
+
+
+@each(
+    ("proxy", "base", "expected", "told"),
+    [
+        (PROXY, {}, {}, ""),
+        (MEMBER, {}, {"HIVEMIND_CLUSTER": ENGINE, "HIVEMIND_CLUSTER_NAME": "team"}, ""),
+        (MEMBER, {"HIVEMIND_CLUSTER": "off"}, {}, ""),
+        (MEMBER, {"HIVEMIND_CLUSTER": "valkey://other"}, {}, ""),
+        (
+            replace(MEMBER, engine_has_password=True),
+            {"HIVEMIND_CLUSTER_PASSWORD": "hush"},
+            {"HIVEMIND_CLUSTER": ENGINE, "HIVEMIND_CLUSTER_NAME": "team"},
+            "",
+        ),
+        (replace(MEMBER, engine_has_password=True), {"HIVEMIND_CLUSTER": "valkey://:hush@cache"}, {}, ""),
+        (replace(MEMBER, engine_has_password=True), {}, {}, "set HIVEMIND_CLUSTER_PASSWORD, or HIVEMIND_CLUSTER=off"),
+    ],
+)
+def test_an_agent_s_leases_are_where_its_proxy_is_but_no_password_is_handed_on(
+    monkeypatch, proxy, base, expected, told
+):
+    monkeypatch.setattr(behind, "write_bundle", lambda confdir, users: "/b.pem")
+    changed = environment_changes(proxy, base, agent="a", words=[], table=load_programs())
+    assert {name: value for name, value in changed.items() if "CLUSTER" in name} == expected
+    assert told in lacks_password(proxy, base)
+    assert bool(told) == bool(lacks_password(proxy, base))
 
 
 def test_the_environment_has_the_name_the_port_and_one_bundle_with_the_users_own(monkeypatch):

@@ -71,6 +71,11 @@ def test_one_in_a_container_is_named_by_its_machine():
         assert "container or machine 3f9c01ab2e77 (process 77)" in find_neighbour(port).who
 
 
+def test_a_proxy_that_takes_us_for_a_client_from_elsewhere_is_one_all_the_same():
+    with listening(http(json.dumps({"status": "ok", "hivemind": True}))) as (port, _):
+        assert "a hivemind proxy in a container or on another machine; go through it" in str(find_neighbour(port))
+
+
 @each("answer", [None, b"SSH-2.0-x\r\n", http("<html>"), http('{"status": "ok"}'), http("[]"), b"\xff\xfe\r\n\r\n"])
 def test_a_foreign_program_is_said_to_be_one_with_the_right_cure(answer, monkeypatch):
     monkeypatch.setattr(neighbour, "_PATIENCE_S", 0.5)

@@ -1,9 +1,17 @@
-"""A store on a real file with processes that live and die as told."""
+"""Stores as their tests use them: with processes that live and die as told, at instants that a test chooses."""
+
+from contextlib import suppress
 
 import pytest
+from redis.exceptions import RedisError
 
+from hivemind_addon.system.engine_url import parse_engine_url
+from hivemind_addon.tools.locks.engine_store import EngineLeases
 from hivemind_addon.tools.locks.model import Holder, Request
 from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
+
+TOLD_TIME = "local now = tonumber(redis.call('GET', 'now') or 0)"
+"""In the place of the engine's clock."""
 
 
 class Machine:
@@ -16,6 +24,49 @@ class Machine:
 
     def store(self) -> SqliteLeases:
         return SqliteLeases(self.path, is_alive=lambda holder: holder.started not in self.dead, boot=lambda: self.boot)
+
+
+class TimedEngineLeases(EngineLeases):
+    """Its engine's clock says what the caller's does."""
+
+    def _set(self, now):
+        with suppress(RedisError):  # the operation itself fails as well
+            self._redis.set("now", round(now * 1e6))
+
+    def acquire(self, request, now, *, waiter=""):
+        self._set(now)
+        return super().acquire(request, now, waiter=waiter)
+
+    def renew(self, lease_id, ttl_s, now):
+        self._set(now)
+        return super().renew(lease_id, ttl_s, now)
+
+    def release(self, lease_id, now):
+        self._set(now)
+        return super().release(lease_id, now)
+
+    def standings(self, now, names=()):
+        self._set(now)
+        return super().standings(now, names)
+
+
+class EngineMachine:
+    """One of many machines that share an engine."""
+
+    def __init__(self, engine, host="here"):
+        self.engine = engine
+        self.host = host
+        self.dead: set[str] = set()
+
+    def store(self) -> EngineLeases:
+        return TimedEngineLeases(
+            parse_engine_url(self.engine.unix_url),
+            "test",
+            patience_s=1.0,
+            is_alive=lambda holder: holder.started not in self.dead,
+            host=self.host,
+            engine_time=TOLD_TIME,
+        )
 
 
 def holder(agent: str) -> Holder:

@@ -11,10 +11,8 @@ import pytest
 from hivemind_addon.tools.locks import holder, keeping
 from hivemind_addon.tools.locks.holder import holder_of
 from hivemind_addon.tools.locks.keeping import WatchedProcess, keep
-from hivemind_addon.tools.locks.model import LeaseError, NotGranted
-from tests.tools.locks.store import asks, machine, store  # noqa: F401 - fixtures
-
-# ruff: noqa: F811 - fixtures, again
+from hivemind_addon.tools.locks.model import Lease, LeaseError, NotGranted
+from tests.tools.locks.store import EngineMachine, Machine, asks
 
 
 class Watched:
@@ -62,19 +60,35 @@ def test_its_loss_is_told_once(store, clock, lost):
     assert clock.awake() < begun + 25
 
 
-def test_a_sleep_of_the_machine_costs_no_lease(store, clock, lost):
+def sleeps_and_keeps(store, clock, lost):
+    """Who is refused a name when its holder's machine has slept for long."""
     begun = clock.awake()
-    lease = store.acquire(asks("a", "x", ttl_s=10), begun)
-    refused = []
+    lease = store.acquire(asks("a", "x", ttl_s=10), store.instant(clock))
+    answers = []
 
     def sleep():
         clock.sleep(1000)
-        refused.append(store.acquire(asks("b", "x"), clock.awake()))
+        answers.append(store.acquire(asks("b", "x"), store.instant(clock)))
 
     keep(store, lease, Watched(clock, begun + 9, sleep), ttl_s=10, clock=clock, lost=lost.append)
+    return answers
+
+
+def test_a_sleep_of_the_machine_costs_no_lease_that_nobody_else_could_take(tmp_path, clock, lost):
+    with Machine(tmp_path / "leases.db").store() as store:
+        answers = sleeps_and_keeps(store, clock, lost)
     assert lost == []
-    assert all(isinstance(answer, NotGranted) for answer in refused)
-    assert len(refused) > 1
+    assert all(isinstance(answer, NotGranted) for answer in answers)
+    assert len(answers) > 1
+
+
+def test_a_sleep_of_the_machine_is_time_for_an_engine_and_told_as_soon_as_it_wakes(engine, clock, lost):
+    begun = clock.awake()
+    with EngineMachine(engine).store() as store:
+        answer, *_ = sleeps_and_keeps(store, clock, lost)
+    assert isinstance(answer, Lease)
+    assert len(lost) == 1
+    assert clock.awake() <= begun + 1
 
 
 def test_a_machine_that_stood_still_has_lost_it(store, clock, lost):
@@ -89,7 +103,7 @@ def test_a_machine_that_stood_still_has_lost_it(store, clock, lost):
 
 
 @pytest.mark.parametrize(("broken_s", "losses"), [(8, 0), (30, 1)])
-def test_a_file_that_cannot_be_used_costs_the_lease_when_its_time_is_over(
+def test_a_store_that_cannot_be_used_costs_the_lease_when_its_time_is_over(
     store, clock, lost, monkeypatch, broken_s, losses
 ):
     begun = clock.awake()

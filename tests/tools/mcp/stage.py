@@ -11,16 +11,16 @@ from hivemind_addon.api.command import Command, CommandReply, OptionView, SetCon
 from hivemind_addon.api.control import control_socket
 from hivemind_addon.api.control_server import ControlServer
 from hivemind_addon.api.replies import reply
-from hivemind_addon.api.report import ProxyView, Report
+from hivemind_addon.api.report import ContextPressure, ProxyView, Report
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
-from hivemind_addon.proxy.checkpoint.store import CheckpointStore
+from hivemind_addon.proxy.context.store import ContextStore
 from hivemind_addon.proxy.observe.stats import Stats
 from hivemind_addon.proxy.observe.sums import Sums
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 from hivemind_addon.tools.mcp.server import make_server
 from hivemind_addon.tools.mcp.session import Caller, Permission, ServerScope, Session
-from hivemind_addon.tools.mcp.tools import TOOLS
+from hivemind_addon.tools.mcp.tools import HM_TOOLS, TOOLS
 from tests.api.samples import reports_of
 from tests.proxy.core.samples import Bench
 
@@ -39,7 +39,9 @@ class Stage:
         self.guarded = {"hivemind_journal"}
         self.journal = folder / "journal.db"
         self.leases = SqliteLeases(folder / "leases.db")
-        self.checkpoints = CheckpointStore(folder / "checkpoints")
+        self.contexts = ContextStore(folder / "contexts")
+        self.pressures: tuple[ContextPressure, ...] = ()
+        """How full contexts are."""
         self.sessions: list[Session] = []
         self._server = ControlServer(
             control_socket(PORT), reports=reports_of(self.report), command=self.command, every_s=60
@@ -69,6 +71,7 @@ class Stage:
             snapshot=self.snapshot,
             stats=Stats(self.sums).view(self.bench.now),
             told_wall=100.0,
+            contexts=self.pressures,
         )
 
     def command(self, command: Command) -> CommandReply:
@@ -101,9 +104,11 @@ class Stage:
         return made
 
     @asynccontextmanager
-    async def client(self, agent: str = "one", scope: ServerScope = ALL, tools=TOOLS, **caller: str):
+    async def client(self, agent: str = "one", scope: ServerScope = ALL, tools=TOOLS, *, hm=False, **caller: str):
         """An SDK client of a server for an agent."""
-        server = make_server(tools, scope, lambda: self.session(agent, scope, **caller))
+        server = make_server(
+            tools, scope, lambda: self.session(agent, scope, **caller), others=HM_TOOLS, lists_others=hm
+        )
         async with connected(server) as client:
             yield client
 

@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 
 from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.system.engine_url import parse_engine_url
+from hivemind_addon.tools.locks.engine_store import EngineLeases
 from hivemind_addon.tools.locks.holder import holder_of
 from hivemind_addon.tools.locks.model import Lease, Request
 from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
@@ -126,6 +128,23 @@ async def test_a_folder_that_cannot_be_written_is_one_line(stage):
     stage.leases = SqliteLeases(Path("/proc/nowhere/leases.db"))
     async with stage.client() as client:
         assert await failing(client, "lease_acquire", names=["a"])
+
+
+async def test_agents_of_two_machines_share_what_is_in_an_engine(stage, engine):
+    address = parse_engine_url(engine.unix_url)
+    with EngineLeases(address, "team", host="far") as far, EngineLeases(address, "team", host="near") as near:
+        stage.leases = far
+        async with stage.client("one") as one:
+            mine = await given(one, "lease_acquire", names=["a"], value="editing")
+            stage.leases = near
+            async with stage.client("two") as two:
+                refused = await given(two, "lease_acquire", names=["a"], wait_s=0)
+                assert (refused["granted"], refused["holders"]) == (False, ["one on far"])
+                assert (await given(two, "lease_list"))["names"][0]["holders"][0]["value"] == "editing"
+                await given(one, "lease_renew", lease=mine["lease"], ttl_s=3600)
+                await given(one, "lease_release", lease=mine["lease"])
+                assert (await given(two, "lease_acquire", names=["a"], wait_s=0))["granted"]
+            assert held(stage) == {}, "its client is gone"
 
 
 async def test_a_session_that_closes_while_it_gets_a_lease_does_not_keep_it(stage):

@@ -8,6 +8,7 @@ from hivemind_addon.api.ticket import Demand, Priority, Usage
 from hivemind_addon.system.clock import SystemClock
 from tests.proxy.core.samples import CUT
 from tests.proxy.journal.book import journal_with
+from tests.tools.dash.samples import context
 from tests.tools.mcp.stage import failing, given
 
 
@@ -45,6 +46,21 @@ async def test_status_tells_the_budgets_that_bind_the_caller_and_no_others(stage
     assert budgets["agent one"]["tokens_left"] <= 1000
     assert budgets["agent one"]["usd_left"] is None
     assert budgets["everyone"]["usd_left"] == 2.5
+
+
+async def test_status_tells_how_full_the_callers_own_contexts_are(stage):
+    stage.pressures = (context("other"), context("one", "old", seen_ago_s=9_000.0), context("one", "talk"))
+    async with stage.client("one") as client:
+        status = await given(client, "status")
+    newest, old = status["contexts"]
+    assert (newest["session"], newest["full"], newest["turns_left"], newest["growth_per_turn"]) == (
+        "talk",
+        0.83,
+        8,
+        4250,
+    )
+    assert old["session"] == "old"
+    assert status["summary"].endswith("Your conversation talk fills 83% of its model's context window.")
 
 
 async def test_metrics_count_the_callers_own_sessions_only(stage):

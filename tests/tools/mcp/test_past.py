@@ -1,4 +1,4 @@
-"""What an agent is told of its own past, from a journal as the schema makes it, and of its checkpoints."""
+"""What an agent is told of its own past, from a journal as the schema makes it, and of its contexts."""
 
 import json
 
@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from hivemind_addon.api.proxy_user import given_id
-from hivemind_addon.proxy.checkpoint.store import Checkpoint, CheckpointHead
+from hivemind_addon.api.spend import Spend
+from hivemind_addon.proxy.context.store import Context, ContextHead
 from hivemind_addon.system.clock import SystemClock
 from tests.proxy.journal.book import Book, journal_with
 from tests.tools.mcp.stage import failing, given
@@ -91,12 +92,19 @@ BODY = {
 
 @pytest.fixture
 def keep(stage):
-    def keep(checkpoint_id: str, *, agent: str = "one", kept_wall: float = 1_700_000_000.0) -> None:
-        head = CheckpointHead(
-            id=checkpoint_id,
+    def keep(
+        context_id: str,
+        *,
+        agent: str = "one",
+        kept_wall: float = 1_700_000_000.0,
+        parent: str = "",
+        question: str = "Count the stars.",
+    ) -> None:
+        head = ContextHead(
+            id=context_id,
             kept_wall=kept_wall,
             agent=agent,
-            session=checkpoint_id,
+            session=context_id,
             task="",
             model="claude-sonnet-4-5",
             dialect="anthropic-messages",
@@ -105,11 +113,15 @@ def keep(stage):
             reason="budget of agent one is spent",
             messages=3,
             body_bytes=100,
-            thread=checkpoint_id,
+            version=0,
+            parent_session=parent,
+            tokens=30,
+            spent=Spend(40, 2_500_000),
         )
-        body = msgspec.Raw(json.dumps(BODY).encode())
-        made = Checkpoint(head=head, method="POST", url="https://api.anthropic.com/v1/messages", headers={}, body=body)
-        stage.checkpoints.keep(made)
+        messages = [{"role": "user", "content": question}, *BODY["messages"][1:]]
+        body = msgspec.Raw(json.dumps({**BODY, "messages": messages}).encode())
+        made = Context(head=head, method="POST", url="https://api.anthropic.com/v1/messages", headers={}, body=body)
+        stage.contexts.keep(made)
 
     return keep
 
@@ -119,36 +131,66 @@ async def test_an_agent_sees_its_own_ones_only(stage, keep):
     keep("bbb", kept_wall=1_700_000_100.0)
     keep("ccc", agent="other")
     async with stage.client("one") as client:
-        listed = await given(client, "checkpoints")
-        assert [one["id"] for one in listed["checkpoints"]] == ["bbb", "aaa"]
-        assert listed["checkpoints"][1]["kept_at"] == "2023-11-14T22:13:20+00:00"
+        listed = await given(client, "contexts")
+        assert [one["id"] for one in listed["contexts"]] == ["bbb", "aaa"]
+        assert listed["contexts"][1]["kept_at"] == "2023-11-14T22:13:20+00:00"
+        assert (listed["contexts"][0]["version"], listed["contexts"][0]["cost_usd"]) == (1, 2.5)
         assert listed["more"] == 0
-        assert "none of your checkpoints may be 'ccc'" in await failing(client, "checkpoint_read", id="ccc")
+        assert "none of your contexts may be 'ccc'" in await failing(client, "context_read", id="ccc")
         keep("bbc")
-        assert "several of your" in await failing(client, "checkpoint_read", id="bb")
-        assert "none of your" in await failing(client, "checkpoint_read", id="../aaa")
+        assert "several of your" in await failing(client, "context_read", id="bb")
+        assert "none of your" in await failing(client, "context_read", id="../aaa")
 
 
 async def test_a_conversation_is_read_in_parts(stage, keep):
     keep("aaa")
     async with stage.client("one") as client:
-        whole = await given(client, "checkpoint_read", id="aa")
+        whole = await given(client, "context_read", id="aa")
         assert whole["next_offset"] is None
         for words in ("Count the stars.", "Look", "Seven."):
             assert words in whole["text"]
         assert "You are a program." not in whole["text"]
         parts, offset = [], 0
         while offset is not None:
-            part = await given(client, "checkpoint_read", id="aaa", offset=offset, chars=100)
+            part = await given(client, "context_read", id="aaa", offset=offset, chars=100)
             parts.append(part["text"])
             offset = part["next_offset"]
         assert "".join(parts) == whole["text"]
         assert len(parts) > 2
-        assert (await given(client, "checkpoint_read", id="aaa", offset=10**9))["text"] == ""
+        assert (await given(client, "context_read", id="aaa", offset=10**9))["text"] == ""
+
+
+async def test_an_agent_reads_earlier_versions_and_its_sub_agents_conversations(stage, keep):
+    keep("aaa")
+    keep("aaa", kept_wall=1_700_000_050.0, question="Count the moons.")
+    keep("sub", agent="helper", parent="aaa")
+    keep("deep", agent="helper[1]", parent="sub")
+    keep("far", agent="helper", parent="nobody")
+    async with stage.client("one") as client:
+        listed = (await given(client, "contexts"))["contexts"]
+        assert {(one["id"], one["agent"], one["version"]) for one in listed} == {
+            ("aaa", "one", 2),
+            ("sub", "helper", 1),
+            ("deep", "helper[1]", 1),
+        }
+        newest = await given(client, "context_read", id="aaa")
+        assert (newest["version"], "moons" in newest["text"]) == (2, True)
+        assert "stars" in (await given(client, "context_read", id="aaa", version=1))["text"]
+        assert "none of your" in await failing(client, "context_read", id="far")
+        await failing(client, "context_read", id="aaa", version=9)
+        found = await given(client, "context_search", text="SEVEN")
+        assert {hit["id"] for hit in found["hits"]} == {"aaa", "sub", "deep"}
+        assert ({hit["message"] for hit in found["hits"]}, found["more"]) == ({3}, False)
+        assert (await given(client, "context_search", text="seven", most=2))["more"] is True
+        (moons,) = (await given(client, "context_search", text="moons"))["hits"]
+        assert (moons["id"], moons["version"]) == ("aaa", 2)
+    async with stage.client("helper") as client:
+        assert (await given(client, "context_search", text="Count"))["more"] is False
+        assert {one["id"] for one in (await given(client, "contexts"))["contexts"]} == {"sub", "deep", "far"}
 
 
 async def test_who_has_none_gets_an_empty_list(stage):
     async with stage.client("one") as client:
-        assert await given(client, "checkpoints") == {"checkpoints": [], "more": 0}
+        assert await given(client, "contexts") == {"contexts": [], "more": 0}
     async with stage.client("") as client:
-        assert "hivemind exec" in await failing(client, "checkpoints")
+        assert "hivemind exec" in await failing(client, "contexts")

@@ -78,7 +78,7 @@ async def test_where_another_port_is_served_it_says_which(stage):
 async def test_it_looks_where_the_proxy_keeps_its_journal(stage):
     session = stage.session()
     assert await asyncio.to_thread(session.journal) == stage.journal
-    assert (await asyncio.to_thread(session.checkpoints)).folder == stage.journal.parent / "checkpoints"
+    assert (await asyncio.to_thread(session.contexts)).folder == stage.journal.parent / "contexts"
     for said in ("off", ""):
         stage.options["hivemind_journal"] = said
         assert await asyncio.to_thread(session.journal) == default_journal()

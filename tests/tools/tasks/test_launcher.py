@@ -81,3 +81,14 @@ async def test_no_proxy_is_one_line(launcher, monkeypatch):
     monkeypatch.setattr(background, "find_or_start", refuse)
     with pytest.raises(TaskNotStarted, match="the proxy does not start"):
         await launcher.launch("night-1/a", TaskSpec(command=(sys.executable,)), {}, {})
+
+
+async def test_with_the_secret_of_an_agent_a_task_is_that_agent_and_has_no_budget_of_its_own(launcher):
+    base = {"HIVEMIND_AGENT": "ann", "HIVEMIND_AGENT_SECRET": "s3cret"}
+    _, environment = await launcher.launch("night-1/a", TaskSpec(command=("make",)), base, {})
+    url = urlsplit(environment["HTTPS_PROXY"])
+    assert (url.username, unquote(url.password)) == ("ann", "s3cret.whole.prio-normal.task-night-1/a")
+    with pytest.raises(TaskNotStarted, match="it runs as ann"):
+        await launcher.launch("night-1/a", TaskSpec(command=("make",), budget_tokens=1), base, {})
+    with pytest.raises(TaskNotStarted, match="--agent NAME"):
+        await launcher.launch("night-1/a", TaskSpec(command=("make",)), {"HIVEMIND_AGENT_SECRET": "s3cret"}, {})

@@ -6,7 +6,7 @@ singles       every scenario without each primitive in turn                     
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.lab.evaluate.figures import Figures, digest
@@ -35,8 +35,7 @@ class CampaignPlan:
 
     def trials(self) -> list[Trial]:
         """Each once, in a fixed order."""
-        every = itertools.chain(self._comparison(), self._singles())
-        return list({(trial.setup.name, trial.seed): trial for trial in every}.values())
+        return once_each(itertools.chain(self._comparison(), self._singles()))
 
     def seeds_without(self, case: Case) -> int:
         """Runs of a case without primitives: fewer where they have many agents."""
@@ -45,18 +44,24 @@ class CampaignPlan:
     def _comparison(self) -> Iterator[Trial]:
         for case in self.cases:
             for policy in COMPARED:
-                yield from _trials(case, policy, self.seeds)
+                yield from trials_of(case, policy, self.seeds)
 
     def _singles(self) -> Iterator[Trial]:
         for case in self.ablated:
             for policy in (Policy.HIVEMIND, *map(without, Primitive)):
-                yield from _trials(case, policy, self.seeds_without(case))
+                yield from trials_of(case, policy, self.seeds_without(case))
 
 
-def _trials(case: Case, policy: Policy, seeds: int) -> Iterator[Trial]:
+def trials_of(case: Case, policy: Policy, seeds: int) -> Iterator[Trial]:
+    """A case under a policy, on every kind of limits that it is run on."""
     for kind in case.kinds:
         for seed in range(seeds):
             yield Trial(Setup(case, kind, headers=True, policy=policy), seed)
+
+
+def once_each(trials: Iterable[Trial]) -> list[Trial]:
+    """The same without repetitions, in their order."""
+    return list({(trial.setup.name, trial.seed): trial for trial in trials}.values())
 
 
 def full_plan(seeds: int) -> CampaignPlan:
@@ -81,16 +86,18 @@ class Key:
 
 
 @dataclass(frozen=True, slots=True)
-class Campaign:
-    """A plan and the figures of its runs."""
+class Runs:
+    """The figures of runs, by what was run."""
 
-    plan: CampaignPlan
-    runs: Mapping[Key, tuple[Figures, ...]]
+    by_key: Mapping[Key, tuple[Figures, ...]]
     """In the order of their seeds."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.by_key.values()))
 
     def of(self, case: Case, kind: LimitKind | None, policy: Policy) -> tuple[Figures, ...]:
         """The runs of one setup; empty when it was not run."""
-        return self.runs.get(Key(case.name, kind, policy.name), ())
+        return self.by_key.get(Key(case.name, kind, policy.name), ())
 
     def of_all_kinds(self, case: Case, policy: Policy) -> tuple[Figures, ...]:
         """Of every kind of limits, one after the other."""
@@ -101,16 +108,27 @@ class Campaign:
         return list(zip(self.of(case, kind, Policy.HIVEMIND), self.of(case, kind, policy), strict=False))
 
 
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """A plan and what came of it."""
+
+    plan: CampaignPlan
+    runs: Runs
+
+
 def run_campaign(plan: CampaignPlan, *, workers: int, done: Callable[[str], None]) -> Campaign:
     """Run it all; the same figures with any number of workers."""
-    trials = plan.trials()
+    return Campaign(plan, run_all(plan.trials(), workers=workers, done=done))
+
+
+def run_all(trials: Sequence[Trial], *, workers: int, done: Callable[[str], None]) -> Runs:
+    """Run each trial; the same figures with any number of workers."""
     figures = run_trials(trials, digest, workers=workers, done=lambda trial: done(trial.setup.name))
     runs: dict[Key, list[tuple[int, Figures]]] = {}
     for trial, made in zip(trials, figures, strict=True):
         setup = trial.setup
         runs.setdefault(Key(setup.case.name, setup.kind, setup.policy.name), []).append((trial.seed, made))
-    ordered = {key: tuple(made for _, made in sorted(some, key=_seed)) for key, some in runs.items()}
-    return Campaign(plan, ordered)
+    return Runs({key: tuple(made for _, made in sorted(some, key=_seed)) for key, some in runs.items()})
 
 
 def _seed(entry: tuple[int, Figures]) -> int:

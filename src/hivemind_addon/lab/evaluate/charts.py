@@ -22,7 +22,7 @@ from hivemind_addon.lab.evaluate.findings import harm
 from hivemind_addon.lab.sim.ablation import Primitive
 from hivemind_addon.lab.sim.library import Case
 from hivemind_addon.lab.sim.limits import LimitKind
-from hivemind_addon.lab.sim.policy import COMPARED, Policy
+from hivemind_addon.lab.sim.policy import COMPARED, Policy, without
 
 _LOOKS: Mapping[str, tuple[str, str]] = {
     "direct": ("#999999", "x"),
@@ -107,7 +107,7 @@ def _wasted(runs: Sequence[Figures]) -> float:
 
 def _on(campaign: Campaign, case: Case, kind: LimitKind, policy: Policy) -> tuple[Figures, ...]:
     """The runs on one kind of limits; of a case that has no kinds, all."""
-    return campaign.of(case, kind if kind in case.kinds else None, policy)
+    return campaign.runs.of(case, kind if kind in case.kinds else None, policy)
 
 
 def _grid(campaign: Campaign, figure_of: Callable[[Sequence[Figures]], float], label: str, form: str) -> Figure:
@@ -276,7 +276,7 @@ def _p99(run: Figures) -> float:
 def _ablation(campaign: Campaign) -> Figure:
     """Scenarios by primitives: what gets worse most when it is taken away."""
     rows = [(case, kind) for case in campaign.plan.ablated for kind in case.kinds]
-    found = [[harm(campaign, case, kind, primitive) for primitive in Primitive] for case, kind in rows]
+    found = [[harm(campaign.runs, case, kind, without(primitive)) for primitive in Primitive] for case, kind in rows]
     values = [[change.by.mean if change else 0.0 for change in row] for row in found]
     figure = Figure(figsize=(8.2, 1.4 + 0.24 * len(rows)))
     axes = figure.subplots()

@@ -50,6 +50,19 @@ class Figures:
     """Of attempts without an answer, and all of agents that were lost."""
     wasted_usd: float
     cap_used: float
+    wanted: int
+    """Turns that agents asked for, each once however often it was sent."""
+    latency_p50_s: float
+    latency_p95_s: float
+    """Of answered turns, from the first ask to the whole answer; of all crowds together, as the one before."""
+    turns_a_minute: float
+    """Answered."""
+    wasted_lane_s: float
+    """Seconds that attempts were in flight for nothing."""
+    zombies: int
+    """Attempts that were in flight for many times what a turn takes."""
+    overspent: float
+    """The largest of what an agent spent ÷ its budget; 0: nobody has one."""
 
 
 def figures_of(result: Result, *, is_timed: bool = False) -> Figures:
@@ -65,7 +78,7 @@ def figures_of(result: Result, *, is_timed: bool = False) -> Figures:
         makespan_s=result.makespan_s,
         stretch=None if result.lost or is_timed else result.shared_stretch,
         is_timed=is_timed,
-        turns_done=sum(crowd.turns_done for crowd in result.crowds.values()),
+        turns_done=result.turns_done,
         wait_mean_s=sum(waits) / len(waits) if waits else 0.0,
         wait_p50_s=max(crowd.wait_s(0.5) for crowd in result.crowds.values()),
         wait_p95_s=max(p95s),
@@ -77,6 +90,13 @@ def figures_of(result: Result, *, is_timed: bool = False) -> Figures:
         wasted_tokens=result.wasted.tokens,
         wasted_usd=result.wasted.micro_usd / 1_000_000,
         cap_used=result.cap_used,
+        wanted=result.wanted,
+        latency_p50_s=result.latency_s(0.5),
+        latency_p95_s=result.latency_s(0.95),
+        turns_a_minute=result.turns_a_minute,
+        wasted_lane_s=result.wasted_lane_s,
+        zombies=result.zombies,
+        overspent=result.overspent,
     )
 
 

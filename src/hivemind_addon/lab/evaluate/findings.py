@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from hivemind_addon.lab.evaluate.campaign import Campaign
+from hivemind_addon.lab.evaluate.campaign import Campaign, Runs
 from hivemind_addon.lab.evaluate.figures import Figures, Mean
 from hivemind_addon.lab.sim.ablation import Primitive
 from hivemind_addon.lab.sim.library import Case
@@ -33,8 +33,13 @@ def _work_worse_by(ours: Figures, theirs: Figures) -> float | None:
     return 100 * (1 - theirs.turns_done / ours.turns_done) if ours.is_timed and ours.turns_done else None
 
 
+def _spending_worse_by(ours: Figures, theirs: Figures) -> float | None:
+    return 100 * (theirs.overspent - ours.overspent) if ours.overspent else None
+
+
+LOST = Aspect("agents lost", "L", lambda ours, theirs: 100 * (theirs.lost - ours.lost))
 ASPECTS: Sequence[Aspect] = (
-    Aspect("agents lost", "L", lambda ours, theirs: 100 * (theirs.lost - ours.lost)),
+    LOST,
     Aspect("attempts refused", "R", lambda ours, theirs: 100 * (theirs.refused - ours.refused)),
     Aspect("time ÷ bound", "T", _stretch_worse_by),
     Aspect("turns not done in the given time", "D", _work_worse_by),
@@ -44,6 +49,7 @@ ASPECTS: Sequence[Aspect] = (
         "W",
         lambda ours, theirs: 100 * (theirs.least_wait_p95_s - ours.least_wait_p95_s) / ours.makespan_s,
     ),
+    Aspect("most spent ÷ budget", "B", _spending_worse_by),
 )
 
 
@@ -65,13 +71,13 @@ class AblationEffect:
         return f"{self.aspect.name} {self.by.mean:+.0f} ({self.by.low:+.0f} to {self.by.high:+.0f})"
 
 
-def changes(campaign: Campaign, case: Case, kind: LimitKind | None, policy: Policy) -> list[AblationEffect]:
+def changes(runs: Runs, case: Case, kind: LimitKind | None, policy: Policy) -> list[AblationEffect]:
     """Of each aspect that both have, seed by seed."""
     made = []
     for aspect in ASPECTS:
         differences = [
             worse
-            for ours, theirs in campaign.paired(case, kind, policy)
+            for ours, theirs in runs.paired(case, kind, policy)
             if (worse := aspect.worse_by(ours, theirs)) is not None
         ]
         if differences:
@@ -79,9 +85,12 @@ def changes(campaign: Campaign, case: Case, kind: LimitKind | None, policy: Poli
     return made
 
 
-def harm(campaign: Campaign, case: Case, kind: LimitKind | None, primitive: Primitive) -> AblationEffect | None:
-    """The change that taking it away makes worst, or, when none gets worse, best; None: nothing noteworthy changes."""
-    told = [change for change in changes(campaign, case, kind, without(primitive)) if change.is_told]
+def harm(runs: Runs, case: Case, kind: LimitKind | None, policy: Policy) -> AblationEffect | None:
+    """What gets worst under a policy without some primitive, or, when nothing gets worse, best.
+
+    None: nothing noteworthy changes.
+    """
+    told = [change for change in changes(runs, case, kind, policy) if change.is_told]
     worse = [change for change in told if change.by.mean > 0]
     return max(worse or told, key=lambda change: abs(change.by.mean), default=None)
 
@@ -91,7 +100,7 @@ def worth(campaign: Campaign, primitive: Primitive) -> str:
     lines = []
     for case in campaign.plan.ablated:
         for kind in case.kinds:
-            told = [change for change in changes(campaign, case, kind, without(primitive)) if change.is_told]
+            told = [change for change in changes(campaign.runs, case, kind, without(primitive)) if change.is_told]
             if told:
                 where = f"`{case.name}`" + (f" ({kind.value})" if kind else "")
                 lines.append(f"{where}: {', '.join(change.text for change in told)}")

@@ -95,7 +95,7 @@ def _summary(campaign: Campaign) -> str:
         "| --- | --- | --- | --- | --- | --- |",
     ]
     for policy in COMPARED:
-        runs = [run for case in campaign.plan.cases for run in campaign.of_all_kinds(case, policy)]
+        runs = [run for case in campaign.plan.cases for run in campaign.runs.of_all_kinds(case, policy)]
         if not runs:
             continue
         known = [run.stretch for run in runs if run.stretch is not None and run.stretch > 0]
@@ -136,7 +136,7 @@ def _figures(campaign: Campaign) -> str:
         for case in campaign.plan.cases
         for kind in case.kinds
         for policy in COMPARED
-        if (runs := campaign.of(case, kind, policy))
+        if (runs := campaign.runs.of(case, kind, policy))
     ]
     return "\n".join([_FIGURES.format(model=PRICED_AS), _FIGURES_HEAD, *rows]) + "\n"
 
@@ -276,6 +276,12 @@ def _scenario(case: Case) -> str:
         for provider in providers
         for storm in provider.storms
     ]
+    faults += [
+        f"{' and '.join(f'{name} {share:.0%}' for name, share in point.faults.items())} at {point.at_s:g} s"
+        for provider in providers
+        if provider.fault_course
+        for point in provider.fault_course.points
+    ]
     return (
         f"| {case.name} | {'; '.join(agents)} | {'; '.join(patience)} | {limits} | {caps} "
         f"| {', '.join(faults) or 'none'} | {case.about} |"
@@ -301,7 +307,7 @@ def markdown(campaign: Campaign, charts: Sequence[Chart], setting: Setting, *, f
 
 
 def _intro(campaign: Campaign, setting: Setting) -> str:
-    return _HEAD.format(runs=sum(map(len, campaign.runs.values())), command=setting.command)
+    return _HEAD.format(runs=len(campaign.runs), command=setting.command)
 
 
 _CSS = """
@@ -364,7 +370,7 @@ def results(campaign: Campaign, setting: Setting) -> bytes:
                 "seed": seed,
                 **asdict(run),
             }
-            for key, runs in campaign.runs.items()
+            for key, runs in campaign.runs.by_key.items()
             for seed, run in enumerate(runs)
         ],
         "sockets": [{**asdict(run), "kind": run.kind.value} for run in setting.sockets],

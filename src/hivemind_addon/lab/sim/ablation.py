@@ -13,7 +13,7 @@ from enum import Enum
 
 import msgspec.structs
 
-from hivemind_addon.api.ticket import Attempt, Demand, OutcomeKind, PoolKey, Reading, Ticket
+from hivemind_addon.api.ticket import Attempt, Demand, OutcomeKind, PoolKey, Priority, Reading, Ticket
 from hivemind_addon.proxy.core.breaker import Breaker
 from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
@@ -22,6 +22,7 @@ from hivemind_addon.proxy.core.lanes import Agent, InFlight, Lanes, QueueEntry, 
 from hivemind_addon.proxy.core.meter import Meter
 from hivemind_addon.proxy.core.meters import Meters
 from hivemind_addon.proxy.core.pool import KeptPositions, Pool, PoolSettings
+from hivemind_addon.proxy.core.retry import History
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from hivemind_addon.proxy.core.selector import Selector
 from hivemind_addon.proxy.core.sharing import Sharing
@@ -52,6 +53,10 @@ class Primitive(Enum):
     """Letting somebody go first who would not live to see the next window."""
     WATCHDOG = "watchdog"
     """Closing what is silent, and trying it again."""
+    BUDGETS = "budgets"
+    """Stopping whoever has spent what it may."""
+    PRIORITY = "priority"
+    """Classes of calls, of which one goes before the next."""
 
 
 _SHARED = frozenset({Primitive.METERS, Primitive.HIDDEN_LIMITS})
@@ -65,12 +70,24 @@ class AblatedScheduler(Scheduler):
         super().__init__(rng=rng)
         self._without = without
 
-    def submit(self, ticket: Ticket, settings: PoolSettings, now: float) -> None:
+    def submit(
+        self,
+        ticket: Ticket,
+        settings: PoolSettings,
+        now: float,
+        *,
+        history: History | None = None,
+        not_before: float | None = None,
+    ) -> None:
         """See Scheduler."""
         if Primitive.COMEBACK in self._without:
             # Its client has gone by then.
             ticket = msgspec.structs.replace(ticket, shed_at=ticket.deadline_at + _AFTER_DEADLINE_S)
-        super().submit(ticket, settings, now)
+        if Primitive.BUDGETS in self._without:
+            ticket = msgspec.structs.replace(ticket, budgets=())
+        if Primitive.PRIORITY in self._without:
+            ticket = msgspec.structs.replace(ticket, priority=Priority.NORMAL)
+        super().submit(ticket, settings, now, history=history, not_before=not_before)
 
     def _new_pool(self, key: PoolKey, settings: PoolSettings) -> Pool:
         pool = Pool(

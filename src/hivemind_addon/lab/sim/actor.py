@@ -113,6 +113,10 @@ class Actor:
     number: int = 0
     """Of the turn, from 1."""
     retry: int = 0
+    asked_at: float | None = None
+    """When its present turn was first asked for; None: not yet."""
+    wanted: int = 0
+    """Turns that it has asked for, each once however often it was sent."""
     marked: int = 0
     """Tokens of the last answered prompt."""
     said: int = 0
@@ -124,6 +128,10 @@ class Actor:
     output_deviation: float = 0.0
     ended_at: float | None = None
     death: str | None = None
+    is_stopped: bool = False
+    """Its own budget was spent: it has ended, and neither finished nor died."""
+    latencies_s: list[float] = field(default_factory=list)
+    """Of the turns that were answered: from when each was first asked for until its answer was whole."""
     waits_s: list[float] = field(default_factory=list)
     answered_at: list[float] = field(default_factory=list)
     billed: Spend = field(default_factory=Spend)
@@ -134,6 +142,11 @@ class Actor:
     def pool(self) -> PoolKey:
         """Where its calls wait."""
         return self.upstream.pool_of(self.crowd.model)
+
+    @property
+    def holder(self) -> str:
+        """The agent that its calls are counted as: who has the share, and the budget."""
+        return self.crowd.parent_session or self.session
 
     @property
     def prompt_tokens(self) -> int:
@@ -175,7 +188,6 @@ class ScriptedActor(Actor):
     waits_for: int = 0
     """Calls that have to be over before it."""
     followers: list["ScriptedActor"] = field(default_factory=list)
-    asked_at: float | None = None
     faults_met: int = 0
 
     @property

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from hivemind_addon.api.ticket import Priority
 from hivemind_addon.lab.sim.library import Case, cases
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.live import TOKENS_PER_CHUNK, live, scaled, virtual
@@ -98,10 +99,12 @@ def why_not(case: Case) -> str:
         return "neighbours, moving caps, more than one provider and scripts are of virtual time only"
     if any(crowd.poisoned or crowd.turns is None for crowd in scenario.crowds):
         return "a crowd is poisoned or has no end"
+    if any(crowd.budget_tokens is not None or crowd.priority is not Priority.NORMAL for crowd in scenario.crowds):
+        return "its agents have budgets or priorities, which a proxy learns from its agents file"
     if len({limit.window_s for limit in scenario.provider.limits}) != 1:
         return "its limits do not have one window"
-    if scenario.provider.outages or scenario.provider.storms:
-        return "its provider's outages and storms do not scale"
+    if scenario.provider.outages or scenario.provider.storms or scenario.provider.fault_course:
+        return "its provider's outages and storms, and courses of faults, do not scale"
     return ""
 
 

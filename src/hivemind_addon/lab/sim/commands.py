@@ -119,7 +119,8 @@ def run_scenarios(
 
     \b
     Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-without-X, only-X; X is one of meters,
-    hidden-limits, breaker, retry, fair-order, cache-order, comeback, last-chance, watchdog, or A+B.
+    hidden-limits, breaker, retry, fair-order, cache-order, comeback, last-chance, watchdog, budgets, priority, or A+B.
+    AgentRM's: agentrm-fifo, round-robin, priority-queue, mlfq.
 
     \b
     Examples:

@@ -38,6 +38,12 @@ class Expectation:
     """Longest time that nothing is sent though the provider would serve all who wait, at most in any run."""
     breaker_opened: float | None = None
     """How often it may take the provider for down, in all runs together."""
+    zombies: float | None = None
+    """Attempts that may be in flight for more than ten times what a turn usually takes, in all runs together."""
+    latency_p95_s: float | None = None
+    """Seconds: what 95 % of the answered turns take at most, from the first ask to the whole answer, in any run."""
+    overspent_worst: float | None = None
+    """What any agent spends ÷ its budget, at most in any run."""
     wait_p95_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds by crowd: what 95 % of its requests wait at most, in any run."""
     wait_p95_to_fifo: Mapping[str, float] = field(default_factory=dict)
@@ -75,6 +81,9 @@ class Expectation:
             ),
             ("input cost ÷ ideal, worst", self.cost_worst, lambda: max(run.cost_ratio for run in runs)),
             ("idle for nothing, s, worst", self.idle_worst_s, lambda: max(run.idle_s for run in runs)),
+            ("zombies", self.zombies, lambda: float(sum(run.zombies for run in runs))),
+            ("p95 of a turn, s, worst", self.latency_p95_s, lambda: max(run.latency_s(0.95) for run in runs)),
+            ("spent ÷ budget, worst", self.overspent_worst, lambda: max(run.overspent for run in runs)),
             ("breaker opened", self.breaker_opened, lambda: float(sum(run.breaker_opened for run in runs))),
         )
         for what, bound, value in measured:

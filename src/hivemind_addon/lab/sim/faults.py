@@ -128,6 +128,11 @@ class Slow:
 
 
 @dataclass(frozen=True, slots=True)
+class Hang:
+    """Silence before the head, for as long as the provider's settings say."""
+
+
+@dataclass(frozen=True, slots=True)
 class Queue:
     """The head at once, and then one provider's signs of life until the answer begins."""
 
@@ -208,6 +213,7 @@ Fault = (
     | StreamError
     | Stall
     | Slow
+    | Hang
     | Queue
     | Hold
     | Encoded
@@ -250,7 +256,7 @@ NAMED: Mapping[str, Fault] = {
     "error-in-the-middle": StreamError(),
     "stall": Stall(5),
     "slow": Slow(5),
-    "hang": Slow(86_400),
+    "hang": Hang(),
     "gzip": Encoded(Encoding.GZIP),
     "br": Encoded(Encoding.BROTLI),
     "zstd": Encoded(Encoding.ZSTD),
@@ -264,6 +270,8 @@ NAMED: Mapping[str, Fault] = {
 }
 """The usual faults by name, as settings files and truths call them; also every name of shapes.yaml."""
 
+_ROUNDING = 1e-9
+"""Of rates between two points."""
 _NAMES = {fault: name for name, fault in NAMED.items()}
 
 
@@ -279,7 +287,7 @@ class FaultMix:
         unknown = sorted(set(rates) - set(NAMED))
         if unknown:
             raise ValueError(f"unknown fault {unknown[0]!r}; known: {', '.join(NAMED)}")
-        if any(not rate >= 0 for rate in rates.values()) or sum(rates.values()) > 1:
+        if any(not rate >= 0 for rate in rates.values()) or sum(rates.values()) > 1 + _ROUNDING:
             raise ValueError("fault rates must not be negative, and 1 at most in all")
         self._faults = [(NAMED[name], rate) for name, rate in rates.items()]
 
@@ -293,6 +301,48 @@ class FaultMix:
             if place < 0:
                 return fault
         return OK
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPoint:
+    """The fault rates of one instant."""
+
+    at_s: float
+    """Since the first call."""
+    faults: Mapping[str, float]
+    """Name (see lab/sim/faults.py) → share of the calls that the limits let through; what is not named is 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultCourse:
+    """How fault rates change with time: in a straight line from each point to the next."""
+
+    points: tuple[FaultPoint, ...]
+    """In the order of their instants; before the first, its rates count."""
+    repeats: bool = False
+    """Whether the course begins anew at the last point's instant; else the last point's rates stay."""
+
+    def at(self, since_s: float) -> Mapping[str, float]:
+        """The rates so long after the first call."""
+        last = self.points[-1]
+        if self.repeats:
+            since_s %= last.at_s
+        before = self.points[0]
+        for point in self.points:
+            if point.at_s > since_s:
+                return _between(before, point, since_s)
+            before = point
+        return last.faults
+
+
+def _between(before: FaultPoint, after: FaultPoint, since_s: float) -> Mapping[str, float]:
+    if after is before or since_s <= before.at_s:
+        return before.faults
+    share = (since_s - before.at_s) / (after.at_s - before.at_s)
+    return {
+        name: (1 - share) * before.faults.get(name, 0.0) + share * after.faults.get(name, 0.0)
+        for name in dict.fromkeys((*before.faults, *after.faults))
+    }
 
 
 class Script:

@@ -8,10 +8,11 @@
 Whatever is wrong with a file is a DocumentError: one line that names file, key path and cure.
 """
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
-from enum import Enum
+from enum import Enum, IntEnum
 from functools import cache
 from pathlib import Path
 
@@ -20,7 +21,7 @@ import yaml
 from hivemind_addon.api.ticket import PoolKey
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.expectation import Expectation
-from hivemind_addon.lab.sim.faults import NAMED, FaultMix
+from hivemind_addon.lab.sim.faults import NAMED, FaultCourse, FaultMix, FaultPoint
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings, Storm
 from hivemind_addon.lab.sim.random_loads import number_in, random_load
@@ -92,6 +93,8 @@ class ScenarioFile:
     """Sigma of the logarithm of estimated ÷ real input."""
     scheduler: PoolSettings | None = None
     """What a profile would say about its pools; without it, what the packaged ones say."""
+    silent_s: float | None = None
+    """How long an attempt may be silent, as a profile says it in `watchdog`; without it, as the packaged ones say."""
     as_stated: bool = False
     """Its limits are of the kinds that the file says; else it is run on both kinds, one after the other."""
     paper: bool = False
@@ -190,6 +193,7 @@ def read_case(file: Path) -> Case:
         input_error=read.input_error,
         sites=sites,
         scheduler=read.scheduler,
+        silent_s=read.silent_s,
     )
     return Case(
         scenario,
@@ -215,6 +219,7 @@ def written(case: Case) -> str:
         way_s=scenario.way_s,
         input_error=scenario.input_error,
         scheduler=scenario.scheduler,
+        silent_s=scenario.silent_s,
         as_stated=case.as_stated,
         paper=case.paper,
     )
@@ -224,6 +229,8 @@ def written(case: Case) -> str:
 def _plain(value: object) -> object:
     """A value as YAML has it; of a dataclass what differs from its defaults."""
     match value:
+        case IntEnum():
+            return value.name.lower()
         case Enum():
             return value.value
         case tuple():
@@ -263,6 +270,11 @@ def _check(read: ScenarioFile, file: Path) -> None:
         mixes = {f"{place}.faults": provider.faults} | {
             f"{place}.storms[{index}].faults": storm.faults for index, storm in enumerate(provider.storms)
         }
+        if (course := provider.fault_course) is not None:
+            _check_course(course, f"{place}.fault_course", file)
+            if provider.faults:
+                raise DocumentError(file, f"{place}.faults", "fault_course stands in its place", "leave one out")
+            mixes |= {f"{place}.fault_course.points[{n}].faults": one.faults for n, one in enumerate(course.points)}
         for key, rates in mixes.items():
             try:
                 FaultMix(rates)
@@ -297,6 +309,17 @@ def _check(read: ScenarioFile, file: Path) -> None:
                 )
 
 
+def _check_course(course: FaultCourse, place: str, file: Path) -> None:
+    if not course.points:
+        raise DocumentError(file, f"{place}.points", "there are none", "give two at least: [{at_s: 0, faults: {…}}, …]")
+    for index, (one, other) in enumerate(itertools.pairwise(course.points), start=1):
+        if other.at_s <= one.at_s:
+            problem = f"{other.at_s:g} s is not after the point before it, at {one.at_s:g} s"
+            raise DocumentError(file, f"{place}.points[{index}].at_s", problem, "write the points in their order")
+    if course.repeats and not course.points[-1].at_s:
+        raise DocumentError(file, f"{place}.repeats", "it lasts no time", "give a second point, later than the first")
+
+
 def _share(value: float) -> float:
     if value > 1:
         raise BadValue(f"{value} is above 1", "write a share between 0 and 1")
@@ -316,17 +339,27 @@ def _refusal(name: str) -> str:
 
 
 _POSITIVE: Mapping[type, Sequence[str]] = {
-    Crowd: ("agents", "turns", "per_session", "latency_s", "tokens_per_s", "timeout_s", "output_tokens"),
+    Crowd: (
+        "agents",
+        "turns",
+        "per_session",
+        "latency_s",
+        "tokens_per_s",
+        "timeout_s",
+        "output_tokens",
+        "budget_tokens",
+    ),
     Limit: ("amount", "window_s"),
-    ProviderSettings: ("concurrency",),
+    ProviderSettings: ("concurrency", "hang_s"),
     Neighbour: ("calls_per_s", "latency_s"),
     CapChange: ("concurrency",),
-    ScenarioFile: ("duration_s",),
+    ScenarioFile: ("duration_s", "silent_s"),
 }
 _SHARES: Mapping[type, Sequence[str]] = {
     Crowd: ("spike_rate",),
     ProviderSettings: ("faults",),
     Storm: ("faults",),
+    FaultPoint: ("faults",),
     Expectation: ("lost", "refused", "overloaded", "cap_used_least"),
 }
 _SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_s", "default_max_tokens"})
@@ -335,7 +368,7 @@ SCENARIO_RULES = PROFILE_RULES | DocumentRules(
     | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
     | {(ProviderSettings, name): _refusal for name in ("refused_as", "overloaded_as")}
     | {(ProviderOutage, "status"): error_status, (ProviderSettings, "concurrency_status"): error_status},
-    keys={(ProviderSettings, "faults"): _fault, (Storm, "faults"): _fault},
+    keys={(ProviderSettings, "faults"): _fault, (Storm, "faults"): _fault, (FaultPoint, "faults"): _fault},
     unwritten={ProviderSettings: _SAID_BY_CROWDS},
 )
 """Of a scenario."""

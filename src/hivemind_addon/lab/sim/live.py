@@ -11,6 +11,7 @@ is let through meets the same fault.
 
 import asyncio
 import dataclasses
+import itertools
 import random
 import ssl
 import tempfile
@@ -172,8 +173,8 @@ Raises MitmdumpNotStarted.
 
 
 @asynccontextmanager
-async def through_proxy(scenario: Scenario, seed: int) -> AsyncIterator[LiveStage]:
-    """By a real mitmdump with the addon."""
+async def through_proxy(scenario: Scenario, seed: int, *, web: bool = False) -> AsyncIterator[LiveStage]:
+    """By a real mitmdump with the addon; `web`: by a mitmweb."""
     async with _secured(scenario, seed) as (server, certificates, folder):
         profiles, confdir = folder / "profiles", folder / "mitmproxy"
         profiles.mkdir()
@@ -183,7 +184,7 @@ async def through_proxy(scenario: Scenario, seed: int) -> AsyncIterator[LiveStag
             f"hivemind_profiles={profiles}",
             f"ssl_verify_upstream_trusted_ca={certificates.authority}",
         )
-        async with running_mitmdump(confdir, sets) as mitmdump:
+        async with running_mitmdump(confdir, sets, web=web) as mitmdump:
             trust = ssl.create_default_context(cafile=confdir / "mitmproxy-ca-cert.pem")
             yield LiveStage(server, Route(trust, proxy=f"127.0.0.1:{mitmdump.port}"), mitmdump)
 
@@ -352,6 +353,7 @@ class LiveAgent:
 
     def __init__(self, *, crowd: Crowd, number: int, seed: int, starts_s: float, books: _Books) -> None:
         self.crowd = crowd
+        self.number = number
         self.name = f"{crowd.name}-{number}"
         self.turns_s: list[tuple[float, float]] = []
         """Think and service time of the turns that were answered."""
@@ -372,6 +374,10 @@ class LiveAgent:
 
     def __repr__(self) -> str:
         return f"<LiveAgent {self.name}, {len(self.turns_s)} turns done>"
+
+    def anew(self, seed: int) -> "LiveAgent":
+        """The same agent at the beginning of its next conversation."""
+        return LiveAgent(crowd=self.crowd, number=self.number, seed=seed, starts_s=0.0, books=self._books)
 
     @property
     def path_s(self) -> float:
@@ -456,6 +462,9 @@ class LiveFleet:
     def __init__(self, scenario: Scenario, seed: int) -> None:
         starts = random.Random(f"{seed} starts")
         self._scenario = scenario
+        self._seed = seed
+        self.died = 0
+        """Agents that `keep_on` has lost so far."""
         self._books = _Books()
         self._began_at = 0.0
         self._makespan_s = 0.0
@@ -479,6 +488,21 @@ class LiveFleet:
                 for agent, client in zip(self.agents, clients, strict=True):
                     group.create_task(agent.run(client, self._scenario.way_s))
         self._makespan_s = loop.time() - self._began_at
+
+    async def keep_on(self, clients: Sequence[httpx.AsyncClient]) -> None:
+        """The same, and conversation after conversation of each agent; it ends when it is cancelled."""
+        self._began_at = asyncio.get_running_loop().time()
+        async with asyncio.TaskGroup() as group:
+            for place, client in enumerate(clients):
+                group.create_task(self._keep_on(place, client))
+
+    async def _keep_on(self, place: int, client: httpx.AsyncClient) -> None:
+        for seed in itertools.count(self._seed + 1):
+            agent = self.agents[place]
+            await agent.run(client, self._scenario.way_s)
+            if agent.death is not None:
+                self.died += 1
+            self.agents[place] = agent.anew(seed)
 
     def counts(self, truth: Truth) -> LiveCounts:
         """How far it is; `truth` is the provider's."""

@@ -11,10 +11,13 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from hivemind_addon.resources import script_path
+from hivemind_addon.tools.launch.neighbour import free_port
 
 _START_S = 60
 _STOP_S = 10
 _LISTENING = re.compile(r" listening at (?:\S*?:)?(\d+)\.")
+_WEB_PORT = 8081
+_WEB = re.compile(r"Web server listening at (\S+)")
 _TRIP = "guard trip in"
 _OPENED = ": breaker open "
 _MAX_LINE_BYTES = 1024 * 1024
@@ -30,6 +33,8 @@ class Mitmdump:
 
     def __init__(self, process: Process) -> None:
         self.port = 0
+        self.web_url = ""
+        """Of mitmweb's page, as soon as it is told; its token is in it."""
         self.guard_trips = 0
         """Exceptions of the addon's own, as its log tells them: of many alike the first few."""
         self.breaker_opened = 0
@@ -50,7 +55,9 @@ class Mitmdump:
             self.lines.append(line)
             self.guard_trips += _TRIP in line
             self.breaker_opened += _OPENED in line
-            if not self.port and (match := _LISTENING.search(line)):
+            if match := _WEB.search(line):
+                self.web_url = match.group(1)
+            elif not self.port and (match := _LISTENING.search(line)):
                 self.port = int(match.group(1))
                 self._listens.set()
         self._listens.set()
@@ -79,15 +86,18 @@ class Mitmdump:
 
 
 @asynccontextmanager
-async def running_mitmdump(confdir: Path, settings: Sequence[str]) -> AsyncIterator[Mitmdump]:
-    """A mitmdump with the addon on a free port of loopback, until the block ends.
+async def running_mitmdump(confdir: Path, settings: Sequence[str], *, web: bool = False) -> AsyncIterator[Mitmdump]:
+    """A mitmdump with the addon on a free port of loopback, until the block ends; `web`: a mitmweb.
 
     `settings`: `name=value`, as `--set` takes them; `confdir` gets its CA. Raises MitmdumpNotStarted.
     """
-    executable = Path(sys.executable).parent / "mitmdump"
+    program = "mitmweb" if web else "mitmdump"
+    executable = Path(sys.executable).parent / program
     if not executable.is_file():
-        raise MitmdumpNotStarted(f"there is no mitmdump beside {sys.executable}: install hivemind-addon there")
-    sets = (f"confdir={confdir}", "termlog_verbosity=info", "flow_detail=0", "hivemind_journal=off", *settings)
+        raise MitmdumpNotStarted(f"there is no {program} beside {sys.executable}: install hivemind-addon there")
+    # A port of its own: of port 0 mitmweb does not tell what it became.
+    told = ("web_open_browser=false", f"web_port={free_port(_WEB_PORT) or 0}") if web else ("flow_detail=0",)
+    sets = (f"confdir={confdir}", "termlog_verbosity=info", "hivemind_journal=off", *told, *settings)
     # Whatever proxies the shell uses, what is simulated stays on loopback.
     environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     process = await asyncio.create_subprocess_exec(

@@ -8,7 +8,8 @@ from typing import ClassVar, Protocol
 from hivemind_addon.api.events import Event
 from hivemind_addon.api.ticket import Attempt, AttemptResult, Hints, Ticket
 from hivemind_addon.lab.sim.ablation import AblatedScheduler, Primitive
-from hivemind_addon.lab.sim.aimd_pause import AimdPause
+from hivemind_addon.lab.sim.agentrm import REAPED_AFTER_S, agentrm_fifo, mlfq, priority_queue, round_robin
+from hivemind_addon.lab.sim.aimd_pause import aimd_pause
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Refused, Shed, Verdict
 from hivemind_addon.proxy.core.scheduler import Scheduler
@@ -54,7 +55,9 @@ class Policy:
     resends: int | None = None
     """Of each client for itself; None: as the scenario's agents do."""
     watches: bool = True
-    """Whether it closes attempts that are silent for too long."""
+    """Whether it closes streamed attempts that are silent for too long, as the proxy does."""
+    reaps_after_s: float | None = None
+    """Of silence, after which it closes any attempt, unless the scenario says another time; None: as `watches` says."""
     retries: bool = True
     """Whether it may try again what failed."""
 
@@ -63,6 +66,10 @@ class Policy:
     DIRECT: ClassVar["Policy"]
     SDK: ClassVar["Policy"]
     AIMD_PAUSE: ClassVar["Policy"]
+    AGENTRM_FIFO: ClassVar["Policy"]
+    ROUND_ROBIN: ClassVar["Policy"]
+    PRIORITY_QUEUE: ClassVar["Policy"]
+    MLFQ: ClassVar["Policy"]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Policy) and self.name == other.name
@@ -116,23 +123,41 @@ Policy.SDK = Policy("sdk-retry", "each agent for itself, with the two re-sends o
 Policy.AIMD_PAUSE = Policy(
     "aimd-pause",
     "as the field does: AIMD on concurrency, a pause after a 429, three re-sends",
-    lambda rng: AimdPause(rng=rng),
+    aimd_pause,
     watches=False,
+)
+
+Policy.AGENTRM_FIFO = Policy(
+    "agentrm-fifo",
+    "AgentRM's first come, first served in lanes, which whatever hangs holds",
+    agentrm_fifo,
+    watches=False,
+)
+Policy.ROUND_ROBIN = Policy("round-robin", "AgentRM's round robin by agent, in lanes", round_robin, watches=False)
+Policy.PRIORITY_QUEUE = Policy("priority-queue", "AgentRM's priority queue, in lanes", priority_queue, watches=False)
+Policy.MLFQ = Policy(
+    "mlfq",
+    "AgentRM's feedback queue in lanes, with its reaper, AIMD and three re-sends",
+    mlfq,
+    watches=False,
+    reaps_after_s=REAPED_AFTER_S,
 )
 
 COMPARED = (Policy.DIRECT, Policy.SDK, Policy.AIMD_PAUSE, Policy.FIFO, Policy.HIVEMIND)
 """What is compared on every scenario, from the least to the most."""
+AGENTRM = (Policy.AGENTRM_FIFO, Policy.ROUND_ROBIN, Policy.PRIORITY_QUEUE, Policy.MLFQ)
+"""What AgentRM compares, its own the last."""
 
 
 def policy_named(name: str) -> Policy:
     """A policy by its name. Raises UnknownPolicy."""
-    for policy in COMPARED:
+    for policy in (*COMPARED, *AGENTRM):
         if policy.name == name:
             return policy
     for prefix, make in ((_WITHOUT, without), (_ONLY, only)):
         if name.startswith(prefix):
             return make(*_primitives(name.removeprefix(prefix)))
-    names = ", ".join(policy.name for policy in COMPARED)
+    names = ", ".join(policy.name for policy in (*COMPARED, *AGENTRM))
     raise UnknownPolicy(f"no policy {name!r}; there are {names}, {_WITHOUT}X and {_ONLY}X (X: {_known()})")
 
 

@@ -22,7 +22,7 @@ from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim import faults
 from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer, SimRequestFacts, Truth, Witness
 from hivemind_addon.lab.sim.dialect import Headers, LimitView, Reply, SimDialect
-from hivemind_addon.lab.sim.faults import OK, Fault, FaultMix, Script
+from hivemind_addon.lab.sim.faults import OK, Fault, FaultCourse, FaultMix, Script
 from hivemind_addon.lab.sim.limits import Limit, ModelScope, SimAllowance, SimPromptCache
 from hivemind_addon.lab.sim.shapes import REFUSALS, WordedAnswer, written
 
@@ -90,6 +90,10 @@ class ProviderSettings:
     """Whether a rate-limit refusal says when to come back."""
     faults: Mapping[str, float] = field(default_factory=dict)
     """Name (see lab/sim/faults.py) → share of the calls that the limits let through."""
+    fault_course: FaultCourse | None = None
+    """In place of `faults`: rates that change with time."""
+    hang_s: float = 86_400
+    """How long the fault `hang` lasts; then the answer comes."""
     latency: Latency = field(default_factory=Latency)
     chunks: int = 8
     """Pieces of an answer, unless the request says or its maximum ends it."""
@@ -311,7 +315,7 @@ class SimProvider:
         fault = script.draw() if script else self._mix_at(now).draw(self._rng)
         if isinstance(fault, faults.Hold):
             fault = self._left_of_hold(fault, request.credential, now)
-        latency_s = self._latency_s(request) + (fault.extra_s if isinstance(fault, faults.Slow) else 0)
+        latency_s = self._latency_s(request) + self._extra_s(fault)
         wording = (
             self._wording(fault.name, now, fault.retry_after_s) if isinstance(fault, faults.WordedRefusal) else None
         )
@@ -399,9 +403,23 @@ class SimProvider:
             error_body=wording.body,
         )
 
+    def _extra_s(self, fault: Fault) -> float:
+        """How much longer its answer takes to begin."""
+        match fault:
+            case faults.Slow(extra_s):
+                return extra_s
+            case faults.Hang():
+                return self.settings.hang_s
+            case _:
+                return 0.0
+
     def _mix_at(self, now: float) -> FaultMix:
         since_s = now - (now if self._first_call_at is None else self._first_call_at)
-        return next((mix for storm, mix in self._storms if storm.from_s <= since_s < storm.to_s), self._mix)
+        for storm, mix in self._storms:
+            if storm.from_s <= since_s < storm.to_s:
+                return mix
+        course = self.settings.fault_course
+        return self._mix if course is None else FaultMix(course.at(since_s))
 
     def _left_of_hold(self, hold: faults.Hold, credential: str, now: float) -> Fault:
         """What a hold still is for an attempt that begins now."""

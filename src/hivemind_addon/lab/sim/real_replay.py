@@ -32,7 +32,7 @@ from hivemind_addon.lab.sim.mitmdump import Mitmdump, running_mitmdump
 from hivemind_addon.lab.sim.recorded import CALL_HEADER, RecordedServer, dialect_of
 from hivemind_addon.proxy.capture.file import calls_by_header
 from hivemind_addon.proxy.capture.model import Capture, CapturedCall
-from hivemind_addon.proxy.profile.load import Profiles, is_model_call, load_profiles
+from hivemind_addon.proxy.profile.load import Profiles, is_call, load_profiles
 
 _PATHS = {
     SimDialect.MESSAGES: ("/v1/messages",),
@@ -147,7 +147,7 @@ def _hosts(capture: Capture, profiles: Profiles) -> tuple[Mapping[tuple[str, Sim
         host, dialect = _host(call), dialect_of(call)
         profile = profiles.match_host(host, 80)
         paths = _PATHS[dialect]
-        path = next((one for one in paths if profile is not None and is_model_call(profile, "POST", one)), None)
+        path = next((one for one in paths if profile is not None and is_call(profile, "POST", one)), None)
         if path is None:
             name = f"replayed-{host}" if profile is None else profile.name
             made.setdefault(name, (dialect, {}))[1][host] = None

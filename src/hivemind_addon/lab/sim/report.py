@@ -155,6 +155,16 @@ def figures(run: Result) -> dict[str, object]:
         "billed_micro_usd": run.billed.micro_usd,
         "wasted_tokens": run.wasted.tokens,
         "wasted_micro_usd": run.wasted.micro_usd,
+        "wasted_share": run.wasted_share,
+        "wasted_per_turn": run.wasted_per_turn,
+        "wanted": run.wanted,
+        "amplification": run.amplification,
+        "turns_a_minute": run.turns_a_minute,
+        "latency_s": {f"p{round(100 * share)}": run.latency_s(share) for share in (0.5, 0.95, 0.99)},
+        "wasted_lane_s": run.wasted_lane_s,
+        "zombies": run.zombies,
+        "stopped": run.stopped,
+        "overspent": run.overspent,
         "crowds": {
             name: {
                 "agents": crowd.agents,

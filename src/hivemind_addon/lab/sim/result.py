@@ -2,8 +2,9 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from hivemind_addon.api.events import BreakerChanged
 from hivemind_addon.api.snapshot import BreakerState
@@ -14,6 +15,8 @@ from hivemind_addon.lab.sim.bound import Bound, Ideal, Spent, input_cost, lower_
 from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer
 from hivemind_addon.lab.sim.dialect import Reply
 from hivemind_addon.lab.sim.workload import DEFAULT_MODEL, Scenario
+
+ZOMBIE_FACTOR = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +32,18 @@ class CrowdResult:
     """When the agents finished, who did."""
     halfway_turns: tuple[int, ...] = ()
     """Of each agent, that were answered when half of the run was over; empty: not measured."""
+    latencies_s: tuple[float, ...] = ()
+    """Of every turn that was answered: from when its agent first asked until it had the answer; empty: not measured."""
+    stopped: int = 0
+    """Agents that their own budget ended: neither finished nor lost."""
 
     def wait_s(self, share: float) -> float:
         """The wait that this share of the tickets did not exceed."""
-        ordered = sorted(self.waits_s)
-        return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
+        return _not_exceeded(self.waits_s, share)
+
+    def latency_s(self, share: float) -> float:
+        """How long this share of the answered turns took at most."""
+        return _not_exceeded(self.latencies_s, share)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +100,17 @@ class Result:
     billed: Spend = field(default_factory=Spend)
     """By the provider, at the prices of `upstream.PRICED_AS`."""
     wasted: Spend = field(default_factory=Spend)
-    """Of it: attempts that gave no answer, and all of agents that were lost."""
+    """Of it: attempts that gave no answer, and all of agents that were lost, or that their budget stopped."""
+    wanted: int = 0
+    """Turns that agents asked for, each once however often it was sent; 0: not measured."""
+    held_s: float = 0.0
+    """Seconds that attempts were in flight, all together: how long lanes were held."""
+    served_s: float = 0.0
+    """Of them, that the turns which were answered took of the provider: what the lanes were held for."""
+    zombies: int = 0
+    """Attempts that were in flight for more than `ZOMBIE_FACTOR` times what a turn of their crowd usually takes."""
+    overspent: float = 0.0
+    """The largest of what an agent spent ÷ its budget; 0: nobody has one."""
 
     @property
     def agents(self) -> int:
@@ -101,6 +121,47 @@ class Result:
     def lost(self) -> int:
         """Agents that died, or that a run without end left behind; poisoned ones are not counted."""
         return sum(crowd.lost for crowd in self.crowds.values())
+
+    @property
+    def stopped(self) -> int:
+        """Agents that their own budget ended."""
+        return sum(crowd.stopped for crowd in self.crowds.values())
+
+    @property
+    def turns_done(self) -> int:
+        """Answered, of all crowds."""
+        return sum(crowd.turns_done for crowd in self.crowds.values())
+
+    @property
+    def turns_a_minute(self) -> float:
+        """Answered turns by time."""
+        return 60 * self.turns_done / self.makespan_s if self.makespan_s else 0.0
+
+    def latency_s(self, share: float) -> float:
+        """How long this share of all answered turns took at most, from the first ask to the whole answer."""
+        return _not_exceeded(chain.from_iterable(crowd.latencies_s for crowd in self.crowds.values()), share)
+
+    @property
+    def amplification(self) -> float:
+        """Requests sent ÷ requests wanted: 1 is no re-send, below it some were never sent; 0: not measured."""
+        return self.attempts / self.wanted if self.wanted else 0.0
+
+    @property
+    def wasted_lane_s(self) -> float:
+        """Seconds that lanes were held for nothing: by what hung, failed, was refused, or was slower than it had to."""
+        return self.held_s - self.served_s
+
+    @property
+    def wasted_share(self) -> float:
+        """Tokens in vain ÷ tokens paid; 0 where nothing was paid."""
+        return self.wasted.tokens / self.billed.tokens if self.billed.tokens else 0.0
+
+    @property
+    def wasted_per_turn(self) -> float:
+        """Tokens in vain by finished turn: who dies early wastes little, and gets little done. Infinite: none was."""
+        if not self.turns_done:
+            return math.inf if self.wasted.tokens else 0.0
+        return self.wasted.tokens / self.turns_done
 
     @property
     def cost_ratio(self) -> float:
@@ -124,6 +185,12 @@ class Result:
     def shared_stretch(self) -> float:
         """Makespan ÷ the lower bound when what a neighbour took counts as spent: nobody else can use it."""
         return self.makespan_s / self.shared_bound_s if self.shared_bound_s else 0.0
+
+
+def _not_exceeded(values: Iterable[float], share: float) -> float:
+    """What this share of the values does not exceed; 0 where there are none."""
+    ordered = sorted(values)
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
 def _jain(shares: tuple[int, ...]) -> float:
@@ -195,6 +262,10 @@ class RunLedger:
         self._neighbour_calls = 0
         self._unmet: set[str] = set()
         """Calls of the neighbour that run, and that nobody could know of yet."""
+        self._in_flight: dict[Hashable, tuple[float, Actor]] = {}
+        """Attempts: since when, and whose."""
+        self._held_s = 0.0
+        self._zombies = 0
 
     def __repr__(self) -> str:
         return f"<Ledger of {self._scenario.name}, {self._statuses.total()} attempts>"
@@ -202,6 +273,16 @@ class RunLedger:
     def move_cap(self, cap: int, now: float) -> None:
         """The own provider lets another number of calls run at once."""
         self._slots.move(cap, now)
+
+    def attempt_sent(self, attempt: Hashable, agent: Actor, now: float) -> None:
+        """An attempt leaves for its provider."""
+        self._in_flight[attempt] = now, agent
+
+    def attempt_over(self, attempt: Hashable, now: float) -> None:
+        """Nobody waits for it any more."""
+        sent_at, agent = self._in_flight.pop(attempt)
+        self._held_s += now - sent_at
+        self._zombies += now - sent_at > ZOMBIE_FACTOR * agent.crowd.usual_service_s
 
     def attempt_answered(self, answer: SimAnswer, upstream: SimUpstream, now: float) -> None:
         """The provider has decided what an attempt gets."""
@@ -273,6 +354,8 @@ class RunLedger:
 
     def result(self, agents: Sequence[Actor], now: float) -> Result:
         """What came of the run, which is over; `agents`: all, those of the script too."""
+        for attempt in tuple(self._in_flight):
+            self.attempt_over(attempt, now)
         script = [agent for agent in agents if isinstance(agent, ScriptedActor)]
         makespan_s = max(
             (agent.ended_at for agent in agents if agent.ended_at is not None and not agent.crowd.poisoned),
@@ -298,7 +381,12 @@ class RunLedger:
             refused=self._refused,
             unforeseen=self._unforeseen,
             billed=sum((agent.billed for agent in healthy), Spend()),
-            wasted=sum((agent.in_vain if agent.death is None else agent.billed for agent in healthy), Spend()),
+            wasted=sum((agent.in_vain if _came_through(agent) else agent.billed for agent in healthy), Spend()),
+            wanted=sum(agent.wanted for agent in agents),
+            held_s=self._held_s,
+            served_s=sum(service_s for agent in agents for _, service_s in agent.turns_s),
+            zombies=self._zombies,
+            overspent=_overspent(agents),
             script=tuple(
                 CallResult(call.name, call.asked_at, call.ended_at, call.death, call.billed, call.in_vain)
                 for call in script
@@ -318,9 +406,11 @@ class RunLedger:
                 turns_done=sum(len(agent.turns_s) for agent in members),
                 waits_s=tuple(wait_s for agent in members for wait_s in agent.waits_s),
                 ended_s=tuple(
-                    agent.ended_at for agent in members if agent.ended_at is not None and agent.death is None
+                    agent.ended_at for agent in members if agent.ended_at is not None and _came_through(agent)
                 ),
                 halfway_turns=tuple(sum(at <= makespan_s / 2 for at in agent.answered_at) for agent in members),
+                latencies_s=tuple(latency_s for agent in members for latency_s in agent.latencies_s),
+                stopped=sum(agent.is_stopped for agent in members),
             )
         return crowds
 
@@ -375,6 +465,21 @@ def _outages(upstream: SimUpstream) -> tuple[tuple[float, float], ...]:
     return tuple((outage.from_s, outage.to_s) for outage in upstream.settings.outages)
 
 
+def _came_through(agent: Actor) -> bool:
+    """Whether it finished, or runs still."""
+    return agent.death is None and not agent.is_stopped
+
+
+def _overspent(agents: Sequence[Actor]) -> float:
+    spent: Counter[str] = Counter()
+    budgets: dict[str, int] = {}
+    for agent in agents:
+        if agent.crowd.budget_tokens is not None:
+            spent[agent.holder] += agent.billed.tokens
+            budgets[agent.holder] = agent.crowd.budget_tokens
+    return max((spent[holder] / budget for holder, budget in budgets.items()), default=0.0)
+
+
 def _script_crowds(script: Sequence[ScriptedActor]) -> dict[str, CrowdResult]:
     """Each agent of the script as a crowd of one: lost when a call failed that others needed."""
     results = {}
@@ -389,6 +494,7 @@ def _script_crowds(script: Sequence[ScriptedActor]) -> dict[str, CrowdResult]:
             lost=int(is_lost),
             turns_done=sum(len(call.turns_s) for call in calls),
             waits_s=tuple(wait_s for call in calls for wait_s in call.waits_s),
+            latencies_s=tuple(latency_s for call in calls for latency_s in call.latencies_s),
             ended_s=() if is_lost else (max(ends_s),),
         )
     return results

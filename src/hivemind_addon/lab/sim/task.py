@@ -4,7 +4,8 @@
     turn n + 1     a closing text
 
 How far a task is, is counted from the tool results in the conversation: nothing is kept here, so a request that is
-sent again gets the same answer. A request that quotes the task and brings no tools (a title, a summary) gets a short
+sent again gets the same answer. Where a result says that it was not recorded, the model looks at the file first. A
+request that quotes the task and brings no tools (a title, a summary) gets a short
 plain answer, and one that brings a schema what fits it.
 """
 
@@ -17,6 +18,7 @@ from types import MappingProxyType
 import msgspec
 
 from hivemind_addon.lab.sim.dialect.reply import SimDialect, TaskTurn, ToolCall
+from hivemind_addon.tools.contexts.answer import UNKNOWN_RESULT
 
 _MARK = b"Append one line at a time to the file "
 _TASK = re.compile(rb"Append one line at a time to the file ([\w./-]+): (\d+) lines of ([\w-]+)\.")
@@ -80,6 +82,11 @@ class SimTask:
         """The shell command of one turn, counted from 1."""
         return f"echo '{self._line(number)}' >> {self.file}"
 
+    @property
+    def look(self) -> str:
+        """The shell command that shows how far it is."""
+        return f"cat {self.file} || true"
+
     def _line(self, number: int) -> str:
         return f"{self.name} line {number}"
 
@@ -102,6 +109,8 @@ class _ToolConfig(msgspec.Struct):
 
 class _Item(msgspec.Struct):
     type: str = ""
+    text: str = ""
+    content: object = None
     result: msgspec.Raw | msgspec.UnsetType = msgspec.field(name="toolResult", default=msgspec.UNSET)
     """Converse's."""
 
@@ -109,6 +118,8 @@ class _Item(msgspec.Struct):
 class _Message(_Item):
     role: str = ""
     content: str | list[_Item] | None = None
+    output: object = None
+    """Of an item that is a result (Responses)."""
     tools: list[_Tool] = []
     """Of an item that announces them (Codex >= 0.16x)."""
 
@@ -204,7 +215,11 @@ def next_turn(task: SimTask, dialect: SimDialect, body: bytes | bytearray) -> Ta
         return _listing(task, body)
     if not tools:
         return TaskTurn('{"title": "A file, line by line"}' if b"title" in body else "A file, line by line.")
-    done = _tool_results(dialect, conversation)
+    results = list(_tool_results(dialect, conversation))
+    done = _lines_done(task, results)
+    if done is None:
+        look = _call(tools, task.look, f"call_{zlib.crc32(f'{task.name} look {len(results)}'.encode()):08x}")
+        return TaskTurn("I look how far it is.", look)
     number = done + 1
     if done < task.lines:
         command = task.command(number)
@@ -244,16 +259,34 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _tool_results(dialect: SimDialect, conversation: _Conversation) -> int:
+def _lines_done(task: SimTask, results: Iterable[bytes]) -> int | None:
+    """How many lines are there, as far as the results of tools tell; None: that has to be looked up."""
+    done: int | None = 0
+    for result in results:
+        if UNKNOWN_RESULT.encode() in result:
+            done = None
+        elif done is None:
+            done = task.lines_in(result)  # it looked
+        else:
+            done += 1
+    return done
+
+
+def _tool_results(dialect: SimDialect, conversation: _Conversation) -> Iterator[bytes]:
+    """What each tool gave, as JSON, oldest first."""
     match dialect:
         case SimDialect.CONVERSE:
-            return sum(item.result is not msgspec.UNSET for item in conversation.blocks())
+            found = (item.result for item in conversation.blocks() if item.result is not msgspec.UNSET)
+            yield from map(bytes, found)
         case SimDialect.MESSAGES | SimDialect.VERTEX_MESSAGES | SimDialect.INVOKE:
-            return sum(item.type == "tool_result" for item in conversation.blocks())
+            results = (item.content for item in conversation.blocks() if item.type == "tool_result")
+            yield from map(msgspec.json.encode, results)
         case SimDialect.RESPONSES:
-            return sum(item.type.endswith("_call_output") for item in conversation.items)
+            outputs = (item.output for item in conversation.items if item.type.endswith("_call_output"))
+            yield from map(msgspec.json.encode, outputs)
         case SimDialect.CHAT | SimDialect.OLLAMA | SimDialect.COHERE:
-            return sum(message.role == "tool" for message in conversation.messages)
+            told = (message.content for message in conversation.messages if message.role == "tool")
+            yield from map(msgspec.json.encode, told)
         case SimDialect.GEMINI | SimDialect.GEMINI_ARRAY | SimDialect.CODE_ASSIST:
             parts = (part for content in conversation.contents for part in content.parts)
-            return sum(part.result is not msgspec.UNSET for part in parts)
+            yield from (bytes(part.result) for part in parts if part.result is not msgspec.UNSET)

@@ -9,7 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hivemind_addon.api.ticket import PoolKey, Ticket
+from hivemind_addon.api.ticket import PoolKey, Priority, Ticket
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import Fault
 from hivemind_addon.lab.sim.limits import LimitKind, Prefix
@@ -66,10 +66,19 @@ class Crowd:
     """Re-sends of one turn that failed; 0: the first failure is the agent's end."""
     poisoned: bool = False
     """Every call of theirs fails with a 500."""
+    priority: Priority = Priority.NORMAL
+    """The class of its calls."""
+    budget_tokens: int | None = None
+    """What each agent of it may spend, input and output together; None: any number. Whom it stops is not lost."""
     model: str = DEFAULT_MODEL
     """What it asks for; the profile's groups of models say which pool that is."""
     site: str = ""
     """Name of the one of the scenario's sites that serves them; empty: its own provider."""
+
+    @property
+    def usual_service_s(self) -> float:
+        """How long the provider usually needs for a turn: its median latency, and the mean of its output."""
+        return self.latency_s + (sum(self.output_tokens) / 2 - 1) / self.tokens_per_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +201,8 @@ class Scenario:
     """Providers beside `provider`."""
     scheduler: PoolSettings | None = None
     """What a profile would say about its pools; None: what the packaged ones say."""
+    silent_s: float | None = None
+    """How long an attempt may be silent, as profiles say it in `watchdog`; None: what the packaged ones say."""
     script: tuple[ScriptedCall, ...] = ()
     """Calls of agents that belong to no crowd; each comes behind the ones that it follows."""
 

@@ -17,6 +17,7 @@ from typing import assert_never
 import msgspec.structs
 
 from hivemind_addon.api.events import BreakerChanged, Event, Moved, Submitted, TicketEnded
+from hivemind_addon.api.spend import Budget, Scope, Shortage, Spend
 from hivemind_addon.api.ticket import (
     Attempt,
     AttemptResult,
@@ -39,7 +40,7 @@ from hivemind_addon.lab.sim.idle import KnownRequest
 from hivemind_addon.lab.sim.plan import Course, course_of
 from hivemind_addon.lab.sim.policy import Policy
 from hivemind_addon.lab.sim.result import Result, RunLedger
-from hivemind_addon.lab.sim.workload import Neighbour, Scenario, ScriptedCall, Site, turns
+from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario, ScriptedCall, Site, turns
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.proxy.wire.hints import read_hints
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
@@ -206,8 +207,13 @@ class World:
                     told_s = float(min(max(1, math.ceil(come_back_s)), _COME_BACK_MAX_S))
                     call = self._waiting.pop(ticket.id)
                     self._refused(call, f"shed: {reason.value}", curable=True, retry_after_s=told_s)
-                case Refused(ticket):
-                    self._refused(self._waiting.pop(ticket.id), "refused", curable=False)
+                case Refused(ticket, cause):
+                    call = self._waiting.pop(ticket.id)
+                    if isinstance(cause, Shortage) and not isinstance(call.agent, ScriptedActor):
+                        call.over = call.agent.is_stopped = True
+                        self._end(call.agent)
+                    else:
+                        self._refused(call, "refused", curable=False)
                 case _:
                     assert_never(decision)
         for event in self.scheduler.drain_events():
@@ -292,6 +298,7 @@ class World:
             return
         agent.number += 1
         agent.retry = 0
+        agent.asked_at = None
         if agent.number == 1 or not agent.crowd.remembers:
             agent.said = agent.jitter.randint(*agent.crowd.opening_tokens)
             agent.marked = 0
@@ -299,8 +306,9 @@ class World:
 
     def _ask(self, agent: Actor) -> None:
         self._calls += 1
-        if isinstance(agent, ScriptedActor) and agent.asked_at is None:
+        if agent.asked_at is None:
             agent.asked_at = self.now
+            agent.wanted += 1
         call = _Call(id=f"{agent.index}.{self._calls}", agent=agent)
         self.agenda.after(agent.crowd.timeout_s, self._time_out, call)
         if self._policy.is_scheduled:
@@ -327,13 +335,14 @@ class World:
         return Ticket(
             id=call.id,
             pool=agent.pool,
-            agent=crowd.parent_session or agent.session,
+            agent=agent.holder,
             session=agent.session,
             model=crowd.model,
             demand=Demand(input_tokens=into, output_tokens=out, total_tokens=into + out),
             arrived_at=self.now,
             deadline_at=self.now + timeout_s,
             shed_at=self.now + max(timeout_s - patience.margin_s, 0.9 * timeout_s),
+            priority=crowd.priority,
             kind=CallKind.SUBAGENT if crowd.parent_session else CallKind.TURN,
             parent_session=crowd.parent_session,
             prefix=prefix,
@@ -342,6 +351,8 @@ class World:
             cold_tokens=cached_tokens,
             streamed=crowd.streamed,
             request_hash=f"{agent.name} {agent.number}",
+            budgets=_budgets(crowd, agent.holder),
+            expected=Spend(tokens=into + cached_tokens + out),
             client="" if crowd.announces_timeout else crowd.name,
             endpoints=() if crowd.site else tuple(Endpoint(one.pool_of(crowd.model)) for one in self._equal),
         )
@@ -395,6 +406,8 @@ class World:
         agent.said = tokens - crowd.shared_tokens + turn.output_tokens
         service_s = turn.service_s + 2 * self._scenario.way_s
         agent.turns_s.append((turn.think_s, service_s))
+        assert agent.asked_at is not None
+        agent.latencies_s.append(self.now - agent.asked_at)
         agent.answered_at.append(self.now)
         agent.path_s += turn.think_s + service_s
         call.upstream.taken[crowd.model].service_s += turn.service_s
@@ -414,6 +427,7 @@ class World:
     def _transmit(self, call: _Call, sent: Attempt | None) -> None:
         attempt = _Attempt(call=call, sent=sent)
         call.attempt = attempt
+        self._ledger.attempt_sent(attempt, call.agent, self.now)
         attempt.upstream.idle.sent(self.now)
         self.agenda.after(self._scenario.way_s, self._arrive, attempt)
 
@@ -422,7 +436,6 @@ class World:
         if attempt.over:
             return
         agent = attempt.call.agent
-        streamed = agent.crowd.streamed
         answer = attempt.upstream.provider.begin(self.now, self._request(attempt.call))
         self._ledger.attempt_answered(answer, attempt.upstream, self.now)
         attempt.answer, attempt.arrived_at, attempt.is_open = answer, self.now, True
@@ -436,11 +449,19 @@ class World:
             self.agenda.after(course.head_s + way_s, self._head, attempt, course)
         self.agenda.after(course.end_s, self._provider_ends, attempt, course.share)
         self.agenda.after(course.end_s + way_s, self._ended, attempt, course)
-        if attempt.sent is not None and streamed and self._policy.watches:
-            pool, watchdog = attempt.sent.ticket.pool, attempt.upstream.profile.watchdog
-            silent_s = self._first_bytes.silent_s(pool, least_s=watchdog.silent_s, factor=watchdog.factor)
-            if course.silent_s > silent_s:
-                self.agenda.after(course.silent_from_s + silent_s + way_s, self._stalled, attempt)
+        if attempt.sent is not None and course.silent_s > (silent_s := self._may_be_silent_s(attempt.sent, attempt)):
+            self.agenda.after(course.silent_from_s + silent_s + way_s, self._stalled, attempt)
+
+    def _may_be_silent_s(self, sent: Attempt, attempt: _Attempt) -> float:
+        """How long, until the policy closes it; infinite: for ever."""
+        stated_s = self._scenario.silent_s
+        if self._policy.reaps_after_s is not None:
+            return self._policy.reaps_after_s if stated_s is None else stated_s
+        if not self._policy.watches or not attempt.call.agent.crowd.streamed:
+            return math.inf
+        watchdog = attempt.upstream.profile.watchdog
+        least_s = watchdog.silent_s if stated_s is None else stated_s
+        return self._first_bytes.silent_s(sent.ticket.pool, least_s=least_s, factor=watchdog.factor)
 
     def _request(self, call: _Call) -> SimRequestFacts:
         """What the provider sees of a call."""
@@ -477,6 +498,7 @@ class World:
     def _abandon(self, attempt: _Attempt) -> None:
         """Whoever waited for the attempt goes, and closes it."""
         attempt.over = True
+        self._ledger.attempt_over(attempt, self.now)
         if attempt.is_open:
             attempt.is_open = False
             assert attempt.answer is not None
@@ -550,7 +572,9 @@ class World:
         self._settle(attempt, judge_transport(TransportTrouble.STALLED), None, saw_bytes=saw_bytes)
 
     def _settle(self, attempt: _Attempt, outcome: Outcome, usage: Usage | None, *, saw_bytes: bool) -> None:
-        attempt.over = True
+        if not attempt.over:
+            attempt.over = True
+            self._ledger.attempt_over(attempt, self.now)
         call = attempt.call
         if attempt.sent is None:
             if outcome.kind is OutcomeKind.SUCCESS:
@@ -605,3 +629,8 @@ class World:
     def _neighbour_ends(self, answer: SimAnswer) -> None:
         self._ledger.neighbour_ended(answer)
         self.provider.end(self.now, answer, output_tokens=answer.reply.output_tokens if answer.reply else 0)
+
+
+def _budgets(crowd: Crowd, agent: str) -> tuple[Budget, ...]:
+    """What the agents file would give one agent of the crowd."""
+    return () if crowd.budget_tokens is None else (Budget(Scope.AGENT, agent, tokens=crowd.budget_tokens),)

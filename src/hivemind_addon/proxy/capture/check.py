@@ -18,7 +18,7 @@ from hivemind_addon.proxy.capture.foreign import StoppedClock
 from hivemind_addon.proxy.capture.recording import unnamed
 from hivemind_addon.proxy.profile.format import WireFormat
 from hivemind_addon.proxy.profile.formats import packaged_formats
-from hivemind_addon.proxy.profile.load import is_model_call, load_profile
+from hivemind_addon.proxy.profile.load import is_call, load_profile
 from hivemind_addon.proxy.wire.answer import Phase
 from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
@@ -280,7 +280,7 @@ class _SampleReader:
             return False, f"path: {excluded} of exclude_paths matches"
         if request.headers.get("upgrade", "").lower() == "websocket":
             return False, f"method: a WebSocket's upgrade, not a POST (websocket: {profile.websocket.value})"
-        if not is_model_call(profile, request.method, request.path):
+        if not is_call(profile, request.method, request.path):
             return False, f"method: {request.method}, and only POST is a model call"
         return True, f"{where}, and {glob} matches its path"
 

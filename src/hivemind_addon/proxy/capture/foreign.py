@@ -11,7 +11,7 @@ from hivemind_addon.api.ticket import Hints, OutcomeKind, PoolKey
 from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
 from hivemind_addon.proxy.capture.model import CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
 from hivemind_addon.proxy.capture.recording import Circumstances, unnamed
-from hivemind_addon.proxy.profile.load import is_model_call
+from hivemind_addon.proxy.profile.load import is_call
 from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.proxy.wire.description import describe_request
 from hivemind_addon.proxy.wire.estimate import Estimator
@@ -68,7 +68,7 @@ class ForeignCalls:
         for flow in ordered:
             path = flow.request.path
             profile = self._profiles.match_host(*destination(flow)) or self._profiles.for_path(path)
-            if profile is not None and is_model_call(profile, flow.request.method, path):
+            if profile is not None and is_call(profile, flow.request.method, path):
                 yield self._call(flow, profile, began_wall)
 
     def _call(self, flow: http.HTTPFlow, profile: Profile, began_wall: float) -> tuple[CapturedCall, Circumstances]:

@@ -22,8 +22,10 @@ A period that is over is over for whoever looks, too; but only what changes an a
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+
+from msgspec.structs import replace as replace_limits
 
 from hivemind_addon.api.events import BudgetBooked, BudgetSpent, BudgetWarned, Event
 from hivemind_addon.api.snapshot import BudgetView
@@ -44,7 +46,10 @@ from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.system.heap import KeyedHeap
 
 WARN_PERCENT = 85
+_SAME_S = 1.0
+"""Two instants of different processes that differ by less may be one."""
 _NOTHING = Spend()
+ONE_CALL = Spend(calls=1)
 
 
 @dataclass(slots=True, eq=False)
@@ -65,6 +70,10 @@ class Account:
     """By a person, to the limits of this period."""
     reported: dict[str, int] = field(default_factory=dict)
     """Unit → the highest percentage that a warning was given of."""
+    share: float = 1.0
+    """Of what is left, that this process may spend."""
+    before: Spend = _NOTHING
+    """What was spent when that began to count, or the period."""
     waiting: dict[str, None] = field(default_factory=dict)
     """Tickets to look at again when the account changes, in order."""
 
@@ -104,9 +113,21 @@ class Account:
         began_at = now - standing.age_s
         self.began_at = began_at if self.is_untouched else min(self.began_at, began_at)
         self.spent += standing.spent
+        self.before = self.spent
         self.added += standing.added
         # The process that spent it has warned of it.
         self.reported = self.percents()
+
+    def book(self, spend: Spend, spent_at: float) -> None:
+        """Count in what another process has spent for its holder, or take back what was only presumed.
+
+        What was presumed in a period that is over is over with it.
+        """
+        if min(spend.tokens, spend.micro_usd, spend.calls) < 0 and spent_at < self.began_at - _SAME_S:
+            return
+        self.began_at = spent_at if self.is_untouched else min(self.began_at, spent_at)
+        sums = self.spent + spend
+        self.spent = Spend(max(0, sums.tokens), max(0, sums.micro_usd), max(0, sums.calls))
 
     def count_in(self, standing: AccountState, now: float) -> None:
         """Count in what its holder had spent before it had this budget."""
@@ -124,7 +145,7 @@ class Account:
     def forgive(self, now: float) -> None:
         """Begin a new period."""
         self.began_at = now
-        self.spent = self.added = _NOTHING
+        self.spent = self.added = self.before = _NOTHING
         self.reported.clear()
 
     def set_aside(self, expected: Spend, now: float) -> None:
@@ -144,13 +165,27 @@ class Account:
             self.forgive(now)
         budget = self.budget
         self.added += Spend(
-            0 if budget.tokens is None else more.tokens, 0 if budget.micro_usd is None else more.micro_usd
+            0 if budget.tokens is None else more.tokens,
+            0 if budget.micro_usd is None else more.micro_usd,
+            0 if budget.calls is None else more.calls,
         )
 
     @property
     def balances(self) -> list[Balance]:
-        """Each unit that is limited."""
-        return self.budget.balances(self.spent, self.reserved)
+        """Each unit that is limited, by what this process may spend of it."""
+        budget, before = self.budget, self.before
+        if self.share < 1:
+            budget = replace_limits(
+                budget,
+                tokens=_part_of(budget.tokens, before.tokens, self.share),
+                micro_usd=_part_of(budget.micro_usd, before.micro_usd, self.share),
+                calls=_part_of(budget.calls, before.calls, self.share),
+            )
+        return budget.balances(self.spent, self.reserved)
+
+    def spend_only(self, share: float) -> None:
+        """Let this process spend a share of what is left, and of what there is when a period begins."""
+        self.share, self.before = share, self.spent
 
     def percents(self) -> dict[str, int]:
         """Unit → 100 where it is spent, 85 where most of it is, else 0."""
@@ -177,12 +212,25 @@ class Account:
         if now >= self.ends_at:
             budget, spent, added = self.budget.plus(_NOTHING - self.added), _NOTHING, _NOTHING
         else:
-            budget, spent, added = self.budget, self.spent, self.added
-        return BudgetView(budget, spent, self.reserved, renews_in_s=self._renews_in_s(now), added=added)
+            budget, spent, added = self.budget, self._told(self.spent), self.added
+        reserved = self._told(self.reserved)
+        return BudgetView(budget, spent, reserved, renews_in_s=self._renews_in_s(now), added=added)
+
+    def _told(self, spend: Spend) -> Spend:
+        """Calls are always counted, and told of where they are limited."""
+        return spend if self.budget.calls is not None else Spend(spend.tokens, spend.micro_usd)
+
+    def standing(self, now: float) -> AccountState | None:
+        """What it leaves to another process; None: nothing, or its period is over."""
+        spent = self._told(self.spent)
+        if now >= self.ends_at or spent == self.added == _NOTHING:
+            return None
+        return AccountState(self.budget, max(0.0, now - self.began_at), spent, self.added)
 
     def booked(self, now: float) -> BudgetBooked:
         """The event that tells how it stands."""
-        return BudgetBooked(now, self.budget, self.began_at, self.spent, self.reserved, self.added)
+        spent, reserved = self._told(self.spent), self._told(self.reserved)
+        return BudgetBooked(now, self.budget, self.began_at, spent, reserved, self.added)
 
     def _renews_in_s(self, now: float) -> float | None:
         """None: never. What has not begun, or is over, would last from now on."""
@@ -192,6 +240,7 @@ class Account:
 
 
 _MAY_BE_BILLED = {OutcomeKind.SUCCESS, OutcomeKind.CANCELLED}
+_WERE_RUN = _MAY_BE_BILLED | {OutcomeKind.IGNORED}
 _NEVER = math.inf
 _MOST_STANDING = 1000 * MOST_AMOUNT
 """More was never booked by anybody."""
@@ -232,12 +281,24 @@ def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
     )
 
 
+def _part_of(limit: int | None, spent: int, share: float) -> int | None:
+    """Up to where an account may be spent by a process that has a share of what is left; None: it is not limited."""
+    return None if limit is None else min(limit, spent) + math.floor(max(0, limit - spent) * share)
+
+
+def calls_of(result: AttemptResult) -> int:
+    """1 where an attempt was run, or may have been: what a limit refused, what failed or was never sent is no call."""
+    outcome = result.outcome
+    was_sent = result.charged != Demand(requests=0)
+    return int(was_sent and (outcome.ambiguous or outcome.kind in _WERE_RUN))
+
+
 def _needed(ticket: Ticket, unit: str) -> int:
-    return ticket.expected.tokens if unit == "tokens" else ticket.expected.micro_usd
+    return dict((ticket.expected + ONE_CALL).by_unit)[unit]
 
 
 class Budgets:
-    """The books of one scheduler. Every `reserve` that answers None is followed by one `settle`."""
+    """The books of one scheduler. Each `reserve` that answers None and each `take_in_flight` has one `settle`."""
 
     def __init__(self, *, emit: Callable[[Event], None], overrides: Overrides) -> None:
         """`overrides`: what persons gave at run time."""
@@ -245,6 +306,8 @@ class Budgets:
         self._overrides = overrides
         self._accounts: dict[BudgetKey, Account] = {}
         self._in_flight: dict[str, tuple[tuple[Account, ...], Spend]] = {}
+        self._share = 1.0
+        """Of what is left in each account, that may be spent here."""
         self._renewals: KeyedHeap[Account] = KeyedHeap()
         """Accounts that tickets wait for, by the end of their period."""
 
@@ -265,7 +328,7 @@ class Budgets:
         """What would keep a ticket from going that is not there: no account is opened, begun or told of by it."""
         payers: dict[BudgetKey, Account] = {}
         for budget, is_filed in self._allotments(ticket):
-            known = payers.get(budget.key) or self._accounts.get(budget.key) or Account(budget.key, now)
+            known = payers.get(budget.key) or self._accounts.get(budget.key) or self._new_account(budget.key, now)
             payers[budget.key] = account = replace(known, reported={}, waiting={})
             account.renew(now)
             account.file(budget) if is_filed else account.give(budget)
@@ -286,12 +349,21 @@ class Budgets:
         """Set the expected spend of a ticket aside in all of its budgets, or in none and say why."""
         payers = self._payers(ticket, now)
         short = _worst(payers, ticket, now)
-        if short is None and payers:
-            for account in payers:
-                account.set_aside(ticket.expected, now)
-                self._emit(account.booked(now))
-            self._in_flight[ticket.id] = payers, ticket.expected
+        if short is None:
+            self._set_aside(ticket, payers, now, now)
         return short
+
+    def take_in_flight(self, ticket: Ticket, admitted_at: float, now: float) -> None:
+        """An attempt was admitted by another process: set its expected spend aside, however little is left."""
+        self._set_aside(ticket, self._payers(ticket, now), admitted_at, now)
+
+    def _set_aside(self, ticket: Ticket, payers: tuple[Account, ...], at: float, now: float) -> None:
+        if payers:
+            expected = ticket.expected + ONE_CALL
+            for account in payers:
+                account.set_aside(expected, at)
+                self._emit(account.booked(now))
+            self._in_flight[ticket.id] = payers, expected
 
     def wait(self, ticket: Ticket, short: Shortage, now: float) -> None:
         """Have a ticket named when the account that is short changes."""
@@ -320,7 +392,9 @@ class Budgets:
 
     def _opened_since(self, ticket: Ticket, payers: Sequence[Account]) -> list[Account]:
         """Accounts of a ticket's holders that were opened while its attempt ran: it counts in them, too."""
-        found = (self._accounts.get((*holder, per)) for holder in _holders(ticket) for per in Period)
+        found = (
+            self._accounts.get((*holder, per)) for holder in holders_of(ticket.agent, ticket.group) for per in Period
+        )
         return [account for account in found if account is not None and account not in payers]
 
     # Time -------------------------------------------------------------------------------------------------------------
@@ -367,6 +441,40 @@ class Budgets:
                 self._renewals.put(account, account.ends_at)
             self.changed(account, now)
 
+    def book(
+        self, budgets: Sequence[Budget], holders: Sequence[tuple[Scope, str]], spend: Spend, age_s: float, now: float
+    ) -> list[str]:
+        """Count in, so long after it, what another process has spent. The tickets to look at again.
+
+        It counts in these accounts, in those that a person gave their holders and these, and in those that any of them
+        has already; not where a period that began then is over.
+        """
+        keys = dict.fromkeys([*((budget.scope, budget.name) for budget in budgets), *holders])
+        payers = self._payers_of([(budget, True) for budget in budgets] + self._given_to(keys), now)
+        opened = (self._accounts.get((*holder, per)) for holder in keys for per in Period)
+        woken: dict[str, None] = {}
+        for account in dict.fromkeys([*payers, *(one for one in opened if one is not None)]):
+            self._renew(account, now)
+            if spend != _NOTHING and age_s < account.key[2].length_s:
+                account.book(spend, now - max(0.0, age_s))
+                if account in self._renewals:
+                    self._renewals.put(account, account.ends_at)
+                self.changed(account, now)
+                self._wake(account, woken)
+        return list(woken)
+
+    def share(self, share: float) -> list[str]:
+        """Let only a share be spent of what is left in each account. The tickets to look at again."""
+        self._share = share
+        for account in self._accounts.values():
+            account.spend_only(share)
+        return self.wake()
+
+    def standings(self, now: float) -> tuple[AccountState, ...]:
+        """Every account as `restore` takes it; what is reserved is not spent yet."""
+        standings = (account.standing(now) for account in self._accounts.values())
+        return tuple(one for one in standings if one is not None)
+
     # Overrides --------------------------------------------------------------------------------------------------------
 
     def apply_overrides(self, now: float) -> None:
@@ -400,29 +508,39 @@ class Budgets:
         """The accounts that a ticket is paid from."""
         if not ticket.budgets and not self._overrides.has_budgets:
             return ()
+        return self._payers_of(self._allotments(ticket), now)
+
+    def _payers_of(self, allotments: Iterable[tuple[Budget, bool]], now: float) -> tuple[Account, ...]:
         payers = {}
-        for budget, is_filed in self._allotments(ticket):
+        for budget, is_filed in allotments:
             account = self.open(budget.key, now)
             if is_filed:
                 account.file(budget)
             payers[account.key] = account
         return tuple(payers.values())
 
-    def _allotments(self, ticket: Ticket) -> Iterator[tuple[Budget, bool]]:
+    def _allotments(self, ticket: Ticket) -> Iterable[tuple[Budget, bool]]:
         """What its holders were given, and whether by the agents file; the same account may come twice."""
-        yield from ((budget, True) for budget in ticket.budgets)
-        if self._overrides.has_budgets:
-            for holder in _holders(ticket):
-                yield from ((budget, False) for budget in self._overrides.budgets_of(*holder).values())
+        return [*((budget, True) for budget in ticket.budgets), *self._given_to(holders_of(ticket.agent, ticket.group))]
+
+    def _given_to(self, holders: Iterable[tuple[Scope, str]]) -> list[tuple[Budget, bool]]:
+        """What these were given at run time."""
+        if not self._overrides.has_budgets:
+            return []
+        given = (budget for holder in holders for budget in self._overrides.budgets_of(*holder).values())
+        return [(budget, False) for budget in given]
 
     def open(self, key: BudgetKey, now: float) -> Account:
         """A holder's account in its present period, also one that nobody has asked for yet."""
         account = self._accounts.get(key)
         if account is None:
-            account = self._accounts[key] = Account(key, now)
+            account = self._accounts[key] = self._new_account(key, now)
             account.give(self._given(key))
         self._renew(account, now)
         return account
+
+    def _new_account(self, key: BudgetKey, now: float) -> Account:
+        return Account(key, now, share=self._share)
 
     def _given(self, key: BudgetKey) -> Budget | None:
         scope, name, per = key
@@ -438,10 +556,10 @@ class Budgets:
         self._renewals.drop(account)
 
 
-def _holders(ticket: Ticket) -> list[tuple[Scope, str]]:
-    """Whose budgets a ticket counts in."""
-    holders = [(Scope.AGENT, ticket.agent), (Scope.EVERYONE, "")]
-    return [*holders, (Scope.GROUP, ticket.group)] if ticket.group else holders
+def holders_of(agent: str, group: str) -> list[tuple[Scope, str]]:
+    """Whose budgets count what an agent spends; empty: it is in no group."""
+    holders = [(Scope.AGENT, agent), (Scope.EVERYONE, "")]
+    return [*holders, (Scope.GROUP, group)] if group else holders
 
 
 def _worst(payers: Sequence[Account], ticket: Ticket, now: float) -> Shortage | None:
@@ -456,9 +574,9 @@ def _worst(payers: Sequence[Account], ticket: Ticket, now: float) -> Shortage | 
 
 def _is_sound(standing: AccountState) -> bool:
     budget, spent, added = standing.budget, standing.spent, standing.added
-    limits = ((budget.tokens, added.tokens), (budget.micro_usd, added.micro_usd))
+    limits = zip(budget.by_unit, added.by_unit, strict=True)
     return (
         0 <= standing.age_s < _NEVER
-        and all(0 <= one <= _MOST_STANDING for one in (spent.tokens, spent.micro_usd, added.tokens, added.micro_usd))
-        and all(limit is None or more <= limit <= _MOST_STANDING for limit, more in limits)
+        and all(0 <= one <= _MOST_STANDING for _, one in (*spent.by_unit, *added.by_unit))
+        and all(limit is None or more <= limit <= _MOST_STANDING for (_, limit), (_, more) in limits)
     )

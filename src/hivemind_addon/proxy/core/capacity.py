@@ -13,7 +13,7 @@ is left of a week is for people to share out. A window that is spent shows as an
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.api.events import (
@@ -27,7 +27,7 @@ from hivemind_addon.api.events import (
     PoolBlocked,
     WindowUsed,
 )
-from hivemind_addon.api.snapshot import BreakerState, WindowView
+from hivemind_addon.api.snapshot import BreakerState, MeterView, WindowView
 from hivemind_addon.api.ticket import (
     Attempt,
     AttemptResult,
@@ -50,6 +50,7 @@ from hivemind_addon.proxy.core.meters import FAILURES, Meters, ServiceTime, domi
 from hivemind_addon.proxy.core.overrides import Overrides
 from hivemind_addon.proxy.core.retry import sane_retry_after_s
 from hivemind_addon.proxy.core.sharing import Sharing
+from hivemind_addon.proxy.core.stated_limits import StatedLimit
 
 _LEAST_AFTER_OUTAGE = 2
 _PROOF_S = 0.05
@@ -231,6 +232,8 @@ class Capacity:
         """What overload teaches."""
         self.hidden = (self.throttles, self.overloads)
         """Both estimators of what no header tells that count: the pool's own, or the account's."""
+        self.stated: tuple[StatedLimit, ...] = ()
+        """What the profile states; the account counts it."""
         self.account_block = AccountBlock()
         self.windows = Windows()
         self._overrides = overrides
@@ -317,6 +320,24 @@ class Capacity:
             return now
         return overloads.opens_at(demand, (self.sharing if self.sharing.has_one_cap else self).in_flight, now)
 
+    def state(self, limits: Sequence[StatedLimit]) -> None:
+        """What the profile states of the account's limits; what was stated before is over."""
+        self.stated = tuple(limits)
+        if limits or self.sharing.stated:
+            self.sharing.stated.state(limits)
+
+    def stated_until(self, ticket: Ticket, now: float) -> float:
+        """When what the profile states lets an attempt pass."""
+        stated = self.sharing.stated
+        return stated.opens_at(ticket, self.key.model_group, now) if stated else now
+
+    def stated_views(self, now: float) -> tuple[MeterView, ...]:
+        """What the profile states, at one instant."""
+        sharing = self.sharing
+        if not sharing.stated:
+            return ()
+        return sharing.stated.views(self.key.model_group, [one.key.model_group for one in sharing.members], now)
+
     @property
     def is_provider_down(self) -> bool:
         """Whether only probes go."""
@@ -340,7 +361,9 @@ class Capacity:
     def cost_s(self, demand: Demand) -> float:
         """What an attempt is expected to take."""
         cost_s = dominant_s(demand, self.meters, service_s=self.service.mean_s, slots=self.limit)
-        return max(cost_s, self._hidden_s(demand))
+        cost_s = max(cost_s, self._hidden_s(demand))
+        stated = self.sharing.stated
+        return max(cost_s, stated.cost_s(self.key.model_group)) if stated else cost_s
 
     def _hidden_s(self, demand: Demand) -> float:
         """The same of the limits that refusals taught."""
@@ -360,7 +383,11 @@ class Capacity:
             took = Demand(requests=0) if result.outcome.kind in FAILURES else attempt.demand
         held_s = now - attempt.admitted_at
         cost_s = dominant_s(took, self.meters, service_s=held_s, slots=self.limit)
-        return max(cost_s, self._hidden_s(took)) if took.requests else cost_s
+        if not took.requests:
+            return cost_s
+        cost_s = max(cost_s, self._hidden_s(took))
+        stated = self.sharing.stated
+        return max(cost_s, stated.cost_s(self.key.model_group, attempt.ticket)) if stated else cost_s
 
     # An attempt's way ------------------------------------------------------------------------------------------------
 
@@ -377,6 +404,8 @@ class Capacity:
             is_probe=self.is_provider_down,
         )
         self.meters.reserve(demand, stamp=attempt.stamp, now=now)
+        if self.sharing.stated:
+            self.sharing.stated.sent(ticket, self.key.model_group, now)
         self.account_block.sent(ticket.id)
         self.slots.sent(attempt.in_flight, now)
         for hidden in (self.throttles, self.overloads):
@@ -389,15 +418,31 @@ class Capacity:
             self._tell_breaker(before, "probe sent", now)
         return attempt
 
-    def take_over(self, entry: QueueEntry, now: float) -> None:
+    def take_over(self, entry: QueueEntry, now: float, *, is_elsewhere: bool = False) -> None:
         """An attempt in flight was sent by another pool, which proved to be this one: meters and slots count it.
 
-        It teaches no hidden limit, and is no probe: these have not seen it go.
+        It teaches no hidden limit, and is no probe: these have not seen it go. `is_elsewhere`: another process sent it.
         """
         assert entry.attempt is not None
         entry.attempt.stamp, entry.attempt.is_probe = self.sharing.next_stamp(), False
         self.flights.add(entry)
-        self.meters.adopt(entry.attempt, now)
+        self.meters.adopt(entry.attempt, now, is_elsewhere=is_elsewhere)
+
+    def take_in_flight(self, entry: QueueEntry, demand: Demand, admitted_at: float, now: float) -> Attempt:
+        """An attempt was sent by another process: it takes a slot, and more than there were if need be.
+
+        That one was sure of so many, or had it wait.
+        """
+        attempt = entry.attempt = Attempt(
+            ticket=entry.ticket,
+            number=entry.history.attempts,
+            admitted_at=admitted_at,
+            demand=demand,
+            in_flight=self.in_flight + 1,
+        )
+        self.take_over(entry, now, is_elsewhere=True)
+        self.slots.sent(attempt.in_flight, now)
+        return attempt
 
     def hear(self, hints: Hints, attempt: Attempt, now: float, *, answered: bool) -> None:
         """The head of an attempt's response arrived; `answered`: it is no refusal."""
@@ -437,7 +482,7 @@ class Capacity:
         outcome = result.outcome
         limit = self.limit
         known = [hidden.known for hidden in self.hidden]
-        self._judge(attempt, outcome, result.charged, now)
+        self._judge(attempt, result, now)
         self._judge_breaker(attempt, outcome, now)
         if self.limit != limit:
             self._tell_limit(outcome.reason, now)
@@ -446,13 +491,14 @@ class Capacity:
                 self._tell_hidden(before, hidden.known, now)
         self._judge_account_block(attempt.ticket.id, outcome, now)
 
-    def _judge(self, attempt: Attempt, outcome: Outcome, charged: Demand | None, now: float) -> None:
+    def _judge(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
+        outcome, charged = result.outcome, result.charged
         throttled = outcome.kind is OutcomeKind.THROTTLED
         explained = throttled and self.meters.explain(attempt.demand, now)
         self._explained += (explained - self._explained) / _EXPLAINED_OVER
-        explained = explained and self._explained < _MOST_EXPLAINED
-        overloaded = outcome.kind is OutcomeKind.OVERLOADED and outcome.status is not None
-        if throttled:
+        explained = (explained and self._explained < _MOST_EXPLAINED) or (throttled and result.by_others)
+        overloaded = outcome.kind is OutcomeKind.OVERLOADED and outcome.status is not None and not result.by_others
+        if throttled and not result.by_others:
             self.trial_at = now + self._trial_after_s
             self._trial_after_s = min(2 * self._trial_after_s, _MOST_TRIAL_S)
         if outcome.kind is OutcomeKind.SUCCESS:
@@ -601,6 +647,7 @@ class Capacity:
             self.sharing = sharing
             self.meters.move(sharing.meters, self.flights)
             sharing.join(self)
+            self.state(self.stated)
 
     # What is told ----------------------------------------------------------------------------------------------------
 

@@ -163,7 +163,7 @@ class CommandHandler:
         return replace(self.review_budgets(now), result=result)
 
     def _give(self, command: SetBudget, now: float) -> CommandResult:
-        budget = Budget(command.scope, command.name, command.per, command.tokens, command.micro_usd)
+        budget = Budget(command.scope, command.name, command.per, command.tokens, command.micro_usd, command.calls)
         if budget.limits_anything:
             if budget.scope is not Scope.AGENT or not is_glob(budget.name):
                 self._budgets.open(budget.key, now)
@@ -180,11 +180,11 @@ class CommandHandler:
         found = self._find(command, now)
         if not found:
             return self._no_budget()
-        more = Spend(command.tokens, command.micro_usd)
+        more = Spend(command.tokens, command.micro_usd, command.calls)
         accounts = [account for account in found if account.budget.plus(more) != account.budget]
         if not accounts:
             return _with(found, CommandResult(Declined.NO_SUCH_UNIT), now)
-        if any(max(account.added.tokens, account.added.micro_usd) > MOST_AMOUNT for account in accounts):
+        if any(max(amount for _, amount in account.added.by_unit) > MOST_AMOUNT for account in accounts):
             return CommandResult(Declined.HUGE_SUM)
         for account in accounts:
             account.add(more, now)
@@ -267,7 +267,7 @@ def _problem(command: BudgetCommand) -> Declined | None:
         return Declined.NO_HOLDER_NAMED
     if isinstance(command, ResetBudget):
         return None
-    amounts = [amount for amount in (command.tokens, command.micro_usd) if amount is not None]
+    amounts = [amount for amount in (command.tokens, command.micro_usd, command.calls) if amount is not None]
     if any(amount < 0 for amount in amounts):
         return Declined.NEGATIVE_AMOUNT
     if any(amount > MOST_AMOUNT for amount in amounts):

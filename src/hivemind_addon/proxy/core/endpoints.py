@@ -56,7 +56,7 @@ _LEAST_S = 0.001
 """Timers are no finer."""
 _REMEMBERED = 20_000
 """Sessions, at most."""
-_UNKNOWN_BLOCK_S = 300.0
+UNKNOWN_BLOCK_S = 300.0
 """How long an endpoint that refuses its key or has no money left is not asked again."""
 
 
@@ -113,8 +113,8 @@ class Endpoints:
         """Whether there are any."""
         return bool(self._places)
 
-    def place(self, ticket: Ticket, now: float) -> Pool:
-        """Where a new ticket waits first; its pools are all there."""
+    def place(self, ticket: Ticket, now: float, *, was_at: PoolKey | None = None) -> Pool:
+        """Where a new ticket waits first; its pools are all there. `was_at`: where another process had it."""
         pools = self._equal_to(ticket)
         for pool in pools:
             self._place(pool)
@@ -122,13 +122,19 @@ class Endpoints:
         opens_at = {pool.key: pool.opens_at(now) for pool in pools}
         soonest = min(opens_at.values())
         open_ones = [pool for pool in pools if opens_at[pool.key] <= max(now, soonest)]
-        home = self._home(ticket)
+        home = self._home(ticket) if was_at is None else self._merged.get(was_at, was_at)
         chosen = next((pool for pool in open_ones if pool.key == home), None)
         if chosen is None:
             # One that is down takes a new tree only when all are, or to see whether it is back.
             chosen = min(open_ones, key=lambda pool: self._fullness(pool, ticket))
         self._settle_in(ticket, chosen, now)
         return chosen
+
+    def found(self, ticket: Ticket, pool: Pool, now: float) -> None:
+        """An attempt of a new ticket is in flight at another process; the pools that it may go to are all there."""
+        for one in self._equal_to(ticket):
+            self._place(one)
+        self._settle_in(ticket, pool, now)
 
     def excuse(self, ticket: Ticket, result: AttemptResult, now: float) -> AttemptResult:
         """An attempt ended. Where its endpoint refuses for good, and another one may not, it is tried again there.
@@ -141,7 +147,7 @@ class Endpoints:
         own = self._merged.get(ticket.pool, ticket.pool)
         if not any(pool.key != own and not pool.is_blocked(now) for pool in self._equal_to(ticket)):
             return result
-        block_s = outcome.account_block_s or _UNKNOWN_BLOCK_S
+        block_s = outcome.account_block_s or UNKNOWN_BLOCK_S
         return replace(result, outcome=replace(outcome, retryable=True, account_block_s=block_s))
 
     def moved(self, move: Move, now: float) -> None:

@@ -130,11 +130,8 @@ class FairQueue:
 
     def append(self, entry: QueueEntry, now: float) -> None:
         """Put a new ticket behind those of its lane; one that came back for another one's position, there."""
-        self._last_order += 1
         self._first_order = min(self._first_order, entry.front)
-        entry.enrol(self._last_order, now)
-        if _warm_tokens(entry.ticket):
-            entry.cache_entry = self._cache.entry(entry.ticket)
+        self._enrol(entry, now)
         self._insert(entry, now)
 
     def put_back(self, entry: QueueEntry, not_before: float, now: float) -> None:
@@ -219,6 +216,13 @@ class FairQueue:
 
     def charge_again(self, entry: QueueEntry, now: float) -> None:
         """An attempt in flight was charged for in another pool, which proved to be this one."""
+        self._lanes.charge_again(entry, now)
+
+    def adopt(self, entry: QueueEntry, cost_s: float, now: float) -> None:
+        """A new ticket's attempt was sent by another process: charge it. `settle` it when it ends."""
+        self._enrol(entry, now)
+        entry.become(EntryState.IN_FLIGHT)
+        entry.was_sent, entry.charged_s = True, cost_s
         self._lanes.charge_again(entry, now)
 
     def settle(self, entry: QueueEntry, cost_s: float, now: float, *, answered: bool) -> None:
@@ -336,6 +340,13 @@ class FairQueue:
         return max(now, self._cache.opens_at(ticket, now))
 
     # Inside ----------------------------------------------------------------------------------------------------------
+
+    def _enrol(self, entry: QueueEntry, now: float) -> None:
+        """Give a new ticket its number."""
+        self._last_order += 1
+        entry.enrol(self._last_order, now)
+        if _warm_tokens(entry.ticket):
+            entry.cache_entry = self._cache.entry(entry.ticket)
 
     def _insert(self, entry: QueueEntry, now: float) -> None:
         ticket = entry.ticket

@@ -15,13 +15,14 @@ Callers tell what the next call of an agent will look like, as far as the last o
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hivemind_addon.api.command import ForeseeWait, WaitView
-from hivemind_addon.api.snapshot import BreakerState, PoolView, TicketView
+from hivemind_addon.api.snapshot import CONCURRENCY, BreakerState, LimitNeed, PoolView, TicketView
 from hivemind_addon.api.spend import Shortage
 from hivemind_addon.api.ticket import CallKind, Demand, Dimension, PoolKey, Reason, Ticket
 from hivemind_addon.proxy.core.capacity import Capacity
@@ -40,6 +41,8 @@ _LEAST_LEFT = 0.25
 class Supply:
     """What one limit will give. Ask and take in the order of time."""
 
+    name: str
+    """For people."""
     dimension: Dimension
     limit: float
     level: float
@@ -54,7 +57,7 @@ class Supply:
     @classmethod
     def of_meter(cls, meter: Meter, now: float) -> "Supply":
         """What headers tell."""
-        supply = cls(meter.dimension, meter.limit, meter.level(now), now)
+        supply = cls(meter.name, meter.dimension, meter.limit, meter.level(now), now)
         turns_at = meter.window_ends_at(now)
         if turns_at is None:
             supply.per_s = meter.limit / meter.window_s - meter.others_per_s(now)
@@ -70,7 +73,18 @@ class Supply:
             return []
         per_s = limit.amount / limit.window_s
         owed = max(0.0, hidden.opens_at(Demand(), 0, now) - now) * per_s
-        return [cls(limit.dimension, limit.amount, 1.0 - owed, now, per_s=per_s)]
+        return [cls(limit.dimension.value, limit.dimension, limit.amount, 1.0 - owed, now, per_s=per_s)]
+
+    @classmethod
+    def of_stated(cls, capacity: Capacity, now: float) -> "list[Supply]":
+        """What the profile states: as buckets of calls, for what a ticket takes of points is its own."""
+        stated = capacity.sharing.stated
+        return [
+            cls(
+                one.limit, Dimension.REQUESTS, one.amount, stated.as_bucket(one, now), now, per_s=one.amount / one.per_s
+            )
+            for one in stated.of(capacity.key.model_group)
+        ]
 
     def fits_at(self, units: float, at: float) -> float:
         """The first instant from `at` on at which so many units are there; of more than the limit, the limit."""
@@ -130,6 +144,14 @@ class ForecastSlots:
             self._limit = max(self._limit, min(self._limit + self._gain, self._most))
 
 
+class Foretold(Struct, frozen=True, gc=False):
+    """When a ticket is likely to go."""
+
+    at: float
+    by: str
+    """The limit that it, or one before it, waits for until then: a supply's name; CONCURRENCY; empty: neither."""
+
+
 def forecast(
     entries: Iterable[QueueEntry],
     *,
@@ -137,53 +159,56 @@ def forecast(
     slots: ForecastSlots,
     first_at: float,
     others_at: float,
-) -> dict[str, float]:
-    """The instants at which tickets are likely to go, by id; a ticket of which nothing tells is left out.
+) -> dict[str, Foretold]:
+    """When tickets are likely to go, by id; a ticket of which nothing tells is left out.
 
     `entries` are in the order of the queue. `first_at`: from when on one may go; `others_at`: and those after it.
     """
-    starts_at: dict[str, float] = {}
+    found: dict[str, Foretold] = {}
     later: list[tuple[float, int, QueueEntry]] = []
-    at = first_at
+    at, before = first_at, ""
 
-    def soonest(entry: QueueEntry) -> float:
-        """When a ticket finds all that it needs."""
+    def soonest(entry: QueueEntry) -> tuple[float, str]:
+        """When a ticket finds all that it needs, and what of it comes last; else what those before it waited for."""
         demand = entry.ticket.demand
-        found_at = slots.free_at(max(at, entry.not_before))
+        asked_at = max(at, entry.not_before)
+        found_at = slots.free_at(asked_at)
+        by = CONCURRENCY if found_at > asked_at else before
         for supply in supplies:
             if found_at == _NEVER:
                 break
-            found_at = supply.fits_at(demand.of(supply.dimension), found_at)
-        return found_at
+            fits_at = supply.fits_at(demand.of(supply.dimension), found_at)
+            found_at, by = (fits_at, supply.name) if fits_at > found_at else (found_at, by)
+        return found_at, by
 
-    def go(entry: QueueEntry, starts: float) -> float:
-        """It goes; from when on others may."""
+    def go(entry: QueueEntry, starts: float, by: str) -> tuple[float, str]:
+        """It goes; from when on others may, and what they had to wait for."""
         demand = entry.ticket.demand
-        starts_at[entry.ticket.id] = starts
+        found[entry.ticket.id] = Foretold(starts, by)
         slots.take(starts)
         for supply in supplies:
             supply.take(demand.of(supply.dimension), starts)
-        return max(starts, others_at)
+        return max(starts, others_at), by
 
     for number, entry in enumerate(entries):
         if entry.not_before > at:
             heapq.heappush(later, (entry.not_before, number, entry))
             continue
-        starts = soonest(entry)
+        starts, by = soonest(entry)
         while later and later[0][0] <= starts < _NEVER:
             _, _, due = heapq.heappop(later)
-            at = go(due, soonest(due))
-            starts = soonest(entry)
+            at, before = go(due, *soonest(due))
+            starts, by = soonest(entry)
         if starts == _NEVER:
-            return starts_at
-        at = go(entry, starts)
+            return found
+        at, before = go(entry, starts, by)
     while later:
         _, _, due = heapq.heappop(later)
-        starts = soonest(due)
+        starts, by = soonest(due)
         if starts == _NEVER:
             break
-        at = go(due, starts)
-    return starts_at
+        at, before = go(due, starts, by)
+    return found
 
 
 def view_pool(
@@ -206,7 +231,7 @@ def view_pool(
         queued=len(queue),
         breaker=breaker.state.value,
         blocked_for_s=max(0.0, capacity.hidden[0].closed_until - now),
-        meters=capacity.meters.views(now),
+        meters=(*capacity.meters.views(now), *capacity.stated_views(now)),
         tickets=(*_in_flight(capacity), *_waiting(capacity, queue, selector, now, waiting)),
         account_block=capacity.account_block.view(now),
         windows=capacity.windows.views(now),
@@ -243,22 +268,41 @@ def _waiting(
     gate = selector.gate(head.ticket, now) if head else None
     starts = starts_at(capacity, (entry for entry in entries if queue.why_passed(entry) is not Reason.FAN_OUT), now)
     for position, entry in enumerate(entries, start=1):
+        foretold = starts.get(entry.ticket.id)
+        reason = selector.reason(entry, head, gate, now)
         yield TicketView(
             ticket=_as_served(entry),
             state="backing off" if entry.not_before > now else "queued",
-            reason=selector.reason(entry, head, gate, now).value,
+            reason=reason.value,
             position=position,
             attempts=entry.history.attempts,
             waited_s=_waited_s(entry, now),
-            starts_in_s=None if (at := starts.get(entry.ticket.id)) is None else max(0.0, at - now),
+            starts_in_s=None if foretold is None else max(0.0, foretold.at - now),
+            limit=_need(capacity, selector.demand(entry.ticket, now), foretold.by, now)
+            if foretold is not None and reason in _BY_LIMITS
+            else None,
         )
+
+
+_BY_LIMITS = (Reason.METER, Reason.ORDER, Reason.CONCURRENCY)
+"""Who waits for one of these waits for a limit, by itself or behind others."""
+
+
+def _need(capacity: Capacity, demand: Demand, by: str, now: float) -> LimitNeed | None:
+    if by == CONCURRENCY:
+        return LimitNeed(by, 1, max(0, capacity.limit - capacity.in_flight))
+    for meter in capacity.meters:
+        if meter.name == by:
+            return LimitNeed(by, meter.units_of(demand), max(0.0, meter.level(now)))
+    hidden = [one for hidden in capacity.hidden for one in Supply.of_hidden(hidden, now) if one.name == by]
+    return LimitNeed(by, demand.of(hidden[0].dimension), max(0.0, hidden[0].level)) if hidden else None
 
 
 def _waited_s(entry: QueueEntry, now: float) -> float:
     return entry.waited_s + max(0.0, now - entry.wait_began_at)
 
 
-def starts_at(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> dict[str, float]:
+def starts_at(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> dict[str, Foretold]:
     """When tickets, in their order, are likely to go; those that nothing tells of are left out."""
     if capacity.paused:
         return {}
@@ -272,6 +316,7 @@ def starts_at(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> 
     supplies = [
         *(Supply.of_meter(meter, now) for meter in capacity.meters),
         *(supply for hidden in capacity.hidden for supply in Supply.of_hidden(hidden, now)),
+        *Supply.of_stated(capacity, now),
     ]
     first_at = others_at = max(now, *(hidden.closed_until for hidden in capacity.hidden))
     probes_at = max(capacity.breaker.passes_at, capacity.account_block.passes_at)
@@ -287,6 +332,11 @@ def _as_served(entry: QueueEntry) -> Ticket:
     """The ticket, in the class that counts."""
     ticket = entry.ticket
     return ticket if entry.priority is ticket.priority else replace(ticket, priority=entry.priority)
+
+
+def _at(starts: Mapping[str, Foretold], entry: QueueEntry) -> float:
+    foretold = starts.get(entry.ticket.id)
+    return _NEVER if foretold is None else foretold.at
 
 
 _WITHOUT_FORECAST = (Reason.PAUSED, Reason.FUNDS, Reason.FAN_OUT)
@@ -316,13 +366,14 @@ def foresee(
         reason = selector.reason(guest, head, gate, now)
     if reason in _WITHOUT_FORECAST:
         return WaitView(pool, None, before, reason.value)
-    at = starts.get(guest.ticket.id)
+    foretold = starts.get(guest.ticket.id)
+    at = None if foretold is None else foretold.at
     if before == 0 and gate is not None and gate.opens_at < _NEVER:
         at = gate.opens_at  # the meters themselves, which the forecast plays in short
     if at is not None:
         at = max(at, queue.leader_until(guest.ticket, now))
         # Those that back off stand before it and let it pass; of the others some may start after it.
-        before = sum(starts.get(one.ticket.id, _NEVER) <= at for one in entries[: entries.index(guest)])
+        before = sum(_at(starts, one) <= at for one in entries[: entries.index(guest)])
     return WaitView(pool, None if at is None else max(0.0, at - now), before, reason.value)
 
 

@@ -44,7 +44,8 @@ class EntryState(Enum):
                   └──shed, refused, cancelled──► ENDED ◄──the last attempt ended
 
     Any that waits may be moved to the front, and may end. One that backs off or follows is admitted where it is the
-    breaker's probe. Any that waits is new in another pool where its own proves to be that one.
+    breaker's probe. Any that waits is new in another pool where its own proves to be that one. One that was sent by
+    another process is in flight at once.
     """
 
     NEW = "new"
@@ -72,7 +73,7 @@ class EntryState(Enum):
 _DUE = frozenset({EntryState.LANE, EntryState.RETURNING, EntryState.FRONT})
 WAITING = _DUE | {EntryState.BACKING_OFF, EntryState.FOLLOWING, EntryState.UNFUNDED}
 TRANSITIONS: dict[EntryState, frozenset[EntryState]] = {
-    EntryState.NEW: _DUE | {EntryState.BACKING_OFF, EntryState.UNFUNDED},
+    EntryState.NEW: _DUE | {EntryState.BACKING_OFF, EntryState.UNFUNDED, EntryState.IN_FLIGHT},
     EntryState.LANE: WAITING | {EntryState.IN_FLIGHT, EntryState.ENDED, EntryState.NEW},
     EntryState.RETURNING: WAITING | {EntryState.IN_FLIGHT, EntryState.ENDED, EntryState.NEW},
     EntryState.FRONT: WAITING | {EntryState.IN_FLIGHT, EntryState.ENDED, EntryState.NEW},
@@ -425,7 +426,7 @@ class Lanes:
             yield from self._line_up(merged, self._agents.start_of(name))
 
     def charge_again(self, entry: QueueEntry, now: float) -> None:
-        """An attempt in flight was charged for in another pool, which proved to be this one."""
+        """An attempt in flight was charged for elsewhere: in a pool that proved to be this one, or another process."""
         self._seat()
         # The starts that it had are of another virtual time: by them its next attempt could wait for ever.
         entry.agent_start_s = entry.tree_start_s = _NEVER

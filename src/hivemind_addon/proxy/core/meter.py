@@ -107,6 +107,8 @@ class _Cost(Struct, eq=False):
     """What a failed attempt would cost if failures are charged; 0 for all others."""
     is_assumed: bool = False
     """Nobody said what it was charged."""
+    is_elsewhere: bool = False
+    """Another process has sent it."""
 
 
 class _Costs:
@@ -170,6 +172,8 @@ class Meter:
         self.limit = limit
         self.reserved = 0
         """Units of attempts in flight."""
+        self._reserved_elsewhere = 0
+        """Of these by attempts that another process has sent."""
         self.window_s = reading.window_s
         """The window that the limit is stated for, or of a bucket the one that readings told."""
         self._found_window_s: float | None = None
@@ -282,7 +286,7 @@ class Meter:
             return now
         if units > self.limit and self.reserved:
             return float("inf")
-        if self._learned_stamp < 0 and self.reserved and now < self._one_by_one_until:
+        if self._learned_stamp < 0 and now < self._one_by_one_until and self.reserved > self._reserved_elsewhere:
             return self._one_by_one_until  # unless a header or a settle comes first
         if self._is_charged_late:
             # What is left of it lets a whole answer pass; what that takes beyond comes out of what refills.
@@ -321,11 +325,14 @@ class Meter:
         """Its run has just begun, and another one may have taken of the limit a moment ago: one by one at first."""
         self._one_by_one_until = now + _TOLD_WITHIN_S
 
-    def adopt(self, *, stamp: int, units: int, admitted_at: float, now: float) -> None:
-        """An attempt was admitted before this meter counted it."""
+    def adopt(self, *, stamp: int, units: int, admitted_at: float, now: float, is_elsewhere: bool = False) -> None:
+        """An attempt was admitted before this meter counted it; `is_elsewhere`: by another process."""
         is_oldest_first = not self._open or next(reversed(self._open)) < stamp
         self.reserve(stamp=stamp, units=units, now=now)
         self._open[stamp].admitted_at = self._open[stamp].taken_at = admitted_at
+        if is_elsewhere:
+            self._open[stamp].is_elsewhere = True
+            self._reserved_elsewhere += units
         if not is_oldest_first:
             self._open = dict(sorted(self._open.items()))
             self._unbooked = _Costs(cost for cost in self._open.values() if cost in self._unbooked)
@@ -342,6 +349,8 @@ class Meter:
         was_unbooked = self._unbooked.remove(cost)
         reserved = cost.units
         self.reserved -= reserved
+        if cost.is_elsewhere:
+            self._reserved_elsewhere -= reserved
         if charged is not None:
             cost.units = charged if charged > 0 else 0
         elif failed:

@@ -374,10 +374,10 @@ class Meters:
                 units = 0  # there was not even a part of an answer
             meter.settle(stamp=attempt.stamp, settled_stamp=stamp, charged=units, now=now, failed=failed)
 
-    def adopt(self, attempt: Attempt, now: float) -> None:
-        """Take over an attempt that another pool has sent."""
+    def adopt(self, attempt: Attempt, now: float, *, is_elsewhere: bool = False) -> None:
+        """Take over an attempt that another pool has sent; `is_elsewhere`: another process."""
         for meter in self._own.values():
-            _adopt(meter, attempt, now)
+            _adopt(meter, attempt, now, is_elsewhere=is_elsewhere)
         self._account.adopt(self, attempt, now)
 
     def views(self, now: float) -> tuple[MeterView, ...]:
@@ -419,9 +419,9 @@ class Meters:
             _adopt(meter, attempt, now)
 
 
-def _adopt(meter: Meter, attempt: Attempt, now: float) -> None:
+def _adopt(meter: Meter, attempt: Attempt, now: float, *, is_elsewhere: bool = False) -> None:
     units = meter.units_of(attempt.demand)
-    meter.adopt(stamp=attempt.stamp, units=units, admitted_at=attempt.admitted_at, now=now)
+    meter.adopt(stamp=attempt.stamp, units=units, admitted_at=attempt.admitted_at, now=now, is_elsewhere=is_elsewhere)
 
 
 _FIRST_GUESS_S = 10.0

@@ -128,7 +128,7 @@ class Overrides:
         given = {}
         for (whose, per), rules in self._budgets.items():
             if whose is scope and (budget := rules.of(name)):
-                given[per] = Budget(scope, name, per, budget.tokens, budget.micro_usd)
+                given[per] = Budget(scope, name, per, budget.tokens, budget.micro_usd, budget.calls)
         return given
 
     @property
@@ -291,14 +291,15 @@ class _SavedBudget(Struct):
     tokens: _Amount | None
     micro_usd: _Amount | None
     by: str = ""
+    calls: _Amount | None = None
 
     @classmethod
     def of(cls, scope: Scope, per: Period, rule: _Rule[Budget]) -> "_SavedBudget":
-        tokens, micro_usd = (rule.value.tokens, rule.value.micro_usd) if rule.value else (None, None)
-        return cls(scope, rule.glob, per, tokens, micro_usd, rule.by)
+        limits = (rule.value.tokens, rule.value.micro_usd) if rule.value else (None, None)
+        return cls(scope, rule.glob, per, *limits, rule.by, rule.value.calls if rule.value else None)
 
     def rule(self) -> _Rule[Budget]:
-        budget = Budget(self.scope, self.name, self.per, self.tokens, self.micro_usd)
+        budget = Budget(self.scope, self.name, self.per, self.tokens, self.micro_usd, self.calls)
         return _Rule(self.name, budget if budget.limits_anything else None, by=self.by)
 
 

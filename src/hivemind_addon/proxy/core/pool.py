@@ -19,6 +19,7 @@ from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from hivemind_addon.api.command import Cancel, ForeseeWait, WaitView
@@ -60,16 +61,18 @@ from hivemind_addon.proxy.core.retry import (
     Backoff,
     Finished,
     GiveUp,
+    History,
     Patience,
     Refused,
     RetryPolicy,
     Shed,
     Verdict,
-    decide,
+    judge,
     last_moment,
 )
 from hivemind_addon.proxy.core.selector import SOONEST_COME_BACK_S, Gate, Selector
 from hivemind_addon.proxy.core.sharing import Sharing
+from hivemind_addon.proxy.core.stated_limits import StatedLimit
 
 _KEPT_FOR_S = 600.0
 
@@ -157,6 +160,21 @@ class PoolSettings:
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     order: OrderSettings = field(default_factory=OrderSettings)
+    stated: tuple[StatedLimit, ...] = ()
+
+
+class PoolTold(Struct, frozen=True):
+    """What a process that has a pool's clients needs to know of it, where another one decides who goes."""
+
+    key: PoolKey
+    profile: str
+    limit: int
+    """Of attempts in flight."""
+    in_flight: int
+    """Bypassing ones counted."""
+    provider_down: bool
+    nobody_answered: bool
+    """Several failures in a row are all one session's, and nothing tells whose fault they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +228,7 @@ class Pool:
             emit=emit,
             sharing=sharing,
         )
+        self._capacity.state(settings.stated)
         self._queue = FairQueue(settings.order, cost_s=self._capacity.cost_s, saved_s=self._capacity.saved_s)
         self._backoffs = Backoffs()
         self._selector = Selector(queue=self._queue, capacity=self._capacity, backoffs=self._backoffs)
@@ -248,6 +267,19 @@ class Pool:
         return self._settings
 
     @property
+    def told(self) -> PoolTold:
+        """How it stands."""
+        capacity = self._capacity
+        return PoolTold(
+            key=capacity.key,
+            profile=self._settings.profile,
+            limit=capacity.limit,
+            in_flight=capacity.in_flight,
+            provider_down=capacity.is_provider_down,
+            nobody_answered=capacity.breaker.is_one_sessions,
+        )
+
+    @property
     def sharing(self) -> Sharing:
         """With the account's other pools."""
         return self._capacity.sharing
@@ -256,6 +288,7 @@ class Pool:
         """Its profile was changed; what was learned stays, as far as the new bounds allow."""
         self._settings = settings
         self._capacity.configure(settings.concurrency, settings.breaker, now)
+        self._capacity.state(settings.stated)
         self._queue.configure(settings.order)
 
     def rename(self, key: PoolKey, sharing: Sharing) -> None:
@@ -267,38 +300,84 @@ class Pool:
         """So many attempts are upstream that nobody admitted."""
         self._capacity.bypassing = bypassing
 
-    def submit(self, ticket: Ticket, now: float) -> Attempt | None:
-        """Queue a new ticket; one that comes back has its old position. What it supersedes is to be ended."""
-        self._callers.called(ticket)
-        entry = QueueEntry(ticket=ticket, wait_began_at=ticket.arrived_at)
+    def submit(
+        self, ticket: Ticket, now: float, *, history: History | None = None, not_before: float = -_NEVER
+    ) -> Attempt | None:
+        """Queue a new ticket; one that comes back has its old position. What it supersedes is to be ended.
+
+        `history`: it has waited at another process, and is as old as it says.
+        """
+        entry = self._new_entry(ticket, now)
+        if history is not None:
+            entry.history, entry.since, entry.not_before = history, ticket.arrived_at, not_before
+            if history.attempts:
+                entry.wait_began_at = now
         if (left := self._kept_positions.claim(ticket, now)) is not None:
             entry.come_back_for(left)
-        if self._capacity.service.is_known:
-            entry.shed_at = last_moment(ticket, self._capacity.service.mean_s)
-        entry.leaves_at = self._leaves_at(entry, now)
-        entry.priority = self._overrides.priority_of(ticket.agent, ticket.priority)
         old = self._superseded_by_ticket.supersede(ticket, self._capacity.flights, now)
         if old is not None:
-            entry.not_before = now + _MOST_ENDING_S
+            entry.not_before = max(entry.not_before, now + _MOST_ENDING_S)
             old.shows_patience = False  # it left before, nobody saw when
             self._emit(Superseded(at=now, ticket_id=old.ticket.id, pool=self.key, by_ticket_id=ticket.id))
         self._enqueue(entry, now)
         self._to_announce.append(ticket.id)
         return None if old is None else old.attempt
 
+    def take_in_flight(
+        self, ticket: Ticket, demand: Demand, history: History, admitted_at: float, now: float
+    ) -> Attempt:
+        """Count an attempt that another process has admitted, whatever is free; `history`: it is started in it."""
+        entry = self._new_entry(ticket, now)
+        entry.history, entry.since = history, ticket.arrived_at
+        if history.attempts > 1:
+            entry.wait_began_at = admitted_at
+        attempt = self._capacity.take_in_flight(entry, demand, admitted_at, now)
+        cost_s = self._capacity.cost_s(demand)
+        self._queue.adopt(entry, cost_s, now)
+        self.sharing.order.came(ticket.id)
+        self.sharing.order.served(entry, cost_s)
+        self._note_started(entry, attempt, now)
+        return attempt
+
+    def _new_entry(self, ticket: Ticket, now: float) -> QueueEntry:
+        """The entry of a ticket that is new here, in no queue yet."""
+        self._callers.called(ticket)
+        entry = QueueEntry(ticket=ticket, wait_began_at=ticket.arrived_at)
+        if self._capacity.service.is_known:
+            entry.shed_at = last_moment(ticket, self._capacity.service.mean_s)
+        entry.leaves_at = self._leaves_at(entry, now)
+        entry.priority = self._overrides.priority_of(ticket.agent, ticket.priority)
+        return entry
+
     def _enqueue(self, entry: QueueEntry, now: float) -> None:
+        if entry.history.attempts:
+            self._backoffs.add(entry)
         self._queue.append(entry, now)
         self.sharing.order.came(entry.ticket.id)
 
     def cancel(self, ticket_id: str, now: float) -> bool:
         """Take a queued ticket out, whose client went."""
-        entry = self._take_out(ticket_id, now)
+        entry = self._leave(ticket_id, now)
         if entry is None:
             return False
-        self._kept_positions.keep(entry, now)
         self._client_left(entry, now)
         self._end_ticket(entry, now, end="cancelled", reason="client went")
         return True
+
+    def withdraw(self, ticket_id: str, now: float) -> bool:
+        """Take a queued ticket out, whose proxy went: that tells nothing of its client, which may come back."""
+        entry = self._leave(ticket_id, now)
+        if entry is None:
+            return False
+        self._end_ticket(entry, now, end="cancelled", reason="its proxy went")
+        return True
+
+    def _leave(self, ticket_id: str, now: float) -> QueueEntry | None:
+        """Take a queued ticket out, and keep its position for when its client comes back."""
+        entry = self._take_out(ticket_id, now)
+        if entry is not None:
+            self._kept_positions.keep(entry, now)
+        return entry
 
     def call_off(self, ticket_id: str, now: float) -> Refused | Attempt | None:
         """A person wants a ticket to end: a queued one is refused; an attempt in flight is to be ended.
@@ -376,8 +455,6 @@ class Pool:
             self._capacity.take_over(entry, now)
             self._queue.charge_again(entry, now)
         for entry in left.waiting:
-            if entry.history.attempts:
-                self._backoffs.add(entry)
             self._callers.called(entry.ticket)
             self._enqueue(entry, now)
         self._to_announce += [entry.ticket.id for entry in left.waiting if entry.ticket.id in left.unannounced]
@@ -431,7 +508,8 @@ class Pool:
 
     def starts(self, now: float) -> dict[str, float]:
         """When those that wait are likely to go, by ticket; whom nothing tells of is left out."""
-        return starts_at(self._capacity, self._queue.in_order(), now)
+        found = starts_at(self._capacity, self._queue.in_order(), now)
+        return {ticket_id: foretold.at for ticket_id, foretold in found.items()}
 
     def warm_tokens(self, ticket: Ticket, now: float) -> int:
         """How much of a ticket's input this provider's cache holds, as far as is known."""
@@ -461,8 +539,6 @@ class Pool:
         left = entry.ticket.pool
         entry.ticket = replace(entry.ticket, pool=self.key)
         entry.not_before = -_NEVER
-        if entry.history.attempts:
-            self._backoffs.add(entry)
         self._callers.called(entry.ticket)
         self._enqueue(entry, now)
         self._to_announce.append(entry.ticket.id)
@@ -547,7 +623,11 @@ class Pool:
         entry = self._next
         if entry is None or self._gate is None or self._gate.reason is not Reason.METER:
             return set()
-        return self._capacity.meters.in_the_way(self._selector.demand(entry.ticket, now), now)
+        capacity = self._capacity
+        in_the_way = capacity.meters.in_the_way(self._selector.demand(entry.ticket, now), now)
+        if capacity.stated_until(entry.ticket, now) > now:
+            in_the_way |= {one.meters for one in capacity.sharing.members}
+        return in_the_way
 
     def give_way(self, to: set[Meters]) -> bool:
         """Whether it is one of the pools that have to wait. Its next ticket then does."""
@@ -576,8 +656,17 @@ class Pool:
 
     # Step 9: an attempt ended
 
-    def settle(self, attempt: Attempt, result: AttemptResult, spend: Spend, now: float, *, stopping: bool) -> Verdict:
-        """End an attempt and judge what follows."""
+    def settle(
+        self,
+        attempt: Attempt,
+        result: AttemptResult,
+        spend: Spend,
+        now: float,
+        *,
+        stopping: bool,
+        judged: Verdict | None = None,
+    ) -> Verdict:
+        """End an attempt and judge what follows, or do what was `judged` where its client is."""
         entry, outcome = self._capacity.flights.of(attempt), result.outcome
         if entry is None:
             raise ContractError(f"{attempt.ticket.id}: attempt {attempt.number} was settled already")
@@ -604,43 +693,44 @@ class Pool:
         )
         self._capacity.learn(attempt, result, now)
         self._bring_forward(now)
-        match outcome.kind:
-            case OutcomeKind.SUCCESS:
-                self._client_stayed(entry, now)
-                self._end_ticket(entry, now, end="delivered", reason=outcome.reason)
-                return Finished()
-            case OutcomeKind.CANCELLED:
-                if not result.client_saw_bytes:
-                    self._client_left(entry, now)
-                self._end_ticket(entry, now, end="cancelled", reason=outcome.reason)
-                return Finished()
-        if outcome.retryable and not result.may_repeat and not result.client_saw_bytes:
-            self._end_ticket(entry, now, end="shed", reason=Reason.ANEW.value, last_outcome=outcome.reason)
-            return GiveUp(Reason.ANEW)
-        provider_down = self._capacity.is_provider_down
-        nobody_answered = self._capacity.breaker.is_one_sessions
-        entry.history = entry.history.ended(outcome, provider_down=provider_down, nobody_answered=nobody_answered)
         believes_told = self._capacity.believes_told(outcome.kind, attempt.demand)
-        verdict = decide(
+        entry.history, verdict = judge(
             self._settings.retry,
             entry.history,
-            outcome,
+            result,
             now,
             self._rng,
             # Who has been tried already is tried as long as an answer can come in time.
             shed_at=max(entry.shed_at, self._capacity.hopeless_at(entry.ticket)),
-            provider_down=provider_down,
+            provider_down=self._capacity.is_provider_down,
+            nobody_answered=self._capacity.breaker.is_one_sessions,
             believes_told=believes_told,
             stopping=stopping,
-            client_saw_bytes=result.client_saw_bytes,
         )
-        if isinstance(verdict, GiveUp):
-            self._end_ticket(entry, now, end="gave up", reason=verdict.reason.value, last_outcome=outcome.reason)
-        else:
-            self._put_back(
-                entry, verdict, now, told_by=outcome.kind if believes_told and outcome.retry_after_s else None
-            )
+        if judged is not None:
+            verdict = judged
+        match verdict:
+            case Finished():
+                self._finish(entry, result, now)
+            case GiveUp(reason):
+                end = "shed" if reason is Reason.ANEW else "gave up"
+                self._end_ticket(entry, now, end=end, reason=reason.value, last_outcome=outcome.reason)
+            case Backoff():
+                told_by = outcome.kind if believes_told and outcome.retry_after_s else None
+                self._put_back(entry, verdict, now, told_by=told_by)
+            case _:
+                assert_never(verdict)
         return verdict
+
+    def _finish(self, entry: QueueEntry, result: AttemptResult, now: float) -> None:
+        """Its ticket is over, and its client has the answer or is gone."""
+        outcome, end = result.outcome, "cancelled"
+        if outcome.kind is OutcomeKind.SUCCESS:
+            self._client_stayed(entry, now)
+            end = "delivered"
+        elif not result.client_saw_bytes:
+            self._client_left(entry, now)
+        self._end_ticket(entry, now, end=end, reason=outcome.reason)
 
     def view_in_parts(
         self, clock: Callable[[], float], *, most_queued: int | None = None
@@ -681,17 +771,20 @@ class Pool:
         attempt = self._capacity.reserve(entry, demand, now)
         if attempt.is_probe:
             self._selector.choose_anew()
+        self._note_started(entry, attempt, now)
+        return Admitted(attempt)
+
+    def _note_started(self, entry: QueueEntry, attempt: Attempt, now: float) -> None:
         self._emit(
             AttemptStarted(
                 at=now,
-                ticket_id=ticket.id,
+                ticket_id=entry.ticket.id,
                 pool=self.key,
                 attempt=attempt.number,
-                waited_s=entry.end_wait(now),
+                waited_s=entry.end_wait(attempt.admitted_at),
                 in_flight=attempt.in_flight,
             )
         )
-        return Admitted(attempt)
 
     def _shed(self, entry: QueueEntry, now: float, reason: Reason, come_back_s: float) -> Shed:
         self._take_out(entry.ticket.id, now)

@@ -8,6 +8,9 @@ In this order:
 4. the client is about to give up itself                                 → give up: the provider's last answer goes out
 5. else back off: the longer of an exponential step and the provider's retry-after, unless others proved that wrong
 
+Before all that (`judge`): an attempt that succeeded or was cancelled ends its ticket, and so does one of which the
+provider would not take the same request again.
+
 A rate limit's own step is short: meters and hidden limits pace everybody. A provider that is down has none: the
 breaker probes. A backoff is the ticket's own and always ends: what keeps the whole pool is asked at its gate.
 
@@ -25,11 +28,10 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.spend import Shortage
-from hivemind_addon.api.ticket import Attempt, Outcome, OutcomeKind, Reason, Ticket
+from hivemind_addon.api.ticket import Attempt, AttemptResult, Outcome, OutcomeKind, Reason, Ticket
 
 
-@dataclass(frozen=True, slots=True)
-class ActiveBlock:
+class ActiveBlock(Struct, frozen=True, tag="account-block"):
     """Why the account is refused, and until when."""
 
     reason: str
@@ -37,13 +39,13 @@ class ActiveBlock:
     """Monotonic instant."""
 
 
-class Admitted(Struct, frozen=True):
+class Admitted(Struct, frozen=True, tag=True):
     """The ticket goes upstream now."""
 
     attempt: Attempt
 
 
-class Shed(Struct, frozen=True):
+class Shed(Struct, frozen=True, tag=True):
     """The ticket ends here: the client gets a refusal that makes it come back."""
 
     ticket: Ticket
@@ -52,7 +54,7 @@ class Shed(Struct, frozen=True):
     """When there is likely to be room, in seconds from now."""
 
 
-class Refused(Struct, frozen=True):
+class Refused(Struct, frozen=True, tag=True):
     """The ticket ends here: a budget or the account is spent, or a person cancelled it.
 
     The client gets a refusal that it does not retry.
@@ -62,18 +64,18 @@ class Refused(Struct, frozen=True):
     cause: Shortage | ActiveBlock | Cancel
 
 
-class Finished(Struct, frozen=True):
+class Finished(Struct, frozen=True, tag=True):
     """The ticket is over; its answer is (or was) the client's."""
 
 
-class Backoff(Struct, frozen=True):
+class Backoff(Struct, frozen=True, tag=True):
     """The ticket is queued again, at its old place, and not before an instant."""
 
     until: float
     reason: str
 
 
-class GiveUp(Struct, frozen=True):
+class GiveUp(Struct, frozen=True, tag=True):
     """The ticket is over: the provider's last answer goes to the client as it came."""
 
     reason: Reason
@@ -152,6 +154,46 @@ class History(Struct, frozen=True):
             last_was_ambiguous=outcome.ambiguous,
             throttled=self.throttled + 1 if outcome.kind is OutcomeKind.THROTTLED else 0,
         )
+
+
+def judge(
+    policy: RetryPolicy,
+    history: History,
+    result: AttemptResult,
+    now: float,
+    rng: random.Random,
+    *,
+    shed_at: float,
+    provider_down: bool,
+    nobody_answered: bool = False,
+    believes_told: bool = True,
+    stopping: bool = False,
+) -> tuple[History, Verdict]:
+    """What follows the end of a ticket's running attempt, and its history with that end.
+
+    `history`: the attempt is started in it. `shed_at`: monotonic instant from which on nothing is tried again.
+    `provider_down`, `nobody_answered`: of the pool, which has learned of this end already. `believes_told`: see
+    `decide`.
+    """
+    outcome = result.outcome
+    if outcome.kind is OutcomeKind.SUCCESS or outcome.kind is OutcomeKind.CANCELLED:
+        return history, Finished()
+    if outcome.retryable and not result.may_repeat and not result.client_saw_bytes:
+        return history, GiveUp(Reason.ANEW)
+    history = history.ended(outcome, provider_down=provider_down, nobody_answered=nobody_answered)
+    verdict = decide(
+        policy,
+        history,
+        outcome,
+        now,
+        rng,
+        shed_at=shed_at,
+        provider_down=provider_down,
+        believes_told=believes_told,
+        stopping=stopping,
+        client_saw_bytes=result.client_saw_bytes,
+    )
+    return history, verdict
 
 
 def decide(

@@ -13,7 +13,7 @@ Call `poll(now)` after anything that changed state, then arm one timer at `next_
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -33,23 +33,24 @@ from hivemind_addon.api.events import (
 )
 from hivemind_addon.api.replies import overrides_stand, person_acted, priority_ended
 from hivemind_addon.api.snapshot import Counters, Snapshot
-from hivemind_addon.api.spend import AccountState
+from hivemind_addon.api.spend import AccountState, Budget, Scope, Spend
 from hivemind_addon.api.ticket import (
     Attempt,
     AttemptResult,
     ContractError,
+    Demand,
     Hints,
     OutcomeKind,
     PoolKey,
     Ticket,
 )
-from hivemind_addon.proxy.core.budget import Budgets, actual_spend
+from hivemind_addon.proxy.core.budget import Budgets, actual_spend, calls_of, holders_of
 from hivemind_addon.proxy.core.commands import CommandEffect, CommandHandler
 from hivemind_addon.proxy.core.endpoints import Endpoints, Move
 from hivemind_addon.proxy.core.learned import LearnedPool, NamedAccount, Saved, UnreadableError, read_saved
 from hivemind_addon.proxy.core.overrides import Overrides
-from hivemind_addon.proxy.core.pool import Pool, PoolSettings
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, Patience, Refused, Shed, Verdict
+from hivemind_addon.proxy.core.pool import Pool, PoolSettings, PoolTold
+from hivemind_addon.proxy.core.retry import Admitted, Backoff, History, Patience, Refused, Shed, Verdict
 from hivemind_addon.proxy.core.sharing import Sharing
 from hivemind_addon.system.heap import KeyedHeap
 from hivemind_addon.system.parts import whole
@@ -80,6 +81,8 @@ class Scheduler:
         self._bypassing: Counter[PoolKey] = Counter()
         self._changed: dict[Pool, None] = {}
         """Pools to poll, in the order in which they changed."""
+        self._untold: dict[Pool, None] = {}
+        """Pools that were polled since others were told how they stand."""
         self._wakeups: KeyedHeap[Pool] = KeyedHeap()
         self._events: list[Event] = []
         self._counts: Counter[str] = Counter()
@@ -117,28 +120,78 @@ class Scheduler:
         """The account to use for a credential's hash: itself, or the first one that the same organisation used."""
         return self._canonical.get(credential, credential)
 
-    def submit(self, ticket: Ticket, settings: PoolSettings, now: float) -> None:
-        """Queue a ticket. `settings` count when a pool of its is new. Raises ContractError when its id is known."""
-        if ticket.id in self._pool_of_ticket:
-            raise ContractError(f"{ticket.id}: submitted twice")
+    def submit(
+        self,
+        ticket: Ticket,
+        settings: PoolSettings,
+        now: float,
+        *,
+        history: History | None = None,
+        not_before: float | None = None,
+    ) -> None:
+        """Queue a ticket. `settings` count when a pool of its is new. Raises ContractError when its id is known.
+
+        `history`: it has waited at another process, where this became of its attempts, all of which have ended; it
+        goes on with that, and goes not before `not_before` (monotonic instant; None: it does not back off). Its wait
+        begins anew here: Submitted is noted, and Held where it does not go at once.
+        """
+        self._must_be_new(ticket)
         if ticket.endpoints:
             for one in ticket.endpoints:
                 self._pool(one.pool, settings, now)
-            pool = self._endpoints.place(ticket, now)
+            was_at = ticket.pool if history is not None and history.attempts else None
+            pool = self._endpoints.place(ticket, now, was_at=was_at)
             ticket = replace(ticket, pool=pool.key)
         else:
             pool = self._pool(ticket.pool, settings, now)
         self._pool_of_ticket[ticket.id] = pool
         self.note(Submitted(at=now, ticket=ticket))
-        superseded = pool.submit(ticket, now)
+        superseded = pool.submit(ticket, now, history=history, not_before=-_NEVER if not_before is None else not_before)
         if superseded is not None:
             self._superseded.append(superseded)
         self._changed[pool] = None
+
+    def take_in_flight(
+        self,
+        ticket: Ticket,
+        settings: PoolSettings,
+        demand: Demand,
+        history: History,
+        now: float,
+        *,
+        admitted_at: float | None = None,
+    ) -> Attempt:
+        """Count an attempt that another process has admitted. `settle` it; raises ContractError when its id is known.
+
+        Slots, meters and budgets count it at once, also beyond their limits: no gate is asked. It teaches no limit
+        that no header tells of. `demand`: what was reserved for it; `history`: it is started in it; `admitted_at`:
+        monotonic instant, from which its duration counts (None: now). Submitted and AttemptStarted are noted.
+        """
+        self._must_be_new(ticket)
+        admitted_at = now if admitted_at is None else min(admitted_at, now)
+        for one in ticket.endpoints:
+            self._pool(one.pool, settings, now)
+        pool = self._pool(ticket.pool, settings, now)
+        ticket = ticket if ticket.pool == pool.key else replace(ticket, pool=pool.key)
+        if ticket.endpoints:
+            self._endpoints.found(ticket, pool, now)
+        self._pool_of_ticket[ticket.id] = pool
+        self.note(Submitted(at=now, ticket=ticket))
+        self._budgets.take_in_flight(ticket, admitted_at, now)
+        attempt = pool.take_in_flight(ticket, demand, history, admitted_at, now)
+        self._changed[pool] = None
+        return attempt
+
+    def _must_be_new(self, ticket: Ticket) -> None:
+        if ticket.id in self._pool_of_ticket:
+            raise ContractError(f"{ticket.id}: submitted twice")
 
     def _pool(self, key: PoolKey, settings: PoolSettings, now: float) -> Pool:
         """The pool of this key, made new where it is not in use yet."""
         key = self._merged.get(key, key)
         pool = self._pools.get(key)
+        if pool is None and key.account in self._canonical:
+            return self._pool(self._of_first_account(key), settings, now)
         if pool is None:
             pool = self._new_pool(key, settings)
             pool.bypass(self._bypassing[key])
@@ -146,6 +199,15 @@ class Scheduler:
             if key in self._learned:
                 pool.resume(self._learned.pop(key), now)
         return pool
+
+    def _of_first_account(self, key: PoolKey) -> PoolKey:
+        """Where a new pool belongs whose account is known to be another one: who names it has not heard of that."""
+        into = self._merged[key] = replace(key, account=self._canonical[key.account])
+        if bypassing := self._bypassing.pop(key, 0):
+            self._bypassing[into] += bypassing
+            if into in self._pools:
+                self._pools[into].bypass(self._bypassing[into])
+        return into
 
     def must_count(self, ticket: Ticket, now: float) -> bool:
         """Whether the tokens of a ticket that is to come have to be counted: a limit or a budget is near.
@@ -250,6 +312,7 @@ class Scheduler:
     def _polled(self, pool: Pool) -> None:
         """Wake it again when it wants."""
         self._changed.pop(pool, None)
+        self._untold[pool] = None
         if pool.wakeup_at is None:
             self._wakeups.drop(pool)
         else:
@@ -293,11 +356,12 @@ class Scheduler:
         pool.observe(attempt, hints, now, answered=answered)
         self._changed[pool] = None
 
-    def settle(self, attempt: Attempt, result: AttemptResult, now: float) -> Verdict:
+    def settle(self, attempt: Attempt, result: AttemptResult, now: float, *, judged: Verdict | None = None) -> Verdict:
         """End an attempt, exactly once (ContractError on the second time), and judge what follows.
 
         SUCCESS and CANCELLED finish the ticket. Anything else is Backoff where it is retryable, the client saw
-        nothing, and the policy and the deadline allow; else GiveUp.
+        nothing, and the policy and the deadline allow; else GiveUp. `judged`: what follows was decided by the process
+        that has the client; it is done, and answered.
         """
         ticket = attempt.ticket
         pool = self._pool_of_ticket.get(ticket.id)
@@ -306,8 +370,8 @@ class Scheduler:
         spend = actual_spend(ticket, result)
         if ticket.endpoints and not result.client_saw_bytes:
             result = self._endpoints.excuse(ticket, result, now)
-        verdict = pool.settle(attempt, result, spend, now, stopping=self._stopping)
-        self._look_again(self._budgets.settle(ticket, spend, now), now)
+        verdict = pool.settle(attempt, result, spend, now, stopping=self._stopping, judged=judged)
+        self._look_again(self._budgets.settle(ticket, spend + Spend(calls=calls_of(result)), now), now)
         if not isinstance(verdict, Backoff):
             del self._pool_of_ticket[ticket.id]
         self._changed[pool] = None
@@ -316,8 +380,14 @@ class Scheduler:
     def cancel(self, ticket_id: str, now: float) -> bool:
         """The client of a queued ticket went. False when it is unknown, in flight or ended (settle that one)."""
         pool = self._pool_of_ticket.get(ticket_id)
-        if pool is None or not pool.cancel(ticket_id, now):
-            return False
+        return pool is not None and pool.cancel(ticket_id, now) and self._forget(ticket_id, pool)
+
+    def withdraw(self, ticket_id: str, now: float) -> bool:
+        """The proxy of a queued ticket went, of whose client nothing is learned by that. False: as for `cancel`."""
+        pool = self._pool_of_ticket.get(ticket_id)
+        return pool is not None and pool.withdraw(ticket_id, now) and self._forget(ticket_id, pool)
+
+    def _forget(self, ticket_id: str, pool: Pool) -> bool:
         del self._pool_of_ticket[ticket_id]
         self._changed[pool] = None
         return True
@@ -415,6 +485,38 @@ class Scheduler:
         """Count in what an earlier process has spent, once. What is no account is left out, with an oddity."""
         self._oddities(self._budgets.restore(standings, now), now)
 
+    def book(
+        self,
+        budgets: Sequence[Budget],
+        spend: Spend,
+        age_s: float,
+        now: float,
+        *,
+        agent: str = "",
+        group: str = "",
+    ) -> None:
+        """Count in what another process has spent, `age_s` ago; below zero: what was only presumed is taken back.
+
+        `budgets`: what its ticket was paid from, `agent` and `group`: whose it was. Budgets that a person gave at run
+        time to any of their holders count it, too, and everyone's. A period that would be over by now counts nothing.
+        """
+        holders = holders_of(agent, group) if agent else [(Scope.EVERYONE, "")]
+        self._look_again(self._budgets.book(budgets, holders, spend, age_s, now), now)
+
+    def share_budgets(self, share: float, now: float) -> None:
+        """From now on only this share (above 0, at most 1) of what is left of each budget may be spent here.
+
+        So it is of accounts that are restored or opened later, and of each period that begins.
+        """
+        self._look_again(self._budgets.share(share), now)
+
+    def standings(self, now: float) -> tuple[AccountState, ...]:
+        """Every account in its present period, a run's too, for another process's `restore_budgets`.
+
+        Without what is reserved: whoever has it in flight tells of that.
+        """
+        return self._budgets.standings(now)
+
     def count_in(self, standings: Sequence[AccountState], now: float) -> None:
         """Add what was spent in the present periods of budgets before these were set."""
         self._budgets.count_in(standings, now)
@@ -434,6 +536,22 @@ class Scheduler:
     def _oddities(self, oddities: Sequence[str], now: float) -> None:
         for oddity in oddities:
             self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=oddity))
+
+    @property
+    def same_accounts(self) -> Mapping[str, str]:
+        """The account that stands for another one, by that one. Read only; it grows."""
+        return self._canonical
+
+    def pools_told(self) -> tuple[PoolTold, ...]:
+        """How each pool stands, for a process that has its clients."""
+        self._untold.clear()
+        return tuple(pool.told for pool in self._pools.values())
+
+    def drain_pools_told(self) -> list[PoolTold]:
+        """The same of those that may have changed in polls since the last call of either; O(1) where none has."""
+        told = [pool.told for pool in self._untold if self._pools.get(pool.key) is pool]
+        self._untold.clear()
+        return told
 
     def limit_of(self, key: PoolKey) -> int:
         """The pool's last concurrency limit; 1 when the pool is unknown."""
@@ -516,6 +634,7 @@ class Scheduler:
         """One pool's account proved to be another's: what it has is the other one's from now on."""
         pool = self._pools.pop(key)
         self._changed.pop(pool, None)
+        self._untold.pop(pool, None)
         self._wakeups.drop(pool)
         self._merged[key] = into
         self._endpoints.merged(key, into)

@@ -30,6 +30,7 @@ from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
 from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS, OF_THROTTLES
 from hivemind_addon.proxy.core.learned import COMMON_CONCURRENCY, COMMON_RATE, LearnedPool
 from hivemind_addon.proxy.core.meters import CommonMeters
+from hivemind_addon.proxy.core.stated_limits import StatedLimits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -136,6 +137,7 @@ class Sharing:
     def __init__(self, stamps: "itertools.count[int] | None" = None) -> None:
         """`stamps`: of all accounts, since two of them may prove to be one."""
         self.meters = CommonMeters()
+        self.stated = StatedLimits()
         self.order = CommonOrder()
         self.concurrency = Evidence(_CAP_MARGIN)
         self.rate = Evidence(_RATE_MARGIN)
@@ -168,7 +170,12 @@ class Sharing:
     @property
     def is_in_force(self) -> bool:
         """Whether what one pool sends may keep another one from sending."""
-        return self.has_one_cap or self.has_one_rate or self.meters.is_in_use
+        return (
+            self.has_one_cap
+            or self.has_one_rate
+            or self.meters.is_in_use
+            or (bool(self.stated) and len(self.members) > 1)
+        )
 
     def next_stamp(self) -> int:
         """Counts the admissions and settles of all pools."""

@@ -4,7 +4,7 @@ import re
 import sqlite3
 from dataclasses import dataclass
 
-from hivemind_addon.system.database import transaction
+from hivemind_addon.system.database import give_back, transaction, used_bytes
 
 DEFAULT_KEEP = "30 days, 512 MB"
 MOST_PER_STEP = 500
@@ -44,14 +44,6 @@ def parse_journal_keep(text: str) -> JournalKeep:
     return JournalKeep(**found)
 
 
-def used_bytes(connection: sqlite3.Connection) -> int:
-    """What the journal's rows take, without the pages that are free."""
-    (pages,) = connection.execute("PRAGMA page_count").fetchone()
-    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-    (size,) = connection.execute("PRAGMA page_size").fetchone()
-    return int((pages - free) * size)
-
-
 class Trimmer:
     """Deletes step by step, so that what is to be written never waits long."""
 
@@ -70,12 +62,7 @@ class Trimmer:
                 deleted = _delete(connection, wall + _DAY_S)
         if deleted:
             return True
-        (free,) = connection.execute("PRAGMA freelist_count").fetchone()
-        if free:
-            connection.execute(f"PRAGMA incremental_vacuum({_PAGES_PER_STEP})").fetchall()
-            (left,) = connection.execute("PRAGMA freelist_count").fetchone()
-            return bool(0 < left < free)
-        return False
+        return give_back(connection, _PAGES_PER_STEP)
 
 
 def _delete(connection: sqlite3.Connection, before: float) -> int:

@@ -14,6 +14,7 @@ from hivemind_addon.api.events import (
     AttemptStarted,
     BackedOff,
     BudgetBooked,
+    ContextKept,
     Event,
     Held,
     MeterLearned,
@@ -90,6 +91,7 @@ class Rows:
             TicketEnded: self._ended,
             BudgetBooked: self._booked,
             MeterLearned: self._learned,
+            ContextKept: self._kept_context,
         }
         """All others are happenings."""
 
@@ -270,6 +272,10 @@ class Rows:
             _whole(event.reserved.micro_usd),
             _whole(event.added.tokens),
             _whole(event.added.micro_usd),
+            None if budget.calls is None else _whole(budget.calls),
+            _whole(event.spent.calls),
+            _whole(event.reserved.calls),
+            _whole(event.added.calls),
         )
         if key not in self._booked_at:
             known = self._budgets.get(key)
@@ -279,6 +285,10 @@ class Rows:
         _remember(self._booked_at, key, event.at)
         _remember(self._budgets, key, row)
         self._new_budgets[key] = row
+
+    def _kept_context(self, event: ContextKept, wall: float) -> None:
+        if not event.is_routine:  # the file of contexts tells of those
+            self._happened(event, wall)
 
     def _happened(self, event: Event, wall: float) -> None:
         pool = getattr(event, "pool", None)

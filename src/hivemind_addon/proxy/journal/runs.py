@@ -6,9 +6,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hivemind_addon.api.spend import AccountState, Budget, Period, Scope, Spend
-from hivemind_addon.proxy.journal.file import is_damage
 from hivemind_addon.proxy.journal.tables import BudgetRow
-from hivemind_addon.system.database import transaction
+from hivemind_addon.system.database import is_damage, transaction
 
 GOES_ON_S = 3600.0
 """A budget `per run` goes on where the last run on its port died, or ended less than this ago: a restart forgives
@@ -83,7 +82,8 @@ def begin(connection: sqlite3.Connection, *, pid: int, version: str, wall: float
         ).fetchone()[0]
         connection.execute(
             "UPDATE budget SET spent_tokens = spent_tokens + reserved_tokens, reserved_tokens = 0,"
-            " spent_micro_usd = spent_micro_usd + reserved_micro_usd, reserved_micro_usd = 0"
+            " spent_micro_usd = spent_micro_usd + reserved_micro_usd, reserved_micro_usd = 0,"
+            " spent_calls = spent_calls + reserved_calls, reserved_calls = 0"
         )
         if not goes_on:
             connection.execute("DELETE FROM budget WHERE per = ? AND port = ?", (Period.RUN.value, port))
@@ -141,7 +141,8 @@ def _all(connection: sqlite3.Connection, sql: str, *values: object) -> list[Any]
 def _without_flights(row: BudgetRow) -> BudgetRow:
     row.spent_tokens += row.reserved_tokens
     row.spent_micro_usd += row.reserved_micro_usd
-    row.reserved_tokens = row.reserved_micro_usd = 0
+    row.spent_calls += row.reserved_calls
+    row.reserved_tokens = row.reserved_micro_usd = row.reserved_calls = 0
     return row
 
 
@@ -153,12 +154,13 @@ def _standing(row: BudgetRow, wall: float) -> AccountState | None:
             per=Period(row.per),
             tokens=row.limit_tokens,
             micro_usd=row.limit_micro_usd,
+            calls=row.limit_calls,
         )
     except ValueError:
         return None
     return AccountState(
         budget=budget,
         age_s=max(0.0, wall - row.began),
-        spent=Spend(row.spent_tokens, row.spent_micro_usd),
-        added=Spend(row.added_tokens, row.added_micro_usd),
+        spent=Spend(row.spent_tokens, row.spent_micro_usd, row.spent_calls),
+        added=Spend(row.added_tokens, row.added_micro_usd, row.added_calls),
     )

@@ -100,6 +100,13 @@ MIGRATIONS: tuple[str, ...] = (
     DROP TABLE portless;
     DELETE FROM kept WHERE name = 'port';
     """,
+    """
+    -- Budgets may limit calls, too.
+    ALTER TABLE budget ADD COLUMN limit_calls INTEGER;
+    ALTER TABLE budget ADD COLUMN spent_calls INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE budget ADD COLUMN reserved_calls INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE budget ADD COLUMN added_calls INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 """The n-th leads from version n to version n + 1."""
 

@@ -11,6 +11,8 @@ from hivemind_addon.api.spend import Budget, Period, Scope, Spend
 from hivemind_addon.proxy.journal.runs import GOES_ON_S
 
 _LOST = "a.outcome = 'lost'"
+_CALLS = "sum(a.outcome IN ('lost', 'success', 'cancelled', 'ignored') OR a.ambiguous)"
+"""As `calls_of` has it."""
 
 
 class SpentBefore(Struct, frozen=True):
@@ -40,12 +42,12 @@ def spent_before(
     sums = ", ".join(
         f"sum(CASE WHEN {_LOST} THEN a.expected_{one} ELSE a.{one} END)" for one in ("tokens", "micro_usd")
     )
-    began, tokens, micro_usd = connection.execute(
-        f"SELECT min(a.began), {sums} FROM attempt a JOIN ticket t ON t.id = a.ticket"
+    began, tokens, micro_usd, calls = connection.execute(
+        f"SELECT min(a.began), {sums}, {_CALLS} FROM attempt a JOIN ticket t ON t.id = a.ticket"
         f" WHERE a.began >= ? AND a.began <= ? AND ({_LOST} OR a.ended <= ?){whose}",
         (since, until, until, *values),
     ).fetchone()
-    return None if began is None else SpentBefore(began, Spend(tokens, micro_usd))
+    return None if began is None else SpentBefore(began, Spend(tokens, micro_usd, calls))
 
 
 def _whose(budget: Budget) -> tuple[str, tuple[str, ...]]:

@@ -122,6 +122,10 @@ class BudgetRow(Struct):
     reserved_micro_usd: int
     added_tokens: int
     added_micro_usd: int
+    limit_calls: int | None = None
+    spent_calls: int = 0
+    reserved_calls: int = 0
+    added_calls: int = 0
 
 
 Row = TicketRow | AttemptRow | WaitRow | HappeningRow | LimitRow | BudgetRow

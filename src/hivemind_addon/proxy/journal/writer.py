@@ -18,14 +18,14 @@ from hivemind_addon import __version__
 from hivemind_addon.api.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.api.words import failing
 from hivemind_addon.proxy.journal import runs
-from hivemind_addon.proxy.journal.file import BUSY_S, JournalFile, JournalTakenError, JournalUnusableError, is_damage
+from hivemind_addon.proxy.journal.file import BUSY_S, JournalFile, JournalTakenError
 from hivemind_addon.proxy.journal.retention import JournalKeep, Trimmer
 from hivemind_addon.proxy.journal.rows import Rows
 from hivemind_addon.proxy.journal.runs import Inherited
 from hivemind_addon.proxy.journal.spent_before import spent_before
 from hivemind_addon.proxy.journal.tables import statements
 from hivemind_addon.system.clock import Clock
-from hivemind_addon.system.database import open_to_read
+from hivemind_addon.system.database import FileUnusable, is_damage, open_to_read
 
 logger = logging.getLogger("hivemind")
 
@@ -191,7 +191,7 @@ class Writer:
         was_taken = self.refused == path
         try:
             self._begin(path, is_late=was_taken)
-        except JournalUnusableError as error:
+        except FileUnusable as error:
             is_taken = isinstance(error, JournalTakenError)
             self.failure = ""
             if not (was_taken and is_taken):

@@ -19,13 +19,15 @@ from hivemind_addon.proxy.mitm.connections import take_short_ways
 from hivemind_addon.proxy.mitm.contentview import ExchangeView
 from hivemind_addon.proxy.mitm.large_reads import read_at_once
 from hivemind_addon.proxy.mitm.listeners import (
+    AllowedClients,
     call_off_listening,
-    is_welcome,
+    let_in_public,
     rebind,
     set_defaults,
     tell_listeners,
 )
 from hivemind_addon.proxy.mitm.options import (
+    LISTENER_OPTIONS,
     PREFIX,
     add_options,
     check_deferred,
@@ -132,6 +134,7 @@ class Hivemind:
         self.replays = Replays()
         self.addons = [self.commands, self.replays]
         """Mitmproxy registers these, too."""
+        self._allowed = AllowedClients()
         self._live = False
         self._holding = 0
         """Streams that wait in `hivemind_hold`."""
@@ -166,8 +169,9 @@ class Hivemind:
 
     async def client_connected(self, client: Client) -> None:
         """Nobody from elsewhere, unless the user opened a listener for it; and no more than there are files for."""
-        if not is_welcome(client):
-            client.error = "hivemind: only loopback clients"
+        networks = self.proxy.settings.current.allow_clients if self.proxy else ()
+        if not self._allowed.have(client, networks):
+            client.error = "hivemind: not for clients from there"
         elif self.proxy:
             await self._find_place(client, self.proxy.places)
             read_at_once(ctx.master.addons.get("proxyserver").connections.get(client.id), client)
@@ -204,10 +208,12 @@ class Hivemind:
         if self._readers is not None:
             self._readers.look_again()
         try:
-            if updated & {"listen_host", "mode", "proxyauth", "hivemind_allow_lan"}:
+            if updated & LISTENER_OPTIONS:
                 check_listeners(ctx.options)
             if any(name.startswith(PREFIX) for name in updated):
-                self._apply(read_settings(ctx.options))
+                settings = read_settings(ctx.options)
+                self._apply(settings)
+                let_in_public(settings.allow_clients)
             if self._live and self.proxy and "hivemind_control" in updated:
                 self.proxy.control.open_soon(self._rebinding)
         except BadOption as error:
@@ -222,8 +228,10 @@ class Hivemind:
 
     def _apply(self, settings: Settings) -> None:
         """Begin with these settings, or go on with them."""
-        if self.proxy is None:
-            self.proxy = getattr(ctx.master, ADOPTABLE, None) or _make_proxy(settings)
+        running = self.proxy or getattr(ctx.master, ADOPTABLE, None)
+        if running is not None and running.settings.current.cluster != settings.cluster:
+            raise BadOption("hivemind_cluster cannot be changed while the proxy runs; give it at the start")
+        self.proxy = running or _make_proxy(settings)
         self.commands.proxy = self.replays.proxy = self.proxy
         self.proxy.driver.end_attempt = self._end_attempt
         self.proxy.driver.call_off = partial(self._end_attempt, called_off=True)
@@ -260,6 +268,8 @@ class Hivemind:
         contentviews.add(ExchangeView())
         if self.proxy is None:
             return
+        if self.proxy.membership is not None:
+            self.proxy.membership.start()
         self.proxy.hooks.take_over(ctx.master.addons)
         self.proxy.runtime.tokenizer.wanted = partial(self._load_soon, self.proxy.runtime.tokenizer)
         self._telling = asyncio.ensure_future(tell_listeners(self._rebinding))
@@ -365,7 +375,11 @@ class Hivemind:
 
     def http_connect(self, flow: http.HTTPFlow) -> None:
         """Who asks: the user of the proxy URL."""
-        if self.proxy and (credentials := flow.request.headers.get("proxy-authorization")):
+        if self.proxy is None:
+            return
+        if self.proxy.intake.authentication.is_on:
+            flow.response = self.proxy.intake.authentication.refuse(flow) or flow.response
+        elif credentials := flow.request.headers.get("proxy-authorization"):
             with self.proxy.guarded("http_connect"):
                 self.proxy.intake.learn_proxy_user(flow, credentials)
 
@@ -381,12 +395,17 @@ class Hivemind:
         """Step 1: ours is buffered, so that it can be sent again; anything else is streamed both ways."""
         if self.proxy is None:
             return
+        authentication = self.proxy.intake.authentication
+        if authentication.is_on and (refusal := authentication.refuse(flow)):
+            flow.response, flow.request.stream = refusal, False
+            return
         with self.proxy.guarded("requestheaders"):
             self.proxy.intake.take_own_headers(flow)
             if refusal := self.proxy.upgrade_refusal(flow):
                 flow.response = refusal
-        flow.request.stream = not self.proxy.is_ours(flow)
-        if flow.request.stream:
+        is_ours = self.proxy.is_ours(flow)
+        flow.request.stream = not is_ours or self.proxy.passes_body(flow)
+        if not is_ours:
             with self.proxy.guarded("pass_by"):
                 self.proxy.pass_by(flow)
         if self._view is not None and flow.live:
@@ -423,7 +442,8 @@ class Hivemind:
 
 def _make_proxy(settings: Settings) -> Proxy:
     """Once in the life of a process."""
-    proxy = Proxy(runtime=make_runtime(), settings=settings)
+    runtime = make_runtime(cluster=settings.cluster, port=settings.port)
+    proxy = Proxy(runtime=runtime, settings=settings)
     setattr(ctx.master, ADOPTABLE, proxy)
     take_short_ways()
     collect_rarely()

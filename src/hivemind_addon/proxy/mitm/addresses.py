@@ -9,7 +9,7 @@ it was asked for, which gives the client a clear answer, and as it was reached, 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -115,6 +115,34 @@ def is_loopback(host: str) -> bool:
         return False
     mapped = getattr(address, "ipv4_mapped", None)
     return bool((mapped or address).is_loopback)
+
+
+Network = IPv4Network | IPv6Network
+_MAPPED = IPv6Network("::ffff:0:0/96")
+"""IPv4 addresses as IPv6 ones."""
+
+
+def parse_networks(text: str) -> tuple[Network, ...]:
+    """`10.0.0.0/8,192.168.1.7`. ValueError: one of them is no network; its text says which, and the cure."""
+    return tuple(_network(part.strip()) for part in text.split(",") if part.strip())
+
+
+def _network(text: str) -> Network:
+    try:
+        network = ip_network(text, strict=False)
+    except ValueError:
+        raise ValueError(f"{text!r} is no network; write 10.0.0.0/8, fd00::/8 or one address") from None
+    if str(network.network_address) != str(ip_address(text.partition("/")[0])):
+        raise ValueError(f"{text!r} names an address and a network; write {network}, or {text.partition('/')[0]}")
+    if isinstance(network, IPv6Network) and network.subnet_of(_MAPPED):
+        return IPv4Network((int(network.network_address) & 0xFFFFFFFF, network.prefixlen - 96))
+    return network
+
+
+def is_in(networks: Sequence[Network], host: str) -> bool:
+    """Whether one of the networks has an address. An IPv4 address counts as one, however it is written."""
+    address = _ip(host)
+    return address is not None and any(address in network for network in networks)
 
 
 _PORTS = {"http": 80, "https": 443}

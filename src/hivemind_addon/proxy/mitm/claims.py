@@ -11,7 +11,7 @@ from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback, is_on_lo
 from hivemind_addon.proxy.mitm.refusal import make_upgrade_refusal
 from hivemind_addon.proxy.profile.format import Wording
 from hivemind_addon.proxy.profile.known import is_shaped_like_a_call
-from hivemind_addon.proxy.profile.load import format_for, is_model_call
+from hivemind_addon.proxy.profile.load import format_for, is_call
 from hivemind_addon.proxy.profile.model import WebSocketUse
 from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.system.memo import REMEMBERED_CHARS
@@ -29,6 +29,11 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.profile.model import Profile
 
 _MOST_KNOWN = 1024
+BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
+
+
+KEPT_BODY_BYTES = 1024 * 1024
+"""A plain call's body of at most so much is kept, so that it can be sent again; a longer one passes as it comes."""
 
 
 class Claims:
@@ -51,11 +56,23 @@ class Claims:
         if asked in self._known:
             return self._known[asked]
         profile = self._profile_of(flow)
-        if profile is not None and not is_model_call(profile, method, path):
+        if profile is not None and not is_call(profile, method, path):
             profile = None
         if len(path) <= REMEMBERED_CHARS:
             self._known[asked] = profile
         return profile
+
+    def passes_body(self, flow: http.HTTPFlow) -> bool:
+        """Whether a scheduled request's body goes on as it comes: of a plain call, where it is long or endless."""
+        profile = self.profile_for(flow)
+        if profile is None or not profile.is_plain:
+            return False
+        headers = flow.request.headers
+        length = headers.get("content-length", "")
+        if length.isdecimal():
+            return int(length) > KEPT_BODY_BYTES
+        # HTTP/2 needs to say neither; a body that is none is at its end with its head.
+        return "transfer-encoding" in headers or flow.request.method not in BODILESS
 
     def upgrade_refusal(self, flow: http.HTTPFlow) -> http.Response | None:
         """What a WebSocket upgrade gets where its profile wants plain requests; None: it passes by."""
@@ -63,7 +80,7 @@ class Claims:
         if request.method == "POST" or request.headers.get("upgrade", "").lower() != "websocket":
             return None
         profile = self._profile_of(flow)
-        if profile is None or not is_model_call(profile, "POST", request.path):
+        if profile is None or not is_call(profile, "POST", request.path):
             return None
         is_scheduled = profile.websocket is WebSocketUse.TURNS and _has_turns(profile, request.path)
         if profile.websocket is WebSocketUse.TUNNEL or is_scheduled:
@@ -83,7 +100,7 @@ class Claims:
     def profile_of_turns(self, flow: http.HTTPFlow) -> Profile | None:
         """The profile of a WebSocket whose turns are scheduled; None: it is a tunnel."""
         profile, path = self._profile_of(flow), flow.request.path
-        if profile is None or profile.websocket is not WebSocketUse.TURNS or not is_model_call(profile, "POST", path):
+        if profile is None or profile.websocket is not WebSocketUse.TURNS or not is_call(profile, "POST", path):
             return None
         return profile if _has_turns(profile, path) else None
 

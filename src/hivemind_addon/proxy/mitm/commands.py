@@ -74,9 +74,12 @@ class Commands:
         return self.proxy
 
     def _do(self, wanted: SchedulerCommand) -> str:
-        said = self._running().driver.command(wanted)
+        proxy = self._running()
+        said = proxy.driver.command(wanted)
         if not said.done:
             raise exceptions.CommandError(said.text)
+        if proxy.membership is not None and not proxy.membership.decides_here:
+            return "passed on to the cluster's coordinator; `hivemind status` shows what became of it"
         return said.text
 
     def _tickets(self, flows: Sequence[flow.Flow]) -> list[str]:

@@ -9,25 +9,37 @@ from __future__ import annotations
 import asyncio
 import difflib
 import logging
+import os
 import shlex
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 from mitmproxy import ctx, exceptions
 
-from hivemind_addon.api.command import Command, CommandReply, OptionView, Record, SetConfig, ShowConfig, asker
+from hivemind_addon.api.command import (
+    AskMembers,
+    Command,
+    CommandReply,
+    OptionView,
+    Record,
+    SetConfig,
+    ShowConfig,
+    asker,
+)
 from hivemind_addon.api.control import control_socket
 from hivemind_addon.api.control_server import ControlServer
 from hivemind_addon.api.events import PersonActed
 from hivemind_addon.proxy.mitm.addresses import listens
-from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX, Option
+from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX, Option, cluster_url
+from hivemind_addon.system.engine_url import parse_engine_url
 from hivemind_addon.system.folders import FolderNotPrivate
 
 if TYPE_CHECKING:
     from hivemind_addon.api.report_source import ReportSource
+    from hivemind_addon.proxy.cluster.membership import Membership
     from hivemind_addon.proxy.mitm.files import Files
     from hivemind_addon.proxy.mitm.settings import LiveSettings
     from hivemind_addon.proxy.runtime.driver import Driver
@@ -49,7 +61,10 @@ class ControlSocket:
         files: Files,
         driver: Driver,
         reports: ReportSource,
+        membership: Membership | None = None,
     ) -> None:
+        """`membership`: in a cluster; commands of the scheduler are carried out by its coordinator."""
+        self._membership = membership
         self._settings = settings
         self._files = files
         self._driver = driver
@@ -93,7 +108,7 @@ class ControlSocket:
             self._server.close()
             self._server = None
 
-    def _do(self, command: Command) -> CommandReply:
+    def _do(self, command: Command) -> CommandReply | Awaitable[CommandReply]:
         """What a person tells us."""
         match command:
             case Record():
@@ -103,6 +118,12 @@ class ControlSocket:
                 return CommandReply(done=True, text=f"{len(views)} options", value=msgspec.to_builtins(views))
             case SetConfig():
                 return self._configure(command)
+            case AskMembers(question):
+                if self._membership is None:
+                    return CommandReply(done=False, text="this proxy is in no cluster: leave --all out")
+                return self._membership.ask_members(question)
+            case _ if self._membership is not None and not self._membership.decides_here:
+                return self._membership.command(command)
             case _:
                 return self._driver.command(command)
 
@@ -136,7 +157,7 @@ def option_views() -> list[OptionView]:
     return [
         OptionView(
             name=option.name,
-            value=_shown(option, getattr(ctx.options, option.name)),
+            value=_shown(option, _present(option)),
             default=option.default,
             help=option.help,
             settable=option.settable,
@@ -199,6 +220,13 @@ def _same(before: object, value: object) -> bool:
     if isinstance(before, Sequence) and isinstance(value, list):
         return list(before) == value
     return before == value
+
+
+def _present(option: Option) -> object:
+    """What holds now: the option's value, or what takes its place where it is empty."""
+    if option.name == "hivemind_cluster" and (url := cluster_url(ctx.options)):
+        return parse_engine_url(url, os.environ).shown
+    return getattr(ctx.options, option.name)
 
 
 def _shown(option: Option, value: object) -> object:

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
 
 from mitmproxy.flow import Error
+from msgspec.structs import replace
 
 from hivemind_addon.api.command import Cancel, MoveToFront
 from hivemind_addon.api.events import CommittedStreamFailed, OddityNoted
@@ -33,7 +34,6 @@ from hivemind_addon.api.ticket import (
 )
 from hivemind_addon.proxy.capture.flow_parts import plain_headers, plain_request
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, GiveUp, Refused, Shed
-from hivemind_addon.proxy.mitm.keeping import sent_request
 from hivemind_addon.proxy.mitm.outgoing import outgoing
 from hivemind_addon.proxy.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
 from hivemind_addon.proxy.mitm.refusal import (
@@ -50,16 +50,18 @@ from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.proxy.wire.description import read_body
 from hivemind_addon.proxy.wire.error import error_in_body
 from hivemind_addon.proxy.wire.garbage import garbage_in, is_after_tool
-from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_transport
+from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_transport, never_run
+from hivemind_addon.proxy.wire.plain_answer import PlainAnswer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from mitmproxy import http
 
     from hivemind_addon.api.ticket import PoolKey
     from hivemind_addon.proxy.capture.recording import Served, Tape
     from hivemind_addon.proxy.compose import Runtime
+    from hivemind_addon.proxy.mitm.compacting import Compactor
     from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
     from hivemind_addon.proxy.mitm.port import Outgoing
     from hivemind_addon.proxy.mitm.settings import Settings
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.profile.upstreams import EqualUpstream
     from hivemind_addon.proxy.runtime.driver import Driver
     from hivemind_addon.proxy.runtime.guard import Guard
+    from hivemind_addon.proxy.wire.description import PlainRequest
     from hivemind_addon.proxy.wire.dialect import Dialect
     from hivemind_addon.proxy.wire.estimate import Estimate, Estimator
     from hivemind_addon.proxy.wire.request import RequestFacts
@@ -122,13 +125,25 @@ class Exchange:
     upstreams: Mapping[PoolKey, EqualUpstream] = MappingProxyType({})
     """The endpoints that it may go to, by their pools; empty: it goes where it was sent."""
     keeper: ConversationKeeper | None = None
-    """Who keeps its conversation when a spent budget refuses it; None: nobody."""
+    """Who keeps its conversation; None: nobody."""
+    opening: int = 0
+    """Hash of the first words that were asked in its conversation."""
+    frames: Sequence[tuple[str, bytes]] = ()
+    """The named frames of its answer that its client has seen, where it is a turn of a WebSocket."""
+    warm_up: bytes = b""
+    """The frame of the warm-up that it goes on from, where it is such a turn."""
+    unedited: PlainRequest | None = None
+    """As its client sent it, where old tool results were taken out of it since; None: the flow's is that."""
+    compactor: Compactor | None = None
+    """Who has asked its provider to take something out; None: nobody has."""
     shown_on: http.HTTPFlow | None = None
     """The WebSocket's flow on which people see it; None: its own."""
     turn: int = 0
     """Which one of that WebSocket it is, counted from 1."""
     may_repeat: bool = True
     """False: the provider would not take the same request again, so its client has to send another."""
+    is_safe: bool = True
+    """False: what its service may have run already is not sent again."""
 
     driver: Driver = field(init=False)
     guard: Guard = field(init=False)
@@ -143,7 +158,11 @@ class Exchange:
     attempts: int = 0
     delivered: Delivered | None = None
     """What has come of an answer that goes to the client as it comes."""
-    _answer: AnswerInProgress = field(init=False)
+    used: Usage | None = None
+    """By its attempts so far; None: nothing is known."""
+    is_answered: bool = False
+    """The last attempt's answer came through whole."""
+    _answer: AnswerInProgress | PlainAnswer = field(init=False)
     _submitted: bool = False
     _attempt: Attempt | None = None
     _bypassing: bool = False
@@ -155,8 +174,8 @@ class Exchange:
     _refused_by: Shed | Refused | None = None
     _broke: Refused | None = None
     """A spent budget refuses it, and its conversation is to be kept before its client hears of that."""
-    _kept_as: str = ""
-    """The checkpoint that its conversation is kept as; empty: none."""
+    kept_as: str = ""
+    """The context that its conversation is kept as; empty: none."""
 
     def __post_init__(self) -> None:
         self.driver = self.runtime.driver
@@ -168,6 +187,11 @@ class Exchange:
     def __repr__(self) -> str:
         state = "over" if self.over else "in flight" if self._attempt else "held"
         return f"<Exchange {self.ticket.id} {state}, {self.attempts} attempts>"
+
+    @property
+    def ticket_id(self) -> str:
+        """What the request is known by."""
+        return self.ticket.id
 
     @property
     def served(self) -> Served:
@@ -229,8 +253,7 @@ class Exchange:
         """Its last full context is on disk before its client is refused; where the disk does not let it, it is not."""
         assert self.keeper is not None
         assert isinstance(refused.cause, Shortage)
-        read = functools.partial(sent_request, self.flow, self.profile, self.dialect)
-        self._kept_as = await self.keeper.keep(self.ticket, read, refused.cause)
+        self.kept_as = await self.keeper.keep(self, refused.cause)
         return Cancelled() if self.over else refused  # the client may have gone meanwhile
 
     def _keep(self, answer: Awaited | None) -> None:
@@ -249,6 +272,9 @@ class Exchange:
                 self.next = Next.SEND
             case Shed():
                 self.refusal = make_refusal(self.profile, self.dialect, answer)
+                if answer.reason is Reason.STOPPING and not self.flow.request.is_http2:
+                    # On this connection its client would come back to us, not to a proxy that goes on.
+                    self.refusal.headers["connection"] = "close"
                 self._refuse(answer)
                 self._end()
             case Refused():
@@ -283,7 +309,7 @@ class Exchange:
             refused,
             self.settings.agents.file,
             self.driver.clock,
-            kept_as=self._kept_as,
+            kept_as=self.kept_as,
             port=self.settings.port,
         )
         self._refuse(refused)
@@ -343,7 +369,9 @@ class Exchange:
 
     # An attempt's answer ---------------------------------------------------------------------------------------------
 
-    def _new_answer(self) -> AnswerInProgress:
+    def _new_answer(self) -> AnswerInProgress | PlainAnswer:
+        if self.profile.is_plain:
+            return PlainAnswer(self.profile, self.dialect, self.driver.clock, self.ticket.pool.model_group)
         return AnswerInProgress(self.profile, self.dialect, self.driver.clock, self.facts.stream)
 
     def sent(self) -> None:
@@ -354,6 +382,8 @@ class Exchange:
     def _sent(self) -> None:
         self._answer.sent()
         watchdog, pool = self.profile.watchdog, self.ticket.pool
+        if self.profile.is_plain:
+            return  # how long a tool may work, only its client knows
         if self.facts.stream:
             self._silent_s = self.runtime.first_bytes.silent_s(pool, least_s=watchdog.silent_s, factor=watchdog.factor)
         else:
@@ -370,6 +400,10 @@ class Exchange:
             self.tape.head(status, answer.head_at)
         if self._attempt:
             self.driver.observe(self._attempt, answer.hints, answered=status < 400)
+        if isinstance(answer, PlainAnswer):
+            if answer.is_channel(self.flow.request.method):
+                self._settle(answer.judge_stream(), usage=None)
+            return Handling.PASS if status < 400 else Handling.PEEK
         if not is_stream:
             return Handling.COLLECT
         self.runtime.first_bytes.note(self.ticket.pool, answer.head_at - answer.sent_at)
@@ -433,7 +467,7 @@ class Exchange:
             outcome = self._judge_garbage(garbage, may_retry=self.delivery is Delivery.WHOLE)
         if answer.unreadable:
             self._note_oddity(f"answer: {answer.unreadable}")
-        if outcome.kind is OutcomeKind.SUCCESS and not self.facts.stream:
+        if outcome.kind is OutcomeKind.SUCCESS and not self.facts.stream and not self.profile.is_plain:
             self.runtime.plain_answers.note(self.ticket.pool, self.driver.clock.monotonic() - answer.sent_at)
         return self._settle(outcome, usage=usage)
 
@@ -456,7 +490,10 @@ class Exchange:
     @guarded(fallback=False)
     def ended(self) -> bool:
         """Step 7, for a stream that ended while everything was kept back. True: try again."""
-        if self._answer.finish() is not Phase.COMPLETE:
+        phase = self._answer.finish()
+        if phase is Phase.FAILED and self.profile.is_plain:
+            return self.failed_in_stream()
+        if phase is not Phase.COMPLETE:
             return self._settle_stream(judge_transport(TransportTrouble.CUT))
         garbage = self._garbage()
         if not garbage or self._garbage_retries >= MOST_GARBAGE_RETRIES:
@@ -563,7 +600,7 @@ class Exchange:
         elif isinstance(self._refused_by, Refused):
             error = refused_error(self.profile, self.dialect, self._refused_by)
             agents_file, port = self.settings.agents.file, self.settings.port
-            message = refused_text(self._refused_by, agents_file, self.driver.clock, self._kept_as, port=port)
+            message = refused_text(self._refused_by, agents_file, self.driver.clock, self.kept_as, port=port)
         elif response is not None:
             places, body = self.dialect.form.error, response.content or b""
             facts = error_in_body(body, places) if response.status_code >= 400 else None
@@ -616,13 +653,18 @@ class Exchange:
         if windows := self._answer.stream_windows():
             self.driver.observe(attempt, windows, answered=False)
         charged = None  # unless the provider said, what was reserved
-        is_complete = outcome.kind is OutcomeKind.SUCCESS or outcome.garbage
+        is_complete = outcome.kind is OutcomeKind.SUCCESS or bool(outcome.garbage)
         if usage is not None and is_complete and not usage.reported:
             usage = self.estimate.complete(usage)
+        if usage is not None:
+            self.used = usage if self.used is None else self.used + usage
+        self.is_answered = is_complete
         if usage is not None and outcome.kind is OutcomeKind.SUCCESS and not outcome.garbage:
-            self.estimator.learn(self.profile, self.facts, self.ticket.session, usage, self.estimate)
+            self._learn(usage)
         if usage is not None and usage.reported:
             charged = self.estimator.charged(self.profile, self.facts, usage)
+        if outcome.retryable and not self.is_safe and not never_run(outcome):
+            outcome = replace(outcome, retryable=False)
         result = AttemptResult(outcome, usage, charged, client_saw_bytes, self.may_repeat)
         verdict = self.driver.settle(attempt, result)
         self._attempt = None  # not before: what fails on the way here must not lose it
@@ -636,8 +678,17 @@ class Exchange:
         self._end()
         return False
 
+    def _learn(self, usage: Usage) -> None:
+        """A complete answer teaches how large such requests are."""
+        answer, is_edited = self._answer, False
+        if self.compactor is not None and isinstance(answer, AnswerInProgress):
+            is_edited = self.compactor.heard(self.ticket, self.profile, answer, usage.total_input_tokens)
+        self.estimator.learn(self.profile, self.facts, self.ticket.session, usage, self.estimate, is_edited=is_edited)
+
     def _end(self) -> None:
         self.over = True
+        if self.keeper is not None:
+            self.keeper.ended(self)
         self.delivered = None
         self._leave_bypass()
         self.on_end(self)

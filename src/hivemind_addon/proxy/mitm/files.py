@@ -1,11 +1,12 @@
-"""The files that the proxy writes: the journal, captures, checkpoints. Each is wherever its option says now."""
+"""The files that the proxy writes: the journal, captures, contexts. Each is wherever its option says now."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING
 
-from hivemind_addon.proxy.checkpoint.store import CheckpointStore
+from hivemind_addon.proxy.context.store import ContextStore
 from hivemind_addon.proxy.journal.journal import Journal
 from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
 from hivemind_addon.proxy.mitm.settings import BadOption
@@ -15,8 +16,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hivemind_addon.proxy.capture.recorder import Recorder
+    from hivemind_addon.proxy.context.policy import KeepPolicy
     from hivemind_addon.proxy.mitm.settings import Settings
     from hivemind_addon.proxy.runtime.driver import Driver
+
+logger = logging.getLogger("hivemind")
 
 
 class Files:
@@ -26,7 +30,7 @@ class Files:
         self.recorder: Recorder | None = None
         """Who writes a capture; None: nobody."""
         self.keeper: ConversationKeeper | None = None
-        """Who keeps the conversations that a spent budget stops; None: nobody."""
+        """Who keeps conversations; None: nobody."""
         self._driver = driver
         self.journal: Journal | None = None
         """What remembers everything; None: nothing does."""
@@ -34,7 +38,7 @@ class Files:
         """Of what an option ended."""
         self._has_restored = False
         self._port: int | None = None
-        self._checkpoints: Path | None = None
+        self._contexts: Path | None = None
 
     def __repr__(self) -> str:
         return f"<Files {self.journal!r}, {self.recorder!r}>"
@@ -42,7 +46,7 @@ class Files:
     def follow(self, settings: Settings) -> None:
         """Write to wherever the options say. Raises BadOption."""
         self._remember(settings)
-        self._keep_conversations(settings.checkpoints)
+        self._keep_conversations(settings.contexts, settings.keep_policy)
         self._record(settings)
 
     async def close(self) -> None:
@@ -99,11 +103,16 @@ class Files:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    def _keep_conversations(self, folder: Path | None) -> None:
-        if folder == self._checkpoints:
+    def _keep_conversations(self, folder: Path | None, policy: KeepPolicy | None) -> None:
+        if folder == self._contexts:
+            if self.keeper is not None:
+                self.keeper.follow(policy)
             return
-        old, self._checkpoints = self.keeper, folder
-        self.keeper = ConversationKeeper(CheckpointStore(folder), self._driver) if folder is not None else None
+        old, self._contexts = self.keeper, folder
+        self.keeper = None
+        if folder is not None:
+            store = ContextStore(folder, told=lambda line: logger.warning("hivemind: %s", line))
+            self.keeper = ConversationKeeper(store, self._driver, policy)
         if old is not None:
             self._end(old.close())
 

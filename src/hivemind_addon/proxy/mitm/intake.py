@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import os
 import re
 from typing import TYPE_CHECKING, Any
@@ -16,13 +14,22 @@ from hivemind_addon.api.ticket import Delivery, Demand, PoolKey, Priority, Ticke
 from hivemind_addon.api.words import lasting
 from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
 from hivemind_addon.proxy.core.budget import spend_of
+from hivemind_addon.proxy.mitm.authentication import Authentication, basic
 from hivemind_addon.proxy.mitm.exchange import Exchange
 from hivemind_addon.proxy.mitm.outgoing import endpoints_of, upstreams_of
 from hivemind_addon.proxy.profile.model import Profile
-from hivemind_addon.proxy.wire.description import announced_patience_s, describe_request, signed_for_s, size_request
+from hivemind_addon.proxy.wire.description import (
+    announced_patience_s,
+    describe_plain,
+    describe_request,
+    may_repeat,
+    only_reads,
+    signed_for_s,
+    size_request,
+)
 from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.proxy.wire.estimate import Estimate
-from hivemind_addon.proxy.wire.identity import is_headless, product
+from hivemind_addon.proxy.wire.identity import ALONE, is_headless, product
 from hivemind_addon.proxy.wire.request import RequestFacts
 from hivemind_addon.system.patterns import normal_host
 
@@ -34,9 +41,11 @@ if TYPE_CHECKING:
 
     from hivemind_addon.api.spend import Price
     from hivemind_addon.proxy.compose import Runtime
+    from hivemind_addon.proxy.mitm.compacting import Compactor, EditedRequest
     from hivemind_addon.proxy.mitm.files import Files
     from hivemind_addon.proxy.mitm.settings import LiveSettings
-    from hivemind_addon.proxy.wire.description import Size
+    from hivemind_addon.proxy.profile.grants import Compaction
+    from hivemind_addon.proxy.wire.description import Description, PlainRequest, Size
 
 OWN_HEADERS = "x-hivemind-"
 """Prefix of the request headers that talk to us; they never go upstream."""
@@ -52,6 +61,7 @@ _KEPT_HEADERS = {
 IDEMPOTENCY_HEADER = "idempotency-key"
 _SIGNED_HEADERS = re.compile(r"\bSignedHeaders=([^,\s]+)")
 """In the `authorization` of Amazon's signatures."""
+_TOKEN_BYTES = 3
 ID_BYTES = 6
 """Of a ticket's id: in a journal of a million tickets two are the same with a chance of 1 : 560."""
 
@@ -67,6 +77,12 @@ class Intake:
         self._settings = settings
         self._files = files
         self._on_end = on_end
+        self._token = os.urandom(_TOKEN_BYTES).hex()
+        """Tells connections to this process from those to other members of its cluster, whatever these are called."""
+        self.authentication = Authentication(settings, now=runtime.driver.clock.monotonic, guard=runtime.guard)
+        """Who has to prove who it is."""
+        self._compactor: Compactor | None = None
+        """Who makes contexts shorter; None: nobody's rules have asked for it."""
         self._proxy_users: dict[str, tuple[str, str]] = {}
         """Client connection id → user and password of its CONNECT."""
 
@@ -95,23 +111,19 @@ class Intake:
 
     def learn_proxy_user(self, flow: http.HTTPFlow, credentials: str) -> None:
         """Remember the user of a `Proxy-Authorization` for its client connection."""
-        scheme, _, encoded = credentials.partition(" ")
-        if scheme.lower() != "basic":
-            return
-        try:
-            user, _, password = base64.b64decode(encoded, validate=True).decode().partition(":")
-        except (binascii.Error, ValueError):
-            return
-        self._proxy_users[flow.client_conn.id] = (user, password)
+        user, password = basic(credentials)
+        if user or password:
+            self._proxy_users[flow.client_conn.id] = (user, password)
 
     def name_of(self, client: Client) -> str:
         """Who a client connection is, as far as its CONNECT says; for logs."""
-        user = self._proxy_users.get(client.id, ("", ""))[0]
+        user = self.authentication.name_in(client) or self._proxy_users.get(client.id, ("", ""))[0]
         return user if user and user.isprintable() else f"a client at {client.peername[0]}"
 
     def forget(self, client: Client) -> None:
         """The connection has ended."""
         self._proxy_users.pop(client.id, None)
+        self.authentication.forget(client)
 
     def _proxy_user(self, flow: http.HTTPFlow) -> tuple[str, str]:
         known = flow.metadata.get("proxyauth") or self._proxy_users.get(flow.client_conn.id)
@@ -119,19 +131,30 @@ class Intake:
 
     # Step 2: the ticket ----------------------------------------------------------------------------------------------
 
-    def make(self, flow: http.HTTPFlow, profile: Profile) -> Exchange:
-        """The exchange of a complete request, with its ticket."""
+    def make(self, flow: http.HTTPFlow, profile: Profile, *, is_turn: bool = False) -> Exchange:
+        """The exchange of a complete request, with its ticket. `is_turn`: it came by a WebSocket, as a frame."""
         driver, settings = self._runtime.driver, self._settings.current
         now = driver.clock.monotonic()
         user, password = self._proxy_user(flow)
-        request = plain_request(flow)
+        request, method = plain_request(flow), flow.request.method
         signed_s = signed_for_s(profile, request.headers, driver.clock.wall())
-        peer = peer_of(flow) or "unknown"
+        peer, machine = peer_of(flow) or "unknown", settings.machine
+        if machine is not ALONE:
+            peer = f"{peer}@{machine.name}-{self._token}"
         estimator = self._runtime.estimator
-        told = describe_request(profile, request, estimator, user=user, peer=peer, rough=True)
+        if profile.is_plain:
+            told = describe_plain(profile, request, user=user, peer=peer, machine=machine)
+        else:
+            told = describe_request(profile, request, estimator, user=user, peer=peer, rough=True, machine=machine)
+        granted = settings.agents.rules(now).granted(told.who.name, told.who.agent)
+        edited = None
+        if granted.compaction is not None and not is_turn and not profile.is_plain:
+            edited = self._edit(flow, profile, request, told, granted.compaction)
+        if edited is not None:  # from here on nothing knows the request that came
+            request = plain_request(flow)
+            told = describe_request(profile, request, estimator, user=user, peer=peer, rough=True, machine=machine)
         facts, who = told.facts, told.who
         words = proxy_words(password)
-        granted = settings.agents.rules(now).granted(who.agent)
         price = profile.price_of(facts.model)
         told_s = words.patience_s or told.known_patience_s
         patience_s = told_s or profile.patience.default_s
@@ -162,8 +185,10 @@ class Intake:
             price=price,
             group=granted.group,
             task=given_id(str(flow.metadata.get(TASK_KEY, ""))) or given_id(words.task),
+            window_tokens=profile.window_of(facts.model),
             client=clean(product(request.headers)) if is_silent else "",
             idempotency_key=given_id(request.headers.get(IDEMPOTENCY_HEADER, "")),
+            only_reads=profile.is_plain and only_reads(profile, method, request.path),
             **_sizes(told.size, price),
         )
         upstreams = upstreams_of(profile, told, request.headers, request.path)
@@ -177,6 +202,8 @@ class Intake:
         if delivery is Delivery.AUTO:
             delivery = Delivery.WHOLE if is_headless(profile, request.headers) else Delivery.STREAM
             whole_until_at = min(ticket.shed_at, now + profile.peek.whole_max_s)
+        if edited is not None:
+            self._keep_taken(edited, ticket, size)
         for oddity in facts.oddities:
             driver.note(OddityNoted(at=now, pool=ticket.pool, ticket_id=ticket.id, what=f"request: {oddity}"))
         return Exchange(
@@ -191,10 +218,29 @@ class Intake:
             runtime=self._runtime,
             settings=settings,
             on_end=self._on_end,
-            tape=self._files.recorder.begin(ticket) if self._files.recorder else None,
+            tape=self._files.recorder.begin(ticket) if self._files.recorder and not profile.is_plain else None,
             upstreams=upstreams,
-            keeper=self._files.keeper,
+            opening=told.prints.opening,
+            keeper=None if profile.is_plain else self._files.keeper,
+            unedited=edited.came if edited else None,
+            compactor=self._compactor if edited and not edited.taken else None,
+            may_repeat=not flow.request.stream,
+            is_safe=not profile.is_plain or may_repeat(profile, method, request.headers, request.path),
         )
+
+    def _edit(
+        self, flow: http.HTTPFlow, profile: Profile, request: PlainRequest, told: Description, settings: Compaction
+    ) -> EditedRequest | None:
+        """Make its context shorter, in the flow; None: it stays as it came."""
+        if self._compactor is None:
+            from hivemind_addon.proxy.mitm.compacting import Compactor  # noqa: PLC0415 - few want it
+
+            self._compactor = Compactor(self._runtime.driver)
+        return self._compactor.edit(flow, profile, request, told, settings, self._files.keeper)
+
+    def _keep_taken(self, edited: EditedRequest, ticket: Ticket, size: Size) -> None:
+        assert self._compactor is not None
+        self._compactor.keep(edited, ticket, size.estimate.expected.total_input_tokens, self._files.keeper)
 
     def is_lapsed(self, flow: http.HTTPFlow, profile: Profile) -> bool:
         """Whether a request was signed too long ago to be held at all, of which a person is told.
@@ -253,6 +299,7 @@ def _sizes(size: Size, price: Price | None) -> dict[str, Any]:
         "prefix_tokens": size.prefix_tokens,
         "cached_tokens": size.estimate.expected.cache_read_tokens,
         "cold_tokens": size.cold_tokens,
+        "cache_s": size.cache_s,
         "expected": spend_of(size.estimate.expected, price),
     }
 

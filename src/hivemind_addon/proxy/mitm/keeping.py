@@ -1,37 +1,46 @@
-"""The conversation of a request that a spent budget refuses is kept, before its client hears of the refusal.
+"""Conversations are kept: by a policy, and before a client hears that a spent budget refuses its request.
 
-Off the event loop, in a thread of its own, and with a bounded wait: a disk that hangs must stop neither the refusal nor
-the resolver, which has its threads from the loop.
+What a request's own path does is to hand itself over. All that takes time is done in a thread, and waits are bounded:
+a disk that hangs must stop neither a refusal nor the resolver, which has its threads from the loop.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from hivemind_addon.api.events import CheckpointKept
-from hivemind_addon.api.spend import amount
-from hivemind_addon.api.words import failing
-from hivemind_addon.proxy.capture.flow_parts import plain_request
-from hivemind_addon.proxy.capture.redact import PLAIN_QUERY, PlainHeaders
-from hivemind_addon.proxy.checkpoint.store import NotKept
-from hivemind_addon.proxy.checkpoint.taking import SentRequest, is_conversation, take
+from msgspec import Raw
+
+from hivemind_addon.api.events import ContextKept
+from hivemind_addon.api.spend import Spend, amount
+from hivemind_addon.api.words import failing, several
+from hivemind_addon.proxy.context.chain import answer_id, named_answer
+from hivemind_addon.proxy.context.holding import HeldRequest, Holding
+from hivemind_addon.proxy.context.store import NotKept, TakenResult
+from hivemind_addon.proxy.context.taking import is_conversation, take
+from hivemind_addon.proxy.core.budget import spend_of
+from hivemind_addon.proxy.mitm.handed import handed_over, whole_answer, whole_request
+from hivemind_addon.proxy.observe.news import NOTICE
 from hivemind_addon.proxy.runtime.append_file import breathe
+from hivemind_addon.system.database import FileUnusable
+from hivemind_addon.system.folders import FolderNotPrivate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from mitmproxy import http
+    from collections.abc import Iterable, Sequence
 
     from hivemind_addon.api.spend import Shortage
     from hivemind_addon.api.ticket import Ticket
-    from hivemind_addon.proxy.checkpoint.store import CheckpointHead, CheckpointStore
-    from hivemind_addon.proxy.profile.model import Profile
+    from hivemind_addon.proxy.context.compaction import TakenOut
+    from hivemind_addon.proxy.context.policy import KeepPolicy
+    from hivemind_addon.proxy.context.store import ContextHead, ContextStore
+    from hivemind_addon.proxy.mitm.exchange import Exchange
+    from hivemind_addon.proxy.mitm.handed import HandedOver
     from hivemind_addon.proxy.runtime.driver import Driver
-    from hivemind_addon.proxy.wire.dialect import Dialect
 
 logger = logging.getLogger("hivemind")
 
@@ -40,38 +49,213 @@ PATIENCE_S = 2.0
 CLOSING_S = 5.0
 """How long a stopping proxy does."""
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Of requests that are not written yet; what comes above it is not kept."""
-_MADE_ANEW = frozenset(
-    (
-        *("accept-encoding", "connection", "content-encoding", "content-length", "date", "host", "keep-alive"),
-        *("te", "transfer-encoding", "upgrade", "via"),
-    )
+"""Of requests that are not written yet: half of it is held by the policy, and half waits for the disk."""
+TRIM_EVERY_S = 10.0
+_OBJECTS_BYTES = 4096
+"""About what a request takes in memory beside its body."""
+_MOST_KNOWN_RESULTS = 10_000
+_EXPECTED = (OSError, NotKept, FileUnusable, FolderNotPrivate)
+_BUDGET, _END = "budget", "end"
+_CHAINED = (
+    "it names an earlier answer that is not kept (previous_response_id), so what was said before cannot be put together"
 )
-"""Headers that belong to one connection, or to the coding of one body."""
 
 
 class ConversationKeeper:
     """Keeps them in a store. On the event loop."""
 
-    def __init__(self, store: CheckpointStore, driver: Driver) -> None:
+    def __init__(self, store: ContextStore, driver: Driver, policy: KeepPolicy | None = None) -> None:
+        """Without a policy only what a spent budget stops is kept."""
         self.store = store
         self._driver = driver
+        self._holding: Holding[HandedOver] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._queue: deque[tuple[HeldRequest[HandedOver], str]] = deque()
+        """To be written by the policy, one after the other, so that no refusal waits for more than one of them."""
+        self._is_writing = False
+        """One of these."""
         self._waiting_bytes = 0
-        self._writing: set[asyncio.Future[CheckpointHead]] = set()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoints")
+        self._writing: set[asyncio.Future[Any]] = set()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="contexts")
+        self._quiet = asyncio.Event()
+        """Set while nothing waits for the disk."""
+        self._quiet.set()
+        self._trimmed_at = -TRIM_EVERY_S
+        self._lost = 0
+        """Requests since something could last be kept by the policy."""
+        self._is_closed = False
+        self._has_told_of_chains = False
+        self.follow(policy)
+        self.lost_results = ""
+        """Why what was taken out of a request could not be written last; empty: it could."""
+        self._known_results: OrderedDict[str, None] = OrderedDict()
+        """Ids of those that were written: each request names all that are gone from its conversation."""
 
     def __repr__(self) -> str:
-        return f"<ConversationKeeper {self.store!r}, {len(self._writing)} to write>"
+        return f"<ConversationKeeper {self.store!r}, {self._holding!r}, {len(self._queue)} to write>"
 
-    async def keep(self, ticket: Ticket, read: Callable[[], SentRequest], short: Shortage) -> str:
-        """Answers the checkpoint's id; empty: there is none, or none in time, which an event tells. Never raises.
+    def follow(self, policy: KeepPolicy | None) -> None:
+        """Keep by another policy from now on; what is held is written."""
+        if self._holding is not None and self._holding.policy == policy:
+            return
+        if self._holding is not None:
+            self._write_soon(self._holding.take_all())
+        self._holding = Holding(policy, most_bytes=MAX_WAITING_BYTES // 2) if policy is not None else None
+        self._arm()
 
-        `read` reads the request.
-        """
+    # By the policy ---------------------------------------------------------------------------------------------------
+
+    def ended(self, exchange: Exchange) -> None:
+        """A request is over: it is held, or written soon. Never raises."""
+        if self._holding is None or exchange.kept_as or not is_conversation(exchange.ticket):
+            return
+        try:
+            self._hold(exchange, self._holding)
+        except Exception:
+            logger.exception("hivemind: a conversation could not be handed over")
+
+    def _hold(self, exchange: Exchange, holding: Holding[HandedOver]) -> None:
+        handed, ticket, used = handed_over(exchange), exchange.ticket, exchange.used
+        held = HeldRequest(
+            lane=(ticket.agent, ticket.session),
+            opening=exchange.opening,
+            what=handed,
+            size_bytes=handed.body_bytes + len(exchange.delivered or b"") + _OBJECTS_BYTES,
+            at=self._driver.clock.monotonic(),
+            spent=spend_of(used, ticket.price) if used is not None else Spend(),
+        )
+        if handed.has_past:
+            # The next one names its answer, so it is to be found by then, and before it what it names.
+            self._write_soon(holding.take_lane(held.lane))
+            self._write_soon((held,))
+        else:
+            self._write_soon(holding.hold(held))
+        if self._timer is None:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        due_at = self._holding.next_at() if self._holding is not None else None
+        if due_at is not None:
+            delay_s = max(0.0, due_at - self._driver.clock.monotonic())
+            self._timer = asyncio.get_running_loop().call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._holding is not None:
+            self._write_soon(self._holding.take_due(self._driver.clock.monotonic()))
+            self._arm()
+
+    def _write_soon(self, due: Iterable[HeldRequest[HandedOver]], why: str = "") -> None:
+        for held in due:
+            if self._is_closed or self._waiting_bytes + held.size_bytes > MAX_WAITING_BYTES // 2:
+                self._lose(held.what.ticket, "the disk is too slow")
+                continue
+            self._waiting_bytes += held.size_bytes
+            self._queue.append((held, why or (_END if self._holding is None else self._holding.policy.name)))
+        if self._queue and not self._is_writing:
+            self._is_writing = True
+            self._quiet.clear()
+            # Not before the layer has stored the answer, which it does when this request's turn of the loop goes on.
+            asyncio.get_running_loop().call_soon(self._write_next)
+
+    def _write_next(self) -> None:
+        held, why = self._queue.popleft()
+        write = partial(self._write_held, held, why, self._driver.clock.wall(), is_last=not self._queue)
+        try:
+            writing = asyncio.get_running_loop().run_in_executor(self._thread, write)
+        except RuntimeError:  # closed meanwhile
+            self._is_writing = False
+            self._tell_quiet()
+            return
+        self._writing.add(writing)
+        writing.add_done_callback(partial(self._written_by_policy, held, why))
+
+    def _write_held(self, held: HeldRequest[HandedOver], why: str, now_wall: float, *, is_last: bool) -> ContextHead:
+        """In the thread."""
+        handed = held.what
+        answer = whole_answer(handed)
+        request = whole_request(handed, self.store)
+        if handed.has_past and named_answer(request.body):
+            raise NotKept(_CHAINED)
+        breathe()
+        context = take(
+            handed.ticket,
+            request,
+            reason=why,
+            now_wall=now_wall,
+            arrived_wall=handed.arrived_wall,
+            tokens=handed.tokens,
+            spent=held.spent,
+            answer=answer,
+            answer_id=answer_id(handed.dialect, answer) if answer else "",
+        )
+        breathe()
+        head = self.store.keep(context)
+        if is_last:
+            self._trim(now_wall)
+        return head
+
+    def _trim(self, now_wall: float) -> None:
+        now = self._driver.clock.monotonic()
+        if now - self._trimmed_at >= TRIM_EVERY_S:
+            while self.store.trim(now_wall) and not self._queue:
+                breathe()
+            self._trimmed_at = now
+
+    def _written_by_policy(self, held: HeldRequest[HandedOver], why: str, writing: asyncio.Future[ContextHead]) -> None:
+        self._writing.discard(writing)
+        self._waiting_bytes -= held.size_bytes
+        self._is_writing = bool(self._queue)
+        ticket = held.what.ticket
+        if not writing.cancelled():
+            error = writing.exception()
+            if error is None:
+                self._kept(ticket, writing.result(), why)
+            elif isinstance(error, NotKept):
+                self._not_kept(held.what, str(error))
+            else:
+                self._lose(ticket, _why(error), error)
+        if self._is_writing:
+            self._write_next()
+        self._tell_quiet()
+
+    def _tell_quiet(self) -> None:
+        if not (self._writing or self._is_writing):
+            self._quiet.set()
+
+    def _kept(self, ticket: Ticket, head: ContextHead, why: str) -> None:
+        if self._lost:
+            logger.log(NOTICE, "hivemind: contexts are kept again; %s", several(self._lost, "request") + " missing")
+            self._lost = 0
+        if head.ticket_id == ticket.id:  # else the same request was kept before
+            self._note(ticket, context_id=head.id, by=why)
+
+    def _not_kept(self, handed: HandedOver, reason: str) -> None:
+        """What is no conversation is nobody's loss; of those that cannot be put together the first is told."""
+        if reason == _CHAINED and not self._has_told_of_chains:
+            self._has_told_of_chains = True
+            self._note(handed.ticket, reason=reason)
+
+    def _lose(self, ticket: Ticket, reason: str, error: BaseException | None = None) -> None:
+        """Told once, until something can be kept again."""
+        self._lost += 1
+        if error is not None and not isinstance(error, _EXPECTED):
+            logger.error("hivemind: a conversation could not be kept", exc_info=error)
+        if self._lost == 1:
+            self._note(ticket, reason=reason)
+
+    # For a spent budget ----------------------------------------------------------------------------------------------
+
+    async def keep(self, exchange: Exchange, short: Shortage) -> str:
+        """Answers the context's id; empty: there is none, or none in time, which an event tells. Never raises."""
+        ticket = exchange.ticket
         if not is_conversation(ticket):
             return ""
         try:
-            writing = self._begin(ticket, read(), short)
+            writing = self._begin(handed_over(exchange), short)
         except Exception as error:  # noqa: BLE001 - a refusal must not become an admission
             self._note(ticket, reason=_why(error))
             return ""
@@ -80,68 +264,111 @@ class ConversationKeeper:
             self._note(ticket, reason=f"not on disk after {PATIENCE_S:g} s; it is still being written")
         return writing.result().id if done and writing.exception() is None else ""
 
-    async def close(self) -> None:
-        """Write what waits, as far as the disk lets it be written; then keep no more."""
-        if self._writing:
-            await asyncio.wait(self._writing, timeout=CLOSING_S)
-        self._thread.shutdown(wait=False, cancel_futures=True)
-
-    def _begin(self, ticket: Ticket, request: SentRequest, short: Shortage) -> asyncio.Future[CheckpointHead]:
-        size = len(request.body)
+    def _begin(self, handed: HandedOver, short: Shortage) -> asyncio.Future[ContextHead]:
+        size = handed.body_bytes
         if self._waiting_bytes + size > MAX_WAITING_BYTES:
             raise NotKept("the disk is too slow")
-        write = partial(self._write, ticket, request, reason_of(short), self._driver.clock.wall())
+        write = partial(self._write_refused, handed, reason_of(short), self._driver.clock.wall())
         writing = asyncio.get_running_loop().run_in_executor(self._thread, write)
         self._waiting_bytes += size
+        self._quiet.clear()
         self._writing.add(writing)
-        writing.add_done_callback(partial(self._written, ticket, size))
+        writing.add_done_callback(partial(self._written, handed.ticket, size))
         return writing
 
-    def _write(self, ticket: Ticket, request: SentRequest, reason: str, now_wall: float) -> CheckpointHead:
-        checkpoint = take(ticket, request, reason=reason, now_wall=now_wall)
+    def _write_refused(self, handed: HandedOver, reason: str, now_wall: float) -> ContextHead:
+        """In the thread."""
+        context = take(
+            handed.ticket,
+            whole_request(handed, self.store),
+            reason=reason,
+            now_wall=now_wall,
+            arrived_wall=handed.arrived_wall,
+            tokens=handed.tokens,
+        )
         breathe()
-        return self.store.keep(checkpoint)
+        return self.store.keep(context, durable=True)
 
-    def _written(self, ticket: Ticket, size: int, writing: asyncio.Future[CheckpointHead]) -> None:
+    def _written(self, ticket: Ticket, size: int, writing: asyncio.Future[ContextHead]) -> None:
         self._writing.discard(writing)
         self._waiting_bytes -= size
+        self._tell_quiet()
         if writing.cancelled():
             return
         error = writing.exception()
         if error is not None:
-            if not isinstance(error, OSError | NotKept):
+            if not isinstance(error, _EXPECTED):
                 logger.error("hivemind: a conversation could not be kept", exc_info=error)
             self._note(ticket, reason=_why(error))
-        elif writing.result().id == ticket.id:  # else it came again, and was told of before
-            self._note(ticket, checkpoint_id=ticket.id)
+        elif writing.result().ticket_id == ticket.id:  # else it came again, and was told of before
+            self._note(ticket, context_id=writing.result().id)
 
-    def _note(self, ticket: Ticket, *, checkpoint_id: str = "", reason: str = "") -> None:
+    # What a compaction took out --------------------------------------------------------------------------------------
+
+    def keep_results(self, agent: str, session: str, taken: Sequence[TakenOut]) -> int:
+        """Write what was taken out of a request; answers how much of it was not known before.
+
+        Whether that works, `lost_results` tells later.
+        """
+        now_wall = self._driver.clock.wall()
+        new = [one for one in taken if one.id not in self._known_results]
+        size = sum(len(one.value) for one in new)
+        if not new:
+            return 0
+        if self._waiting_bytes + size > MAX_WAITING_BYTES:
+            self.lost_results = "the disk is too slow"
+            return 0
+        self._known_results |= dict.fromkeys(one.id for one in new)
+        while len(self._known_results) > _MOST_KNOWN_RESULTS:
+            self._known_results.popitem(last=False)
+        rows = [TakenResult(one.id, now_wall, agent, session, one.call_id, Raw(one.value)) for one in new]
+        writing = asyncio.get_running_loop().run_in_executor(self._thread, self.store.keep_results, rows)
+        self._waiting_bytes += size
+        self._quiet.clear()
+        self._writing.add(writing)
+        writing.add_done_callback(partial(self._results_written, new, size))
+        return len(new)
+
+    def _results_written(self, new: Sequence[TakenOut], size: int, writing: asyncio.Future[None]) -> None:
+        self._writing.discard(writing)
+        self._waiting_bytes -= size
+        self._tell_quiet()
+        if writing.cancelled():
+            return
+        error = writing.exception()
+        self.lost_results = "" if error is None else _why(error)
+        if error is not None:
+            for one in new:
+                self._known_results.pop(one.id, None)
+
+    # All of it -------------------------------------------------------------------------------------------------------
+
+    async def settled(self) -> None:
+        """What waits is written, as far as the disk lets it be in time."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CLOSING_S):
+                await self._quiet.wait()
+
+    async def close(self) -> None:
+        """Write what is held and what waits, as far as the disk lets it be written; then keep no more."""
+        if self._holding is not None:
+            self._write_soon(self._holding.take_all(), _END)
+            self._holding = None
+        self._arm()
+        self._is_closed = True
+        await self.settled()
+        if self._queue:
+            logger.warning(
+                "hivemind: the disk is too slow: %s", several(len(self._queue), "conversation") + " not kept"
+            )
+            self._queue.clear()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _note(self, ticket: Ticket, *, context_id: str = "", by: str = _BUDGET, reason: str = "") -> None:
         at = self._driver.clock.monotonic()
         self._driver.note(
-            CheckpointKept(at=at, ticket_id=ticket.id, pool=ticket.pool, checkpoint_id=checkpoint_id, reason=reason)
+            ContextKept(at=at, ticket_id=ticket.id, pool=ticket.pool, context_id=context_id, reason=reason, by=by)
         )
-
-
-def sent_request(flow: http.HTTPFlow, profile: Profile, dialect: Dialect) -> SentRequest:
-    """A flow's request without its credentials, and without what a new connection makes anew."""
-    request = plain_request(flow)
-    kept = PlainHeaders((profile,))
-    written = ((name, kept.written(name, value.encode("utf-8", "replace"))) for name, value in request.headers.items())
-    port = "" if request.port == (443 if request.scheme == "https" else 80) else f":{request.port}"
-    path, _, query = request.path.partition("?")
-    told = "&".join(one for one in query.split("&") if one.partition("=")[0] in PLAIN_QUERY)
-    return SentRequest(
-        dialect=dialect,
-        method=flow.request.method,
-        url=f"{request.scheme}://{request.host}{port}{path}{'?' if told else ''}{told}",
-        headers={
-            name: value.decode("utf-8", "replace")
-            for name, value in written
-            if value is not None and name not in _MADE_ANEW
-        },
-        body=request.body,
-        encoding=request.headers.get("content-encoding", ""),
-    )
 
 
 def reason_of(short: Shortage) -> str:
@@ -154,7 +381,7 @@ def reason_of(short: Shortage) -> str:
 
 def _why(error: BaseException) -> str:
     match error:
-        case NotKept():
+        case NotKept() | FileUnusable() | FolderNotPrivate():
             return str(error)
         case OSError(strerror=str() as text):
             return text

@@ -20,6 +20,8 @@ class LargeReads:
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
+        self._may_read = asyncio.Event()
+        self._may_read.set()
         self._tail = b""
         """The end of a large piece comes apart from it: then it is this end that is kept."""
 
@@ -28,10 +30,18 @@ class LargeReads:
         if self._tail:
             piece, self._tail = self._tail, b""
             return piece
+        await self._may_read.wait()
         piece = await self._reader.read(MOST_READ_BYTES)
         if len(piece) > MOST_KEPT_BYTES:
             piece, self._tail = piece[:-_TAIL_BYTES], piece[-_TAIL_BYTES:]
         return piece
+
+    def hold(self, *, held: bool) -> None:
+        """Leave what comes where it is, at last with its sender; or go on."""
+        if held:
+            self._may_read.clear()
+        else:
+            self._may_read.set()
 
     def at_eof(self) -> bool:
         """Whether nothing more comes."""
@@ -43,3 +53,10 @@ def read_at_once(handler: ConnectionHandler | None, connection: Connection) -> N
     io = handler.transports.get(connection) if handler else None
     if io is not None and isinstance(io.reader, asyncio.StreamReader):
         io.reader = LargeReads(io.reader)  # type: ignore[assignment]  # it does what is asked of it
+
+
+def hold_reading(handler: ConnectionHandler | None, connection: Connection, *, held: bool) -> None:
+    """Read nothing more of a connection, or go on."""
+    io = handler.transports.get(connection) if handler else None
+    if io is not None and isinstance(io.reader, LargeReads):
+        io.reader.hold(held=held)

@@ -12,18 +12,23 @@ from mitmproxy import ctx
 from mitmproxy.proxy.mode_specs import ProxyMode, RegularMode, ReverseMode, UpstreamMode
 from mitmproxy.utils import human
 
-from hivemind_addon.proxy.mitm.addresses import is_loopback, is_mitmweb
-from hivemind_addon.proxy.mitm.options import open_listeners
+from hivemind_addon.proxy.mitm.addresses import is_in, is_loopback, is_mitmweb
+from hivemind_addon.proxy.mitm.options import is_asking, open_listeners
 from hivemind_addon.proxy.mitm.stream import datagram_listeners, forget_unbound
 from hivemind_addon.proxy.observe.news import NOTICE
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mitmproxy.connection import Client
+
+    from hivemind_addon.proxy.mitm.addresses import Network
 
 logger = logging.getLogger("hivemind")
 
 WEB_COLUMNS = ["icon", "path", "status", "size", "time", "comment"]
 """Of mitmweb's list: the comment says why a flow is held; all model calls are POST over TLS."""
+_MOST_TOLD = 100
 _BINDING = "setup_servers"
 """What mitmproxy calls the task that binds its ports."""
 
@@ -96,11 +101,42 @@ async def tell_listeners(after: asyncio.Future[None] | None) -> None:
                 logger.log(NOTICE, "hivemind: listening at %s; try `hivemind exec -p %d -- claude`", where, port)
             else:
                 logger.log(NOTICE, "hivemind: listening at %s (%s)", where, server.mode.description)
+    if (wide := open_listeners(ctx.options)) and not is_asking(ctx.options):
+        networks = ctx.options.hivemind_allow_clients
+        who = f"every client in {','.join(networks)}" if networks else "whoever reaches the port"
+        logger.warning(
+            "hivemind: listening on %s, where %s can spend your key under any name; hivemind_agent_secrets=FILE "
+            "(`hivemind agent add`) or proxyauth=USER:PASSWORD asks who it is",
+            ", ".join(wide),
+            who,
+        )
     if is_mitmweb() and ctx.options.termlog_verbosity == "alert":
         # Its page asks for the token that is printed here, and mitmweb's own line is among those that are left out.
         logger.log(NOTICE, "hivemind: mitmweb is at %s", ctx.master.addons.get("webauth").web_url)
 
 
-def is_welcome(client: Client) -> bool:
-    """Nobody from elsewhere, unless the user opened a listener for it."""
-    return is_loopback(client.peername[0]) or bool(open_listeners(ctx.options))
+class AllowedClients:
+    """Who may connect. A client that may not is told of once for each address."""
+
+    def __init__(self) -> None:
+        self._refused: set[str] = set()
+
+    def have(self, client: Client, networks: Sequence[Network]) -> bool:
+        """Nobody from elsewhere, unless the user opened a listener for it; `networks`: only from there, if any."""
+        host = client.peername[0]
+        if is_loopback(host):
+            return True
+        if not open_listeners(ctx.options):
+            return False
+        if not networks or is_in(networks, host):
+            return True
+        if host not in self._refused and len(self._refused) < _MOST_TOLD:
+            self._refused.add(host)
+            logger.warning("hivemind: %s is refused: hivemind_allow_clients names no network of it", host)
+        return False
+
+
+def let_in_public(networks: Sequence[Network]) -> None:
+    """Have mitmproxy block no client from the internet that a network allows: it blocks all of them by default."""
+    if any(not network.is_private for network in networks) and not said_by_user("block_global"):
+        ctx.options.block_global = False

@@ -9,28 +9,47 @@ import os
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mitmproxy import optmanager
 from mitmproxy.addonmanager import Loader
-from mitmproxy.proxy.mode_specs import ProxyMode
+from mitmproxy.proxy.mode_specs import ProxyMode, RegularMode, ReverseMode, UpstreamMode
 
+from hivemind_addon.proxy.context.policy import DEFAULT as KEEP_CONTEXTS
+from hivemind_addon.proxy.context.policy import FORMS, KeepPolicy, parse_policy
 from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.proxy.journal.retention import DEFAULT_KEEP as JOURNAL_KEEP
 from hivemind_addon.proxy.journal.retention import JournalKeep, parse_journal_keep
-from hivemind_addon.proxy.mitm.addresses import Upstream, is_loopback, parse_upstream
+from hivemind_addon.proxy.mitm.addresses import Network, Upstream, is_loopback, parse_networks, parse_upstream
+from hivemind_addon.proxy.mitm.authentication import AgentSecrets
+from hivemind_addon.proxy.mitm.machine import APART, JOINED, identity_of, read_machine
 from hivemind_addon.proxy.mitm.settings import AgentsFile, BadOption, Settings, read_profiles
 from hivemind_addon.proxy.mitm.view import DEFAULT_KEEP, Keep, parse_keep
+from hivemind_addon.proxy.observe.agent_use import MOST_AGENTS
+from hivemind_addon.proxy.observe.contexts import DEFAULT_WARNING
 from hivemind_addon.proxy.profile.grants import Allowance, parse_allowance
+from hivemind_addon.proxy.profile.load import UnknownTool, parse_tools
+from hivemind_addon.system.engine_url import (
+    CLUSTER_NAME_VARIABLE,
+    CLUSTER_VARIABLE,
+    DEFAULT_CLUSTER,
+    OFF,
+    PASSWORD_VARIABLE,
+    BadEngineUrl,
+)
 from hivemind_addon.system.folders import LONGEST_SOCKET_PATH
 from hivemind_addon.system.patterns import normal_host
 from hivemind_addon.system.typed import DocumentError
 
+if TYPE_CHECKING:
+    from hivemind_addon.proxy.cluster.settings import ClusterSettings
+
 PREFIX = "hivemind_"
+_HTTP = ("http", "https", "http3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +85,28 @@ OPTIONS = (
         is_path=True,
     ),
     Option(
+        "hivemind_tools",
+        str,
+        "",
+        "Services that are no models whose calls are scheduled, too: ready profiles by name, with the hosts of those "
+        "that have none (`github,tavily,mcp=localhost:9000`; docs/tools.md). Empty: none, and none is intercepted.",
+        reaches_out=True,
+    ),
+    Option(
         "hivemind_agents",
         str,
         "",
         "File (YAML) with budgets, priorities and weights of agents and groups; read again when it changes.",
         is_path=True,
+    ),
+    Option(
+        "hivemind_agent_secrets",
+        str,
+        "",
+        "File with names and secrets of agents, as `hivemind agent add` writes it: clients that prove none of them are "
+        "refused (407). Read again when it changes.",
+        is_path=True,
+        reaches_out=True,
     ),
     Option(
         "hivemind_upstream",
@@ -126,6 +162,14 @@ OPTIONS = (
         "How much of the past the journal keeps, for example `7 days` or `90 days, 2 GB`; the oldest goes first.",
     ),
     Option(
+        "hivemind_contexts",
+        str,
+        KEEP_CONTEXTS,
+        "When conversations are kept beside the journal, so that they can be read and continued: `turn` after each "
+        "request, `every:N` after so many, `idle` after 30 s of silence, `end` after an hour of it, `off` only where a "
+        "budget stops one; each of them at the proxy's end as well.",
+    ),
+    Option(
         "hivemind_control",
         str,
         "",
@@ -146,9 +190,23 @@ OPTIONS = (
         str,
         "",
         "Command that is run when something stops all agents (an account block, a budget, an outage of 5 minutes, a "
-        "full disk); it reads JSON on its standard input. No shell.",
+        "full disk), or when a context is nearly full; it reads JSON on its standard input. No shell.",
         may_hold_secrets=True,
         reaches_out=True,
+    ),
+    Option(
+        "hivemind_context_warning",
+        str,
+        str(DEFAULT_WARNING),
+        "Share of a model's context window from which on a conversation is warned of, in the log, to `hivemind_notify` "
+        "and wherever agents are shown: `0.8` or `80%`; `0` for never.",
+    ),
+    Option(
+        "hivemind_metrics_agents",
+        str,
+        "0",
+        "So many agents, those that use most, have counters of their own in /metrics, all others share one. `0`: "
+        "none, and names of agents, which may tell of people, stay out of it.",
     ),
     Option(
         "hivemind_capture",
@@ -203,13 +261,64 @@ OPTIONS = (
         "`200 flows` or `500 flows, 1 GB`; `off` for all. What you marked or commented stays anyway.",
     ),
     Option(
+        "hivemind_cluster",
+        str,
+        "",
+        "URL of a Valkey or Redis server; all proxies that name the same one schedule as one "
+        "(valkey://[USER@]HOST[:PORT][/DB], valkeys:// with TLS, unix:///PATH). Default: what the variable "
+        f"{CLUSTER_VARIABLE} says; `off` for none. {PASSWORD_VARIABLE} holds the password.",
+        settable=False,
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_cluster_name",
+        str,
+        "",
+        f"Name of the cluster, where a server has several. Default: what the variable {CLUSTER_NAME_VARIABLE} says, "
+        f"else `{DEFAULT_CLUSTER}`.",
+        settable=False,
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_cluster_agents",
+        str,
+        JOINED,
+        "Whether agents of one name at several machines of a cluster are one agent, with one share and one budget "
+        f"(`{JOINED}`), or told apart (`{APART}`): then their names end with @HOST, while the agents file goes by the "
+        "names without it.",
+        settable=False,
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_cluster_host",
+        str,
+        "",
+        "Name of this machine in its cluster. Default: its host name.",
+        settable=False,
+        reaches_out=True,
+    ),
+    Option(
         "hivemind_allow_lan",
         bool,
         False,
         "Listen beyond loopback without `proxyauth`: whoever reaches the port can spend your key.",
         reaches_out=True,
     ),
+    Option(
+        "hivemind_allow_clients",
+        Sequence[str],
+        [],
+        "Network that clients may be in, beside this machine (10.0.0.0/8, fd00::/8, one address; several with commas); "
+        "they may see the status page and /metrics, too. All others are refused before anything is read. "
+        "May be given several times.",
+        reaches_out=True,
+    ),
 )
+
+LISTENER_OPTIONS = frozenset(
+    {"listen_host", "mode", "proxyauth", "hivemind_allow_lan", "hivemind_allow_clients", "hivemind_agent_secrets"}
+)
+"""What says who may use the proxy."""
 
 GONE = {
     "hivemind_state": "what was learned is in the journal now; say hivemind_journal=FILE, or hivemind_journal=off",
@@ -273,7 +382,11 @@ def read_settings(options: optmanager.OptManager) -> Settings:
     folder = Path(options.hivemind_profiles).expanduser() if options.hivemind_profiles else None
     name = options.hivemind_reverse_profile
     most = _max_concurrency(options.hivemind_max_concurrency)
-    profiles = read_profiles(folder, name, most)
+    try:
+        tools = parse_tools(options.hivemind_tools)
+    except UnknownTool as error:
+        raise BadOption(f"hivemind_tools: {error}") from error
+    profiles = read_profiles(folder, name, most, tools)
     agents_file = Path(options.hivemind_agents).expanduser() if options.hivemind_agents else None
     total = _budget("hivemind_total_budget", options.hivemind_total_budget)
     each = _budget("hivemind_agent_budget", options.hivemind_agent_budget)
@@ -282,27 +395,58 @@ def read_settings(options: optmanager.OptManager) -> Settings:
     except DocumentError as error:
         raise BadOption(f"hivemind_agents: {error}") from error
     redirects = dict(_redirect(spec) for spec in options.hivemind_redirect)
+    cluster = _cluster(options)
+    machine = read_machine(options, os.environ, has_cluster=cluster is not None)
     return Settings(
         profiles=profiles,
         profiles_folder=folder,
+        tools=tools,
         max_concurrency=most,
         upstream=_upstream(options.hivemind_upstream),
         redirects=MappingProxyType(redirects),
         reverse_profile=name,
         reverse_hosts=tuple(normal_host(host) for host in options.hivemind_reverse_hosts),
         lan_ports=frozenset(_port(text) for text in options.hivemind_lan_ports),
+        allow_clients=_networks(options.hivemind_allow_clients),
         agents=agents,
+        secrets=_secrets(options.hivemind_agent_secrets),
         journal=_journal(options.hivemind_journal),
         port=_listen_port(options),
         fresh=options.hivemind_fresh,
         journal_keep=_journal_keep(options.hivemind_journal_keep),
+        keep_policy=_keep_policy(options.hivemind_contexts),
         control=_control(options.hivemind_control),
         event_log=_event_log(options.hivemind_log),
         notify=_notify(options.hivemind_notify),
+        context_warning=_context_warning(options.hivemind_context_warning),
+        metrics_agents=_metrics_agents(options.hivemind_metrics_agents),
         keep=_keep(options.hivemind_keep),
         capture=_capture(options.hivemind_capture),
         capture_content=options.hivemind_capture_content,
+        cluster=replace(cluster, identity=identity_of(machine)) if cluster is not None else None,
+        machine=machine,
     )
+
+
+def cluster_url(options: optmanager.OptManager) -> str:
+    """What the option says, else the environment; empty: nothing."""
+    url = str(options.hivemind_cluster or os.environ.get(CLUSTER_VARIABLE, ""))
+    return "" if url == OFF else url
+
+
+def _cluster(options: optmanager.OptManager) -> "ClusterSettings | None":
+    url = cluster_url(options)
+    if not url:
+        if options.hivemind_cluster_name:
+            raise BadOption("hivemind_cluster_name: there is no cluster; say hivemind_cluster=URL, too")
+        return None
+    name = options.hivemind_cluster_name or os.environ.get(CLUSTER_NAME_VARIABLE) or DEFAULT_CLUSTER
+    from hivemind_addon.proxy.cluster.settings import read_cluster  # noqa: PLC0415 - for who asks for it
+
+    try:
+        return read_cluster(url, name, os.environ)
+    except BadEngineUrl as error:
+        raise BadOption(str(error)) from None
 
 
 def _parsed[T](name: str, value: str, parse: Callable[[str], T], cure: str) -> T:
@@ -333,6 +477,38 @@ def _keep(value: str) -> Keep | None:
     return _parsed("hivemind_keep", value, parse_keep, cure)
 
 
+def _metrics_agents(value: str) -> int:
+    cure = f"is no number of agents from 0 to {MOST_AGENTS}"
+    return _parsed("hivemind_metrics_agents", value, _agents, cure)
+
+
+def _agents(text: str) -> int:
+    number = int(text.strip() or 0)
+    if not 0 <= number <= MOST_AGENTS:
+        raise ValueError(text)
+    return number
+
+
+def _keep_policy(text: str) -> KeepPolicy | None:
+    try:
+        return parse_policy(text or KEEP_CONTEXTS)
+    except ValueError as error:
+        raise BadOption(f"hivemind_contexts: {text!r} is none of {FORMS}") from error
+
+
+def _context_warning(value: str) -> float:
+    return _parsed("hivemind_context_warning", value, _share, "is no share of a whole; say 0.8, or 80%, or 0 for never")
+
+
+def _share(text: str) -> float:
+    """From 0 to 1. Raises ValueError."""
+    number, percent, rest = text.strip().partition("%")
+    share = float(number) / (100 if percent else 1)
+    if rest or not 0 <= share <= 1:  # NaN is neither
+        raise ValueError(text)
+    return share
+
+
 def _journal_keep(value: str) -> JournalKeep:
     cure = f"is no span or size; say days, a size of at least 1 MB, or both: `{JOURNAL_KEEP}`"
     return _parsed("hivemind_journal_keep", value, parse_journal_keep, cure)
@@ -353,6 +529,22 @@ def _redirect(value: str) -> tuple[str, tuple[str, int]]:
 
 def _port(value: str) -> int:
     return _parsed("hivemind_lan_ports", value, _number, "is no port; say a number, for example 8000")
+
+
+def _secrets(value: str) -> AgentSecrets | None:
+    if not value:
+        return None
+    try:
+        return AgentSecrets(Path(value).expanduser().absolute())
+    except DocumentError as error:
+        raise BadOption(f"hivemind_agent_secrets: {error}") from error
+
+
+def _networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    try:
+        return tuple(network for text in texts for network in parse_networks(text))
+    except ValueError as error:
+        raise BadOption(f"hivemind_allow_clients: {error}") from None
 
 
 def _number(text: str, *, most: int | None = 65535) -> int:
@@ -428,11 +620,36 @@ def open_listeners(options: optmanager.OptManager) -> list[str]:
     return [host or "every interface" for host in hosts if not is_loopback(host)]
 
 
+def is_asking(options: optmanager.OptManager) -> bool:
+    """Whether a client has to prove who it is."""
+    return bool(options.proxyauth or options.hivemind_agent_secrets)
+
+
+def _check_secrets(options: optmanager.OptManager) -> None:
+    if options.proxyauth:
+        raise BadOption(
+            "hivemind_agent_secrets: proxyauth asks for the same header; leave proxyauth out, the names and secrets of "
+            "the file take its place"
+        )
+    for mode in map(ProxyMode.parse, options.mode):
+        is_http = isinstance(mode, ReverseMode) and mode.scheme in _HTTP
+        if not is_http and not isinstance(mode, (RegularMode, UpstreamMode)):
+            raise BadOption(
+                f"hivemind_agent_secrets: a client cannot say who it is in the mode {mode.full_spec}; leave that mode "
+                "out, or listen for it in another proxy"
+            )
+
+
 def check_listeners(options: optmanager.OptManager) -> None:
-    """Refuse to offer a key to the whole network. Raises BadOption."""
+    """Refuse to offer a key to the whole network, and to ask where nobody can answer. Raises BadOption."""
+    if options.hivemind_agent_secrets:
+        _check_secrets(options)
     wide = open_listeners(options)
-    if wide and not options.proxyauth and not options.hivemind_allow_lan:
+    networks = _networks(options.hivemind_allow_clients)
+    is_bounded = bool(networks) and all(network.prefixlen for network in networks)
+    if wide and not is_asking(options) and not is_bounded and not options.hivemind_allow_lan:
         raise BadOption(
             f"listen_host: listening on {', '.join(wide)} lets anyone who reaches the port spend your key; "
-            "set proxyauth=USER:PASSWORD, or hivemind_allow_lan=true if that is what you want"
+            "set proxyauth=USER:PASSWORD, or hivemind_agent_secrets=FILE, or hivemind_allow_clients=NETWORK; or "
+            "hivemind_allow_lan=true if that is what you want"
         )

@@ -52,9 +52,12 @@ def upstreams_of(
 def is_bound(headers: Mapping[str, str], path: str) -> bool:
     """Whether a request is signed for its host, or brings a login: it goes nowhere else."""
     value = headers.get("authorization", "")
-    if "x-amz-signature=" in path.lower():
-        return True
-    return value.lower().startswith(_SIGNED) or _LOGIN.match(value[:7].lower() + value[7:]) is not None
+    return is_signed(headers, path) or _LOGIN.match(value[:7].lower() + value[7:]) is not None
+
+
+def is_signed(headers: Mapping[str, str], path: str) -> bool:
+    """Whether a request is signed, so that nothing in it can be changed."""
+    return "x-amz-signature=" in path.lower() or headers.get("authorization", "").lower().startswith(_SIGNED)
 
 
 def endpoints_of(upstreams: Mapping[PoolKey, EqualUpstream]) -> tuple[Endpoint, ...]:
@@ -116,7 +119,12 @@ def _rename(sent: http.Request, model: str) -> None:
     if "model" not in members:
         return
     members["model"] = Raw(_encode(model))
-    sent.raw_content = _encode(members)
-    sent.headers.pop("content-encoding", None)
-    if "content-length" in sent.headers:
-        sent.headers["content-length"] = str(len(sent.raw_content))
+    put_body(sent, _encode(members))
+
+
+def put_body(request: http.Request, body: bytes) -> None:
+    """Give it another body, as it is sent."""
+    request.raw_content = body
+    request.headers.pop("content-encoding", None)
+    if "content-length" in request.headers:
+        request.headers["content-length"] = str(len(body))

@@ -6,9 +6,10 @@ other paths are for a provider: a client's base URL may name us. In reverse mode
 upstream's: there only the Host `hivemind.internal` is ours. A Host that is no name of this proxy leads nowhere: a site
 that lets its name lead here must not read a model server.
 
-Who may look: clients on this machine, and with mitmproxy's `proxyauth` those that know a password; `/health` is open
-to all of this machine. A browser must not show them to other sites: by a name that resolves to us (the Host is
-checked), by a script or a frame (no CORS, Sec-Fetch-Site, a strict CSP). Nothing here changes anything.
+Who may look: clients on this machine and in the networks of `hivemind_allow_clients`; with mitmproxy's `proxyauth` or
+secrets of agents, those that know one. `/health` asks nobody, and tells clients elsewhere less. A browser must not show
+them to other sites: by a name that resolves to us (the Host is checked), by a script or a frame (no CORS,
+Sec-Fetch-Site, a strict CSP). Nothing here changes anything.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ if TYPE_CHECKING:
     from mitmproxy.connection import Client
 
     from hivemind_addon.api.report_source import ReportSource
+    from hivemind_addon.proxy.cluster.membership import Membership
     from hivemind_addon.proxy.mitm.addresses import Upstream
+    from hivemind_addon.proxy.mitm.authentication import Authentication
     from hivemind_addon.proxy.observe.metrics import Metrics
     from hivemind_addon.proxy.runtime.driver import Driver
     from hivemind_addon.proxy.runtime.guard import Guard
@@ -62,6 +65,10 @@ _NOT_THERE = (
     b"hivemind: here are /, /report.json, /metrics and /health, and model calls by their paths; "
     b"`hivemind run --upstream URL` says where all other paths go\n"
 )
+_NOT_FROM_THERE = (
+    b"hivemind: only for clients on the proxy's own machine; hivemind_allow_clients=NETWORK lets others look\n"
+)
+_ANOTHER_NAME = b"hivemind: this proxy has another name; hivemind_reverse_hosts=NAME gives it this one\n"
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 
@@ -75,23 +82,32 @@ class Pages:
         reports: ReportSource,
         metrics: Metrics,
         driver: Driver,
+        membership: Membership | None,
         guard: Guard,
+        authentication: Authentication,
         is_stopping: Callable[[], bool],
         is_configured: Callable[[str, int], bool],
+        may_look: Callable[[str], bool],
         upstream_of: Callable[[http.Request], Upstream | None],
     ) -> None:
         """`is_configured`: whether a name is one that a user gave to this proxy or its providers.
+
+        `may_look`: whether a client at an address may see the pages.
 
         `upstream_of`: where a request goes that is for a provider and was sent straight to us.
         """
         self._upstream_of = upstream_of
         self._driver = driver
         self._guard = guard
+        self._authentication = authentication
         self._is_stopping = is_stopping
         self._is_configured = is_configured
+        self._may_look = may_look
         self._began_at = driver.clock.monotonic()
         self._reports = reports
-        self._metrics = _Fresh(lambda: metrics.exposition(lambda: driver.snapshot(most_queued=0)), driver.clock)
+        self._membership = membership
+        self._exposition = metrics.exposition
+        self._metrics = _Fresh(self._expose, driver.clock)
         self._failing = False
         """The last page could not be made; that is in the log once."""
 
@@ -104,7 +120,8 @@ class Pages:
             if _goes_elsewhere(client, destination):
                 return None  # nearly all of them: nothing else is looked at
             asked = _authority(request)
-            is_for_us = _is_for_us(request, client, destination, asked)
+            is_from_afar = self._is_from_afar(request, client, destination)
+            is_for_us = _is_for_us(request, client, destination, asked) or (is_from_afar and self._is_our_name(*asked))
             may_lead_on = is_for_us or self._is_called_so(request, client, destination, asked)
             response = _refuse_sites(request) if may_lead_on else None
             if may_lead_on and response is None:
@@ -112,9 +129,11 @@ class Pages:
                 if upstream is not None:
                     upstream.receive(request)
                     return None
+            if not is_for_us and is_from_afar and _path(request) in _PATHS:
+                return _make(421, _TEXT, _ANOTHER_NAME)
             if not is_for_us:
                 return response or self._refuse_stranger(request, client, asked)
-            response = response or self._admit(request, client) or self._page(request)
+            response = response or self._admit(request, client) or self._page(request, client)
             self._failing = False
         except Exception as error:  # noqa: BLE001 - the guard at the edge
             if not self._failing:
@@ -137,9 +156,7 @@ class Pages:
             return None
         if not (request.host or request.host_header):
             return None
-        return _make(
-            421, _TEXT, b"hivemind: this proxy has another name; hivemind_reverse_hosts=NAME gives it this one\n"
-        )
+        return _make(421, _TEXT, _ANOTHER_NAME)
 
     def _is_called_so(
         self, request: http.Request, client: Client, destination: tuple[str, int] | None, asked: tuple[str, int]
@@ -149,6 +166,16 @@ class Pages:
             return False
         host, port = asked
         return port == client.sockname[1] and self._is_our_name(host, port)
+
+    def _is_from_afar(self, request: http.Request, client: Client, destination: tuple[str, int] | None) -> bool:
+        """Whether a client of an allowed network elsewhere sent a request straight to a forward proxy.
+
+        It may name another port than ours: a container's is published, a service's is mapped.
+        """
+        if destination is not None or request.host or request.method == "CONNECT":
+            return False
+        peer = client.peername[0]
+        return not isinstance(client.proxy_mode, ReverseMode) and not is_loopback(peer) and self._may_look(peer)
 
     def _is_our_name(self, host: str, port: int) -> bool:
         return bool(host) and (_is_local(host) or self._is_configured(host, port))
@@ -163,17 +190,26 @@ class Pages:
 
     def _admit(self, request: http.Request, client: Client) -> http.Response | None:
         """The refusal, where the request is not one that may look."""
-        if not is_loopback(client.peername[0]):
-            return _make(403, _TEXT, b"hivemind: only for clients on the proxy's own machine\n")
+        if not self._may_look(client.peername[0]):
+            return _make(403, _TEXT, _NOT_FROM_THERE)
         if _path(request) not in _PATHS:
             return _make(404, _TEXT, _NOT_THERE)
         if request.method not in ("GET", "HEAD"):
             return _make(405, _TEXT, b"hivemind: these pages are read-only\n", {"Allow": "GET, HEAD"})
         if _path(request) != "/health":
+            if self._authentication.is_on:
+                is_proxied = _is_proxied(request, client)
+                return self._authentication.refuse_reader(request, client, is_proxied=is_proxied)
             return _demand_password(request, client)
         return None
 
-    def _page(self, request: http.Request) -> http.Response:
+    def _expose(self) -> bytes:
+        now, membership = self._driver.clock.monotonic(), self._membership
+        return self._exposition(
+            lambda: self._driver.snapshot(most_queued=0), cluster=membership.view(now) if membership else None
+        )
+
+    def _page(self, request: http.Request, client: Client) -> http.Response:
         match _path(request):
             case "/":
                 return _make(200, "text/html; charset=utf-8", DOCUMENT)
@@ -182,26 +218,29 @@ class Pages:
             case "/metrics":
                 return _make(200, CONTENT_TYPE, self._metrics())
             case "/health":
-                return self._health()
+                return self._health(is_near=is_loopback(client.peername[0]))
         return _make(404, _TEXT, _NOT_THERE)
 
-    def _health(self) -> http.Response:
+    def _health(self, *, is_near: bool) -> http.Response:
         """Healthy: new requests are taken, and a turn of the scheduler, just now, raised nothing.
 
-        What providers do is no matter of this process's health: nobody should restart it for an outage of theirs.
+        What providers do is no matter of this process's health: nobody should restart it for an outage of theirs. Whose
+        the proxy is, is told on its own machine only.
         """
         status = "stopping" if self._is_stopping() else "ok"
         try:
             self._driver.tick()
         except Exception:  # noqa: BLE001 - whoever waits for the scheduler is told, and has it logged
             status = "failing"
-        told = {
-            "status": status,
-            "hivemind": True,
-            "pid": os.getpid(),
-            "user": _user(),
-            "home": str(Path("~").expanduser()),
-            "machine": socket.gethostname(),
+        told: dict[str, object] = {"status": status, "hivemind": True}
+        if is_near:
+            told |= {
+                "pid": os.getpid(),
+                "user": _user(),
+                "home": str(Path("~").expanduser()),
+                "machine": socket.gethostname(),
+            }
+        told |= {
             "version": __version__,
             "up_s": round(self._driver.clock.monotonic() - self._began_at, 1),
             "guard_trips": self._guard.trips,
@@ -293,12 +332,16 @@ def _path(request: http.Request) -> str:
     return request.path.partition("?")[0]
 
 
+def _is_proxied(request: http.Request, client: Client) -> bool:
+    return bool(request.host) and not isinstance(client.proxy_mode, ReverseMode)
+
+
 def _demand_password(request: http.Request, client: Client) -> http.Response | None:
     """With `proxyauth` a page is for those who know a password of it, like everything else here."""
     proxyauth = ctx.master.addons.get("proxyauth")
     if proxyauth is None or proxyauth.validator is None or client in proxyauth.authenticated:
         return None
-    is_proxied = bool(request.host) and not isinstance(client.proxy_mode, ReverseMode)
+    is_proxied = _is_proxied(request, client)
     said = request.headers.get("proxy-authorization" if is_proxied else "authorization", "")
     try:
         _, user, password = parse_http_basic_auth(said)

@@ -33,6 +33,8 @@ class Handling(Enum):
 
     COLLECT = "collect"
     PEEK = "peek"
+    PASS = "pass"  # noqa: S105 - no password
+    """It is judged already: it goes to the client as it comes, and nothing of it is kept."""
 
 
 class Look(Enum):
@@ -96,6 +98,10 @@ class ExchangePort(Protocol):
     """The last attempt's failure ended it only because it may not be sent again."""
     outgoing: Outgoing | None
     """What the admitted attempt sends in place of the flow's request; None: that, as it came."""
+
+    @property
+    def ticket_id(self) -> str:
+        """What the request is known by."""
 
     @property
     def keep_alive(self) -> bytes:
@@ -193,6 +199,12 @@ class Port(Protocol):
 
     def is_ours(self, flow: http.HTTPFlow) -> bool:
         """Whether the request is to be scheduled, judged from its head. Never raises."""
+
+    def passes_body(self, flow: http.HTTPFlow) -> bool:
+        """Whether the body of a request that is ours goes on as it comes. Never raises."""
+
+    def hold_reading(self, client: Client, *, held: bool) -> None:
+        """Read nothing more of a client, whose request's body waits here; or go on. Never raises."""
 
     def make_exchange(self, flow: http.HTTPFlow) -> ExchangePort | None:
         """Make the exchange of a complete request; None when it is not ours after all. Never raises."""

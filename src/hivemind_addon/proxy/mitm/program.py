@@ -8,12 +8,16 @@ import gc
 import sys
 from functools import partial
 from importlib import import_module
+from io import TextIOWrapper
 
 
 def main() -> int | None:
     """Be that program; its exit status."""
     _, loop, program, *arguments = sys.argv
     sys.argv = [program, *arguments]  # what it looks at itself
+    if isinstance(sys.stdout, TextIOWrapper):
+        # A service's log is a file or a pipe, and read while it runs: each line is there when it is written.
+        sys.stdout.reconfigure(line_buffering=True)
     # What modules make stays: to look through it again and again takes a sixth of the time of loading it.
     gc.disable()
     programs = import_module("mitmproxy.tools.main")

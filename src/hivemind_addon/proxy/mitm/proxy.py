@@ -19,6 +19,7 @@ from hivemind_addon.api.report_source import ReportSource
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.api.trust import cure_of_distrust
 from hivemind_addon.proxy.capture.flow_parts import destination
+from hivemind_addon.proxy.journal.asked import ask_journal
 from hivemind_addon.proxy.mitm.addresses import listens, web_page
 from hivemind_addon.proxy.mitm.annotation import Annotator
 from hivemind_addon.proxy.mitm.claims import Claims
@@ -26,6 +27,7 @@ from hivemind_addon.proxy.mitm.control_socket import ControlSocket
 from hivemind_addon.proxy.mitm.files import Files
 from hivemind_addon.proxy.mitm.hooks import Hooks
 from hivemind_addon.proxy.mitm.intake import Intake
+from hivemind_addon.proxy.mitm.large_reads import hold_reading
 from hivemind_addon.proxy.mitm.pages import Pages
 from hivemind_addon.proxy.mitm.settings import LiveSettings
 from hivemind_addon.proxy.mitm.websocket import ScheduledSocket
@@ -67,6 +69,7 @@ class Proxy:
         self.runtime = runtime
         self.driver = runtime.driver
         self.guard = runtime.guard
+        self.membership = runtime.membership
         self.began_wall = runtime.driver.clock.wall()
         self.settings = LiveSettings(settings, runtime.driver)
         self.claims = Claims(self.settings)
@@ -101,19 +104,29 @@ class Proxy:
         self.annotator = Annotator(histories=runtime.histories, driver=runtime.driver, live=self.live)
         self._listens: list[tuple[str, int]] = []
         """As it was last told: who asks for it has asked by one of them."""
-        reports = ReportSource(self.report_in_parts, runtime.driver.clock.monotonic)
-        self.control = ControlSocket(settings=self.settings, files=self.files, driver=runtime.driver, reports=reports)
+        membership = runtime.membership
+        reports = ReportSource(
+            self.report_in_parts, runtime.driver.clock.monotonic, prepare=membership.refresh if membership else None
+        )
+        self.control = ControlSocket(
+            settings=self.settings, files=self.files, driver=runtime.driver, reports=reports, membership=membership
+        )
         """Where others read what goes on, and say what is to be done."""
         self.pages = Pages(
             reports=reports,
             metrics=runtime.metrics,
             driver=runtime.driver,
+            membership=membership,
             guard=runtime.guard,
+            authentication=self.intake.authentication,
             is_stopping=lambda: ctx.master.should_exit.is_set(),  # noqa: PLW0108 - there is no master yet
             is_configured=lambda host, port: self.settings.current.is_called(host, port),  # noqa: PLW0108 - they change
+            may_look=lambda host: self.settings.current.may_look(host),  # noqa: PLW0108 - they change
             upstream_of=self.claims.upstream_of,
         )
         """Where people read it, with a browser."""
+        if membership is not None:
+            membership.beside.answer = self._answer_history
 
     def __repr__(self) -> str:
         return f"<Proxy, {len(self.live)} requests>"
@@ -121,8 +134,13 @@ class Proxy:
     def follow(self, settings: Settings) -> None:
         """Go on with these settings. Raises BadOption."""
         self.settings.follow(settings)
+        self.runtime.contexts.warn_at = settings.context_warning
+        self.runtime.agent_use.most = settings.metrics_agents
         self.runtime.sinks.follow(log=settings.event_log, notify=settings.notify)
         self.files.follow(settings)
+
+    async def _answer_history(self, question: str) -> str:
+        return await ask_journal(self.settings.current.journal, question)
 
     # Requests --------------------------------------------------------------------------------------------------------
 
@@ -137,6 +155,17 @@ class Proxy:
         except Exception as error:  # noqa: BLE001 - the guard at the edge
             self.guard.trip("claims", error)
             return True  # the gate will decide, or let it pass by under the guard
+
+    def passes_body(self, flow: http.HTTPFlow) -> bool:
+        """Whether the body of a request that is ours goes on as it comes."""
+        with self.guarded("passes_body"):
+            return self.claims.passes_body(flow)
+        return False
+
+    def hold_reading(self, client: Client, *, held: bool) -> None:
+        """Read nothing more of a client, whose request's body waits here; or go on."""
+        with self.guarded("hold_reading"):
+            hold_reading(ctx.master.addons.get("proxyserver").connections.get(client.id), client, held=held)
 
     def make_exchange(self, flow: http.HTTPFlow) -> Exchange | None:
         """The exchange of a complete request; None: another addon made it one that is not ours, or it is too old."""
@@ -172,7 +201,7 @@ class Proxy:
     def make_turn(self, flow: http.HTTPFlow, profile: Profile, turn: Turn) -> Exchange:
         """The exchange of one turn of a WebSocket, whose plain request the flow is."""
         self._turns[flow.id] = turn
-        return self._enrol(flow, lambda: self.intake.make(flow, profile))
+        return self._enrol(flow, lambda: self.intake.make(flow, profile, is_turn=True))
 
     def forget_turn(self, exchange: Exchange) -> None:
         """It is over."""
@@ -327,6 +356,8 @@ class Proxy:
             wait.cancel()
         if waits[0] in done:
             await self.flushed()
+        if self.membership is not None:
+            await self.membership.close()
         await self.files.close()
         await self.runtime.sinks.close()
         self.control.close()
@@ -349,6 +380,7 @@ class Proxy:
         """Everything that is told, now; others may have the processor in between."""
         self._listens = listens() or self._listens
         claims, clock = self.settings.current.profiles.claims.values(), self.driver.clock
+        cluster = self.membership.settings if self.membership else None
         view = ProxyView(
             pid=os.getpid(),
             port=self._listens[0][1],
@@ -364,12 +396,24 @@ class Proxy:
             distrusting=tuple(sorted(self.distrusting.items())),
             sockets=tuple(sorted(self.sockets.items())),
             refused_sockets=tuple(sorted(self.refused_sockets.items())),
+            cluster=cluster.name if cluster else "",
+            engine=cluster.address.shown if cluster else "",
+            engine_has_password=bool(cluster and cluster.address.password),
+            tool_hosts=tuple(sorted({host for claim in claims if claim.is_plain for host in claim.hosts})),
         )
         snapshot = yield from self.driver.snapshot_in_parts(most_queued=QUEUED_TOLD)
         yield
         now = clock.monotonic()
-        stats = self.runtime.stats.view(now, self.runtime.news.lines(now))
-        return Report(version=SCHEMA_VERSION, proxy=view, snapshot=snapshot, stats=stats, told_wall=clock.wall())
+        stats = self.membership.stats(now) if self.membership else None
+        return Report(
+            version=SCHEMA_VERSION,
+            proxy=view,
+            snapshot=snapshot,
+            stats=stats or self.runtime.stats.view(now, self.runtime.news.lines(now)),
+            told_wall=clock.wall(),
+            cluster=self.membership.view(now) if self.membership else None,
+            contexts=self.runtime.contexts.view(now),
+        )
 
 
 def end_on_hangup(end: Callable[[], None]) -> None:

@@ -16,7 +16,7 @@ from mitmproxy import http
 from hivemind_addon.api.account import words_of
 from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.spend import Scope, Shortage, amount
-from hivemind_addon.api.ticket import Reason
+from hivemind_addon.api.ticket import CallKind, Reason
 from hivemind_addon.api.words import lasting
 from hivemind_addon.proxy.core.retry import ActiveBlock, Refused, Shed
 from hivemind_addon.proxy.profile.model import Profile
@@ -38,6 +38,8 @@ def refusal_text(shed: Shed) -> str:
     """What a person who sees the refusal reads."""
     if shed.reason is Reason.STOPPING:
         return "hivemind: the proxy is stopping; please retry."
+    if shed.ticket.kind is CallKind.TOOL:
+        return f"hivemind: still waiting for the service's limit ({shed.reason.value}); please retry then."
     return f"hivemind: still waiting ({shed.reason.value}); please retry, the request keeps its turn."
 
 
@@ -62,7 +64,7 @@ def make_refusal(profile: Profile, dialect: Dialect, shed: Shed) -> http.Respons
 def refused_text(
     refused: Refused, agents_file: Path | None, clock: Clock, kept_as: str = "", *, port: int = _USUAL_PORT
 ) -> str:
-    """What is spent, and until when; or that a person did it. `kept_as`: the checkpoint of its conversation.
+    """What is spent, and until when; or that a person did it. `kept_as`: the context of its conversation.
 
     `port`: the proxy's, for the commands that are named; 0: nobody knows.
     """
@@ -145,7 +147,7 @@ def _wall_text(closure: ActiveBlock, clock: Clock) -> str:
 
 
 def _kept_text(kept_as: str, at: str) -> str:
-    return f" Its conversation is kept: hivemind checkpoint show {kept_as}{at}." if kept_as else ""
+    return f" Its conversation is kept: hivemind context show {kept_as}{at}." if kept_as else ""
 
 
 def _budget_text(short: Shortage, agents_file: Path | None, at: str) -> str:
@@ -180,9 +182,9 @@ def _more(short: Shortage) -> str:
         case _:
             assert_never(budget.scope)
     needed = short.spent + short.reserved + short.needed - short.limit
-    least = 1 if short.unit == "tokens" else _CENT
+    least = _CENT if short.unit == "micro_usd" else 1
     wanted = max(needed, short.limit // 4, least)
     step = max(least, 10 ** (len(str(wanted)) - 1))
     wanted = -(-wanted // step) * step
-    more = f"--tokens {wanted}" if short.unit == "tokens" else f"--usd {wanted / _DOLLAR:.2f}"
+    more = f"--usd {wanted / _DOLLAR:.2f}" if short.unit == "micro_usd" else f"--{short.unit} {wanted}"
     return f"{who} --per {budget.per.value} {more}"

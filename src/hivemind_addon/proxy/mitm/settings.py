@@ -8,31 +8,36 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from hivemind_addon.proxy.checkpoint.store import FOLDER_NAME
+from hivemind_addon.proxy.context.store import FOLDER_NAME
 from hivemind_addon.proxy.journal.retention import JournalKeep
+from hivemind_addon.proxy.mitm.addresses import is_in, is_loopback
+from hivemind_addon.proxy.mitm.followed_file import LOOK_EVERY_S, FollowedFile
+from hivemind_addon.proxy.observe.contexts import DEFAULT_WARNING
 from hivemind_addon.proxy.profile.agents import load_agents
 from hivemind_addon.proxy.profile.grants import AgentRules
-from hivemind_addon.proxy.profile.load import load_profiles
+from hivemind_addon.proxy.profile.load import UnknownTool, load_profiles
 from hivemind_addon.proxy.profile.upstreams import UpstreamKey, read_keys
+from hivemind_addon.proxy.wire.identity import ALONE, Machine
 from hivemind_addon.system.patterns import glob_matches, host_parts
 from hivemind_addon.system.typed import DocumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from hivemind_addon.api.ticket import PoolKey
+    from hivemind_addon.proxy.cluster.settings import ClusterSettings
+    from hivemind_addon.proxy.context.policy import KeepPolicy
     from hivemind_addon.proxy.core.pool import PoolSettings
-    from hivemind_addon.proxy.mitm.addresses import Upstream
+    from hivemind_addon.proxy.mitm.addresses import Network, Upstream
+    from hivemind_addon.proxy.mitm.authentication import AgentSecrets
     from hivemind_addon.proxy.mitm.view import Keep
     from hivemind_addon.proxy.profile.grants import Allowance
-    from hivemind_addon.proxy.profile.load import Profiles
+    from hivemind_addon.proxy.profile.load import NamedTool, Profiles
     from hivemind_addon.proxy.runtime.driver import Driver
 
 logger = logging.getLogger("hivemind")
 
-LOOK_EVERY_S = 2.0
-"""How often the files of a user's are looked at: raising a budget needs no restart."""
 _HTTPS = 443
 
 
@@ -45,40 +50,20 @@ class AgentsFile:
 
     def __init__(self, file: Path | None, *, total: Allowance | None = None, each: Allowance | None = None) -> None:
         """`total` and `each`: budgets for this run, of everyone and of each agent, before the file's."""
+
+        def read(file: Path) -> AgentRules:
+            return load_agents(file).allot(total, each)
+
         self.file = file
-        self._allotted = (total, each)
-        self._rules = self._load()
-        self._stamp = self._read_stamp()
-        self._looked_at = float("-inf")
+        self._rules = AgentRules().allot(total, each)
+        self._followed = FollowedFile(file, read, stays="the rules stay as they were") if file else None
 
     def __repr__(self) -> str:
         return f"<AgentsFile {self.file}>"
 
     def rules(self, now: float, *, log: Callable[..., None] = logger.error) -> AgentRules:
         """The newest rules that are good: a file that was changed for the worse is told of, once."""
-        if self.file and now >= self._looked_at + LOOK_EVERY_S:
-            self._looked_at = now
-            stamp = self._read_stamp()
-            if stamp != self._stamp:
-                self._stamp = stamp
-                try:
-                    self._rules = self._load()
-                except DocumentError as error:
-                    log("hivemind: %s (the rules stay as they were)", error)
-        return self._rules
-
-    def _load(self) -> AgentRules:
-        rules = load_agents(self.file) if self.file else AgentRules()
-        return rules.allot(*self._allotted)
-
-    def _read_stamp(self) -> tuple[int, int] | None:
-        if self.file is None:
-            return None
-        try:
-            state = self.file.stat()
-        except OSError:
-            return None
-        return state.st_mtime_ns, state.st_size
+        return self._rules if self._followed is None else self._followed.current(now, log=log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +75,8 @@ class Settings:
     """The provider of requests that are sent straight to the proxy's own port; None: by their paths."""
     profiles_folder: Path | None = None
     """The user's; None: there are the packaged ones only."""
+    tools: tuple[NamedTool, ...] = ()
+    """The packaged profiles of other services whose calls are scheduled, too."""
     max_concurrency: int | None = None
     """What the profiles' own maximum is lowered to; None: it stays."""
     redirects: Mapping[str, tuple[str, int]] = MappingProxyType({})
@@ -100,6 +87,12 @@ class Settings:
     """Globs of names by which clients may call a reverse-mode proxy."""
     lan_ports: frozenset[int] = frozenset()
     """Of loopback, for clients elsewhere."""
+    allow_clients: tuple[Network, ...] = ()
+    """Where clients may be, beside this machine; none: wherever they reach the port from."""
+    machine: Machine = ALONE
+    """This one, among those of its cluster."""
+    secrets: AgentSecrets | None = None
+    """By which agents prove their names; None: names are believed."""
     agents: AgentsFile = field(default_factory=lambda: AgentsFile(None))
     journal: Path | None = None
     """None: nothing is kept."""
@@ -107,6 +100,8 @@ class Settings:
     """Of the first listener, as it is asked for: orders and budgets per run belong to it; 0: nobody knows."""
     fresh: bool = False
     """Neither are taken over."""
+    keep_policy: KeepPolicy | None = None
+    """When conversations are kept; None: only when a spent budget stops one."""
     journal_keep: JournalKeep = field(default_factory=JournalKeep)
     control: Path | bool = False
     """The control socket's path; True: the usual one of the port; False: none."""
@@ -114,11 +109,21 @@ class Settings:
     """Where events are appended as JSON; True: standard output; False: nowhere."""
     notify: tuple[str, ...] = ()
     """The program to call for help with, and its arguments; empty: none."""
+    context_warning: float = DEFAULT_WARNING
+    """The share of a model's context window from which on a conversation is warned of; 0: never."""
+    metrics_agents: int = 0
+    """So many agents have counters of their own in the metrics."""
     keep: Keep | None = None
     """Of finished flows, in a view; None: all."""
     capture: Path | None = None
     """None: nothing is recorded."""
     capture_content: bool = True
+    cluster: ClusterSettings | None = None
+    """None: the proxy schedules for itself."""
+
+    def may_look(self, host: str) -> bool:
+        """Whether a client at an address may see the proxy's own pages: of this machine, or of an allowed network."""
+        return is_loopback(host) or is_in(self.allow_clients, host)
 
     def is_called(self, host: str, port: int) -> bool:
         """Whether clients may call a reverse-mode proxy by this name: a user's word, or a provider's name."""
@@ -128,21 +133,25 @@ class Settings:
         )
 
     @property
-    def checkpoints(self) -> Path | None:
-        """The folder of conversations that a spent budget has stopped; None: none are kept, as nothing is."""
+    def contexts(self) -> Path | None:
+        """The folder of conversations; None: none are kept, as nothing is."""
         return self.journal.parent / FOLDER_NAME if self.journal is not None else None
 
 
-def read_profiles(folder: Path | None, reverse_profile: str, max_concurrency: int | None) -> Profiles:
-    """The packaged profiles and a user's, as options bound them. Raises BadOption."""
+def read_profiles(
+    folder: Path | None, reverse_profile: str, max_concurrency: int | None, tools: Sequence[NamedTool] = ()
+) -> Profiles:
+    """The packaged profiles, a user's and those of named tools, as options bound them. Raises BadOption."""
     if folder is not None and not folder.is_dir():
         raise BadOption(f"hivemind_profiles: {folder} is not a folder; name the one that holds your *.yaml profiles")
     try:
-        profiles = load_profiles(folder)
+        profiles = load_profiles(folder, tools)
         if folder is not None:
             profiles = _with_keys(profiles, folder)
     except DocumentError as error:
         raise BadOption(str(error)) from error
+    except UnknownTool as error:
+        raise BadOption(f"hivemind_tools: {error}") from error
     if reverse_profile and reverse_profile not in profiles.by_name:
         known = ", ".join(sorted(profiles.by_name))
         raise BadOption(f"hivemind_reverse_profile: there is no profile {reverse_profile!r}; choose one of {known}")
@@ -210,7 +219,11 @@ class LiveSettings:
     async def _read(self, settings: Settings) -> None:
         try:
             profiles = await asyncio.to_thread(
-                read_profiles, settings.profiles_folder, settings.reverse_profile, settings.max_concurrency
+                read_profiles,
+                settings.profiles_folder,
+                settings.reverse_profile,
+                settings.max_concurrency,
+                settings.tools,
             )
         except BadOption as error:
             logger.warning("hivemind: %s (the profiles stay as they were)", error)

@@ -80,6 +80,7 @@ from wsproto.connection import ConnectionState as SocketState
 from wsproto.events import CloseConnection, TextMessage
 from wsproto.frame_protocol import CloseReason
 
+from hivemind_addon.api.ticket import REQUEST_HEADER
 from hivemind_addon.proxy.mitm.body import Body
 from hivemind_addon.proxy.mitm.connections import (
     BAD_HEAD,
@@ -88,8 +89,10 @@ from hivemind_addon.proxy.mitm.connections import (
     BoundedUpstreamProxy,
     WithOutlets,
     dissolve,
+    error_page,
     over,
     server_for,
+    with_field,
 )
 from hivemind_addon.proxy.mitm.port import (
     Alarm,
@@ -140,6 +143,8 @@ FLOW_HOOKS = frozenset(
 LONGEST_ALARM_S = 5.0
 """After this time an exchange is asked again, whatever it waits for: so long may an alarm outlive its stream."""
 CALLED_OFF = "a person cancelled it"
+MOST_WAITING_BYTES = 1024 * 1024
+"""Of a body that goes on as it comes, while it cannot."""
 
 
 @dataclass
@@ -223,11 +228,18 @@ class ScheduledStream(HttpStream):
         """Head 200 and comments of ours have been sent: what follows is an SSE body or one error event."""
         self.held_back: list[bytes] = []
         self._request_sent = False
+        self._is_head_out = False
+        """The client has the head of an answer."""
         self._outgoing: Outgoing | None = None
         """What the running attempt sends in place of the flow's request."""
         self._line_is_over = True
         """What the client has seen of an answer ends with a line."""
         self._alarm: commands.RequestWakeup | None = None
+        self._keeps_answer = True
+        """What has come of the answer is kept, to be in the flow at its end."""
+        self._waiting_bytes = 0
+        """Of the request's body, which goes on as it comes, since this stream waits."""
+        self._holds_reading = False
         self._source: tuple[WithOutlets, int] | None = None
         """Whose pieces go the short way, and its name for this stream."""
 
@@ -246,11 +258,26 @@ class ScheduledStream(HttpStream):
     def handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         """See a client's going and a person's word at once, also while this stream waits and its events queue up."""
         if self.exchange:
-            if isinstance(event, RequestProtocolError):
+            if isinstance(event, RequestData) and self._paused is not None:
+                self._keep_waiting(len(event.data))
+            elif isinstance(event, RequestProtocolError):
                 self.exchange.client_gone()
             elif isinstance(event, EndAttempt) and event.called_off:
                 self.exchange.call_off()
         return super().handle_event(event)
+
+    def _keep_waiting(self, size: int) -> None:
+        """A piece of a body came that cannot go on yet: soon no more of it is to come here."""
+        self._waiting_bytes += size
+        if self._waiting_bytes > MOST_WAITING_BYTES and not self._holds_reading:
+            self._holds_reading = True
+            self.parent.port.hold_reading(self.context.client, held=True)
+
+    def _go_on_reading(self) -> None:
+        self._waiting_bytes = 0
+        if self._holds_reading:
+            self._holds_reading = False
+            self.parent.port.hold_reading(self.context.client, held=False)
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         """React. The flow's hooks are called on the way: only what takes time is left to whoever runs the layer."""
@@ -282,8 +309,13 @@ class ScheduledStream(HttpStream):
                     reply = None
                     continue
                 command = begun
-            if self._outgoing is not None and type(command) is SendHttp:
-                self._replace(command, self._outgoing.request)
+            if type(command) is SendHttp:
+                if self._outgoing is not None:
+                    self._replace(command, self._outgoing.request)
+                if not self._is_head_out and self.exchange is not None and command.connection is self.context.client:
+                    yield from self._named(command, self.exchange)
+                    reply = None
+                    continue
             reply = yield command
 
     def _replace(self, command: SendHttp, request: http.Request) -> None:
@@ -293,6 +325,30 @@ class ScheduledStream(HttpStream):
             event.request = request
         elif isinstance(event, RequestData):
             event.data = request.raw_content or b""
+
+    def _named(self, command: SendHttp, exchange: ExchangePort) -> layer.CommandGenerator[None]:
+        """Let the head of the answer tell the ticket's id, to the client alone: the flow's is as the provider made it.
+
+        So does the page that mitmproxy would make of an error.
+        """
+        event = command.event
+        if isinstance(event, ResponseHeaders):
+            self._is_head_out = True
+            event.response = with_field(event.response, REQUEST_HEADER, exchange.ticket_id)
+        elif isinstance(event, ResponseProtocolError) and (page := self._error_page(event)):
+            self._is_head_out = True
+            head = with_field(page, REQUEST_HEADER, exchange.ticket_id)
+            yield SendHttp(ResponseHeaders(self.stream_id, head), self.context.client)
+            yield SendHttp(ResponseData(self.stream_id, page.raw_content or b""), self.context.client)
+            if page.is_http2:  # of HTTP/1 the connection ends with it
+                command = SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
+        yield command
+
+    def _error_page(self, event: ResponseProtocolError) -> http.Response | None:
+        status = event.code.http_status_code()
+        if status is None or not self.context.client.state & ConnectionState.CAN_WRITE:
+            return None
+        return error_page(status, event.message, self.flow.request)
 
     def _reaction(self, event: events.Event) -> layer.CommandGenerator[None]:
         """What an event leads to; a message's parts go to its state without a step in between."""
@@ -397,8 +453,8 @@ class ScheduledStream(HttpStream):
         return (yield from super().check_body_size(request))
 
     def start_request_stream(self) -> layer.CommandGenerator[None]:
-        """Never for a scheduled request, nor for one that an addon has answered in `requestheaders`."""
-        if self.flow.response or self.claimed:
+        """Never for one that an addon has answered in `requestheaders`; of scheduled ones only a long plain call's."""
+        if self.flow.response or (self.claimed and not self.parent.port.passes_body(self.flow)):
             self.flow.request.stream = False
             self.client_state = self.state_consume_request_body
         else:
@@ -413,14 +469,17 @@ class ScheduledStream(HttpStream):
 
     def make_server_connection(self) -> layer.CommandGenerator[bool]:
         """Step 3: hold here, after every request hook, until admitted; then connect."""
-        if self.exchange is None and not self.flow.request.stream:
+        if self.exchange is None and (not self.flow.request.stream or self.parent.port.passes_body(self.flow)):
             self.exchange = self.parent.port.make_exchange(self.flow)
         exchange = self.exchange
         if exchange:
             _frame(self.flow.request)
         while True:
-            if exchange and not (yield from self._hold(exchange)):
-                return False
+            if exchange:
+                goes = yield from self._hold(exchange)
+                self._go_on_reading()
+                if not goes:
+                    return False
             self._outgoing = exchange.outgoing if exchange else None
             sent = self._outgoing.request if self._outgoing else self.flow.request
             request = FreshConnection(
@@ -516,10 +575,16 @@ class ScheduledStream(HttpStream):
             return
         assert self.flow.response
         self.server_state = self.state_collect
-        if exchange.head(self.flow.response) is Handling.PEEK and not event.end_stream:
+        handling = exchange.head(self.flow.response)
+        if event.end_stream:
+            return
+        if handling is Handling.PASS:
+            self._keeps_answer = self.context.options.store_streamed_bodies
+            yield from self._release(exchange)
+        elif handling is Handling.PEEK:
             self.server_state = self.state_peek
             yield from self._arm(exchange, Stage.PEEKED)
-        elif not event.end_stream:
+        else:
             yield from self._arm(exchange, Stage.COLLECTED)
 
     def state_collect(self, event: events.Event) -> layer.CommandGenerator[None]:
@@ -580,8 +645,8 @@ class ScheduledStream(HttpStream):
         self.response_body_buf += held_back
         exchange.released(self.response_body_buf)
         decoded = exchange.decoded_so_far()
-        # In one piece: what came apart has waited together.
-        yield from self._send_chunk(decoded if self.committed else held_back)
+        if held_back:  # in one piece: what came apart has waited together
+            yield from self._send_chunk(decoded if self.committed else held_back)
         yield Flush()  # the first content goes now, whatever else has come with it
         yield from self._arm(exchange, Stage.STREAMED)
         self._open_outlet(exchange)
@@ -603,7 +668,8 @@ class ScheduledStream(HttpStream):
         exchange = self._scheduled()
         assert self.flow.response
         if isinstance(event, ResponseData):
-            self.response_body_buf += event.data
+            if self._keeps_answer:
+                self.response_body_buf += event.data
             decoded = exchange.tee(event.data)
             yield from self._send_chunk(decoded if self.committed else event.data)
         elif isinstance(event, ResponseTrailers):
@@ -636,7 +702,8 @@ class ScheduledStream(HttpStream):
             return None
         sending = framed(self.stream_id, data)
         if sending is not None:
-            self.response_body_buf += data
+            if self._keeps_answer:
+                self.response_body_buf += data
             exchange.tee(data)
             self._line_is_over = data.endswith(b"\n")
         return sending
@@ -663,6 +730,8 @@ class ScheduledStream(HttpStream):
     def _store_body(self) -> None:
         """Streamed answers are complete in `-w` files and in mitmweb once they have ended."""
         assert self.flow.response
+        if not self._keeps_answer:
+            return
         self.flow.response.data.content = bytes(self.response_body_buf)
         self.response_body_buf.clear()
 
@@ -679,14 +748,27 @@ class ScheduledStream(HttpStream):
         else:
             _frame(self.flow.response)
             yield from self.send_response()
-            yield from self._drop()
+            if self.client_state == self.state_wait_for_request_headers:
+                # It was refused before its body came; what comes of that is for nobody.
+                yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
+            yield from self._part()
 
     def _finish(self) -> layer.CommandGenerator[None]:
         """Everything has gone out: the response hook, and a clean end of message."""
         if self.committed and self.flow.response:
             self.flow.response.trailers = None
         yield from self.send_response(already_streamed=True)
-        yield from self._drop()
+        yield from self._part()
+
+    def _part(self) -> layer.CommandGenerator[None]:
+        """The answer has gone out, and nothing of ours is left; it stays for a tunnel, or what comes of its request."""
+        if self.child_layer is None and self.client_state != self.state_stream_request_body:
+            yield from self._drop()
+            return
+        self._cancel_alarm()
+        self._close_outlet()
+        if self.exchange:
+            self.exchange.finished()
 
     def _on_server_error(self, exchange: ExchangePort, event: ResponseProtocolError) -> layer.CommandGenerator[None]:
         """The attempt's connection or stream broke."""

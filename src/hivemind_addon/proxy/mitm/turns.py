@@ -232,7 +232,7 @@ class Turn:
         if again:
             self._again()
         elif self.exchange.withheld:
-            self._answer(frames.come_back(_AGAIN, frames.DELAY_S, self.asked.lane))
+            self._answer(frames.come_back(_AGAIN, frames.DELAY_S, self.asked.lane, self.exchange.ticket_id))
             self._end()
         else:
             self._release()
@@ -271,7 +271,8 @@ class Turn:
         if refusal is not None:
             headers = {name.lower(): value for name, value in refusal.headers.items()}
             body = refusal.raw_content or b""
-            self._answer(frames.refusal(refusal.status_code, headers, body, self.asked.lane))
+            ticket_id = self.exchange.ticket_id
+            self._answer(frames.refusal(refusal.status_code, headers, body, self.asked.lane, ticket_id))
 
     def _keep_alive(self) -> None:
         self.wire.to_client(frames.held(self.asked.lane))
@@ -315,7 +316,7 @@ class Turn:
         self.exchange.may_repeat = False
         self.exchange.failed(TransportTrouble.STALLED, "no frame came", client_saw_bytes=is_seen)
         if not is_seen:
-            self._answer(frames.come_back(_STALLED, frames.DELAY_S, self.asked.lane))
+            self._answer(frames.come_back(_STALLED, frames.DELAY_S, self.asked.lane, self.exchange.ticket_id))
         self._hang_up()
 
     def _hang_up(self) -> None:

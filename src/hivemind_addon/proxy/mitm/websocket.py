@@ -115,7 +115,9 @@ class ScheduledSocket:
         """See Wire."""
         self._count += 1
         exchange = self._proxy.make_turn(_plain(self.flow, turn), self.profile, turn)
-        exchange.shown_on, exchange.turn = self.flow, self._count
+        exchange.shown_on, exchange.turn, exchange.frames = self.flow, self._count, turn.seen
+        if turn.asked.previous and turn.may_repeat and turn.lane.warm_up is not None:
+            exchange.warm_up = turn.lane.warm_up.text
         if turn.asked.previous:  # such an input alone does not tell who comes back
             exchange.ticket = replaced(exchange.ticket, request_hash="")
         if not turn.may_repeat:  # to keep all of its answer back has no use where it could not be asked for again

@@ -1,11 +1,13 @@
 """The snapshot → Prometheus's gauges."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client.core import GaugeMetricFamily
 
+from hivemind_addon.api.report import ACTIVE_S, ClusterView, ContextPressure
 from hivemind_addon.api.snapshot import BudgetView, PoolView, Snapshot
 from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.proxy.observe.contexts import Contexts
 
 MAX_BUDGETS = 100
 MICRO = 1e-6
@@ -18,6 +20,10 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "hivemind_longest_wait_seconds": ("How long the ticket that waits longest has waited.", ("pool",)),
     "hivemind_in_flight": ("Attempts upstream, bypassing ones counted.", ("pool",)),
     "hivemind_bypassing": ("Attempts that go past the scheduler after a guard trip.", ("pool",)),
+    "hivemind_tokens_per_minute": (
+        "Tokens of the attempts that ended in the last minute, by direction: in (cached ones, too), out.",
+        ("pool", "direction"),
+    ),
     "hivemind_concurrency_limit": ("The adaptive limit of attempts in flight.", ("pool",)),
     "hivemind_concurrency_cap": ("What a person lets the concurrency limit be at most.", ("pool",)),
     "hivemind_paused": ("1 while a person has paused the pool.", ("pool",)),
@@ -33,17 +39,47 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "hivemind_window_used_ratio": ("Used part of a subscription's window.", ("pool", "window")),
     "hivemind_window_reset_seconds": ("Seconds until the window begins anew.", ("pool", "window")),
+    "hivemind_contexts": ("Conversations with an answer in the last ten minutes; at most 500 are watched.", ()),
+    "hivemind_contexts_full": ("Of these, the ones that fill most of their models' context windows.", ()),
+    "hivemind_context_fullest_ratio": ("The largest part of a context window that any of them fills.", ()),
     "hivemind_budget_spent_tokens": ("Tokens spent of a budget.", ("holder", "per")),
     "hivemind_budget_reserved_tokens": ("Tokens set aside for attempts in flight.", ("holder", "per")),
     "hivemind_budget_limit_tokens": ("Tokens that a budget allows.", ("holder", "per")),
     "hivemind_budget_spent_dollars": ("Dollars spent of a budget.", ("holder", "per")),
     "hivemind_budget_reserved_dollars": ("Dollars set aside for attempts in flight.", ("holder", "per")),
     "hivemind_budget_limit_dollars": ("Dollars that a budget allows.", ("holder", "per")),
+    "hivemind_budget_spent_calls": ("Calls counted in a budget.", ("holder", "per")),
+    "hivemind_budget_reserved_calls": ("Calls of a budget that are in flight.", ("holder", "per")),
+    "hivemind_budget_limit_calls": ("Calls that a budget allows.", ("holder", "per")),
 }
 """Name → help and labels."""
+_ROLES = ("joining", "member", "coordinator", "alone")
+CLUSTER_GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "hivemind_cluster_role": ("1 for what this proxy is in its cluster, 0 for what else it could be.", ("role",)),
+    "hivemind_cluster_members": ("Proxies of the cluster, as far as this one knows.", ()),
+    "hivemind_cluster_epoch": ("The newest epoch that is known: it grows with each coordinator.", ()),
+    "hivemind_cluster_share": ("The part of the limits that this proxy uses: below 1 while it is alone.", ()),
+}
+"""The same of a proxy in a cluster."""
 
 
-def gauges_of(snapshot: Callable[[], Snapshot], label: Callable[[PoolKey], str | None]) -> Iterator[GaugeMetricFamily]:
+def cluster_gauges_of(view: ClusterView) -> Iterator[GaugeMetricFamily]:
+    """What a proxy is in its cluster."""
+    gauges = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, labels) in CLUSTER_GAUGES.items()}
+    for role in _ROLES:
+        _add(gauges["hivemind_cluster_role"], (role,), view.role == role)
+    _add(gauges["hivemind_cluster_members"], (), view.known_members)
+    _add(gauges["hivemind_cluster_epoch"], (), view.epoch)
+    _add(gauges["hivemind_cluster_share"], (), view.share)
+    yield from gauges.values()
+
+
+def gauges_of(
+    snapshot: Callable[[], Snapshot],
+    label: Callable[[PoolKey], str | None],
+    contexts: Contexts,
+    tokens_per_minute: Callable[[PoolKey, float], tuple[float, float]],
+) -> Iterator[GaugeMetricFamily]:
     """The gauges of this instant. `label` names a pool; None: there is no room for it.
 
     Where `snapshot` raises there is one gauge that says so.
@@ -61,7 +97,10 @@ def gauges_of(snapshot: Callable[[], Snapshot], label: Callable[[PoolKey], str |
         # Levels and limits of different pools have no sum, so there are none of `other`.
         if (name := label(view.key)) is not None:
             _add_pool(gauges, name, view)
+            for direction, tokens in zip(("in", "out"), tokens_per_minute(view.key, told.at), strict=True):
+                _add(gauges["hivemind_tokens_per_minute"], (name, direction), tokens)
     _add_budgets(gauges, told.budgets)
+    _add_contexts(gauges, [one for one in contexts.view(told.at) if one.seen_ago_s <= ACTIVE_S])
     yield from gauges.values()
 
 
@@ -105,7 +144,19 @@ def _add_budgets(gauges: dict[str, GaugeMetricFamily], views: Iterable[BudgetVie
             _add(gauges["hivemind_budget_spent_tokens"], labels, view.spent.tokens)
             _add(gauges["hivemind_budget_reserved_tokens"], labels, view.reserved.tokens)
             _add(gauges["hivemind_budget_limit_tokens"], labels, budget.tokens)
+        if budget.calls is not None:
+            _add(gauges["hivemind_budget_spent_calls"], labels, view.spent.calls)
+            _add(gauges["hivemind_budget_reserved_calls"], labels, view.reserved.calls)
+            _add(gauges["hivemind_budget_limit_calls"], labels, budget.calls)
         if budget.micro_usd is not None:
             _add(gauges["hivemind_budget_spent_dollars"], labels, view.spent.micro_usd * MICRO)
             _add(gauges["hivemind_budget_reserved_dollars"], labels, view.reserved.micro_usd * MICRO)
             _add(gauges["hivemind_budget_limit_dollars"], labels, budget.micro_usd * MICRO)
+
+
+def _add_contexts(gauges: Mapping[str, GaugeMetricFamily], active: Sequence[ContextPressure]) -> None:
+    """All together: there is no label of agents or sessions."""
+    shares = [one.share for one in active if one.share is not None]
+    _add(gauges["hivemind_contexts"], (), len(active))
+    _add(gauges["hivemind_contexts_full"], (), sum(one.is_full for one in active))
+    _add(gauges["hivemind_context_fullest_ratio"], (), max(shares, default=None))

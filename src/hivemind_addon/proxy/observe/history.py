@@ -18,6 +18,7 @@ from hivemind_addon.api.events import (
     Submitted,
     TicketEnded,
 )
+from hivemind_addon.api.pool_words import waiting_words
 from hivemind_addon.api.snapshot import TicketView
 from hivemind_addon.api.spend import amount
 from hivemind_addon.api.ticket import Ticket, Usage
@@ -204,7 +205,7 @@ def present_line(history: TicketHistory, view: TicketView) -> str:
     if view.state == "backing off":
         cause = f" after {history.failure}" if history.failure else ""
         return f"held, backing off: attempt {view.attempts + 1}{start.removeprefix(',')}{cause} {history.who}"
-    return f"held, place {view.position}: {view.reason}{start} {history.who}"
+    return f"held, place {view.position}: {waiting_words(view)}{start} {history.who}"
 
 
 def final_line(history: TicketHistory) -> str:

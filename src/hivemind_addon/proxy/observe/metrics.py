@@ -1,8 +1,9 @@
 """Sums and the snapshot → what Prometheus scrapes.
 
 Counters and histograms tell the sums, gauges a snapshot, both as they are when somebody asks. Labels are bounded
-whatever clients send: pools and budgets beyond the first hundred share the label `other`, and there is no label of
-agents, sessions or models. After two pools have proved to be one, the merged one's counters stand still.
+whatever clients send: pools and budgets beyond the first hundred share the label `other`, sessions and models have no
+label, and agents one only where it is asked for: the so and so many that use most, and `other`. After two pools have
+proved to be one, the merged one's counters stand still.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,10 +14,13 @@ from prometheus_client import CollectorRegistry, ProcessCollector, generate_late
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.utils import floatToGoString
 
+from hivemind_addon.api.report import ClusterView
 from hivemind_addon.api.snapshot import Snapshot
 from hivemind_addon.api.ticket import PoolKey
-from hivemind_addon.proxy.observe.gauges import GAUGES, MICRO, gauges_of
+from hivemind_addon.proxy.observe.contexts import Contexts
+from hivemind_addon.proxy.observe.gauges import CLUSTER_GAUGES, GAUGES, MICRO, cluster_gauges_of, gauges_of
 from hivemind_addon.proxy.observe.sums import DURATIONS_S, WAITS_S, Distribution, PoolSums, Sums
+from hivemind_addon.proxy.observe.used import Used
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_POOLS = 100
@@ -39,8 +43,7 @@ def _by_label(amounts: Callable[[PoolSums], Mapping[str, float]]) -> Callable[[P
     return lambda pool: {(label,): amount for label, amount in amounts(pool).items()}
 
 
-def _tokens(pool: PoolSums) -> Mapping[str, float]:
-    used = pool.used
+def _tokens(used: Used) -> Mapping[str, float]:
     return {
         "input": used.input_tokens,
         "cache_read": used.cache_read_tokens,
@@ -91,6 +94,11 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...], Callable[[PoolSums], Amounts
     ),
     "superseded": ("Attempts that were ended because their client came back.", _OF_POOL, _counted("superseded")),
     "provider_pauses": ("Times that the provider asked for a pause.", _OF_POOL, _counted("provider_pauses")),
+    "contexts": (
+        "Conversations that were kept, or could not be for the first time in a row.",
+        _OF_POOL,
+        _counted("contexts"),
+    ),
     "account_blocks": ("Times that the provider refused the account for long.", _OF_POOL, _counted("account_blocks")),
     "breaker_changes": (
         "Changes of the breaker by its new state.",
@@ -100,7 +108,7 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...], Callable[[PoolSums], Amounts
     "tokens": (
         "Tokens used, by kind: input (uncached), cache_read, cache_write, output.",
         ("pool", "kind"),
-        _by_label(_tokens),
+        _by_label(lambda pool: _tokens(pool.used)),
     ),
     "cost_dollars": (
         "What attempts cost by the profiles' prices; unpriced models count nothing.",
@@ -117,6 +125,31 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...], Callable[[PoolSums], Amounts
         _OF_POOL,
         _one(lambda pool: pool.used.tokens),
     ),
+    "full_contexts": (
+        "Times that a conversation came to fill most of its model's context window.",
+        _OF_POOL,
+        _counted("full_contexts"),
+    ),
+    "compactions": (
+        "Times that a conversation went on with much less than before.",
+        _OF_POOL,
+        _one(lambda pool: pool.compactions),
+    ),
+    "compacted_tokens": (
+        "Tokens by which compactions made conversations shorter.",
+        _OF_POOL,
+        _one(lambda pool: pool.compacted_tokens),
+    ),
+    "compaction_tokens": (
+        "Tokens of the calls that made compactions' summaries, where a profile knows them.",
+        _OF_POOL,
+        _one(lambda pool: pool.compaction_tokens),
+    ),
+    "compaction_dollars": (
+        "What these calls cost.",
+        _OF_POOL,
+        _one(lambda pool: pool.compaction_micro_usd * MICRO),
+    ),
     "wasted_tokens": (
         "Of the booked tokens, those of attempts that failed or whose clients went.",
         _OF_POOL,
@@ -130,6 +163,24 @@ _TOTALS = {
     "clock_jumps": "Times that the machine slept.",
 }
 """The same of those that have no labels."""
+_AGENT_COUNTERS: Mapping[str, tuple[str, tuple[str, ...], Callable[[Used], Mapping[tuple[str, ...], float]]]] = {
+    "agent_attempts": (
+        "Attempts of the agents that use most, and of all others as `other`; only with `hivemind_metrics_agents`.",
+        ("agent",),
+        lambda used: {(): used.attempts},
+    ),
+    "agent_tokens": (
+        "Tokens that they used, by kind, as in `hivemind_tokens_total`.",
+        ("agent", "kind"),
+        lambda used: {(kind,): amount for kind, amount in _tokens(used).items()},
+    ),
+    "agent_cost_dollars": (
+        "What their attempts cost by the profiles' prices.",
+        ("agent",),
+        lambda used: {(): used.micro_usd * MICRO},
+    ),
+}
+"""The same of agents."""
 _UNSAVED = ("hivemind_state_unsaved", "1 while the journal cannot be written to disk.")
 _HISTOGRAMS: Mapping[str, tuple[str, tuple[float, ...], Callable[[PoolSums], Distribution]]] = {
     "hivemind_admission_wait_seconds": (
@@ -158,12 +209,14 @@ class Described:
 class Metrics:
     """Expositions, from a registry of its own."""
 
-    def __init__(self, sums: Sums) -> None:
+    def __init__(self, sums: Sums, contexts: Contexts) -> None:
         self._sums = sums
+        self._contexts = contexts
         self._labels: set[str] = set()
         """Of pools that have their own."""
         self._snapshot: Callable[[], Snapshot] | None = None
-        """While an exposition is made."""
+        self._cluster: ClusterView | None = None
+        """Both while an exposition is made."""
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -174,6 +227,7 @@ class Metrics:
     def described(self) -> list[Described]:
         """Every metric of ours; those of the process are prometheus_client's own."""
         counters = {name: (text, labels) for name, (text, labels, _) in _COUNTERS.items()}
+        counters |= {name: (text, labels) for name, (text, labels, _) in _AGENT_COUNTERS.items()}
         counters |= {name: (text, ()) for name, text in _TOTALS.items()}
         return [
             *(
@@ -182,16 +236,16 @@ class Metrics:
             ),
             Described(_UNSAVED[0], "gauge", (), _UNSAVED[1]),
             *(Described(name, "histogram", _OF_POOL, text) for name, (text, _, _) in _HISTOGRAMS.items()),
-            *(Described(name, "gauge", labels, text) for name, (text, labels) in GAUGES.items()),
+            *(Described(name, "gauge", labels, text) for name, (text, labels) in {**GAUGES, **CLUSTER_GAUGES}.items()),
         ]
 
-    def exposition(self, snapshot: Callable[[], Snapshot]) -> bytes:
+    def exposition(self, snapshot: Callable[[], Snapshot], *, cluster: ClusterView | None = None) -> bytes:
         """Everything in Prometheus's text format. Counters are told even where `snapshot` raises."""
-        self._snapshot = snapshot
+        self._snapshot, self._cluster = snapshot, cluster
         try:
             return generate_latest(self.registry)
         finally:
-            self._snapshot = None
+            self._snapshot = self._cluster = None
 
     def collect(self) -> Iterable[Metric]:
         """What prometheus_client asks a collector for: everything of this instant."""
@@ -199,12 +253,15 @@ class Metrics:
             return
         pools = [(self._label(pool.key) or OTHER, pool) for pool in self._sums.pools()]
         yield from _counters(pools)
+        yield from _agent_counters(self._sums.agents.view())
         counts = self._sums.counts()
         for name, text in _TOTALS.items():
             yield CounterMetricFamily(f"hivemind_{name}", text, value=counts[name])
         yield GaugeMetricFamily(*_UNSAVED, value=self._sums.is_unsaved())
         yield from _histograms(pools)
-        yield from gauges_of(self._snapshot, self._label)
+        yield from gauges_of(self._snapshot, self._label, self._contexts, self._sums.tokens_per_minute)
+        if self._cluster is not None:
+            yield from cluster_gauges_of(self._cluster)
 
     def _label(self, key: PoolKey) -> str | None:
         """The pool's name, as long as there is room for one more."""
@@ -225,6 +282,15 @@ def _counters(pools: Iterable[tuple[str, PoolSums]]) -> Iterator[Metric]:
                 amounts[label, *more] = amounts.get((label, *more), 0) + amount
         for key, amount in amounts.items():
             family.add_metric(key, amount)
+        yield family
+
+
+def _agent_counters(agents: Mapping[str, Used]) -> Iterator[Metric]:
+    for name, (text, labels, amounts_of) in _AGENT_COUNTERS.items() if agents else ():
+        family = CounterMetricFamily(f"hivemind_{name}", text, labels=labels)
+        for agent, used in agents.items():
+            for more, amount in amounts_of(used).items():
+                family.add_metric((agent, *more), amount)
         yield family
 
 

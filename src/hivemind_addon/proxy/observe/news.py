@@ -13,6 +13,8 @@ from hivemind_addon.api.event_text import NEWS, level_of, subject_of, text_of
 from hivemind_addon.api.events import (
     BackedOff,
     CommittedStreamFailed,
+    ContextFull,
+    ContextShrank,
     Event,
     MeterLearned,
     OddityNoted,
@@ -94,9 +96,13 @@ class _Line(NamedTuple):
 class News:
     """An observer that writes what is news to the log, and keeps the newest lines. At DEBUG the log has everything."""
 
-    def __init__(self, agent_of: Callable[[str], str] = lambda _: "") -> None:
-        """`agent_of`: a ticket's id → whose it is; empty: nobody knows, or it has ended before this event."""
+    def __init__(self, agent_of: Callable[[str], str] = lambda _: "", *, to_log: bool = True) -> None:
+        """`agent_of`: a ticket's id → whose it is; empty: nobody knows, or it has ended before this event.
+
+        `to_log`: false where the lines are only kept.
+        """
         self._agent_of = agent_of
+        self._to_log = to_log
         self._lines: deque[_Line] = deque(maxlen=LINES)
         self._oddities: set[tuple[object, str]] = set()
         self._limits: dict[tuple[PoolKey, str], float] = {}
@@ -109,7 +115,7 @@ class News:
     @property
     def hears(self) -> frozenset[type[Event]] | None:
         """The events that may be news; None: all, for a log at DEBUG."""
-        return None if logger.isEnabledFor(logging.DEBUG) else NEWS
+        return None if self._to_log and logger.isEnabledFor(logging.DEBUG) else NEWS
 
     def __call__(self, event: Event) -> None:
         """Tell one event, if it is news."""
@@ -118,7 +124,7 @@ class News:
             text = f"{where}{counted} more {what} within {lasting(within_s)}"
             self._tell(_Line(event.at, logging.INFO, text, None, pool, ""))
         level = level_of(event)
-        if level >= logging.INFO or logger.isEnabledFor(logging.DEBUG):
+        if level >= logging.INFO or (self._to_log and logger.isEnabledFor(logging.DEBUG)):
             self._consider(event, level)
 
     def lines(self, now: float) -> tuple[LogLine, ...]:
@@ -144,12 +150,13 @@ class News:
         crowd = _crowd(event)
         if level >= logging.INFO and (crowd is None or self._repeats.lets((pool, crowd), event.at)):
             self._tell(line)
-        elif logger.isEnabledFor(logging.DEBUG):
+        elif self._to_log and logger.isEnabledFor(logging.DEBUG):
             _log(line)
 
     def _tell(self, line: _Line) -> None:
         self._lines.append(line)
-        _log(line)
+        if self._to_log:
+            _log(line)
 
     def _is_new(self, event: Event) -> bool:
         match event:
@@ -180,6 +187,10 @@ def _crowd(event: Event) -> str | None:
             return "clients that came back early"
         case CommittedStreamFailed():
             return "failures after keep-alives"
+        case ContextFull():
+            return "contexts that are full"
+        case ContextShrank():
+            return "compactions"
         case WindowUsed():
             return f"changes of window {event.window}"
         case MeterLearned():

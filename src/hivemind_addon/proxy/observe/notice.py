@@ -9,6 +9,7 @@ What wakes a person must be worth it: something that stops all agents of a pool 
     state          the journal cannot be written (a full disk)            at once            a write
     budget         a budget of yours is spent                             at once            -
     garbage        5 of the last 20 answers of a pool are garbage         at once            20 answers with 1 at most
+    context        a conversation fills most of its context window        at once            -
     guard          an exception of ours, unscheduled traffic              at once            -
 
 A trouble is called for once, and its end is called out if its beginning was. The same trouble again within ten minutes
@@ -29,6 +30,7 @@ from hivemind_addon.api.events import (
     AttemptEnded,
     BreakerChanged,
     BudgetSpent,
+    ContextFull,
     Event,
     GuardTripped,
     PoolsMerged,
@@ -59,6 +61,7 @@ class Cause(Enum):
     STATE = "state"
     BUDGET = "budget"
     GARBAGE = "garbage"
+    CONTEXT = "context"
     GUARD = "guard"
 
 
@@ -113,6 +116,7 @@ class Notices:
             BreakerChanged,
             StateUnsaved,
             BudgetSpent,
+            ContextFull,
             GuardTripped,
             PoolsMerged,
         }
@@ -148,6 +152,9 @@ class Notices:
                 self._begin(Cause.STATE, None, event)
             case BudgetSpent():
                 self._begin(Cause.BUDGET, None, event, about=(event.budget, event.unit), lasts=False)
+            case ContextFull():
+                # Of a fleet whose agents compact themselves one call in ten minutes is enough.
+                self._begin(Cause.CONTEXT, None, event, about=Cause.CONTEXT, lasts=False)
             case GuardTripped():
                 self._begin(Cause.GUARD, None, event, lasts=False)
             case PoolsMerged():

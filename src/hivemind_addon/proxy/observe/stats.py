@@ -4,7 +4,8 @@ from math import ceil
 
 from hivemind_addon.api.report import LimitMove, LogLine, PoolStats, Sample, SessionStats, StatsView
 from hivemind_addon.api.ticket import OutcomeKind
-from hivemind_addon.proxy.observe.sums import SAMPLE_S, PoolSums, SessionSums, Sums, Used
+from hivemind_addon.proxy.observe.sums import SAMPLE_S, PoolSums, SessionSums, Sums
+from hivemind_addon.proxy.observe.used import Used
 
 SESSIONS_TOLD = 500
 """The sessions that a view has: it is made once a second, on the event loop."""
@@ -38,6 +39,7 @@ def _pool_view(pool: PoolSums, now: float) -> PoolStats:
     used = Used()
     for one in all_of_it:
         used.add(one.used)
+    tokens_in, tokens_out = pool.tokens_per_minute(now)
     return PoolStats(
         key=pool.key,
         admitted=sum(one.admitted for one in all_of_it),
@@ -51,6 +53,8 @@ def _pool_view(pool: PoolSums, now: float) -> PoolStats:
         wasted_tokens=used.wasted_tokens,
         wasted_micro_usd=used.wasted_micro_usd,
         garbage=sum(one.garbage for one in all_of_it),
+        input_tokens_per_minute=tokens_in,
+        output_tokens_per_minute=tokens_out,
         wait_p50_s=quantile(waits, 0.5),
         wait_p95_s=quantile(waits, 0.95),
         history=tuple(
@@ -60,7 +64,7 @@ def _pool_view(pool: PoolSums, now: float) -> PoolStats:
                 in_flight=int(in_flight),
                 limit=None if limit < 0 else int(limit),
             )
-            for number, queued, in_flight, limit in pool.samples
+            for number, queued, in_flight, limit, *_ in pool.samples
         ),
         moves=tuple(
             LimitMove(ago_s=max(0.0, now - at), limit=limit, reason=reason) for at, limit, reason in pool.moves

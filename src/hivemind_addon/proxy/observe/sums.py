@@ -18,6 +18,9 @@ from hivemind_addon.api.events import (
     BreakerChanged,
     CommittedStreamFailed,
     ConcurrencyChanged,
+    ContextFull,
+    ContextKept,
+    ContextShrank,
     Event,
     GuardTripped,
     Held,
@@ -31,11 +34,15 @@ from hivemind_addon.api.events import (
     Superseded,
     TicketEnded,
 )
-from hivemind_addon.api.ticket import OutcomeKind, PoolKey, Ticket, Usage
+from hivemind_addon.api.ticket import OutcomeKind, PoolKey, Ticket
+from hivemind_addon.proxy.observe.agent_use import AgentUse
+from hivemind_addon.proxy.observe.used import Used
 
 SAMPLE_S = 10.0
 """Length of one sample of a pool's history."""
 SAMPLES = 60
+RATE_SAMPLES = 6
+"""Over which a rate is told: the last minute."""
 MOVES = 8
 SESSIONS = 2_000
 WAITS = 1_000
@@ -49,6 +56,8 @@ _COUNTED: dict[type[Event], str] = {
     Superseded: "superseded",
     PoolBlocked: "provider_pauses",
     AccountBlocked: "account_blocks",
+    ContextKept: "contexts",
+    ContextFull: "full_contexts",
 }
 """Events of a pool that count one thing by one, and nothing else."""
 
@@ -76,51 +85,6 @@ class Distribution:
         self.total += other.total
 
 
-@dataclass(slots=True)
-class Used:
-    """What attempts took."""
-
-    input_tokens: int = 0
-    cache_read_tokens: int = 0
-    cache_write_tokens: int = 0
-    output_tokens: int = 0
-    reported: bool = False
-    tokens: int = 0
-    """As booked, like the money."""
-    micro_usd: int = 0
-    wasted_tokens: int = 0
-    """Of these, what came to nothing."""
-    wasted_micro_usd: int = 0
-
-    def add(self, other: "Used") -> None:
-        """What others took, too."""
-        for name in self.__slots__:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        self.reported = bool(self.reported)
-
-    def add_attempt(self, event: AttemptEnded) -> None:
-        """What an attempt took."""
-        usage, spend = event.usage, event.spend
-        if usage is not None:
-            self.input_tokens += usage.input_tokens
-            self.cache_read_tokens += usage.cache_read_tokens
-            self.cache_write_tokens += usage.cache_write_tokens
-            self.output_tokens += usage.output_tokens
-            self.reported = self.reported or usage.reported
-        self.tokens += spend.tokens
-        self.micro_usd += spend.micro_usd
-        if event.outcome.kind is not OutcomeKind.SUCCESS:
-            self.wasted_tokens += spend.tokens
-            self.wasted_micro_usd += spend.micro_usd
-
-    @property
-    def usage(self) -> Usage:
-        """The tokens as reported or counted."""
-        return Usage(
-            self.input_tokens, self.cache_read_tokens, self.cache_write_tokens, self.output_tokens, self.reported
-        )
-
-
 @dataclass(slots=True, eq=False)
 class PoolSums:
     """One pool's."""
@@ -138,6 +102,12 @@ class PoolSums:
     ambiguous: int = 0
     ambiguous_resends: int = 0
     retries_absorbed: int = 0
+    compactions: int = 0
+    compaction_tokens: int = 0
+    """Of the calls that made the summaries, like the money."""
+    compaction_micro_usd: int = 0
+    compacted_tokens: int = 0
+    """By which contexts became shorter."""
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_COUNTED.values(), 0))
     breaker_changes: dict[str, int] = field(default_factory=dict)
     merged: "list[PoolSums]" = field(default_factory=list)
@@ -149,7 +119,7 @@ class PoolSums:
     newest_waits: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=WAITS))
     """When, and how long."""
     samples: deque[list[float]] = field(default_factory=lambda: deque(maxlen=SAMPLES))
-    """Number of the sample, most queued, most in flight, limit (-1: unknown)."""
+    """Number of the sample, most queued, most in flight, limit (-1: unknown), tokens in and out of ended attempts."""
     moves: deque[tuple[float, int, str]] = field(default_factory=lambda: deque(maxlen=MOVES))
 
     def sample(self, now: float) -> list[float]:
@@ -160,8 +130,15 @@ class PoolSums:
         limit = -1 if self.limit is None else self.limit
         first = max(samples[-1][0] + 1, number - SAMPLES) if samples else number
         for missing in range(int(first), int(number) + 1):
-            samples.append([missing, self.queued, self.in_flight, limit])
+            samples.append([missing, self.queued, self.in_flight, limit, 0, 0])
         return samples[-1]
+
+    def tokens_per_minute(self, now: float) -> tuple[float, float]:
+        """Input, of all kinds, and output of the attempts that ended in the last minute."""
+        first = now // SAMPLE_S - (RATE_SAMPLES - 1)
+        newest = [sample for sample in list(self.samples)[-RATE_SAMPLES:] if sample[0] >= first]
+        per_minute = 60 / ((RATE_SAMPLES - 1) * SAMPLE_S + now % SAMPLE_S)  # the present sample is not full yet
+        return sum(one[4] for one in newest) * per_minute, sum(one[5] for one in newest) * per_minute
 
 
 @dataclass(slots=True, eq=False)
@@ -200,6 +177,8 @@ class Sums:
         """Of these, the ones that wait."""
         self._counts = {"guard_trips": 0, "oddities": 0, "clock_jumps": 0}
         self._is_unsaved = False
+        self.agents = AgentUse()
+        """What agents used, where that is asked for."""
         self._add: dict[type[Event], Callable[[Any], None]] = {
             Submitted: self._submitted,
             Held: self._hold,
@@ -210,6 +189,7 @@ class Sums:
             PoolsMerged: self._merged,
             Moved: self._moved,
             BreakerChanged: self._breaker_changed,
+            ContextShrank: self._context_shrank,
             GuardTripped: self._tripped,
             OddityNoted: self._odd,
             MachineSlept: self._slept,
@@ -244,6 +224,11 @@ class Sums:
         """The newest ones, the one that was seen last at the end."""
         self._catch_up()
         return list(self._sessions.values())
+
+    def tokens_per_minute(self, key: PoolKey, now: float) -> tuple[float, float]:
+        """Of a pool: input, of all kinds, and output, in the last minute."""
+        pool = self._told.get(key)
+        return pool.tokens_per_minute(now) if pool else (0.0, 0.0)
 
     def counts(self) -> dict[str, int]:
         """Of no pool: guard trips, oddities, clock jumps."""
@@ -309,8 +294,11 @@ class Sums:
         pool.queued -= 1
 
     def _attempt_ended(self, event: AttemptEnded) -> None:
-        pool, outcome = self._pool(event.pool), event.outcome
-        pool.sample(event.at)
+        pool, outcome, usage = self._pool(event.pool), event.outcome, event.usage
+        sample = pool.sample(event.at)
+        if usage is not None:
+            sample[4] += usage.total_input_tokens
+            sample[5] += usage.output_tokens
         pool.in_flight = max(0, pool.in_flight - 1)
         pool.outcomes[outcome.kind] += 1
         pool.durations.add(event.duration_s)
@@ -320,6 +308,7 @@ class Sums:
         ticket = self._live.get(event.ticket_id)
         if ticket is not None:
             self._session(ticket).used.add_attempt(event)
+            self.agents.add(ticket.agent, event)
 
     def _ended(self, event: TicketEnded) -> None:
         pool, end = self._pool(event.pool), event.end
@@ -369,7 +358,23 @@ class Sums:
         changes = self._pool(event.pool).breaker_changes
         changes[event.state] = changes.get(event.state, 0) + 1
 
-    def _of_pool(self, event: BackedOff | CommittedStreamFailed | Superseded | PoolBlocked | AccountBlocked) -> None:
+    def _context_shrank(self, event: ContextShrank) -> None:
+        pool = self._pool(event.pool)
+        pool.compactions += 1
+        pool.compaction_tokens += event.spend.tokens
+        pool.compaction_micro_usd += event.spend.micro_usd
+        pool.compacted_tokens += event.before_tokens - event.after_tokens
+
+    def _of_pool(
+        self,
+        event: BackedOff
+        | CommittedStreamFailed
+        | Superseded
+        | PoolBlocked
+        | AccountBlocked
+        | ContextKept
+        | ContextFull,
+    ) -> None:
         self._pool(event.pool).counts[_COUNTED[type(event)]] += 1
 
     def _tripped(self, event: GuardTripped) -> None:

@@ -137,11 +137,18 @@ function start(ticket) {
   if (ticket.state === "in flight" || ticket.starts_in_s == null) return "";
   return ticket.starts_in_s < 1 ? "any moment" : `in about ${lasting(ticket.starts_in_s)}`;
 }
+function waits(ticket) {
+  const limit = ticket.limit;
+  if (!limit) return ticket.reason || ticket.state;
+  if (limit.name === "concurrency") return "concurrency limit";
+  const left = `${short(limit.left)} left${limit.left >= limit.needs ? " for all" : ""}`;
+  return `${limit.name.replace(/[-_]/g, " ")}: needs ${short(limit.needs)}, ${left}`;
+}
 function requests(tickets) {
   const rows = tickets.slice(0, ROWS).map((one) => h("tr", null,
     cell(one.position ? `#${one.position}` : "–", null, "number"),
     cell([one.ticket.agent, one.ticket.kind === "turn" ? "" : h("span.quiet", null, ` ${one.ticket.kind}`)]),
-    cell(one.state === "in flight" ? pill("in flight", "good") : pill(one.reason || one.state, one.state === "backing off" ? "warn" : "accent"), null),
+    cell(one.state === "in flight" ? pill("in flight", "good") : pill(waits(one), one.state === "backing off" ? "warn" : "accent"), null),
     cell(lasting(one.waited_s), "waited", "number"), cell(start(one), "starts", "number"),
     cell(one.attempts ? String(one.attempts) : "", "attempts", "number"), cell(one.ticket.model, "model")));
   return table([["place", "number"], ["agent"], ["why"], ["waited", "number"], ["starts", "number"], ["attempts", "number"], ["model"]],
@@ -153,7 +160,7 @@ function condition(mine, session) {
   if (running) made.push(pill(running > 1 ? `${running} in flight` : "in flight", "good"));
   if (waiting.length) {
     const first = waiting[0], when = start(first);
-    made.push(pill((waiting.length > 1 ? `${waiting.length} waiting: ` : "") + (first.reason || first.state), first.state === "backing off" ? "warn" : "accent"),
+    made.push(pill((waiting.length > 1 ? `${waiting.length} waiting: ` : "") + waits(first), first.state === "backing off" ? "warn" : "accent"),
       h("span.quiet", null, ` ${lasting(first.waited_s)}${first.position ? `, place ${first.position}` : ""}${when ? `, starts ${when}` : ""}`));
   }
   return made.length ? made : h("span.quiet", null, `idle ${lasting(session.seen_ago_s)}`);
@@ -200,12 +207,34 @@ function agents(sessions, tickets) {
     rows, all.length - ROWS);
 }
 
+// Fullest first: whose context windows are not known come by their tokens, after the others.
+const fullness = (one) => (one.window_tokens ? 1 + Math.min(1, one.tokens / one.window_tokens) : one.tokens / 1e9);
+function contexts(list) {
+  const all = [...list].sort((a, b) => fullness(b) - fullness(a)), several = grouped(list, (one) => one.agent);
+  const rows = all.slice(0, ROWS).map((one) => {
+    const part = one.window_tokens ? Math.min(1, one.tokens / one.window_tokens) : null, grows = one.growth_per_turn >= 1, lapses = one.cache_lapses_in_s;
+    const turns = grows && part != null ? Math.max(0, one.window_tokens - one.tokens) / one.growth_per_turn : null, summary = one.compaction_cost;
+    const lost = one.compactions ? `${count(one.compactions)}: ${short(one.newest_before_tokens)} → ${short(one.newest_after_tokens)}` : "";
+    const paid = [summary.tokens ? `${short(summary.tokens)} tokens` : "", summary.micro_usd ? dollars(summary.micro_usd) : ""].filter(Boolean).join(", ");
+    return h("tr", null,
+      h("td", { class: "wide" }, h("span", { title: one.session }, one.agent,
+        several.get(one.agent).length > 1 && one.session !== one.agent ? h("span.quiet", null, ` ${one.session.slice(0, 18)}`) : "")),
+      cell(part == null ? h("span.quiet", null, "context window not known") : pill(`${Math.round(100 * part)} % full`, one.is_full ? "warn" : "good"), null),
+      cell(part == null ? short(one.tokens) : `${short(one.tokens)} of ${short(one.window_tokens)}`, "tokens", "number"),
+      cell(grows ? `+${short(one.growth_per_turn)}` : "", "a turn", "number"), cell(turns == null ? "" : short(turns), "turns left", "number"),
+      cell(lapses == null ? "" : lapses ? `warm for ${lasting(lapses)}` : "cold", "cache", "number"),
+      cell(lost, "compacted", "number"), cell(paid, "its summaries took", "number"), cell(one.model, "model"));
+  });
+  return table([["agent"], ["context"], ["tokens", "number"], ["a turn", "number"], ["turns left", "number"], ["cache", "number"], ["compacted", "number"], ["its summaries took", "number"], ["model"]],
+    rows, all.length - ROWS);
+}
+
 // Budgets and events -------------------------------------------------------------------------------------------------
 
 function budgets(views) {
   return views.slice(0, ROWS).flatMap((view) => {
     const who = `${view.budget.scope} ${view.budget.name}`.trim(), renews = view.renews_in_s == null ? "" : `, anew in ${lasting(view.renews_in_s)}`;
-    return [["tokens", (value) => short(value) + " tokens"], ["micro_usd", dollars]].filter(([unit]) => view.budget[unit] != null).map(([unit, word]) => {
+    return [["tokens", (value) => short(value) + " tokens"], ["micro_usd", dollars], ["calls", (value) => short(value) + " calls"]].filter(([unit]) => view.budget[unit] != null).map(([unit, word]) => {
       const added = view.added && view.added[unit] ? `, ${word(view.added[unit])} of it added` : "";
       const aside = view.reserved[unit] ? `, ${word(view.reserved[unit])} set aside` : "", part = view.budget[unit] ? view.spent[unit] / view.budget[unit] : 1;
       return bar(`${who}, per ${view.budget.per}`, `${word(view.spent[unit])} of ${word(view.budget[unit])}${added}${aside}${renews}`, part, usedKind(part));
@@ -219,6 +248,12 @@ function lines(log) {
 
 // The page -----------------------------------------------------------------------------------------------------------
 
+function clusterState(cluster) {
+  const { role, name, epoch, known_members, coordinator, share } = cluster;
+  if (role === "alone") return `cluster ${name}: alone for ${lasting(cluster.since_s)}, with 1/${Math.round(1 / share)} of the limits`;
+  if (role === "joining") return `cluster ${name}: joining for ${lasting(cluster.since_s)}`;
+  return `cluster ${name}: ${known_members} member${known_members === 1 ? "" : "s"}, ${role === "coordinator" ? "this proxy" : coordinator} coordinates (epoch ${epoch})${cluster.summed_s === null ? "" : `, sums of ${lasting(cluster.summed_s)}`}`;
+}
 function draw(report) {
   const { proxy, snapshot, stats } = report, counters = snapshot.counters;
   const tickets = snapshot.pools.flatMap((pool) => pool.tickets);
@@ -226,9 +261,10 @@ function draw(report) {
   const waiting = sum(snapshot.pools, (pool) => pool.queued), running = sum(snapshot.pools, (pool) => pool.in_flight);
   const paused = snapshot.pools.some((pool) => pool.paused), down = snapshot.pools.some((pool) => pool.account_block || pool.breaker === "open");
   say(snapshot.stopping ? "stopping" : paused ? "paused" : down ? "a provider does not serve" : "serving", snapshot.stopping || paused || down ? "warn" : "good");
-  show("#about", `${proxy.listens.join(", ")} · up ${lasting(report.told_wall - proxy.began_wall)} · version ${proxy.version}`);
+  show("#about", `${proxy.listens.join(", ")} · up ${lasting(report.told_wall - proxy.began_wall)} · version ${proxy.version}${report.cluster ? ` · ${clusterState(report.cluster)}` : ""}`);
   document.title = waiting ? `hivemind (${count(waiting)} waiting)` : "hivemind";
   show("#notices",
+    report.cluster && report.cluster.role === "alone" && h("p.notice.warn", null, clusterState(report.cluster)),
     counters.guard_trips > 0 && h("p.notice.bad", null, `${count(counters.guard_trips)} guard trips: errors of the scheduler's own; the log has them`),
     snapshot.stopping && h("p.notice.warn", null, "The proxy is stopping: running requests finish, nothing new is admitted."));
   const cost = sum(stats.pools, (pool) => pool.micro_usd), vain = sum(stats.pools, (pool) => pool.wasted_micro_usd);
@@ -242,6 +278,8 @@ function draw(report) {
     : h("p.card.empty", null, "No model call yet. Point an agent here: ", `HTTPS_PROXY=http://agent-1:x@127.0.0.1:${proxy.port}`));
   reveal("queue", tickets.length); show("#queue .panel", requests(tickets));
   reveal("agents", stats.sessions.length); show("#agents .panel", agents(stats.sessions, tickets));
+  reveal("contexts", report.contexts.length); show("#contexts .panel", contexts(report.contexts));
+  show("#contexts-title", report.cluster ? "Contexts, of this proxy" : "Contexts");
   reveal("budgets", snapshot.budgets.length); show("#budgets .panel", budgets(snapshot.budgets));
   reveal("log", stats.log.length); show("#log ol", lines(stats.log));
 }

@@ -29,9 +29,9 @@ def _check_budgets(grants: Grants, file: Path, place: str) -> None:
     seen = set()
     for index, one in enumerate(grants.budgets):
         here = f"{place}.budgets[{index}]"
-        if one.tokens is None and one.usd is None:
-            raise DocumentError(file, here, "it limits nothing", "write tokens: 5000000 or usd: 20")
+        if one.tokens is None and one.usd is None and one.calls is None:
+            raise DocumentError(file, here, "it limits nothing", "write tokens: 5000000, usd: 20 or calls: 500")
         if one.per in seen:
             problem = f"there are two budgets per {one.per.value}"
-            raise DocumentError(file, here, problem, "write tokens and usd into one")
+            raise DocumentError(file, here, problem, "write tokens, usd and calls into one")
         seen.add(one.per)

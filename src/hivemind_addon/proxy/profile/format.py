@@ -78,6 +78,22 @@ class TextPlace:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultPlace:
+    """Where a message has what a tool's call brought."""
+
+    at: str = ""
+    """Pointer within the message to the objects of which one may be it; empty: the message itself."""
+    where: Mapping[str, str] = field(default_factory=dict)
+    """Member of the object → the text that must stand there."""
+    content: str = "content"
+    """Member of the object: what the call brought."""
+    call: str = ""
+    """Member of the object: the call's id; empty: the format has none."""
+    stub: str = ""
+    """Where nothing but an object may stand in its place: the member of it that is a text; empty: a text may."""
+
+
+@dataclass(frozen=True, slots=True)
 class RequestPlaces:
     """Where a request says what. A pointer leads through objects only."""
 
@@ -105,6 +121,13 @@ class RequestPlaces:
     """Names of the session that it belongs to."""
     parents: tuple[TextPlace, ...] = ()
     """Names of the session that started this one."""
+    tool_results: tuple[ResultPlace, ...] = ()
+    """Where one of its messages has what tools' calls brought; all of them count. Empty: nothing can be taken out."""
+    edits: tuple[str, ...] = ()
+    """Lists of what the provider is to do with the context itself: one that names anything but `harmless_edits` is not
+    touched by us."""
+    harmless_edits: tuple[str, ...] = ()
+    """Globs of the types of those that leave tool results alone."""
     names: tuple[str, ...] = ("/prompt_cache_key", "/user_prompt_id", "/client_metadata", "/request", "/project")
     """Members that a profile's `body#member` may ask for: texts, or objects with texts."""
 

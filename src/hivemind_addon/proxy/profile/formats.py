@@ -18,7 +18,7 @@ _CURE = "write keys of a wire format, such as framing: {text/event-stream: sse}"
 _REPLACED = frozenset({"framing", "body", "event"})
 """Mappings that are one value: what is written replaces them."""
 _OLDER_NAMES = {"anthropic-messages": "anthropic"}
-"""In captures, checkpoints and flow files of earlier versions."""
+"""In captures, contexts and flow files of earlier versions."""
 
 
 @cache

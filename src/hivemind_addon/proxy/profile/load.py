@@ -11,7 +11,7 @@ calls are whose; each is typed when it is first asked for, and all of them by th
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -19,10 +19,10 @@ from typing import Any
 
 from hivemind_addon.proxy.profile.format import WireFormat
 from hivemind_addon.proxy.profile.formats import change, whole_format
-from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, Profile
+from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, Profile, ProfileKind
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.proxy.profile.upstreams import Keys, check_upstreams
-from hivemind_addon.resources import profiles_folder
+from hivemind_addon.resources import profiles_folder, tools_folder
 from hivemind_addon.system.document import read_document
 from hivemind_addon.system.memo import by_thing_and_text
 from hivemind_addon.system.patterns import (
@@ -39,7 +39,43 @@ _EXTENDS = "extends"
 _FORMATS = frozenset({"format"})
 _SUFFIXES = (".yaml", ".yml")
 _HOSTS_REMEMBERED = 1024
+NO_GROUP = "*"
+"""Of a plain profile: what is in none of its groups."""
+_PLAIN = "plain"
+"""The packaged profile whose keys every plain one has."""
 _LOCAL = ("localhost", "127.0.0.1", "::1")
+
+
+class UnknownTool(Exception):
+    """A packaged service that was named wrongly: what is wrong, and the cure."""
+
+    def __init__(self, problem: str, cure: str) -> None:
+        super().__init__(f"{problem}; {cure}")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTool:
+    """One packaged service whose calls are to be scheduled."""
+
+    name: str
+    hosts: tuple[str, ...] = ()
+    """Where it is, in place of its profile's own hosts; empty: there."""
+
+
+def parse_tools(text: str) -> tuple[NamedTool, ...]:
+    """`github,mcp=localhost:9000,mcp=tools.example`, in the order of their names. UnknownTool: it cannot be read."""
+    hosts: dict[str, list[str]] = {}
+    for item in filter(None, (one.strip() for one in text.split(","))):
+        name, equals, host = item.partition("=")
+        named = hosts.setdefault(name, [])
+        if not equals:
+            continue
+        try:
+            host_parts(host)
+        except ValueError as error:
+            raise UnknownTool(f"{item!r}: {error}", f"write {name}=HOST or {name}=HOST:PORT") from None
+        named.append(host)
+    return tuple(NamedTool(name, tuple(named)) for name, named in sorted(hosts.items()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +85,8 @@ class Claim:
     hosts: tuple[str, ...]
     paths: tuple[str, ...]
     reverse_paths: tuple[str, ...]
+    is_plain: bool = False
+    """Of a service that is no model: its paths tell nobody whose call it is."""
 
 
 class _ByName(Mapping[str, Profile]):
@@ -132,7 +170,7 @@ class Profiles:
             best: tuple[tuple[bool, bool, int, bool], tuple[str, int | None, bool] | None] | None = None
             for owner, claim in self.claims.items():
                 whole = next((host_parts(one) for one in claim.hosts if "*" not in one), None)
-                if whole is None:
+                if whole is None or claim.is_plain:
                     continue
                 there = (*whole, whole[0] in _LOCAL)
                 for glob in claim.paths:
@@ -182,13 +220,26 @@ def _capped(profile: Profile, most: int) -> Profile:
     )
 
 
-def is_model_call(profile: Profile, method: str, path: str) -> bool:
+def is_call(profile: Profile, method: str, path: str) -> bool:
     """Whether a request to one of the profile's hosts is scheduled. `path` as it came: its spelling does not matter."""
     return (
-        method.upper() == "POST"
+        (profile.is_plain or method.upper() == "POST")
         and matching_path(profile.paths, path) is not None
         and matching_path(profile.exclude_paths, path) is None
     )
+
+
+@by_thing_and_text
+def limit_group(profile: Profile, path: str) -> str:
+    """The name of what a plain profile's call shares its limits with."""
+    found = (name for name, globs in profile.groups.items() if matching_path(globs, path) is not None)
+    return next(found, NO_GROUP)
+
+
+@by_thing_and_text
+def of_group(profile: Profile, group: str) -> Profile:
+    """A plain profile as the answers of one of its groups tell of limits."""
+    return replace(profile, meters=tuple(one for one in profile.meters if not one.groups or group in one.groups))
 
 
 @by_thing_and_text
@@ -218,13 +269,33 @@ def model_group(profile: Profile, model: str) -> str:
     return next((glob for glob in profile.model_groups if glob_matches(glob, model)), model)
 
 
-def load_profiles(user_folder: Path | None) -> Profiles:
-    """The packaged profiles and the user's. DocumentError: one line that names file, key path and cure."""
-    if user_folder is None:
+def load_profiles(user_folder: Path | None, tools: Sequence[NamedTool] = ()) -> Profiles:
+    """The packaged profiles of models, the user's, and of the packaged ones of other services those that are named.
+
+    DocumentError: one line that names file, key path and cure. UnknownTool: a name is of no service, or needs hosts.
+    """
+    if user_folder is None and not tools:
         return _packaged_profiles(profiles_folder())
-    if not user_folder.is_dir():
+    if user_folder is not None and not user_folder.is_dir():
         raise DocumentError(user_folder, "", "no such folder", "name a folder with profiles (*.yaml)")
-    return _resolved(profiles_folder(), dict(_read_folder(user_folder)))
+    user = {} if user_folder is None else dict(_read_folder(user_folder))
+    return _resolved(profiles_folder(), _with_tools(user, tools))
+
+
+def _with_tools(user: "dict[str, _Document]", tools: Sequence[NamedTool]) -> "dict[str, _Document]":
+    """A named service counts as if the user had written a file that says no more than its hosts."""
+    packaged = _packaged_tools(tools_folder())
+    for tool in tools:
+        known = user.get(tool.name) or packaged.get(tool.name)
+        if known is None or tool.name == _PLAIN:
+            names = ", ".join(name for name in packaged if name != _PLAIN)
+            raise UnknownTool(f"there is no tool {tool.name!r}", f"choose one of {names}")
+        if tool.hosts:
+            known = replace(known, keys={**known.keys, "hosts": list(tool.hosts)})
+        elif known.extends != tool.name and not known.keys.get("hosts"):
+            raise UnknownTool(f"{tool.name} is at no host of its own", f"name yours: {tool.name}=HOST")
+        user[tool.name] = known
+    return user
 
 
 def load_profile(file: Path) -> tuple[Profiles, tuple[str, ...]]:
@@ -234,7 +305,7 @@ def load_profile(file: Path) -> tuple[Profiles, tuple[str, ...]]:
     """
     if file.suffix not in _SUFFIXES:
         raise DocumentError(file, "", "only *.yaml and *.yml are read", f"rename it to {file.stem}.yaml")
-    packaged = _packaged(profiles_folder())
+    packaged = _documents()
     user: dict[str, _Document] = {}
     place: Path | None = file
     while place is not None:
@@ -261,8 +332,19 @@ def _beside(file: Path, name: str) -> Path | None:
 
 @cache
 def _packaged(folder: Path) -> "Mapping[str, _Document]":
-    """What was shipped, which no running process changes."""
+    """What was shipped of models, which no running process changes."""
     return dict(_read_folder(folder, packaged=True))
+
+
+@cache
+def _packaged_tools(folder: Path) -> "Mapping[str, _Document]":
+    """What was shipped of other services: none of them claims anything before it is named."""
+    return dict(_read_folder(folder, packaged=True))
+
+
+def _documents() -> "Mapping[str, _Document]":
+    """All that was shipped: what a user's file may extend."""
+    return {**_packaged_tools(tools_folder()), **_packaged(profiles_folder())}
 
 
 @cache
@@ -275,10 +357,11 @@ def _packaged_profiles(folder: Path) -> Profiles:
 
 def _resolved(packaged_folder: Path, user: "Mapping[str, _Document]") -> Profiles:
     """A user's profiles on top of the packaged ones."""
-    packaged, documents = _packaged_profiles(packaged_folder), _packaged(packaged_folder)
+    packaged = _packaged_profiles(packaged_folder)
+    documents = _documents()
     resolver = _Resolver(packaged=documents, user=user)
     made = {name: resolver.profile(name) for name in user}
-    claims = {name: Claim(one.hosts, one.paths, one.reverse_paths) for name, one in made.items()}
+    claims = {name: Claim(one.hosts, one.paths, one.reverse_paths, one.is_plain) for name, one in made.items()}
     claims |= {name: claim for name, claim in packaged.claims.items() if name not in user}
     files = {name: (user.get(name) or documents[name]).file for name in claims}
     _check_claims(claims, files, user=frozenset(user))
@@ -311,12 +394,14 @@ class _Resolver:
         whole = _with_formats(self._whole(name, document, ()), document.file)
         made: Profile = convert(Profile, whole, document.file, rules=PROFILE_RULES, known=self._known)
         check_upstreams(made.upstreams, document.file)
+        _check_kind(made, document.file)
         return replace(made, name=name)
 
     def claim(self, name: str) -> Claim:
         """The one of a packaged profile, as its files spell it."""
         whole = self._whole(name, self._packaged[name], ())
-        return Claim(*(tuple(whole.get(key, ())) for key in ("hosts", "paths", "reverse_paths")))
+        hosts, paths, reverse_paths = (tuple(whole.get(key, ())) for key in ("hosts", "paths", "reverse_paths"))
+        return Claim(hosts, paths, reverse_paths)
 
     def _whole(self, name: str, document: _Document, seen: tuple[Path, ...]) -> Mapping[str, Any]:
         """All keys, the inherited ones too."""
@@ -361,6 +446,21 @@ class _Resolver:
             known = ", ".join(sorted({*user, *self._packaged} - {name}))
             raise DocumentError(document.file, _EXTENDS, f"there is no profile {wanted!r}", f"known: {known}")
         return parent
+
+
+def _check_kind(profile: Profile, file: Path) -> None:
+    """Refuse what only the other kind of profile has. DocumentError."""
+    if profile.is_plain and profile.upstreams:
+        raise DocumentError(file, "upstreams", "a plain profile has none", "remove them: calls go where they are sent")
+    if not profile.is_plain:
+        for key in ("groups", "stated", "safe_paths"):
+            if getattr(profile, key):
+                raise DocumentError(file, key, "only a plain profile has it", f"add kind: plain, or remove {key}")
+    named = {group for meter in profile.meters for group in meter.groups}
+    unknown = (named | {group for limit in profile.stated for group in limit.groups}) - {*profile.groups, NO_GROUP}
+    if unknown:
+        known = ", ".join((*profile.groups, NO_GROUP))
+        raise DocumentError(file, "groups", f"there is no group {min(unknown)!r}", f"write one of {known}")
 
 
 def _merge(inherited: Mapping[str, Any], own: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -424,6 +524,8 @@ def _read_file(file: Path, *, packaged: bool) -> _Document:
     document = read_document(file, cure_when_empty=cure, packaged=packaged)
     keys = dict(document)
     extends = keys.pop(_EXTENDS, None)
+    if extends is None and keys.get("kind") == ProfileKind.PLAIN.value and not (packaged and file.stem == _PLAIN):
+        extends = _PLAIN
     if extends is not None and not isinstance(extends, str):
         raise DocumentError(file, _EXTENDS, "expected a profile's name", "write extends: anthropic")
     if "name" in keys:

@@ -6,6 +6,7 @@ Every field's docstring is its documentation: `make docs` prints them.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from hivemind_addon.api.spend import Price
 from hivemind_addon.api.ticket import CallKind, Delivery, Dimension, OutcomeKind
@@ -15,6 +16,7 @@ from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.fair_queue import OrderSettings
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
+from hivemind_addon.proxy.core.stated_limits import StatedLimit
 from hivemind_addon.proxy.profile.format import ResetFormat, WireFormat
 from hivemind_addon.proxy.profile.upstreams import EqualUpstream
 from hivemind_addon.system.memo import by_thing, by_thing_and_text
@@ -31,6 +33,15 @@ class WebSocketUse(Enum):
     """Its upgrade is answered with 426, upon which Codex sends plain requests at once, which are scheduled."""
     TUNNEL = "tunnel"
     """It passes; what runs inside is not scheduled."""
+
+
+class ProfileKind(Enum):
+    """What is called."""
+
+    MODEL = "model"
+    """Models: bodies are read, tokens counted."""
+    PLAIN = "plain"
+    """Any service, by any method and path: nothing but heads is read, and calls are counted (docs/tools.md)."""
 
 
 class InputCharge(Enum):
@@ -71,6 +82,10 @@ class MeterHeaders:
     """The window that the limit is stated for."""
     granularity: float = 0
     """How coarsely `remaining` is rounded."""
+    item: int | None = None
+    """Where each of these headers holds a list (`1, 15000`): which one of it, from 0."""
+    groups: tuple[str, ...] = ()
+    """Of a plain profile: the groups whose answers tell it; empty: all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +197,8 @@ class CallRule:
     """Words that stand in the first 2,000 bytes of the system prompt, or of the first message where there is none; in
     whatever case."""
     says: str = ""
-    """Words that stand in the first 2,000 bytes of the last message; in whatever case."""
+    """Words that stand in the first 2,000 bytes of the last message, or of its last text (after results of tools); in
+    whatever case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +305,27 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextEditing:
+    """How a provider is asked to take old tool results out of a context itself, as Anthropic's API can be."""
+
+    models: tuple[str, ...]
+    """Globs of the models that can."""
+    at: str
+    """Pointer to the list of edits that a request asks for."""
+    edit: Mapping[str, Any]
+    """Template of the item that is added to it; `{at_tokens}`, `{least_tokens}` and `{keep}` stand for numbers: from
+    which size on, at least how much, and how many of the newest results stay."""
+    header: str = ""
+    """Header in whose list it is switched on; empty: it needs none."""
+    feature: str = ""
+    """What that list needs."""
+    results: str = ""
+    """Pointer, in an answer or an event of a stream, to how many results were taken out; several add up."""
+    tokens: str = ""
+    """The same for their tokens."""
+
+
+@dataclass(frozen=True, slots=True)
 class Refusal:
     """The answer that makes a held client come back instead of giving up."""
 
@@ -349,10 +386,14 @@ class Profile:
 
     name: str = ""
     """The file's name without `.yaml`."""
+    kind: ProfileKind = ProfileKind.MODEL
+    """What is called: models, or any other service (`plain`). A plain profile that extends nothing has the defaults of
+    the packaged one called `plain`."""
     hosts: tuple[str, ...] = ()
     """`host` or `host:port`; `*` matches within a name. Only these are intercepted."""
     paths: tuple[str, ...] = ()
-    """Path globs of model calls (POST), in whatever spelling. Everything else on the host passes by untouched."""
+    """Path globs of model calls (POST), in whatever spelling; of a plain profile those of calls by any method.
+    Everything else on the host passes by untouched."""
     exclude_paths: tuple[str, ...] = ()
     """Path globs that pass by although `paths` matches."""
     format: WireFormat = field(default_factory=WireFormat)
@@ -361,6 +402,13 @@ class Profile:
     """Path glob → wire format, where it is another one; the first match counts."""
     model_groups: tuple[str, ...] = ()
     """Globs of model names that share one limit; a model that matches none is its own group."""
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of a plain profile: name → path globs of the calls that share one limit; the first match counts. What matches
+    none has a limit of its own, `*`."""
+    stated: tuple[StatedLimit, ...] = ()
+    """Of a plain profile: limits that no header tells and nobody has to be refused to learn of."""
+    safe_paths: tuple[str, ...] = ()
+    """Of a plain profile: path globs of calls that change nothing, whatever their method; a search that is a POST."""
     model_paths: tuple[str, ...] = ()
     """Path globs with `{model}` where paths name the model (Azure's deployment); it counts before the body's."""
     account: tuple[RequestPlace, ...] = ()
@@ -393,6 +441,9 @@ class Profile:
     """What requests are for, where it is neither a turn nor (by the headers above) a sub-agent's."""
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
     """Glob of model names → what they cost; the first match counts. Of other models tokens are counted, not money."""
+    context_windows: Mapping[str, int] = field(default_factory=dict)
+    """Glob of model names → how many tokens a request of theirs may carry; the first match counts, and 0 says that it
+    is not known. What is not known is not warned of."""
     cache: CacheSettings = field(default_factory=CacheSettings)
     """How the provider keeps the beginning of prompts."""
     cache_needs_marks: bool = False
@@ -415,6 +466,9 @@ class Profile:
     """How long its clients wait for an answer."""
     sign: Signature | None = None
     """Whether clients sign their requests, with the time in it (AWS)."""
+    context_editing: ContextEditing | None = None
+    """How it is asked to take old tool results out of a context itself, for agents whose contexts are compacted; not
+    inherited by `extends` of another name. Without it the proxy puts stubs in their place (docs/compaction.md)."""
     refusal: Refusal = field(default_factory=Refusal)
     """The answer that makes a held client come back."""
     budget_refusal: BudgetRefusal = field(default_factory=BudgetRefusal)
@@ -437,6 +491,11 @@ class Profile:
     """How often a failed attempt is tried again."""
 
     @property
+    def is_plain(self) -> bool:
+        """Whether nothing but heads is read, and no tokens are counted."""
+        return self.kind is ProfileKind.PLAIN
+
+    @property
     def credential_headers(self) -> tuple[str, ...]:
         """Headers that hold a key, or a part of one."""
         return tuple(one.header for one in self.credentials if one.header)
@@ -450,6 +509,10 @@ class Profile:
         """None: it is not known."""
         return _price(self, model)
 
+    def window_of(self, model: str) -> int | None:
+        """The model's context window in tokens; None: it is not known."""
+        return _window(self, model)
+
     @property
     def pool_settings(self) -> PoolSettings:
         """What the core needs of it."""
@@ -461,6 +524,11 @@ def _price(profile: Profile, model: str) -> Price | None:
     return next((one.price for glob, one in profile.prices.items() if glob_matches(glob, model)), None)
 
 
+@by_thing_and_text
+def _window(profile: Profile, model: str) -> int | None:
+    return next((tokens for glob, tokens in profile.context_windows.items() if glob_matches(glob, model)), 0) or None
+
+
 @by_thing
 def _pool_settings(profile: Profile) -> PoolSettings:
     return PoolSettings(
@@ -469,4 +537,5 @@ def _pool_settings(profile: Profile) -> PoolSettings:
         breaker=profile.breaker,
         retry=profile.retry,
         order=OrderSettings(cache=profile.cache),
+        stated=profile.stated,
     )

@@ -9,12 +9,14 @@ from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.cache import CacheSettings
 from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.core.retry import RetryPolicy
+from hivemind_addon.proxy.core.stated_limits import StatedLimit
 from hivemind_addon.proxy.profile.format import (
     Envelope,
     ErrorForm,
     ErrorPlaces,
     EventRules,
     RequestPlaces,
+    ResultPlace,
     SaysPlace,
     TextPlace,
     TimePlace,
@@ -29,6 +31,7 @@ from hivemind_addon.proxy.profile.model import (
     CallRule,
     Charge,
     ClientRule,
+    ContextEditing,
     MeterHeaders,
     ModelPrice,
     OutcomeRule,
@@ -76,6 +79,12 @@ def _model_path(value: str) -> str:
 def _model_glob(value: str) -> str:
     if not value.strip():
         raise BadValue("empty glob", "name models, such as gpt-5*")
+    return value
+
+
+def _group_name(value: str) -> str:
+    if not re.fullmatch(r"\*|[A-Za-z0-9][A-Za-z0-9._-]{0,40}", value):
+        raise BadValue(f"no name of a group: {value!r}", "write letters, digits, dots and dashes, such as search")
     return value
 
 
@@ -237,8 +246,9 @@ FORMAT_RULES = DocumentRules(
         **{
             (RequestPlaces, name): _member_pointer for name in ("model", "stream", "max_output", "messages", "preamble")
         },
-        **{(RequestPlaces, name): _member_pointer for name in ("tools", "media", "continues", "names")},
+        **{(RequestPlaces, name): _member_pointer for name in ("tools", "media", "continues", "edits", "names")},
         (RequestPlaces, "stream_paths"): _path_glob,
+        (ResultPlace, "at"): _pointer,
         **{(EventRules, name): _inner_pointer for name in ("done_if", "content", "complete_if")},
         **{(UsagePlaces, name): _pointer for name in ("at", "in_events", "begun_in_events")},
         **{(UsagePlaces, name): _member_pointer for name in ("input", "output", "cache_read", "cache_write")},
@@ -272,6 +282,11 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         (Profile, "exclude_paths"): _path_glob,
         (Profile, "reverse_paths"): _path_glob,
         (Profile, "model_groups"): _model_glob,
+        (Profile, "groups"): _path_glob,
+        (Profile, "safe_paths"): _path_glob,
+        (StatedLimit, "limit"): _one_line,
+        (StatedLimit, "amount"): positive,
+        (StatedLimit, "per_s"): positive,
         (Profile, "model_paths"): _model_path,
         (RequestPlace, "header"): _header,
         (RequestPlace, "path"): _regex,
@@ -325,6 +340,11 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         (Tokens, "bytes_per_token"): positive,
         (PatienceRule, "default_s"): positive,
         (PatienceRule, "headers"): _header,
+        (ContextEditing, "at"): _member_pointer,
+        (ContextEditing, "header"): _header_or_none,
+        (ContextEditing, "results"): _pointer,
+        (ContextEditing, "tokens"): _pointer,
+        (ContextEditing, "models"): _model_glob,
         (Signature, "header"): _header,
         (Signature, "valid_s"): positive,
         (Refusal, "status"): error_status,
@@ -343,7 +363,9 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
     },
     keys={
         (Profile, "formats"): _path_glob,
+        (Profile, "groups"): _group_name,
         (Profile, "prices"): _model_glob,
+        (Profile, "context_windows"): _model_glob,
         (Profile, "parent_beside"): _header_or_member,
         (OutcomeRule, "headers"): _header,
         (OutcomeRule, "body"): _pointer,

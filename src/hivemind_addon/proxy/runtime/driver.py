@@ -30,7 +30,7 @@ from hivemind_addon.api.ticket import (
 )
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed, Verdict
-from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.proxy.runtime.driven import DrivenScheduler
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.system.heap import KeyedHeap
 
@@ -92,7 +92,7 @@ class Driver:
     def __init__(
         self,
         *,
-        scheduler: Scheduler,
+        scheduler: DrivenScheduler,
         clock: Clock,
         observers: Iterable[Observer] = (),
         end_attempt: Callable[[Attempt], None] | None = None,
@@ -229,8 +229,6 @@ class Driver:
         """Do what a person asks, at once."""
         now = self._now()
         result = self._scheduler.command(command, now)
-        for attempt in self._scheduler.drain_cancelled():
-            self._call_off(attempt, now)
         self.tick()
         return reply(command, result)
 
@@ -311,6 +309,8 @@ class Driver:
         """
         try:
             now = self._now() if now is None else now
+            for attempt in self._scheduler.drain_cancelled():
+                self._call_off(attempt, now)
             for decision in self._scheduler.poll(now):
                 self._leave(decision)
         except Exception as error:

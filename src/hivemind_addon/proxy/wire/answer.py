@@ -7,7 +7,7 @@ ends, to see whether it is garbage.
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum
 
 from hivemind_addon.api.ticket import Usage
@@ -19,6 +19,7 @@ from hivemind_addon.proxy.wire.parts import Assembly, word_of
 from hivemind_addon.proxy.wire.sse import SseEvent
 from hivemind_addon.proxy.wire.transcript import Transcript, answer_of_events
 from hivemind_addon.system.json_values import read_object, read_value
+from hivemind_addon.system.pointer import Pointer
 
 # About a thousand chat chunks: enough to learn how many tokens a byte of the stream is.
 _MAX_KEPT_BYTES = 256 * 1024
@@ -74,6 +75,11 @@ class UsageReader:
         if told is not None:
             self._told = told[0]
             self._told_output = self._told_output or told[1]
+
+
+def sum_of(values: Iterable[object]) -> int:
+    """Of those that are whole numbers."""
+    return sum(one for one in values if isinstance(one, int))
 
 
 class AnswerReader:
@@ -167,6 +173,14 @@ class AnswerReader:
         answer = answer_of_events(self._dialect, (*self._newest, *last))
         answer.is_tail = self._newest_bytes < self._content_bytes
         return answer
+
+    def sum_at(self, pointer: Pointer) -> int:
+        """The numbers at a place of the newest event that has any there; 0: none has."""
+        for event in reversed(self._newest):
+            found = sum_of(pointer.find_all(read_object(event.data)))
+            if found:
+                return found
+        return 0
 
     def usage(self, counter: Callable[[str], int]) -> Usage:
         """What the answer used so far: as reported, else with its output counted.

@@ -10,13 +10,14 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind, Usage
-from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
+from hivemind_addon.proxy.wire.answer import AnswerReader, Phase, sum_of
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.dialect import UntrueUsageError
 from hivemind_addon.proxy.wire.hints import read_hints, read_stream_windows
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 from hivemind_addon.proxy.wire.transcript import Transcript, answer_of
 from hivemind_addon.system.json_values import read_object, read_value
+from hivemind_addon.system.pointer import Pointer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -56,6 +57,8 @@ class AnswerInProgress:
     """Why its body cannot be read."""
     answer: Transcript | None = None
     """What a complete answer says, as far as it is read."""
+    _plain: Values | None = None
+    """A whole answer's members, where they are few enough to be read."""
     _reader: AnswerReader | None = None
     _headers: Mapping[str, str] = _NO_HEADERS
 
@@ -138,6 +141,7 @@ class AnswerInProgress:
         # Read once: for the outcome, for the usage, and to see whether it is garbage.
         plain = read_value(decoded) if decoded and len(decoded) <= READ_BODY_MAX_BYTES else None
         top = plain if isinstance(plain, dict) else None
+        self._plain = top
         wall_now = self.clock.wall()
         outcome = judge_answer(
             self.profile,
@@ -168,6 +172,11 @@ class AnswerInProgress:
     def usage(self, count: Callable[[str], int]) -> Usage | None:
         """What the stream used so far; None: it is none."""
         return self._reader.usage(count) if self._reader else None
+
+    def sum_at(self, place: str) -> int:
+        """The numbers at a place of a complete answer, or of the newest event that has any there; 0: there are none."""
+        pointer = Pointer.parse(place)
+        return self._reader.sum_at(pointer) if self._reader else sum_of(pointer.find_all(self._plain))
 
     def stream_windows(self) -> Hints | None:
         """What events of the stream told of a subscription's windows; None: none did."""

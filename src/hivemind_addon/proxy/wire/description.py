@@ -9,18 +9,24 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hivemind_addon.api.ticket import CallKind, PoolKey
-from hivemind_addon.proxy.profile.load import format_for, model_group, model_of
+from hivemind_addon.proxy.profile.load import format_for, limit_group, model_group, model_of
 from hivemind_addon.proxy.profile.model import InputCharge, Profile
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.dialect import Dialect, dialect_of
 from hivemind_addon.proxy.wire.estimate import Estimate, Estimator
-from hivemind_addon.proxy.wire.identity import Identity, call_kind, identify
+from hivemind_addon.proxy.wire.identity import ALONE, Identity, Machine, call_kind, identify
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, Fingerprints, RequestFacts, fingerprints, read_request
 from hivemind_addon.system.memo import by_thing_and_text
-from hivemind_addon.system.patterns import glob_matches, normal_host
+from hivemind_addon.system.patterns import glob_matches, matching_path, normal_host
 
 _LONGEST_PATIENCE_S = 86_400
 _MAX_INSTANT_CHARS = 100
+_LONG_CACHE_S = 3600.0
+"""What the mark `ttl: 1h` asks for (Anthropic)."""
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+_IDEMPOTENT = _SAFE | {"PUT", "DELETE"}
+_KEYS = frozenset({"idempotency-key", "x-idempotency-key"})
+"""Headers by which a service knows a call that it has run already."""
 
 
 class PlainRequest(Struct, frozen=True, gc=False):
@@ -47,6 +53,8 @@ class Size(Struct, frozen=True, gc=False):
     prefix: str
     """Hash of what the prompt cache keys on; empty: nothing is shared."""
     prefix_tokens: int
+    cache_s: float = 0.0
+    """How long the provider keeps it, from the beginning of an attempt; 0: it keeps nothing."""
 
 
 class Description(Struct, frozen=True, gc=False):
@@ -65,34 +73,78 @@ class Description(Struct, frozen=True, gc=False):
 
 
 def describe_request(
-    profile: Profile, request: PlainRequest, estimator: Estimator, *, user: str, peer: str, rough: bool = False
+    profile: Profile,
+    request: PlainRequest,
+    estimator: Estimator,
+    *,
+    user: str,
+    peer: str,
+    rough: bool = False,
+    machine: Machine = ALONE,
 ) -> Description:
     """Read a model call of this profile. `user`: the proxy's, where one is named; `peer`: the client's address.
 
-    `rough`: its size may be.
+    `rough`: its size may be. `machine`: of the proxy.
     """
     dialect = dialect_of(format_for(profile, request.path))
     facts = read_body(request, dialect)
     if profile.model_paths:
         facts = replace(facts, model=model_of(profile, request.path, facts.model))
-    who = identify(profile, request.headers, facts, user, peer, request.path)
+    who = identify(profile, request.headers, facts, user, peer, request.path, machine)
     kind = call_kind(profile, request.headers, facts, request.path, has_parent=bool(who.parent_session))
     prints = fingerprints(facts, who.agent)
-    host, usual_port = normal_host(request.host), 443 if request.scheme == "https" else 80
     return Description(
         dialect=dialect,
         facts=facts,
         who=who,
         kind=kind,
-        pool=PoolKey(
-            host=host if request.port == usual_port else f"{host}:{request.port}",
-            account=who.account,
-            model_group=model_group(profile, facts.model),
-        ),
+        pool=_pool_key(request, who.account, model_group(profile, facts.model)),
         prints=prints,
         size=size_request(profile, facts, prints, estimator, who.session, rough=rough),
         known_patience_s=_known_patience(request.headers, profile),
     )
+
+
+def describe_plain(
+    profile: Profile,
+    request: PlainRequest,
+    *,
+    user: str,
+    peer: str,
+    machine: Machine = ALONE,
+) -> Description:
+    """A call of a plain profile, of which nothing but the head is read. `user`, `peer`, `machine`: as above."""
+    facts = RequestFacts(model=profile.name)
+    who = identify(profile, request.headers, facts, user, peer, request.path, machine)
+    return Description(
+        dialect=dialect_of(format_for(profile, request.path)),
+        facts=facts,
+        who=who,
+        kind=CallKind.TOOL,
+        pool=_pool_key(request, who.account, limit_group(profile, request.path)),
+        prints=Fingerprints(prefix="", prefix_bytes=0, is_marked=False, is_marked_long=False, whole=""),
+        size=Size(estimate=Estimate(), cold_tokens=0, prefix="", prefix_tokens=0),
+        known_patience_s=_known_patience(request.headers, profile),
+    )
+
+
+def _pool_key(request: PlainRequest, account: str, group: str) -> PoolKey:
+    host, usual_port = normal_host(request.host), 443 if request.scheme == "https" else 80
+    return PoolKey(host if request.port == usual_port else f"{host}:{request.port}", account, group)
+
+
+def may_repeat(profile: Profile, method: str, headers: Mapping[str, str], path: str) -> bool:
+    """Whether a call of a plain profile may be sent again though its service may have run it (RFC 9110, 9.2.2)."""
+    return (
+        method.upper() in _IDEMPOTENT
+        or not _KEYS.isdisjoint(headers)
+        or matching_path(profile.safe_paths, path) is not None
+    )
+
+
+def only_reads(profile: Profile, method: str, path: str) -> bool:
+    """Whether a call of a plain profile changes nothing where it goes."""
+    return method.upper() in _SAFE or matching_path(profile.safe_paths, path) is not None
 
 
 def size_request(
@@ -116,7 +168,12 @@ def size_request(
         cold_tokens=expected.cache_read_tokens if profile.charge.input is InputCharge.UNCACHED else 0,
         prefix=prints.prefix if is_shared else "",
         prefix_tokens=min(prefix_tokens, input_tokens) if is_shared else 0,
+        cache_s=_kept_s(profile, prints) if is_kept and input_tokens >= profile.cache.least_tokens else 0.0,
     )
+
+
+def _kept_s(profile: Profile, prints: Fingerprints) -> float:
+    return max(_LONG_CACHE_S, profile.cache.ttl_s) if prints.is_marked_long else profile.cache.ttl_s
 
 
 def read_body(request: PlainRequest, dialect: Dialect) -> RequestFacts:

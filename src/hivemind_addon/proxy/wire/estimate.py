@@ -246,11 +246,21 @@ class Estimator:
             counted=read.counted,
         )
 
-    def learn(self, profile: Profile, facts: RequestFacts, session: str, usage: Usage, estimate: Estimate) -> None:
+    def learn(
+        self,
+        profile: Profile,
+        facts: RequestFacts,
+        session: str,
+        usage: Usage,
+        estimate: Estimate,
+        *,
+        is_edited: bool = False,
+    ) -> None:
         """Learn from the usage of a complete answer; from one that was counted here, only how long answers are.
 
         To be called before the session's next estimate, with the facts of the attempt (their text is not needed) and
-        what was estimated of it.
+        what was estimated of it. `is_edited`: the provider has taken something out, so that its tokens are not the
+        body's.
         """
         input_tokens = usage.total_input_tokens
         if input_tokens <= 0:
@@ -267,7 +277,8 @@ class Estimator:
         known.outputs.learn(usage.output_tokens)
         if not usage.reported:
             return  # what was estimated is no base for the next estimate
-        _learn_model(model, facts, estimate, input_tokens)
+        if not is_edited:
+            _learn_model(model, facts, estimate, input_tokens)
         if anchor is not None:
             known.anchors.remove(anchor)
         known.anchors.append(

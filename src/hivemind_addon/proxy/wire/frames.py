@@ -13,6 +13,7 @@ from enum import Enum
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.api.ticket import REQUEST_HEADER
 from hivemind_addon.proxy.wire.error import word
 from hivemind_addon.proxy.wire.error_form import with_delay
 from hivemind_addon.system.json_values import read_object, read_value
@@ -152,20 +153,27 @@ def held(lane: str) -> bytes:
     return _framed({"type": "hivemind.held"}, lane)
 
 
-def come_back(message: str, delay_s: float, lane: str) -> bytes:
-    """The error that makes a client come back after the delay: Codex with its whole input, by a new connection."""
+def come_back(message: str, delay_s: float, lane: str, ticket_id: str = "") -> bytes:
+    """The error that makes a client come back after the delay: Codex with its whole input, by a new connection.
+
+    `ticket_id`: of the turn; empty: it has none.
+    """
     error = {"type": _LIMITED, "code": _LIMITED, "message": with_delay(message, delay_s)}
-    return _error(_LIMITED_STATUS, error, {"retry-after": _seconds(delay_s)}, lane)
+    return _error(_LIMITED_STATUS, error, {"retry-after": _seconds(delay_s)} | _named(ticket_id), lane)
 
 
-def refusal(status: int, headers: Mapping[str, str], body: bytes, lane: str) -> bytes:
+def refusal(status: int, headers: Mapping[str, str], body: bytes, lane: str, ticket_id: str = "") -> bytes:
     """The frame for what a plain request is refused with; `headers` by lower-case name."""
     error = read_value((read_object(body) or {}).get("error"))
     error = error if isinstance(error, dict) else {"type": "server_error", "code": "server_error", "message": ""}
     delay = headers.get("retry-after", "")
     if _DEADLY.isdisjoint((error.get("code"), error.get("type"))):
-        return _error(status, error, {"retry-after": delay} if delay else {}, lane)
-    return come_back(str(error.get("message") or ""), _delay_s(headers), lane)
+        return _error(status, error, ({"retry-after": delay} if delay else {}) | _named(ticket_id), lane)
+    return come_back(str(error.get("message") or ""), _delay_s(headers), lane, ticket_id)
+
+
+def _named(ticket_id: str) -> dict[str, str]:
+    return {REQUEST_HEADER: ticket_id} if ticket_id else {}
 
 
 def harmless(text: bytes, told: Told) -> bytes:

@@ -29,6 +29,7 @@ _MAX_ACCOUNT_CHARS = 200
 _CLOCK_TOLERANCE_S = 5.0
 _MAX_STATUS_CHARS = 40
 _MAX_WINDOWS = 16
+_MOST_ITEMS = 16
 _NO_HINTS = Hints()
 _RETRY_AFTER_MS = ("retry-after-ms", "x-amz-retry-after")
 """Amazon's own SDKs obey the second."""
@@ -158,9 +159,17 @@ class _HeaderReader:
         shown = shown if len(shown) <= _MAX_SHOWN_CHARS else shown[: _MAX_SHOWN_CHARS - 1] + "…"
         self.oddities.append(f"{name}: cannot read {shown!r}")
 
-    def amount(self, name: str) -> float | None:
-        """A limit or what is left of it."""
+    def _value(self, name: str, item: int | None = None) -> str | None:
+        """What a header holds, or one item of the list there; None: nothing."""
         value = self._headers.get(name)
+        if value is None or item is None:
+            return value
+        items = value.split(",", _MOST_ITEMS)
+        return items[item].strip() if item < len(items) else None
+
+    def amount(self, name: str, item: int | None = None) -> float | None:
+        """A limit or what is left of it."""
+        value = self._value(name, item)
         if value is None:
             return None
         number = _number(value.strip())
@@ -169,9 +178,9 @@ class _HeaderReader:
             return None
         return number
 
-    def reset(self, name: str, reset_format: ResetFormat) -> float | None:
+    def reset(self, name: str, reset_format: ResetFormat, item: int | None = None) -> float | None:
         """Seconds until a meter's reset."""
-        value = self._headers.get(name)
+        value = self._value(name, item)
         if value is None:
             return None
         delay_s = parse_reset(value, reset_format, self._wall_now)
@@ -230,15 +239,15 @@ class _HeaderReader:
         headers = self._headers
         if meter.limit not in headers and meter.remaining not in headers and meter.reset not in headers:
             return None
-        limit = self.amount(meter.limit)
-        stated = headers.get(meter.limit, "")
+        limit = self.amount(meter.limit, meter.item)
+        stated = self._value(meter.limit, meter.item) or ""
         if limit == 0:
             self._odd(meter.limit, stated)
         if limit == 0 or stated.strip().startswith("-"):
             # Azure's Responses API states limits of -1 and 0 that bind nothing; what is left of them is no news.
             return None
-        remaining = self.amount(meter.remaining)
-        reset_in_s = self.reset(meter.reset, meter.reset_format)
+        remaining = self.amount(meter.remaining, meter.item)
+        reset_in_s = self.reset(meter.reset, meter.reset_format, meter.item)
         if limit is None and remaining is None and reset_in_s is None:
             return None
         return Reading(

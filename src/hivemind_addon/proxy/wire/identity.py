@@ -18,6 +18,10 @@ from hivemind_addon.system.patterns import glob_matches, matching_path, normal_p
 
 _BODY = "body"
 _SAID_BYTES = 2000
+_TEXT_KEY = b'"text":'
+"""As a member of an object; within a text its quotes would be escaped."""
+_ACCOUNT_CHARS = 12
+"""48 bits of a key's hash tell accounts apart; of a key with some 200 random bits they let nobody guess anything."""
 _HEADS = 1024
 """So many heads are remembered for each set of conditions."""
 
@@ -47,6 +51,22 @@ class Identity(Struct, frozen=True, gc=False):
     """What the request names; else `key-` and a hash of the credential; else `anonymous`."""
     parent_session: str = ""
     """The session that started this one; empty: none is known."""
+    name: str = ""
+    """Of the agent, by which rules know it: without a machine's."""
+
+
+class Machine(Struct, frozen=True, gc=False):
+    """What a member of a cluster has to say of itself, where requests come to several machines."""
+
+    has_own_agents: bool = False
+    """An agent of the same name at another machine is another agent: names end with `@` and the machine's."""
+    name: str = ""
+    account_key: bytes = b""
+    """Credentials are hashed with it; all members have the same one. Empty: without."""
+
+
+ALONE = Machine()
+"""A proxy that is in no cluster."""
 
 
 class _Place(NamedTuple):
@@ -181,12 +201,18 @@ def _places(names: Iterable[str]) -> tuple[_Place, ...]:
 
 
 def identify(
-    profile: Profile, headers: Mapping[str, str], facts: RequestFacts, proxy_user: str, peer: str, path: str = ""
+    profile: Profile,
+    headers: Mapping[str, str],
+    facts: RequestFacts,
+    proxy_user: str,
+    peer: str,
+    path: str = "",
+    machine: Machine = ALONE,
 ) -> Identity:
     """Name the agent behind one request. `headers` has lower-case names; empty `proxy_user`: none was given.
 
-    `peer` is the client's connection (address and port): the last resort of an agent that says nothing. `path`: with
-    its query.
+    `peer` is the client's connection (address and port): the last resort of an agent that says nothing; in a cluster
+    it names the proxy, too. `path`: with its query. What headers and bodies name is the same at every machine.
     """
     rules, members = _asker(profile), facts.members
     named = _first(rules.sessions, headers, members) or facts.session_hint
@@ -197,15 +223,17 @@ def identify(
     parent = _first(parents, headers, members, unlike=named) or facts.parent_hint
     sub_agent = _first(rules.sub_agents, headers, members, unlike=named)
     # Without a name of its own an agent has the one of its tree of sessions, so that a new session is no new agent.
-    agent = proxy_user or f"{product(headers)}-{short_hash(parent or named or peer)}"
-    session = named or proxy_user or f"{agent}@{peer}"
+    name = clean(proxy_user or f"{product(headers)}-{short_hash(parent or named or peer)}")
+    agent = f"{name}@{machine.name}" if machine.has_own_agents else name
+    session = named or (agent if proxy_user else f"{name}@{peer}")
     if sub_agent:
         session, parent = f"{session}/{sub_agent}", session
     return Identity(
-        agent=clean(agent),
+        agent=agent,
         session=clean(session),
-        account=_account(rules, headers, members, path),
+        account=_account(rules, headers, members, path, machine.account_key),
         parent_session=clean(parent) if parent and parent != session else "",
+        name=name,
     )
 
 
@@ -221,7 +249,7 @@ def call_kind(
                 is_head
                 and _fits(rule, facts, path)
                 and (not system or system in _beginning(facts.preamble[:1] or facts.messages[:1]))
-                and (not says or says in _beginning(facts.messages[-1:]))
+                and (not says or says in _said(facts.messages[-1:]))
             ):
                 return rule.kind
     return CallKind.SUBAGENT if has_parent else CallKind.TURN
@@ -246,6 +274,15 @@ def _beginning(raws: Sequence[Raw]) -> bytes:
     return bytes(memoryview(raws[0])[:_SAID_BYTES]).lower() if raws else b""
 
 
+def _said(raws: Sequence[Raw]) -> bytes:
+    """The same, and how its last text begins: what a program asks may stand after the results of tools."""
+    if not raws:
+        return b""
+    said, view = bytes(raws[0]), _beginning(raws)
+    at = said.rfind(_TEXT_KEY)
+    return view if at < _SAID_BYTES else view + said[at : at + _SAID_BYTES].lower()
+
+
 @lru_cache(maxsize=64)
 def _texts(value: str) -> Mapping[str, str]:
     """The texts of a header that holds a JSON object; many rules ask for the same one."""
@@ -258,11 +295,11 @@ def _texts(value: str) -> Mapping[str, str]:
     return {name: text.strip() for name, text in members.items() if isinstance(text, str)}
 
 
-def _account(rules: _Asker, headers: Mapping[str, str], members: Mapping[str, str], path: str) -> str:
+def _account(rules: _Asker, headers: Mapping[str, str], members: Mapping[str, str], path: str, key: bytes) -> str:
     if named := _whole(rules.accounts, headers, members, path):
         return clean(named)
     credential = _whole(rules.credentials, headers, members, path)
-    return f"key-{short_hash(credential, 12)}" if credential else ANONYMOUS
+    return f"key-{short_hash(credential, _ACCOUNT_CHARS, key)}" if credential else ANONYMOUS
 
 
 def _whole(sources: Iterable[_Source], headers: Mapping[str, str], members: Mapping[str, str], path: str) -> str:

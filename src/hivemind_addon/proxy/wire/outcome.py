@@ -144,6 +144,11 @@ def judge_answer(
     )
 
 
+def never_run(outcome: Outcome) -> bool:
+    """Whether a service surely did nothing of what failed: a limit refused it, or it never got there."""
+    return outcome.kind is OutcomeKind.THROTTLED or (outcome.status is None and not outcome.ambiguous)
+
+
 def judge_stream_error(profile: Profile, error: ErrorFacts, hints: Hints = _NO_HINTS, wall_now: float = 0.0) -> Outcome:
     """Judge an error event inside a stream whose status was 200; `hints` are the head's, `wall_now` epoch seconds."""
     rule = _first_match(profile.outcomes, 200, error, {}, _NO_HINTS)

@@ -39,10 +39,16 @@ _MEDIA_BYTES = 8192
 
 _MEDIA_MARKS = (b"base64", b'"images"', b'"inlineData"', b'"inline_data"', b'"bytes"')
 
-_LONE_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F][0-9a-fA-F]{2}")
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
 _NEWEST_BYTES = 16_384
+_OPENING_BYTES = 512
 _CACHE_MARK_NAME = b'"cache_control"'
+_LONG_MARK = b'"1h"'
 _CACHE_MARK = re.compile(_CACHE_MARK_NAME + rb"\s*:\s*(?:null|\{[^{}]*\})")
+_TEXT_TYPE = b'"type":"text"'
+_TEXT_LIST_BYTES = len('[{"type":"text","text":}]')
 _FINGERPRINT_CHARS = 16
 _NO_ITEMS = b"[]"
 
@@ -284,11 +290,15 @@ def read_request(body: bytes, dialect: "Dialect", path: str = "") -> RequestFact
     try:
         return _facts(RequestBody(body, dialect.plan), dialect.plan, path)
     except UNREADABLE as error:
-        # JavaScript may write half of a surrogate pair, which JSON allows and the decoder does not.
-        repaired = _LONE_SURROGATE.sub(rb"\\ufffd", body)
+        repaired = with_whole_characters(body)
         if repaired != body:
             return read_request(repaired, dialect, path)
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {_short(error)}",))
+
+
+def with_whole_characters(body: bytes) -> bytes:
+    """A body of the same length that can be read: JavaScript may write half of a surrogate pair, as JSON allows."""
+    return _LONE_SURROGATE.sub(rb"\\ufffd", body)
 
 
 def _facts(body: RequestBody, plan: RequestPlan, path: str) -> RequestFacts:
@@ -406,22 +416,29 @@ class Fingerprints(Struct, frozen=True, gc=False):
     """Of tools and system prompt."""
     is_marked: bool
     """Whether the request has a part of them cached (`cache_control`)."""
+    is_marked_long: bool
+    """And for an hour (`ttl: 1h`)."""
     whole: str
     """Of all that makes the answer: the same request sent again has the same. Of a long conversation the sizes of its
     messages and the newest of their text stand for the rest. Empty where there is no message to tell by."""
+    opening: int = 0
+    """Of the ends of the first message that is no instruction: tells conversations of a session apart, in this process;
+    a mark of a prompt cache changes it."""
 
 
-def _without_cache_marks(text: bytes) -> Iterator[memoryview]:
-    """The pieces between the members `cache_control`, whose comma goes with them."""
+def without_cache_marks(text: bytes) -> tuple[list[memoryview], bool]:
+    """The pieces between the members `cache_control`, whose comma goes with them, and whether one says `1h`."""
     view = memoryview(text)
-    start = 0
+    pieces, start, is_long = [], 0, False
     for mark in _CACHE_MARK.finditer(text):
         end = mark.start()
         while text[end - 1 : end].isspace():
             end -= 1
-        yield view[start : end - (text[end - 1 : end] == b",")]
+        pieces.append(view[start : end - (text[end - 1 : end] == b",")])
         start = mark.end()
-    yield view[start:]
+        is_long = is_long or _LONG_MARK in mark[0]
+    pieces.append(view[start:])
+    return pieces, is_long
 
 
 def fingerprints(facts: RequestFacts, salt: str) -> Fingerprints:
@@ -429,14 +446,17 @@ def fingerprints(facts: RequestFacts, salt: str) -> Fingerprints:
     instructions = tuple(takewhile(_is_instruction, facts.messages))
     sha = hashlib.sha256(facts.model.encode("utf-8", "surrogatepass"))
     size_bytes = 0
-    is_marked = False
+    is_marked = is_marked_long = False
     for raw in (*facts.preamble, *instructions):
         sha.update(b"\0")
         text = bytes(raw)
-        pieces = list(_without_cache_marks(text)) if _CACHE_MARK_NAME in text else [text]
-        is_marked = is_marked or len(pieces) > 1
-        for piece in pieces:
-            sha.update(piece)
+        if _CACHE_MARK_NAME in text:
+            pieces, is_long = without_cache_marks(text)
+            is_marked, is_marked_long = is_marked or len(pieces) > 1, is_marked_long or is_long
+            for piece in pieces:
+                sha.update(piece)
+        else:
+            sha.update(text)
         size_bytes += len(text)
     prefix = sha.hexdigest()[:_FINGERPRINT_CHARS]
     rest = facts.messages[len(instructions) :]
@@ -450,7 +470,16 @@ def fingerprints(facts: RequestFacts, salt: str) -> Fingerprints:
     sha.update(salt.encode("utf-8", "surrogatepass"))
     # Of a request that cannot be read nothing is known: no other one is the same.
     whole = sha.hexdigest()[:_FINGERPRINT_CHARS] if facts.messages else ""
-    return Fingerprints(prefix=prefix, prefix_bytes=size_bytes, is_marked=is_marked, whole=whole)
+    first = memoryview(rest[0]) if rest else memoryview(b"")
+    opening = hash((bytes(first[:_OPENING_BYTES]), bytes(first[-_OPENING_BYTES:])))
+    return Fingerprints(
+        prefix=prefix,
+        prefix_bytes=size_bytes,
+        is_marked=is_marked,
+        is_marked_long=is_marked_long,
+        whole=whole,
+        opening=opening,
+    )
 
 
 def text_of(raw: Raw) -> str:
@@ -487,12 +516,16 @@ def _weigh(messages: tuple[Raw, ...]) -> tuple[tuple[int, ...], int]:
     sizes, media = list(map(len, messages)), 0
     for index, size in enumerate(sizes):
         if size > _MEDIA_BYTES:
-            sizes[index], found = _weigh_long(messages[index], size)
+            sizes[index], found = weigh(messages[index])
             media += found
     return tuple(sizes), media
 
 
-def _weigh_long(raw: Raw, size: int) -> tuple[int, int]:
+def weigh(raw: bytes | Raw) -> tuple[int, int]:
+    """Bytes of a JSON value without its embedded media, and the number of these."""
+    size = len(raw)
+    if size <= _MEDIA_BYTES:
+        return size, 0
     text = bytes(raw)
     if not any(mark in text for mark in _MEDIA_MARKS):
         return size, 0
@@ -502,6 +535,18 @@ def _weigh_long(raw: Raw, size: int) -> tuple[int, int]:
         return size, 0
     media = [len(text) for key, text in _strings(value) if _is_media(key, text)]
     return size - sum(media), len(media)
+
+
+def lasting_weight(raw: bytes | Raw) -> tuple[int, int]:
+    """As `weigh`, and the same for a message in all the requests that repeat it.
+
+    Agents move their cache marks from message to message, and make a list of the text that they mark.
+    """
+    size, media = weigh(raw)
+    text = bytes(raw)
+    if _CACHE_MARK_NAME in text:
+        size -= sum(len(mark[0]) + 1 for mark in _CACHE_MARK.finditer(text))
+    return size - text.count(_TEXT_TYPE) * _TEXT_LIST_BYTES, media
 
 
 def _is_media(key: str, text: str) -> bool:

@@ -32,8 +32,8 @@ _COLUMNS = {
 _NONE = "no request has used a budget yet; `hivemind budget set` gives one, and so does an agents file"
 
 
-def _read_tokens(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
-    """A whole number of tokens: `500000`, `500_000`, `500k`, `5M`."""
+def _read_number(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:
+    """A whole number of tokens or calls: `500000`, `500_000`, `500k`, `5M`."""
     del ctx, param
     if value is None:
         return None
@@ -51,11 +51,15 @@ def _whole(text: str, factor: int, value: str) -> int:
     try:
         number = Decimal(text.replace(",", "")) * factor
     except InvalidOperation:
-        raise click.BadParameter(f"{value!r} is no amount: write 500000, 500k or 5M tokens, or 2.50 dollars") from None
+        raise click.BadParameter(
+            f"{value!r} is no amount: write 500000, 500k or 5M tokens or calls, or 2.50 dollars"
+        ) from None
     if not number.is_finite() or not 0 <= number <= MOST_AMOUNT:
         raise click.BadParameter(f"{value!r} is no amount that a budget can have")
     if number != number.to_integral_value():
-        raise click.BadParameter(f"{value!r} is finer than what is counted: whole tokens, millionths of a dollar")
+        raise click.BadParameter(
+            f"{value!r} is finer than what is counted: whole tokens and calls, millionths of a dollar"
+        )
     return int(number)
 
 
@@ -81,10 +85,14 @@ _any_per = click.option(
     help="Which of its budgets; all that it has without it.",
 )
 _tokens = click.option(
-    "--tokens", metavar="N", callback=_read_tokens, help="Input, cached or not, and output: 500000, 500k, 5M."
+    "--tokens", metavar="N", callback=_read_number, help="Input, cached or not, and output: 500000, 500k, 5M."
 )
 _usd = click.option(
     "--usd", "micro_usd", metavar="DOLLARS", callback=_read_dollars, help="Money, by the prices in the profiles."
+)
+
+_calls = click.option(
+    "--calls", metavar="N", callback=_read_number, help="Requests that were run, of models and of tools: 500, 2k."
 )
 
 
@@ -137,11 +145,20 @@ def list_(port: int, form: Format) -> None:
 @_holder
 @_tokens
 @_usd
+@_calls
 @_any_per
 @port_option
 @json_option
 def add(
-    scope: Scope, name: str, tokens: int | None, micro_usd: int | None, per: str | None, port: int, *, as_json: bool
+    scope: Scope,
+    name: str,
+    tokens: int | None,
+    micro_usd: int | None,
+    calls: int | None,
+    per: str | None,
+    port: int,
+    *,
+    as_json: bool,
 ) -> None:
     """Let somebody spend more, in the present period only.
 
@@ -153,10 +170,12 @@ def add(
       hivemind budget add agent-7 --tokens 500k
       hivemind budget add 'reviewer-*' --usd 2.50 --per day
       hivemind budget add --everyone --usd 20
+      hivemind budget add agent-7 --calls 100
     """
-    if not tokens and not micro_usd:
-        raise click.UsageError("say how much: --tokens 500k, or --usd 5")
-    command = AddBudget(scope, name, Period(per) if per else None, tokens or 0, micro_usd or 0)
+    if not tokens and not micro_usd and not calls:
+        raise click.UsageError("say how much: --tokens 500k, --usd 5, or --calls 100")
+    period = Period(per) if per else None
+    command = AddBudget(scope, name, period, tokens or 0, micro_usd or 0, calls=calls or 0)
     tell(command, port, as_json=as_json)
 
 
@@ -164,6 +183,7 @@ def add(
 @_holder
 @_tokens
 @_usd
+@_calls
 @click.option(
     "--per",
     type=click.Choice([one.value for one in Period]),
@@ -179,6 +199,7 @@ def set_(
     name: str,
     tokens: int | None,
     micro_usd: int | None,
+    calls: int | None,
     per: str,
     port: int,
     *,
@@ -198,9 +219,9 @@ def set_(
       hivemind budget set --everyone --usd 5 --per day
       hivemind budget set agent-7 --per day --auto
     """
-    if auto == (tokens is not None or micro_usd is not None):
-        raise click.UsageError("say how much, with --tokens, --usd or both; or take it back with --auto")
-    tell(SetBudget(scope, name, Period(per), tokens, micro_usd), port, as_json=as_json)
+    if auto == any(one is not None for one in (tokens, micro_usd, calls)):
+        raise click.UsageError("say how much, with --tokens, --usd, --calls or several; or take it back with --auto")
+    tell(SetBudget(scope, name, Period(per), tokens, micro_usd, calls=calls), port, as_json=as_json)
 
 
 @budget.command()

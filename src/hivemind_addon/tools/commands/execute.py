@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
 import click
@@ -10,6 +10,7 @@ import msgspec
 
 from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.api.proxy_user import proxy_words
+from hivemind_addon.api.report import ProxyView
 from hivemind_addon.api.ticket import Delivery, Priority
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
@@ -18,13 +19,23 @@ from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.commands.proxy import no_proxy
 from hivemind_addon.tools.launch import background, claim
 from hivemind_addon.tools.launch.become import become
-from hivemind_addon.tools.launch.behind import NoBundle, asked_words, environment_changes
+from hivemind_addon.tools.launch.behind import (
+    NamelessSecret,
+    NoBundle,
+    asked_words,
+    environment_changes,
+    lacks_password,
+    proved_name,
+)
 from hivemind_addon.tools.launch.environment import exports
 from hivemind_addon.tools.launch.finding import Severity
 from hivemind_addon.tools.launch.hindrance import hindrances
+from hivemind_addon.tools.launch.port import AGENT_VARIABLE
 from hivemind_addon.tools.launch.programs import load_programs
 
-_one_line = in_one_line(NoBundle, UnreadableReport, FolderNotPrivate, DocumentError, background.NotServed)
+WHY_NOT_BEHIND = (NoBundle, NamelessSecret, UnreadableReport, FolderNotPrivate, DocumentError, background.NotServed)
+"""What `behind_proxy` raises, each one line."""
+_one_line = in_one_line(*WHY_NOT_BEHIND)
 
 
 def _read_task(ctx: click.Context, param: click.Parameter, value: str | None) -> str:
@@ -86,7 +97,8 @@ def execute(
     """Run an agent through the proxy; its exit status is the command's.
 
     Starts a proxy in the background when none runs on the port, and ends it with the last command that uses it. A
-    proxy that the environment names already becomes its upstream.
+    proxy that the environment names already becomes its upstream. Where the proxy asks agents for their secrets
+    (`hivemind agent`), the variable HIVEMIND_AGENT_SECRET has this one's.
 
     \b
     Examples:
@@ -94,23 +106,54 @@ def execute(
       hivemind exec --agent reviewer-1 --priority low -- claude -p "review this branch"
       hivemind exec --delivery whole -- ./fleet.sh
       hivemind exec --task nightly-7 -- codex exec "update the docs"
+      HIVEMIND_AGENT_SECRET=... hivemind exec --agent ann -- claude
+    """
+    become(
+        *behind_proxy(
+            command,
+            port=port,
+            agent=agent,
+            delivery=Delivery(delivery),
+            priority=priority,
+            task=task,
+            patience=patience,
+        )
+    )
+
+
+def behind_proxy(
+    command: Sequence[str],
+    *,
+    port: int,
+    agent: str | None,
+    delivery: Delivery = Delivery.AUTO,
+    priority: str | None = None,
+    task: str = "",
+    patience: bool = True,
+) -> tuple[list[str], dict[str, str]]:
+    """What `become` takes to run a command behind the proxy, which is started where none runs.
+
+    `agent`: its name; None: as the environment has it, else after the command. Raises NoBundle, NamelessSecret,
+    UnreadableReport, FolderNotPrivate, DocumentError, NotServed and OSError.
     """
     table = load_programs()
     user = claim.use(port)
     proxy = background.find_or_start(port, clock=SystemClock())
-    name = agent or f"{PurePath(command[0]).name}-{os.getpid()}"
+    proved, secret = proved_name(os.environ if agent is None else {**os.environ, AGENT_VARIABLE: agent})
+    name = agent or proved or f"{PurePath(command[0]).name}-{os.getpid()}"
     if found := table.find(command):
         program = found[0]
         for one in hindrances(program, environment=os.environ, table=table, hosts=proxy.hosts, listens=proxy.listens):
             if one.verdict is Severity.BAD or program.tunnelled:
                 click.echo(f"hivemind: {one.text}", err=True)  # it starts all the same
     its_command, waits_s = table.patient(command) if patience else (list(command), 0)
-    words = asked_words(_delivery_of(Delivery(delivery)), priority=priority, waits_s=waits_s, task=task)
+    words = secret + asked_words(_delivery_of(delivery), priority=priority, waits_s=waits_s, task=task)
     changed = environment_changes(proxy, os.environ, agent=name, words=words, table=table, patience=patience)
+    _tell_of_leases(proxy)
     # The command takes our place, so that signals, the terminal and its exit status are its own. What it holds of
     # the port's claim keeps the proxy, even when it leaves something running behind.
     os.set_inheritable(user, True)
-    become(its_command, dict(os.environ) | changed)
+    return its_command, dict(os.environ) | changed
 
 
 @click.command()
@@ -141,10 +184,17 @@ def env(
     proxy = background.running(port)
     if proxy is None:
         raise no_proxy(port)
-    words = asked_words(Delivery(delivery), priority=priority, task=task)
-    name = agent or f"shell-{os.getppid()}"
+    proved, secret = proved_name(os.environ if agent is None else {**os.environ, AGENT_VARIABLE: agent})
+    words = secret + asked_words(Delivery(delivery), priority=priority, task=task)
+    name = agent or proved or f"shell-{os.getppid()}"
     changed = environment_changes(proxy, os.environ, agent=name, words=words, table=load_programs(), patience=patience)
+    _tell_of_leases(proxy)
     click.echo(msgspec.json.encode(changed).decode() + "\n" if as_json else exports(changed), nl=False)
+
+
+def _tell_of_leases(proxy: ProxyView) -> None:
+    if told := lacks_password(proxy, os.environ):
+        click.echo(f"hivemind: {told}", err=True)
 
 
 def _delivery_of(chosen: Delivery) -> Delivery:

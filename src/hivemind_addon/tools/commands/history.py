@@ -1,5 +1,6 @@
 """`hivemind history …`: ask the journal."""
 
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import wraps
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 import click
 import msgspec
 
+from hivemind_addon.api.command import MemberAnswer
 from hivemind_addon.api.proxy_user import given_id
 from hivemind_addon.api.words import brief, failing, plain
 from hivemind_addon.system.clock import SystemClock
@@ -18,8 +20,8 @@ from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.commands.printing import Format, format_option, print_json
 from hivemind_addon.tools.commands.times import Instant, shown
+from hivemind_addon.tools.history import everywhere, incident_history, sums
 from hivemind_addon.tools.history import history as requests_of
-from hivemind_addon.tools.history import incident_history, sums
 from hivemind_addon.tools.history.filters import LOST, OPEN, RequestFilter, Span, names_pool
 from hivemind_addon.tools.history.incidents import Incident
 from hivemind_addon.tools.history.reader import JournalReader, NoJournal, journal_of
@@ -54,6 +56,11 @@ _journal_option = click.option(
 )
 
 
+_all_option = click.option(
+    "--all", "everywhere", is_flag=True, help="Of all proxies of the cluster that the port's proxy is in."
+)
+
+
 def _span_options(since: str | None = None) -> Callable[..., Any]:
     """`--since` and `--until`; the command gets `span: Span`. `since`: the default; None: the journal's beginning."""
 
@@ -80,13 +87,22 @@ def _span_options(since: str | None = None) -> Callable[..., Any]:
 
 
 def _asks(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the `journal` that is meant and the `form` of its answer; what cannot be read is one line."""
+    """Give a command the `journal` that is meant and the `form` of its answer; what cannot be read is one line.
+
+    With `--all`, where the command has that, `journal` is the port of the proxy that asks the others.
+    """
 
     @format_option
     @_journal_option
     @port_option
     @wraps(command)
-    def called(*, journal: Path | None, port: int, **values: Any) -> None:
+    def called(*, journal: Path | None, port: int, everywhere: bool = False, **values: Any) -> None:
+        if everywhere:
+            if journal is not None:
+                raise click.UsageError("--all asks running proxies; --journal names a file: give one of them")
+            with in_one_line(NoJournal, FolderNotPrivate):
+                command(journal=port, **values)
+            return
         with in_one_line(NoJournal, FolderNotPrivate), JournalReader(journal or journal_of(port)) as reader:
             try:
                 command(journal=reader, **values)
@@ -108,6 +124,7 @@ def history() -> None:
     Examples:
       hivemind history
       hivemind history --agent 'review-*' --since 2h --end 'gave up'
+      hivemind history --all                 of all machines of the cluster
       hivemind history ticket 3f9c01ab2e     did it run once, twice, never?
       hivemind history agents                what did each agent cost today?
       hivemind history retries               which requests were tried again, and why?
@@ -123,8 +140,9 @@ def history() -> None:
 @click.option("--end", type=click.Choice(_ENDS), help="Only with this end; `open`: not ended yet.")
 @_span_options()
 @_most_option
+@_all_option
 @_asks
-def list_(journal: JournalReader, span: Span, end: str | None, most: int, form: Format, **wanted: str) -> None:
+def list_(journal: JournalReader | int, span: Span, end: str | None, most: int, form: Format, **wanted: str) -> None:
     """List the newest requests.
 
     \b
@@ -133,6 +151,12 @@ def list_(journal: JournalReader, span: Span, end: str | None, most: int, form: 
       hivemind history list --task nightly-17 --json | jq '.[].end'
     """
     chosen = RequestFilter(span, end=end or "", **wanted)
+    if isinstance(journal, int):
+        answers = _ask_members(journal, everywhere.make_question(chosen, most=most))
+        told = everywhere.newest(answers, most)
+        rows = [{**msgspec.structs.asdict(one), "proxy": member} for member, one in told]
+        view.print_requests(rows, form, "no such request is known to any of them")
+        return
     found = requests_of.requests(journal, chosen, most + 1)
     none = "no request is known yet" if chosen == RequestFilter() else "no such request is known"
     view.print_requests([msgspec.structs.asdict(one) for one in found[:most]], form, none)
@@ -200,8 +224,9 @@ def ticket(journal: JournalReader, name: str, form: Format) -> None:
 @_task_option
 @_pool_option
 @_span_options("today")
+@_all_option
 @_asks
-def agents(journal: JournalReader, by: str, span: Span, form: Format, **wanted: str) -> None:
+def agents(journal: JournalReader | int, by: str, span: Span, form: Format, **wanted: str) -> None:
     """What agents cost: requests and how they ended, tokens, money, waiting. Of today, unless told otherwise.
 
     AGENT is a name or a glob; all agents without one. Requests count where they came, tokens and money where they were
@@ -214,7 +239,12 @@ def agents(journal: JournalReader, by: str, span: Span, form: Format, **wanted: 
       hivemind history agents --by model --since 7d
       hivemind history agents 'ci-*' --by day --since 30d --csv > costs.csv
     """
-    found = sums.costs(journal, RequestFilter(span, **wanted), sums.GroupBy(by))
+    chosen, group = RequestFilter(span, **wanted), sums.GroupBy(by)
+    if isinstance(journal, int):
+        answers = _ask_members(journal, everywhere.make_question(chosen, by=group))
+        found = everywhere.together(answers, group)
+    else:
+        found = sums.costs(journal, chosen, group)
     told = [*found, sums.total(found)] if form is Format.TABLE and len(found) > 1 else found
     columns = {"name": by.capitalize(), "requests": "Requests", "delivered": "Delivered"}
     columns |= {key: heading for key, heading in _ENDED.items() if any(getattr(one, key) for one in found)}
@@ -413,6 +443,29 @@ def runs(journal: JournalReader, span: Span, most: int, form: Format) -> None:
     columns = {"began": "Began", "lasted_s": "Lasted", "fate": "What became of it", "port": "Port"}
     columns |= {"pid": "Process", "version": "Version"}
     view.print_listing(told, columns, form, none="no proxy ran", words={"lasted_s": brief})
+
+
+@history.command(hidden=True)
+@_asks
+def answer(journal: JournalReader, form: Format) -> None:  # noqa: ARG001
+    """Answer what another proxy of the cluster asks; the question is on the standard input.
+
+    \b
+    Examples:
+      hivemind history answer < question.json
+    """
+    try:
+        click.echo(everywhere.answer(journal, sys.stdin.read()), nl=False)
+    except msgspec.MsgspecError as error:
+        raise click.ClickException(f"this version does not understand the question: {error}") from error
+
+
+def _ask_members(port: int, question: str) -> list[MemberAnswer]:
+    who, answers = everywhere.ask_members(port, question)
+    click.echo(f"{who}.", err=True)
+    for problem in everywhere.problems(answers):
+        click.echo(problem, err=True)
+    return answers
 
 
 def _numbered(journal: JournalReader, span: Span, pool: str, now: float) -> list[tuple[int, Incident]]:

@@ -72,6 +72,7 @@ def print_listing(
 def print_requests(rows: Sequence[Row], form: Format, none: str = "nothing") -> None:
     """Requests, each with what it has used."""
     columns = {"arrived": "Came", "id": "Request", "agent": "Agent", "model": "Model", "task": "Task", "end": "End"}
+    columns |= {"proxy": "Proxy"} if rows and "proxy" in rows[0] else {}
     columns |= {"attempts": "Tries", "waited_s": "Waited", "tokens_in": "In", "tokens_cached": "Cached"}
     columns |= {"tokens_out": "Out", "micro_usd": "Cost"}
     print_listing(
@@ -138,7 +139,7 @@ def account_row(account: BudgetRow) -> dict[str, object]:
     row = dated(account, "began")
     row["holder"] = f"{account.scope} {account.name}".strip()
     for name in ("limit", "spent", "reserved", "added"):
-        values = ((unit, row[f"{name}_{unit}"]) for unit in ("tokens", "micro_usd"))
+        values = ((unit, row[f"{name}_{unit}"]) for unit in ("tokens", "micro_usd", "calls"))
         told = ((unit, value) for unit, value in values if isinstance(value, int) and (value or name == "limit"))
         row[name] = ", ".join(amount(unit, value) for unit, value in told)
     return row

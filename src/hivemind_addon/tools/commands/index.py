@@ -7,8 +7,9 @@ from hivemind_addon.tools.commands.group import CommandEntry
 SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
     "Begin": (
         CommandEntry("demo", "tools.commands.demo:demo", "See it work: a simulated fleet, direct and scheduled"),
+        CommandEntry("sim", "lab.sim.standalone:sim", "A simulated provider: try any agent without a key"),
         CommandEntry("exec", "tools.commands.execute:execute", "Run an agent through the proxy"),
-        CommandEntry("run", "tools.commands.run:run", "Start the proxy alone, for all agents"),
+        CommandEntry("run", "tools.commands.run:run", "Start the proxy alone, for all agents", also=("proxy",)),
         CommandEntry("env", "tools.commands.execute:env", "What an agent needs, as lines for a shell"),
         CommandEntry("setup", "tools.commands.setup:setup", "What each agent tool needs in its own files"),
         CommandEntry("doctor", "tools.commands.doctor:doctor", "Find what keeps an agent from being scheduled"),
@@ -38,23 +39,29 @@ SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
         CommandEntry("front", "tools.commands.steering:front", "Serve a request that waits next"),
         CommandEntry("cancel", "tools.commands.steering:cancel", "End a request that waits or runs"),
         CommandEntry("budget", "tools.commands.budget:budget", "What agents, groups and everyone may spend"),
+        CommandEntry("agent", "tools.commands.agent:agent", "Names and secrets of agents: who may use the proxy"),
         CommandEntry("config", "tools.commands.config:config", "The options of a running proxy; where files lie"),
     ),
     "Work together": (
         CommandEntry("lease", "tools.commands.lease:lease", "Locks, leaders, at most N"),
-        CommandEntry("mcp", "tools.commands.mcp:mcp", "Tools for agents: the Model Context Protocol"),
+        CommandEntry("mcp", "tools.commands.mcp:mcp", "Tools for agents: the Model Context Protocol", also=("serve",)),
     ),
     "Record and replay": (
         CommandEntry("capture", "tools.commands.capture:capture", "Record what agents do, and look at it"),
         CommandEntry(
-            "checkpoint", "tools.commands.checkpoint:checkpoint", "Conversations that a budget stopped: go on with them"
+            "context",
+            "tools.commands.context:context",
+            "Conversations of all agents: read them, go on with them",
+            also=("checkpoint",),  # its name until 0.2; gone with the version after it
         ),
+        CommandEntry("recall", "tools.commands.recall:recall", "A tool result that was taken out of a context"),
         CommandEntry("replay", "lab.replay.command:replay", "A recording again, under other limits"),
     ),
     "Develop": (
         CommandEntry("scenario", "lab.sim.commands:scenario", "Simulated load: list it, read it, run it"),
         CommandEntry("prove", "lab.sim.commands:prove", "Every scenario against what it expects"),
         CommandEntry("evaluate", "lab.evaluate.commands:evaluate", "Scenarios by policies by seeds, with charts"),
+        CommandEntry("papers", "lab.papers.commands:papers", "What three papers claim, run again beside theirs"),
         CommandEntry("docs", "tools.commands.checkout:docs", "Write the generated pages of docs/"),
     ),
 }

@@ -9,14 +9,22 @@ from threading import Event
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from hivemind_addon.api.words import brief, several
 from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.system.engine_url import (
+    CLUSTER_NAME_VARIABLE,
+    CLUSTER_VARIABLE,
+    DEFAULT_CLUSTER,
+    PASSWORD_VARIABLE,
+)
 from hivemind_addon.tools.commands.options import in_one_line
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, json_flag, print_rows
 from hivemind_addon.tools.commands.times import SPAN
 from hivemind_addon.tools.launch.become import become, insist
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE
+from hivemind_addon.tools.locks.choice import LeasePlace
 from hivemind_addon.tools.locks.holder import caller, holder_of
 from hivemind_addon.tools.locks.keeping import WatchedProcess, keep, start_keeper
 from hivemind_addon.tools.locks.model import (
@@ -25,11 +33,12 @@ from hivemind_addon.tools.locks.model import (
     LeaseError,
     LeaseOver,
     LeaseState,
+    LeaseStore,
     NotGranted,
     Request,
     check_name,
 )
-from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, default_lease_file, wait_for_lease
+from hivemind_addon.tools.locks.waiting import wait_for_lease
 
 ID_VARIABLE, TOKEN_VARIABLE = "HIVEMIND_LEASE_ID", "HIVEMIND_LEASE_TOKEN"
 NOT_GRANTED = 75
@@ -101,11 +110,27 @@ class RunsCommand(click.Command):
 
 
 @click.group()
-def lease() -> None:
-    """Locks, leaders and "at most N", for agents and scripts on this machine.
+@click.option(
+    "--cluster",
+    metavar="URL",
+    envvar=CLUSTER_VARIABLE,
+    default="",
+    help="A Valkey or Redis server that keeps the leases, for many machines; `off`: this machine's file.",
+)
+@click.option(
+    "--cluster-name",
+    metavar="NAME",
+    envvar=CLUSTER_NAME_VARIABLE,
+    default=DEFAULT_CLUSTER,
+    show_default=True,
+    help="The cluster whose leases they are.",
+)
+@click.pass_context
+def lease(ctx: click.Context, cluster: str, cluster_name: str) -> None:
+    """Locks, leaders and "at most N", for agents and scripts on this machine, or on many.
 
     A lease ends when it is released, when its time is over, or when the process that holds it is gone. It binds those
-    who ask. Exit status 75: somebody else has it.
+    who ask. Exit status 75: somebody else has it. With --cluster all who name the same server and cluster share them.
 
     \b
     Examples:
@@ -114,7 +139,12 @@ def lease() -> None:
       hivemind lease lead planner --value http://127.0.0.1:7000 -- ./planner
       hivemind lease acquire deploy && ./deploy.sh; hivemind lease release deploy
       hivemind lease list
+      hivemind lease --cluster valkey://10.0.0.5 run deploy -- ./deploy.sh
     """
+    by_option, name_by_option = (
+        ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE for name in ("cluster", "cluster_name")
+    )
+    ctx.obj = LeasePlace(cluster, cluster_name, by_option=by_option, name_by_option=name_by_option)
 
 
 @lease.command()
@@ -165,7 +195,7 @@ def acquire(
         if export:
             click.echo(_FALSE)
         if as_json:
-            holders = [{"agent": one.agent, "pid": one.pid} for one in answer.holders]
+            holders = [_plain_holder(one) for one in answer.holders]
             click.echo(msgspec.json.encode({"granted": False, "ahead": answer.ahead, "holders": holders}).decode())
         else:
             click.echo(refused(answer), err=True)
@@ -173,7 +203,8 @@ def acquire(
     if as_json:
         click.echo(msgspec.json.encode({"granted": True, **_plain(answer)}).decode())
     elif export:
-        click.echo("".join(f"export {key}={shlex.quote(word)}\n" for key, word in variables(answer).items()), nl=False)
+        exported = variables(answer) | _place_for_children()
+        click.echo("".join(f"export {key}={shlex.quote(word)}\n" for key, word in exported.items()), nl=False)
     else:
         held = " ".join(grant.name for grant in answer.grants)
         click.echo(f"{answer.id}  token {token_of(answer)}  {brief(answer.left_s)}  {held}")
@@ -195,7 +226,7 @@ def renew(lease_id: str, ttl_s: float, *, as_json: bool) -> None:
       hivemind lease renew
     """
     with open_store() as store:
-        renewed = store.renew(lease_id, ttl_s, SystemClock().awake())
+        renewed = store.renew(lease_id, ttl_s, store.instant(SystemClock()))
     if as_json:
         click.echo(msgspec.json.encode(_plain(renewed)).decode())
     else:
@@ -220,16 +251,17 @@ def release(what: tuple[str, ...], *, force: bool) -> None:
     """
     if not what:
         raise click.UsageError(f"say which: an id, or a name ({ID_VARIABLE} is not set)")
-    now, ours = SystemClock().awake(), {caller(), os.getppid()}
+    ours = {(one.pid, one.started) for one in (watched_holder("", pid) for pid in {caller(), os.getppid()})}
     ended: list[str] = []
     with open_store() as store:
         for one in what:
-            ended += _release(store, one, now, ours, force=force)
+            ended += _release(store, one, ours, force=force)
     click.echo(f"released {', '.join(ended)}")
 
 
-def _release(store: SqliteLeases, what: str, now: float, ours: set[int], *, force: bool) -> list[str]:
-    """The names that are free now. Raises LeaseError."""
+def _release(store: LeaseStore, what: str, ours: set[tuple[int, str]], *, force: bool) -> list[str]:
+    """The names that are free now; `ours`: processes, by id and start. Raises LeaseError."""
+    now = store.instant(SystemClock())
     every = {one.id: one for standing in store.standings(now) for one in standing.leases}
     if what in every:
         chosen = [every[what]]
@@ -238,7 +270,7 @@ def _release(store: SqliteLeases, what: str, now: float, ours: set[int], *, forc
         holding = [one for one in every.values() if any(grant.name == what for grant in one.grants)]
         if not holding:
             raise LeaseOver(f"{what!r} is not held (any more), as a name or as a lease")
-        chosen = [one for one in holding if force or one.holder.pid in ours]
+        chosen = [one for one in holding if force or (one.holder.pid, one.holder.started) in ours]
         if not chosen:
             raise LeaseError(f"{what!r} is held by {who(holding[0].holder)}; --force ends it all the same")
     for one in chosen:
@@ -261,7 +293,7 @@ def list_leases(names: tuple[str, ...], form: Format) -> None:
     for name in names:
         check_name(name)
     with open_store() as store:
-        standings = store.standings(SystemClock().awake(), names)
+        standings = store.standings(store.instant(SystemClock()), names)
     if form is not Format.TABLE:
         print_rows([_standing(one) for one in standings], {}, form)
         return
@@ -277,10 +309,15 @@ def _plain(held: Lease) -> dict[str, object]:
         "id": held.id,
         "token": token_of(held),
         "names": [grant.name for grant in held.grants],
-        "holder": {"agent": held.holder.agent, "pid": held.holder.pid},
+        "holder": _plain_holder(held.holder),
         "left_s": round(held.left_s, 3),
         "value": held.value,
     }
+
+
+def _plain_holder(holder: Holder) -> dict[str, object]:
+    elsewhere = {"host": holder.host} if holder.host else {}
+    return {"agent": holder.agent, "pid": holder.pid, **elsewhere}
 
 
 def _standing(standing: LeaseState) -> Row:
@@ -289,7 +326,7 @@ def _standing(standing: LeaseState) -> Row:
         "name": standing.name,
         "capacity": standing.capacity,
         "holders": [{key: word for key, word in _plain(one).items() if key != "id"} for one in standing.leases],
-        "waiting": [{"agent": one.agent, "pid": one.pid} for one in standing.waiting],
+        "waiting": [_plain_holder(one) for one in standing.waiting],
         "last_token": standing.last_token,
     }
 
@@ -379,7 +416,8 @@ def _runner(agent: str | None, command: tuple[str, ...]) -> Holder:
 
 
 def _run(request: Request, wait_s: float | None, command: tuple[str, ...], *, keep_going: bool) -> None:
-    with open_store() as store:
+    shared = _place_for_children()
+    with open_store(request.ttl_s) as store:
         held = wait_in_line(store, request, wait_s)
     if isinstance(held, NotGranted):
         click.echo(refused(held), err=True)
@@ -393,15 +431,15 @@ def _run(request: Request, wait_s: float | None, command: tuple[str, ...], *, ke
             process.terminate()
 
     def work() -> None:
-        with open_store() as store:
+        with open_store(request.ttl_s) as store:
             keep(store, held, process, ttl_s=request.ttl_s, clock=SystemClock(), lost=lost)
 
     start_keeper(process, work)
     # The command takes our place, so that the lease's holder is the command itself.
-    become(command, {**os.environ, **variables(held)})
+    become(command, {**os.environ, **variables(held), **shared})
 
 
-def wait_in_line(store: SqliteLeases, request: Request, wait_s: float | None) -> Lease | NotGranted:
+def wait_in_line(store: LeaseStore, request: Request, wait_s: float | None) -> Lease | NotGranted:
     """Its place is kept while this waits; `wait_s` None: for as long as it takes. Raises LeaseError."""
     return wait_for_lease(
         store,
@@ -410,12 +448,30 @@ def wait_in_line(store: SqliteLeases, request: Request, wait_s: float | None) ->
         wait_s=wait_s,
         pause=Event().wait,
         tell=lambda answer: click.echo(f"waiting: {refused(answer)}", err=True),
+        tell_gone=lambda error: click.echo(f"waiting: {error}", err=True),
     )
 
 
-def open_store() -> SqliteLeases:
-    """Everybody's; to be closed. Made at its first use."""
-    return SqliteLeases(default_lease_file())
+def open_store(ttl_s: float | None = None) -> LeaseStore:
+    """Everybody's; to be closed. `ttl_s`: of the lease that it is to keep. Made at its first use. Raises LeaseError."""
+    return _place().open(os.environ, ttl_s)
+
+
+def _place() -> LeasePlace:
+    ctx = click.get_current_context(silent=True)
+    return (ctx and ctx.find_object(LeasePlace)) or LeasePlace()
+
+
+def _place_for_children() -> dict[str, str]:
+    """The variables by which a command under a lease finds it. Raises LeaseError."""
+    place = _place()
+    if place.has_secret:
+        click.echo(
+            f"hivemind: commands under this lease do not know its server, since --cluster holds a password; set "
+            f"{PASSWORD_VARIABLE} instead",
+            err=True,
+        )
+    return place.variables(os.environ)
 
 
 def watched_holder(agent: str | None, pid: int, what: str = "shell") -> Holder:
@@ -439,7 +495,8 @@ def refused(answer: NotGranted) -> str:
 def who(holder: Holder) -> str:
     """A holder, for people."""
     named_by_it = not holder.pid or holder.agent.endswith(f"-{holder.pid}")
-    return holder.agent if named_by_it else f"{holder.agent} (process {holder.pid})"
+    facts = [*(() if named_by_it else (f"process {holder.pid}",)), *((f"on {holder.host}",) if holder.host else ())]
+    return f"{holder.agent} ({' '.join(facts)})" if facts else holder.agent
 
 
 def token_of(held: Lease) -> int:

@@ -1,4 +1,4 @@
-"""`hivemind mcp`: the scheduler's tools for agents."""
+"""`hivemind mcp`, also `hivemind serve`: the scheduler's tools for agents."""
 
 import asyncio
 import os
@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.commands.elsewhere import OF_SERVE
+from hivemind_addon.tools.commands.options import refused_options
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
 from hivemind_addon.tools.mcp.session import BadWord, Permission, ServerScope, caller_of, read_allow
 
@@ -29,6 +31,7 @@ def _allowed(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> f
         raise click.BadParameter(str(error)) from error
 
 
+@refused_options(OF_SERVE)
 @click.command()
 @click.option("--agent", metavar="NAME", help=f"Who calls, as the proxy knows it.  [default: {AGENT_VARIABLE}]")
 @click.option(
@@ -59,6 +62,13 @@ def _allowed(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> f
     type=click.Path(dir_okay=False, path_type=Path),
     help="Keeps the token that HTTP clients say; without it a new one is made and printed at each start.",
 )
+@click.option(
+    "--hm",
+    "names",
+    flag_value=True,
+    default=None,
+    help="List the tools of hivemind-scheduler, too: hm.submit, hm.status, …  [default: as `hivemind serve`]",
+)
 def mcp(
     agent: str | None,
     port: int | None,
@@ -66,12 +76,15 @@ def mcp(
     http_port: int | None,
     token_file: Path | None,
     *,
+    names: bool | None,
     allow_commands: bool,
 ) -> None:
     """Serve tools for agents: the Model Context Protocol, on standard input and output.
 
     An agent's tool starts it: `hivemind setup` writes that into its configuration. Without --allow an agent asks about
     itself, lets others go first and takes leases; it steers nobody else.
+
+    `hivemind serve` is the same command, and lists the names of hivemind-scheduler's tools beside ours.
 
     \b
     Examples:
@@ -85,28 +98,34 @@ def mcp(
         raise click.UsageError(
             "--allow-commands says what tasks and options may be: add --allow submit, batch or config"
         )
-    try:
-        import mcp as sdk  # noqa: F401, PLC0415 - its dependency is optional
-        import uvicorn  # noqa: F401, PLC0415 - as above
-    except ModuleNotFoundError as error:
-        raise click.ClickException(
-            f"`hivemind mcp` needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[mcp]'"
-        ) from error
-    from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, default_lease_file  # noqa: PLC0415 - only where a server runs
+    from hivemind_addon.tools.locks.choice import LeasePlace  # noqa: PLC0415 - only where a server runs
+    from hivemind_addon.tools.locks.model import LeaseError  # noqa: PLC0415 - as above
     from hivemind_addon.tools.mcp.server import make_server, run_stdio  # noqa: PLC0415 - it takes half a second to load
     from hivemind_addon.tools.mcp.session import Session  # noqa: PLC0415 - as above
-    from hivemind_addon.tools.mcp.tools import TOOLS  # noqa: PLC0415 - as above
+    from hivemind_addon.tools.mcp.tools import HM_TOOLS, TOOLS  # noqa: PLC0415 - as above
 
     scope = ServerScope(allow, commands=allow_commands)
     caller = caller_of(os.environ, agent=agent or "", port=port)
-    leases, clock = SqliteLeases(default_lease_file()), SystemClock()
+    try:
+        leases, clock = LeasePlace.of(os.environ).open(os.environ), SystemClock()
+    except LeaseError as error:
+        raise click.ClickException(str(error)) from error
 
-    server = make_server(TOOLS, scope, lambda: Session(caller=caller, scope=scope, clock=clock, leases=leases))
+    is_listed = click.get_current_context().info_name == "serve" if names is None else names
+    server = make_server(
+        TOOLS,
+        scope,
+        lambda: Session(caller=caller, scope=scope, clock=clock, leases=leases),
+        others=HM_TOOLS,
+        lists_others=is_listed,
+    )
     if http_port is not None:
         _serve_http(server, http_port, token_file)
         return
     if sys.stdin.isatty():
         click.echo("hivemind: an agent's tool starts this and speaks to it here: see `hivemind setup`", err=True)
+        if is_listed:
+            click.echo("hivemind: the proxy is `hivemind proxy`", err=True)
     # Its client ends it: by closing standard input, or by a signal, which must not wait for a line to come.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:

@@ -1,4 +1,4 @@
-"""`hivemind run`: the proxy alone, for all agents."""
+"""`hivemind run`, also `hivemind proxy`: the proxy alone, for all agents."""
 
 import asyncio
 import os
@@ -7,10 +7,13 @@ from pathlib import Path
 from threading import Thread
 
 import click
+from click.core import ParameterSource
 
 from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.system.engine_url import CLUSTER_NAME_VARIABLE, CLUSTER_VARIABLE, OFF, PASSWORD_VARIABLE
 from hivemind_addon.system.folders import FolderNotPrivate
-from hivemind_addon.tools.commands.options import in_one_line, port_option
+from hivemind_addon.tools.commands.elsewhere import OF_PROXY
+from hivemind_addon.tools.commands.options import in_one_line, port_option, refused_options
 from hivemind_addon.tools.launch import claim
 from hivemind_addon.tools.launch.detached import ALREADY_THERE
 from hivemind_addon.tools.launch.neighbour import find_neighbour
@@ -26,21 +29,39 @@ from hivemind_addon.tools.launch.proxy_command import (
     check_options,
     child_environment,
     has_mode,
+    is_proxy_of_exec,
     mitmproxy_program,
     proxy_command,
     upstream_of,
 )
 from hivemind_addon.tools.launch.supervisor import Supervisor
 
+_NO_JOURNAL = "off"
 _one_line = in_one_line(NoLoop, NoMitmproxy, UnknownOption, UpstreamUnusable, FolderNotPrivate)
 
 
+@refused_options(OF_PROXY)
 @click.command(context_settings={"ignore_unknown_options": True})
 @click.option("--web", is_flag=True, help="Start mitmweb instead of mitmdump.")
 @port_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
+@click.option(
+    "--host",
+    metavar="ADDRESS",
+    help="The address to listen on.  [default: 127.0.0.1; with --allow-clients 0.0.0.0, every interface]",
+)
+@click.option(
+    "--allow-clients",
+    metavar="CIDR,...",
+    help="Networks that clients may be in beside this machine, for example 10.0.0.0/8,192.168.1.7. All others are "
+    "refused.",
+)
 @click.option(
     "--ollama", is_flag=True, help=f"Serve a local Ollama, too: port {OLLAMA_PORT} leads to it through the scheduler."
+)
+@click.option(
+    "--agent-secrets",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Names and secrets of agents, as `hivemind agent add` writes them: clients that prove none are refused.",
 )
 @click.option(
     "--loop",
@@ -59,9 +80,34 @@ _one_line = in_one_line(NoLoop, NoMitmproxy, UnknownOption, UpstreamUnusable, Fo
     help="The provider that requests straight to the proxy's own port go to, as with a base URL that names it. "
     "(A proxy to go through is `--mode upstream:URL`.)",
 )
+@click.option(
+    "--tools",
+    metavar="NAME,...",
+    help="Services that are no models whose calls are scheduled, too: github, tavily, brave, exa, e2b; at a host of "
+    "yours mcp=HOST, index=HOST, sandbox=HOST.",
+)
 @click.option("--max-concurrency", metavar="N", help="At most so many requests at once, in each pool of limits.")
 @click.option("--total-budget", metavar="AMOUNT", help="What all agents together may spend: 500k, 20M tokens; $5.")
 @click.option("--agent-budget", metavar="AMOUNT", help="What each agent may spend: tokens or dollars.")
+@click.option(
+    "--journal",
+    "--db",
+    metavar="FILE",
+    help="Where every request is remembered, over restarts: an SQLite file; `off` for none.",
+)
+@click.option(
+    "--cluster",
+    metavar="URL",
+    envvar=CLUSTER_VARIABLE,
+    help="Schedule as one with all proxies that name the same Valkey or Redis server: valkey://[USER@]HOST[:PORT]. "
+    f"The variable {CLUSTER_VARIABLE} says the same, and {PASSWORD_VARIABLE} its password.",
+)
+@click.option(
+    "--cluster-name",
+    metavar="NAME",
+    envvar=CLUSTER_NAME_VARIABLE,
+    help="The cluster's name, where a server has several.",
+)
 @click.option(
     "--fresh", is_flag=True, help="Without the overrides and the budgets per run of earlier runs on this port."
 )
@@ -70,14 +116,20 @@ _one_line = in_one_line(NoLoop, NoMitmproxy, UnknownOption, UpstreamUnusable, Fo
 @_one_line
 def run(
     port: int,
-    host: str,
+    host: str | None,
+    allow_clients: str | None,
+    agent_secrets: Path | None,
     loop: str,
     capture: Path | None,
     mitmproxy_options: tuple[str, ...],
     upstream: str | None,
+    tools: str | None,
     max_concurrency: str | None,
     total_budget: str | None,
     agent_budget: str | None,
+    journal: str | None,
+    cluster: str | None,
+    cluster_name: str | None,
     *,
     web: bool,
     ollama: bool,
@@ -88,7 +140,7 @@ def run(
     """Start mitmdump (or mitmweb) with the addon, from anywhere, and start it again should it die.
 
     All other options go to mitmproxy. A proxy that the environment names already becomes its upstream, unless you
-    give a --mode.
+    give a --mode. `hivemind proxy` is the same command.
 
     \b
     Examples:
@@ -98,9 +150,17 @@ def run(
       hivemind run --capture night.flow
       hivemind run --max-concurrency 4 --total-budget 20M
       hivemind run --upstream http://127.0.0.1:8000
+      hivemind run --tools github,tavily,mcp=localhost:9000
+      hivemind run --cluster valkey://cache.example:6379
+      hivemind run --allow-clients 10.0.0.0/8 --agent-secrets team.json
     """
+    host = host or ("127.0.0.1" if allow_clients is None else "0.0.0.0")  # noqa: S104 - for those networks alone
+    named = click.get_current_context().get_parameter_source("cluster_name") is ParameterSource.COMMANDLINE
+    if named and not cluster:
+        raise click.UsageError("--cluster-name says which cluster: add --cluster URL")
     check_loop(loop)
-    own = [name for one in click.get_current_context().command.params for name in one.opts]
+    params = click.get_current_context().command.params
+    own = [name for one in params if not getattr(one, "hidden", False) for name in one.opts]
     check_options(mitmproxy_options, mitmproxy_program(web=web), own)
     lock = claim.supervise(port)
     if lock is None:
@@ -122,21 +182,36 @@ def run(
         mitmproxy_options += ("--set", "hivemind_capture_content=false") if no_content else ()
     said = {
         "upstream": upstream,
+        "tools": tools,
         "max_concurrency": max_concurrency,
         "total_budget": total_budget,
         "agent_budget": agent_budget,
+        "allow_clients": allow_clients,
+        "journal": journal if journal in (None, _NO_JOURNAL) else str(Path(journal).expanduser().absolute()),
+        "agent_secrets": str(agent_secrets.expanduser().absolute()) if agent_secrets else None,
     }
     for name, value in said.items():
         mitmproxy_options += ("--set", f"hivemind_{name}={value}") if value is not None else ()
+    # Not on the command line, which every user of the machine may read.
+    cluster_said = {CLUSTER_VARIABLE: cluster, CLUSTER_NAME_VARIABLE: cluster_name}
+    name_said_by = click.get_current_context().get_parameter_source("cluster_name")
+    if cluster is None and name_said_by is ParameterSource.COMMANDLINE:
+        # A configuration file may name the cluster: the proxy knows, and refuses a name without one.
+        mitmproxy_options += ("--set", f"hivemind_cluster_name={cluster_name}")
+    in_environment = {name: value for name, value in cluster_said.items() if value is not None}
     proxy = None if has_mode(mitmproxy_options) else upstream_of(os.environ, port)
     command = proxy_command(
         port=port, host=host, web=web, loop=loop, ollama=ollama, fresh=fresh, upstream=proxy, options=mitmproxy_options
     )
     if proxy:
         click.echo(f"hivemind: going through {proxy.url}, as the environment says", err=True)
+        said_by = click.get_current_context().get_parameter_source("cluster")
+        if cluster and said_by is ParameterSource.ENVIRONMENT and is_proxy_of_exec(proxy, os.environ):
+            # That one is a member. Were we one, too, each request would be admitted twice, and wait for itself.
+            in_environment[CLUSTER_VARIABLE] = OFF
     supervisor = Supervisor(
         command,
-        environment=child_environment(os.environ),
+        environment=child_environment(os.environ) | in_environment,
         clock=SystemClock(),
         tell=lambda line: click.echo(line, err=True),
     )

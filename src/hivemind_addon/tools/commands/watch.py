@@ -159,6 +159,8 @@ def _budget_left(view: BudgetView) -> Row:
         left["tokens_left"] = account.left_tokens
     if account.left_micro_usd is not None:
         left["usd_left"] = account.left_micro_usd / 1e6
+    if account.left_calls is not None:
+        left["calls_left"] = account.left_calls
     return {"per": account.per.value, **left, "renews_in_s": account.renews_in_s}
 
 
@@ -210,6 +212,8 @@ def _pool_row(pool: PoolView, stats: PoolStats | None) -> Row:
         **{name: getattr(stats, name) if stats else 0 for name in _POOL_COUNTS},
         "input_tokens": stats.usage.total_input_tokens if stats else 0,
         "output_tokens": stats.usage.output_tokens if stats else 0,
+        "input_tokens_per_minute": round(stats.input_tokens_per_minute, 1) if stats else 0.0,
+        "output_tokens_per_minute": round(stats.output_tokens_per_minute, 1) if stats else 0.0,
         "usd": stats.micro_usd / 1e6 if stats else 0.0,
         "wasted_usd": stats.wasted_micro_usd / 1e6 if stats else 0.0,
     }

@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.text import Text
 
-from hivemind_addon.api.report import SessionStats
+from hivemind_addon.api.pool_words import waiting_words
+from hivemind_addon.api.report import ContextPressure, SessionStats
 from hivemind_addon.api.snapshot import BudgetView, TicketView
 from hivemind_addon.api.spend import Scope
 from hivemind_addon.api.ticket import Priority
@@ -94,22 +95,26 @@ def _least(columns: Sequence[Column]) -> int:
 _COLUMNS = (
     Column("agent", 0, 16, grows=2),
     Column("state", 0, 30, grows=3),
-    Column("waited", 1, 6, right=True),
-    Column("starts in", 2, 9, right=True),
-    Column("prio", 10, 8),
+    Column("waited", 2, 6, right=True),
+    Column("starts in", 1, 9, right=True),
+    Column("prio", 11, 8),
     Column("in", 6, 6, right=True),
-    Column("cached", 11, 6, right=True),
-    Column("out", 9, 5, right=True),
+    Column("cached", 13, 6, right=True),
+    Column("out", 10, 5, right=True),
     Column("cost", 3, 7, right=True),
-    Column("in vain", 7, 7, right=True),
-    Column("budget", 8, 10),
+    Column("in vain", 8, 7, right=True),
+    Column("budget", 9, 10),
+    Column("context", 7, 10),
+    Column("a turn", 12, 6, right=True),
+    Column("warm", 14, 6, right=True),
     Column("done", 5, 5, right=True),
     Column("lost", 4, 4, right=True),
-    Column("refused", 13, 7, right=True),
-    Column("retries", 12, 7, right=True),
-    Column("model", 14, 12, grows=1),
+    Column("refused", 16, 7, right=True),
+    Column("retries", 15, 7, right=True),
+    Column("model", 17, 12, grows=1),
 )
-"""At 120 columns an operator sees who does what, what was asked and spent, what of it in vain, and of which budget."""
+"""At 120 columns an operator sees who does what, how full the contexts are, what was asked and spent, what in vain, and
+of which budget."""
 _BEYOND_ALL = 100
 _BUDGET_BAR = 5
 _NEARLY = 0.85
@@ -123,6 +128,9 @@ def agents_grid(width: int, lines: Sequence[TreeLine], budgets: Sequence[BudgetV
     has_any = {
         "in vain": any(stats.wasted_micro_usd for stats in every),
         "budget": any(view.budget.scope is Scope.AGENT for view in budgets),
+        "context": any(line.node.context for line in lines),
+        "a turn": any(line.node.context and line.node.context.growth_per_turn for line in lines),
+        "warm": any(line.node.context and line.node.context.cache_lapses_in_s is not None for line in lines),
         "lost": any(stats.lost for stats in every),
         "refused": any(stats.refused for stats in every),
         "retries": any(stats.retries_absorbed for stats in every),
@@ -169,6 +177,8 @@ def _cells(line: TreeLine, name_width: int, budgets: Mapping[str, BudgetView]) -
         "refused": GridCell(count(stats.refused) if stats.refused else "", Tone.WAITS),
         "retries": GridCell(count(stats.retries_absorbed) if stats.retries_absorbed else "", faint),
     }
+    if node.context is not None:
+        cells |= _context(node.context)
     if node.kind is NodeKind.AGENT and node.name in budgets:
         cells["budget"] = _budget(budgets[node.name])
     return cells
@@ -206,7 +216,7 @@ def _waiting(waiting: list[TicketView]) -> str:
     sign = "↻" if first.state == "backing off" else "○"
     many = f"{len(waiting)}, " if len(waiting) > 1 else ""
     attempt = f" after attempt {first.attempts}" if first.state == "backing off" and first.attempts else ""
-    return f"{sign} {many}#{first.position} {printable(first.reason)}{attempt}"
+    return f"{sign} {many}#{first.position} {printable(waiting_words(first, in_column=True))}{attempt}"
 
 
 def priority_of(node: Node) -> str:
@@ -225,3 +235,16 @@ def _cost(stats: SessionStats) -> str:
 def _budget(view: BudgetView) -> GridCell:
     share = view.spent_share
     return GridCell(f"{bar(share, _BUDGET_BAR)} {share:>4.0%}", Tone.WAITS if share >= _NEARLY else Tone.GOOD)
+
+
+def _context(context: ContextPressure) -> dict[str, GridCell]:
+    """How full it is, what a turn adds, and how long the provider's cache stays warm."""
+    share, lapses_in_s = context.share, context.cache_lapses_in_s
+    full = (
+        GridCell(count(context.tokens), Tone.FAINT)
+        if share is None
+        else GridCell(f"{bar(share, _BUDGET_BAR)} {share:>4.0%}", Tone.WAITS if context.is_full else Tone.GOOD)
+    )
+    grows = f"+{count(context.growth_per_turn)}" if context.growth_per_turn >= 1 else ""
+    warm = "" if lapses_in_s is None else brief(round(lapses_in_s)) if lapses_in_s else "cold"
+    return {"context": full, "a turn": GridCell(grows, Tone.FAINT), "warm": GridCell(warm, Tone.FAINT)}

@@ -7,15 +7,18 @@ from math import inf
 
 from msgspec import Struct, field
 
-from hivemind_addon.api.report import Report, SessionStats
+from hivemind_addon.api.report import ContextPressure, Report, SessionStats
 from hivemind_addon.api.snapshot import TicketView
 
 _ACTIVE_S = 60.0
 """Whoever was seen in the last minute is active: between two calls an agent runs its tools."""
 
 
+_LAST_PLACE = 1_000_000
+"""Behind everybody who waits."""
 _Key = tuple[str, str]
 """Agent and session."""
+_MANY_TOKENS = 1e9
 _DEEPEST = 12
 """Levels of sub-agents; whoever is deeper stands below its agent itself."""
 
@@ -24,11 +27,14 @@ class Sort(Enum):
     """What the tree is ordered by."""
 
     ACTIVE = "active first"
+    PLACE = "who goes next"
     NAME = "name"
     WAIT = "longest wait"
     TOKENS = "tokens"
     COST = "cost"
     LOST = "lost"
+    CONTEXT = "fullest context"
+    GROWTH = "fastest growing context"
 
     def next(self) -> "Sort":
         """The one after this; the first after the last."""
@@ -58,6 +64,8 @@ class Node(Struct, eq=False):
     tickets: list[TicketView] = field(default_factory=list)
     """That have not ended; the ones in flight first, then by place."""
     children: "list[Node]" = field(default_factory=list)
+    context: ContextPressure | None = None
+    """A session's own; an agent's fullest. None: nothing is known of it."""
 
     @property
     def agent(self) -> str:
@@ -158,6 +166,9 @@ def _sessions(report: Report) -> dict[_Key, Node]:
             if key not in found:
                 found[key] = _session(SessionStats(*key, parent_session=ticket.parent_session, model=ticket.model))
             found[key].tickets.append(view)
+    for context in report.contexts:
+        if (node := found.get((context.agent, context.session))) is not None:
+            node.context = context
     for node in found.values():
         node.tickets.sort(key=lambda one: one.position)
     return found
@@ -195,6 +206,7 @@ def _agent(name: str, sessions: list[Node]) -> Node:
     agent = Node(f"agent {name}", NodeKind.AGENT, name, SessionStats(name, "", seen_ago_s=inf))
     for node in sessions:
         agent.take(node)
+    agent.context = max((node.context for node in sessions if node.context is not None), key=_fullness, default=None)
     if len(sessions) == 1:
         agent.children = sessions[0].children
         agent.detail = "" if sessions[0].name == name else sessions[0].name
@@ -222,9 +234,15 @@ def _order(nodes: list[Node], sort: Sort) -> None:
 
 
 def _rank(node: Node, sort: Sort) -> float:
+    is_idle = not node.tickets and not node.stats.live
     match sort:
+        case Sort.PLACE:  # those that wait by their places, then those that run, then the others
+            places = [one.position for one in node.waiting]
+            return (
+                min(places) if places else _LAST_PLACE * (1 + is_idle + (is_idle and node.stats.seen_ago_s > _ACTIVE_S))
+            )
         case Sort.ACTIVE:
-            return not node.tickets and not node.stats.live and node.stats.seen_ago_s > _ACTIVE_S
+            return is_idle and node.stats.seen_ago_s > _ACTIVE_S
         case Sort.NAME:
             return 0
         case Sort.WAIT:
@@ -235,6 +253,15 @@ def _rank(node: Node, sort: Sort) -> float:
             return -node.stats.micro_usd
         case Sort.LOST:
             return -node.stats.lost
+        case Sort.CONTEXT:
+            return 0 if node.context is None else -_fullness(node.context)
+        case Sort.GROWTH:
+            return 0 if node.context is None else -node.context.growth_per_turn
+
+
+def _fullness(context: ContextPressure) -> float:
+    """Those whose context windows are known come first, the others by their tokens."""
+    return context.tokens / _MANY_TOKENS if context.share is None else 1 + context.share
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:

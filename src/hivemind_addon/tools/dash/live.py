@@ -139,6 +139,7 @@ class Top(App[None]):
     CSS = """
     Screen { background: ansi_default; overflow: hidden; }
     #picture { height: 1fr; text-wrap: nowrap; text-overflow: clip; }
+    .note { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     #said { height: 1; text-wrap: nowrap; text-overflow: ellipsis; }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -166,8 +167,10 @@ class Top(App[None]):
         Binding("question_mark,h", "help"),
     ]
 
-    def __init__(self, feed: Feed, *, clock: Clock) -> None:
+    def __init__(self, feed: Feed, *, clock: Clock, note: str = "") -> None:
+        """`note`: a line below the picture."""
         super().__init__(ansi_color=True)
+        self._note = note
         self._feed = feed
         self._clock = clock
         self._look = PictureLook(height=24)
@@ -181,6 +184,8 @@ class Top(App[None]):
     def compose(self) -> ComposeResult:
         """The picture, and what was said last."""
         yield Static(id="picture")
+        if self._note:
+            yield Static(self._note, classes="note", markup=False)
         yield Static(_HINTS, id="said", markup=False)
 
     def on_mount(self) -> None:
@@ -205,7 +210,9 @@ class Top(App[None]):
 
     def on_resize(self, event: events.Resize) -> None:
         """Draw it in its new size."""
-        self._look = replace(self._look, width=event.size.width, height=max(1, event.size.height - 1))
+        self._look = replace(
+            self._look, width=event.size.width, height=max(1, event.size.height - 1 - bool(self._note))
+        )
         self._draw()
 
     def _draw(self) -> None:

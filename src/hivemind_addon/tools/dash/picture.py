@@ -12,18 +12,19 @@ from itertools import islice
 from msgspec import Struct
 from rich.text import Text
 
+from hivemind_addon.api.cluster_words import cluster_line
 from hivemind_addon.api.command import asker
 from hivemind_addon.api.pool_words import troubles
 from hivemind_addon.api.replies import pool_overrides
-from hivemind_addon.api.report import LogLine, Report
+from hivemind_addon.api.report import ACTIVE_S, ContextPressure, LogLine, Report
 from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView
 from hivemind_addon.api.spend import Scope, Spend, amount
 from hivemind_addon.api.ticket import Reason, Usage
-from hivemind_addon.api.words import count, dollars, lasting, printable, span
+from hivemind_addon.api.words import conversation, count, dollars, lasting, printable, several, span
 from hivemind_addon.system.terminal import shows_styles, terminal_width
 from hivemind_addon.tools.dash.agents import agent_rows, agents_grid
 from hivemind_addon.tools.dash.family import Sort, TreeLine, family, lines
-from hivemind_addon.tools.dash.glyphs import Tone, bar, padded, sentence
+from hivemind_addon.tools.dash.glyphs import Tone, bar, cut, padded, sentence
 from hivemind_addon.tools.dash.pools import PoolLines, pools
 
 _MOST_BANNERS = 4
@@ -73,7 +74,7 @@ def picture(report: Report, look: PictureLook) -> Picture:
     width = look.width
     blocks = pools(report, width)
     tree = list(lines(family(report, sort=look.sort, pattern=look.pattern), look.opened))
-    head = [*_header(report, look), *_banners(report, look), Text("")]
+    head = [*_header(report, look), *_cluster(report, look), *_banners(report, look), Text("")]
     budgets = list(_budgets(report.snapshot.budgets, width))
     log = list(_log(report, look)) if look.log else []
     pool_room, row_room, log_room = _rooms(look, len(head) + len(budgets), blocks, len(tree), len(log))
@@ -169,6 +170,13 @@ def _header(report: Report, look: PictureLook) -> Iterator[Text]:
     )
 
 
+def _cluster(report: Report, look: PictureLook) -> Iterator[Text]:
+    if report.cluster is not None:
+        alone = report.cluster.role == "alone"
+        line = printable(cluster_line(report.cluster))
+        yield Text(cut(line, look.width), Tone.BAD if alone else Tone.FAINT, end="", no_wrap=True)
+
+
 def _trips(number: int) -> str:
     return "no guard trips" if not number else f"{number:,} guard trips"
 
@@ -198,6 +206,8 @@ def _alarms(report: Report, look: PictureLook) -> Iterator[str]:
     for view in snapshot.budgets:
         if view.spent_share >= 1:
             yield f"budget of {printable(view.budget.holder)} is spent, {_renews(view)}"
+    if full := [one for one in report.contexts if one.is_full and one.seen_ago_s <= ACTIVE_S]:
+        yield f"nearly full contexts: {'; '.join(map(_full, reversed(full)))}"
     if snapshot.priorities:
         set_by = ", ".join(map(_priority, snapshot.priorities))
         yield f"priorities: {set_by}"
@@ -211,6 +221,12 @@ def _alarms(report: Report, look: PictureLook) -> Iterator[str]:
 def _priority(view: PriorityView) -> str:
     ends = "" if view.ends_in_s is None else f" for {lasting(view.ends_in_s)}"
     return printable(f"{view.agent} {view.priority.name.lower()}{ends} ({asker(view.by, view.agent)})")
+
+
+def _full(context: ContextPressure) -> str:
+    left = context.turns_left
+    room = "" if left is None else f", about {several(round(left), 'turn')} left"
+    return f"{conversation(context.agent, context.session)} {context.share or 0:.0%}{room}"
 
 
 def _pauses(every: tuple[PoolView, ...]) -> Iterator[str]:
@@ -262,7 +278,7 @@ def _budgets(views: tuple[BudgetView, ...], width: int) -> Iterator[Text]:
         if view.budget.scope is Scope.AGENT:
             continue
         share = view.spent_share
-        limits = Spend(tokens=view.budget.tokens or 0, micro_usd=view.budget.micro_usd or 0)
+        limits = Spend(*(limit or 0 for _, limit in view.budget.by_unit))
         yield sentence(
             [
                 (0, f"budget of {printable(view.budget.holder)}", ""),
@@ -278,8 +294,8 @@ def _budgets(views: tuple[BudgetView, ...], width: int) -> Iterator[Text]:
 
 
 def _amounts(spend: Spend) -> str:
-    """Tokens and money, as far as there are any."""
-    said = [amount(unit, value) for unit, value in (("tokens", spend.tokens), ("micro_usd", spend.micro_usd)) if value]
+    """Tokens, money and calls, as far as there are any."""
+    said = [amount(unit, value) for unit, value in spend.by_unit if value]
     return ", ".join(said) or "nothing"
 
 

@@ -11,7 +11,7 @@ from hivemind_addon.api.pool_words import cap_words, meter_words, slots_used, tr
 from hivemind_addon.api.report import PoolStats, Report
 from hivemind_addon.api.snapshot import MeterView, PoolView, WindowView
 from hivemind_addon.api.ticket import PoolKey, Reason
-from hivemind_addon.api.words import printable, span
+from hivemind_addon.api.words import count, printable, span
 from hivemind_addon.tools.dash.glyphs import Tone, bar, cut_middle, padded, sentence, spark
 
 _BAR = 12
@@ -85,6 +85,13 @@ def _mark(pool: PoolView) -> tuple[str, Tone]:
     return "‖" if hardest is Reason.PAUSED else "!", Tone.BAD
 
 
+def _rates(stats: PoolStats | None) -> str:
+    """Tokens a minute; empty: there were none."""
+    if stats is None or not (stats.input_tokens_per_minute or stats.output_tokens_per_minute):
+        return ""
+    return f"{count(stats.input_tokens_per_minute)} tokens in, {count(stats.output_tokens_per_minute)} out a minute"
+
+
 def _waits(stats: PoolStats | None) -> str:
     if stats is None or stats.wait_p50_s is None or stats.wait_p95_s is None:
         return ""
@@ -143,6 +150,7 @@ def _notes(pool: PoolView, stats: PoolStats | None, width: int) -> Iterator[Text
             for why, text in troubles(pool).items()
         ),
         (1, cap_words(pool), Tone.WAITS),
+        (2, _rates(stats), ""),
         (2, f"{pool.bypassing} past the scheduler" if pool.bypassing else "", Tone.BAD),
         (3, "; ".join(learned), ""),
         *((3, _shared(pool, meter), "") for meter in pool.meters if meter.shared_by),

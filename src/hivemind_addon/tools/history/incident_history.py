@@ -31,7 +31,17 @@ _LONGEST_ATTEMPT_S = 3600.0
 _LONGEST_TICKET_S = 6 * 3600.0
 """A request that lived in an incident came at most so long before."""
 _FAILED = (*sorted(HARD), OutcomeKind.THROTTLED.value, LOST)
-_DULL = ("ConcurrencyChanged", "WindowUsed", "AccountNamed", "Superseded", "Moved", "OddityNoted", "BudgetWarned")
+_DULL = (
+    "ConcurrencyChanged",
+    "WindowUsed",
+    "AccountNamed",
+    "Superseded",
+    "Moved",
+    "OddityNoted",
+    "BudgetWarned",
+    "ContextFull",
+    "ContextShrank",
+)
 """What a timeline does not tell."""
 _FIELD_OF_END = {
     "delivered": "delivered",

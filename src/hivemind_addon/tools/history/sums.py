@@ -2,7 +2,7 @@
 
 # ruff: noqa: S608 - names and conditions are of our own, and every value is bound
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 
 from msgspec import Struct
@@ -105,8 +105,13 @@ class RetriedRequest(Struct, frozen=True):
 
 def costs(journal: JournalReader, wanted: RequestFilter, by: GroupBy) -> list[CostSum]:
     """Sums, what cost most first; days in their order."""
+    return merged((*_of_tickets(journal, wanted, by), *_of_attempts(journal, wanted, by)), by)
+
+
+def merged(costs: Iterable[CostSum], by: GroupBy) -> list[CostSum]:
+    """Those of one name together, in the order of `costs`."""
     sums: dict[str, CostSum] = {}
-    for cost in (*_of_tickets(journal, wanted, by), *_of_attempts(journal, wanted, by)):
+    for cost in costs:
         sums[cost.name] = sums[cost.name] + cost if cost.name in sums else cost
     if by is GroupBy.DAY:
         return sorted(sums.values(), key=lambda cost: cost.name)

@@ -15,10 +15,11 @@ import certifi
 from hivemind_addon.api.report import ProxyView
 from hivemind_addon.api.ticket import Delivery
 from hivemind_addon.api.trust import ca_certificate
+from hivemind_addon.system.engine_url import CLUSTER_NAME_VARIABLE, CLUSTER_VARIABLE, OFF, PASSWORD_VARIABLE
 from hivemind_addon.system.folders import state_folder
 from hivemind_addon.system.whole_file import write_whole
 from hivemind_addon.tools.launch.environment import changes, proxy_url
-from hivemind_addon.tools.launch.port import AGENT_VARIABLE, PORT_VARIABLE
+from hivemind_addon.tools.launch.port import AGENT_VARIABLE, PORT_VARIABLE, SECRET_VARIABLE
 from hivemind_addon.tools.launch.programs import ProgramTable
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
@@ -27,6 +28,10 @@ _PREFIX = "ca-bundle-"
 
 class NoBundle(Exception):
     """There is no certificate to trust the proxy by; one line that names the file and the cure."""
+
+
+class NamelessSecret(Exception):
+    """There is a secret and no name; one line with the cure."""
 
 
 def certificates(file: Path) -> list[bytes]:
@@ -93,10 +98,39 @@ def environment_changes(
         url=proxy_url(proxy.port, agent=agent, words=words),
         bundle=bundle,
         hosts=proxy.hosts,
+        tool_hosts=proxy.tool_hosts,
         table=table,
         patience=patience,
     )
-    return changed | {AGENT_VARIABLE: agent, PORT_VARIABLE: str(proxy.port)}
+    return changed | {AGENT_VARIABLE: agent, PORT_VARIABLE: str(proxy.port)} | _cluster_changes(proxy, base)
+
+
+def _cluster_changes(proxy: ProxyView, base: Mapping[str, str]) -> dict[str, str]:
+    """Where the agent's leases are: in the engine of its proxy, unless the environment says another place."""
+    if not proxy.engine or CLUSTER_VARIABLE in base or lacks_password(proxy, base):
+        return {}
+    return {CLUSTER_VARIABLE: proxy.engine, CLUSTER_NAME_VARIABLE: proxy.cluster}
+
+
+def lacks_password(proxy: ProxyView, base: Mapping[str, str]) -> str:
+    """One line with the cure, where an agent's leases cannot be in its proxy's engine; empty: they can, or are not."""
+    if not proxy.engine_has_password or base.get(PASSWORD_VARIABLE) or CLUSTER_VARIABLE in base:
+        return ""
+    return (
+        f"leases of this agent stay on this machine, since {proxy.engine} asks for a password; "
+        f"set {PASSWORD_VARIABLE}, or {CLUSTER_VARIABLE}={OFF} to mean it"
+    )
+
+
+def proved_name(environment: Mapping[str, str]) -> tuple[str, list[str]]:
+    """The agent whose secret an environment has, and the secret as the first word of its proxy password.
+
+    Empty: there is none. Raises NamelessSecret.
+    """
+    secret, name = environment.get(SECRET_VARIABLE, ""), environment.get(AGENT_VARIABLE, "")
+    if secret and not name:
+        raise NamelessSecret(f"{SECRET_VARIABLE} is set: say whose secret it is, with --agent NAME or {AGENT_VARIABLE}")
+    return (name, [secret]) if secret else ("", [])
 
 
 def asked_words(delivery: Delivery, *, priority: str | None = None, waits_s: int = 0, task: str = "") -> list[str]:

@@ -26,16 +26,18 @@ from hivemind_addon.system.clock import Clock
 from hivemind_addon.system.descriptors import ENOUGH
 from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.launch import background
-from hivemind_addon.tools.launch.behind import holds_key
+from hivemind_addon.tools.launch.behind import NamelessSecret, holds_key, proved_name
 from hivemind_addon.tools.launch.environment import PROXY_VARIABLES, bypass_entries, bypasses
 from hivemind_addon.tools.launch.finding import Finding, Severity
 from hivemind_addon.tools.launch.hindrance import LOOPBACK, hindrances, port_of
 from hivemind_addon.tools.launch.neighbour import find_stranger
+from hivemind_addon.tools.launch.port import AGENT_VARIABLE, SECRET_VARIABLE
 from hivemind_addon.tools.launch.programs import Program, ProgramTable
 
 _CONNECT_S = 10.0
 _ANSWER_S = 10.0
 _MAX_HEAD_BYTES = 64 * 1024
+_ASKED = 407
 _FROM_PROXY = {502, 503, 504}
 """Statuses that the proxy itself answers with where the provider cannot be reached."""
 
@@ -48,15 +50,22 @@ class Handshake:
     """The provider's clock, epoch seconds; None: it did not answer, or without a date."""
 
 
-def shake_hands(port: int, host: str, bundle: Path) -> Handshake | str:
-    """Go through the proxy on `port` to `host`, trusting `bundle` only. A text says what failed."""
+def shake_hands(port: int, host: str, bundle: Path, who: str = "hivemind-doctor:x") -> Handshake | str:
+    """Go through the proxy on `port` to `host`, trusting `bundle` only. A text says what failed.
+
+    `who`: the agent's name and its secret, where the proxy asks for one.
+    """
     try:
         context = ssl.create_default_context(cafile=str(bundle))
         with socket.create_connection(("127.0.0.1", port), timeout=_CONNECT_S) as plain:
-            credentials = base64.b64encode(b"hivemind-doctor:x").decode()
+            credentials = base64.b64encode(who.encode()).decode()
             lines = (f"CONNECT {host}:443 HTTP/1.1", f"Host: {host}:443", f"Proxy-Authorization: Basic {credentials}")
             plain.sendall("\r\n".join((*lines, "", "")).encode())
             head = _head(plain)
+            if _status(head) == _ASKED:
+                return (
+                    f"the proxy answers 407: it asks for a name and secret; set {AGENT_VARIABLE} and {SECRET_VARIABLE}"
+                )
             if _status(head) != 200:
                 return f"the proxy answers CONNECT with {head.splitlines()[0] if head else 'nothing'!r}"
             with context.wrap_socket(plain, server_hostname=host) as secure:
@@ -143,7 +152,7 @@ def examine(
         wanted = " or ".join((program or _ANY_AGENT).ca) or "a CA variable"
         yield Finding(Severity.BAD, f'CA: {wanted} is not set here; use `hivemind exec`, or eval "$(hivemind env)"')
     if proxy and files:
-        yield from _trust(proxy, files, clock)
+        yield from _trust(proxy, files, clock, environment)
 
 
 def _seen(proxy: ProxyView) -> Iterator[Finding]:
@@ -291,7 +300,9 @@ def _bundle(file: Path, names: Sequence[str]) -> Finding:
     return Finding(Severity.GOOD, f"CA: {who} names {file}")
 
 
-def _trust(proxy: ProxyView, files: Mapping[str, Sequence[str]], clock: Clock) -> Iterator[Finding]:
+def _trust(
+    proxy: ProxyView, files: Mapping[str, Sequence[str]], clock: Clock, environment: Mapping[str, str]
+) -> Iterator[Finding]:
     """A real handshake with each bundle, and what the provider's clock says."""
     usual = (host for host in _USUAL_HOSTS if host in proxy.hosts)
     host = next((host for host in (*usual, *proxy.hosts) if re.fullmatch(r"[a-z0-9.-]+\.[a-z]+", host)), None)
@@ -299,8 +310,14 @@ def _trust(proxy: ProxyView, files: Mapping[str, Sequence[str]], clock: Clock) -
         yield Finding(Severity.NOTE, "trust: no profile names a whole host to try")
         return
     date_at: float | None = None
+    try:
+        name, secret = proved_name(environment)
+    except NamelessSecret as error:
+        yield Finding(Severity.BAD, f"agent: {error}")
+        return
+    who = ":".join((name, *secret)) if name else "hivemind-doctor:x"
     for file, names in files.items():
-        result = shake_hands(proxy.port, host, Path(file))
+        result = shake_hands(proxy.port, host, Path(file), who)
         match result:
             case Handshake():
                 yield Finding(Severity.GOOD, f"trust: {', '.join(names)} trusts the proxy for {host}")

@@ -16,10 +16,11 @@ LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Never through the proxy: agents talk to servers of their own there."""
 
 
-def proxy_url(port: int, *, agent: str, words: Sequence[str]) -> str:
+def proxy_url(port: int, *, agent: str, words: Sequence[str], host: str = "127.0.0.1") -> str:
     """The proxy's address with the agent's name, and what it asks for as the password."""
+    address = f"[{host}]" if ":" in host else host
     # Without a password some clients (Python's requests) send no name either.
-    return f"http://{quote(agent, safe='')}:{quote('.'.join(words) or 'x', safe='.-')}@127.0.0.1:{port}"
+    return f"http://{quote(agent, safe='')}:{quote('.'.join(words) or 'x', safe='.-')}@{address}:{port}"
 
 
 def changes(
@@ -28,14 +29,18 @@ def changes(
     url: str,
     bundle: Path,
     hosts: Sequence[str],
+    tool_hosts: Sequence[str] = (),
     table: ProgramTable,
     patience: bool,
 ) -> dict[str, str]:
-    """The variables to set on top of `base`. `hosts`: globs of what has to go through the proxy."""
+    """The variables to set on top of `base`. `hosts`: globs of what has to go through the proxy.
+
+    `tool_hosts`: those of them whose service a person has named, on this machine, too.
+    """
     changed: dict[str, str] = {}
     for name in PROXY_VARIABLES:
         changed[name] = changed[name.lower()] = url
-    bypass = ",".join(_bypass(base, hosts))
+    bypass = ",".join(_bypass(base, hosts, tool_hosts))
     changed["NO_PROXY"] = changed["no_proxy"] = bypass
     changed.update(dict.fromkeys(table.ca_variables, str(bundle)))
     wanted = dict(table.variables)
@@ -73,9 +78,11 @@ def exports(changed: Mapping[str, str]) -> str:
     return "".join(f"export {name}={shlex.quote(value)}\n" for name, value in changed.items())
 
 
-def _bypass(base: Mapping[str, str], hosts: Sequence[str]) -> list[str]:
-    kept = [entry for entry in bypass_entries(base) if not bypasses(entry, hosts)]
-    return [*kept, *(name for name in LOOPBACK if name not in kept)]
+def _bypass(base: Mapping[str, str], hosts: Sequence[str], tool_hosts: Sequence[str]) -> list[str]:
+    # NO_PROXY names no ports to every program: with one server here everything here goes through the proxy.
+    named = {host_parts(host)[0] for host in tool_hosts}
+    kept = [entry for entry in bypass_entries(base) if entry not in named and not bypasses(entry, hosts)]
+    return [*kept, *(name for name in LOOPBACK if name not in kept and name not in named)]
 
 
 def _is_loopback(host: str) -> bool:

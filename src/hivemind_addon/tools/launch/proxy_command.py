@@ -15,6 +15,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from hivemind_addon.resources import script_path
+from hivemind_addon.tools.launch.environment import LOOPBACK
+from hivemind_addon.tools.launch.port import PORT_VARIABLE
 
 _NAMES = ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy")
 _PORTS = {"http": 80, "https": 443}
@@ -66,6 +68,12 @@ def upstream_of(environment: Mapping[str, str], own_port: int) -> CompanyProxy |
     address = f"[{host}]" if ":" in host else host
     auth = f"{unquote(url.username)}:{unquote(url.password or '')}" if url.username else ""
     return CompanyProxy(url=f"{url.scheme}://{address}:{port}", auth=auth)
+
+
+def is_proxy_of_exec(proxy: CompanyProxy, environment: Mapping[str, str]) -> bool:
+    """Whether it is the one of the `hivemind exec` inside of which we are."""
+    url = urlsplit(proxy.url)
+    return url.hostname in LOOPBACK and str(url.port) == environment.get(PORT_VARIABLE)
 
 
 _PROGRAM = "hivemind_addon.proxy.mitm.program"

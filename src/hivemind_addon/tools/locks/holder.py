@@ -185,6 +185,13 @@ def is_alive(holder: Holder) -> bool:
     return found is not None and found.started == started
 
 
+def may_live(holder: Holder) -> bool:
+    """The same among many machines: of a process of another one nothing is known."""
+    _, _, its_place = holder.started.partition(_APART)
+    its_boot = its_place.partition(_APART)[0]
+    return not its_boot or its_boot != boot() or is_alive(holder)
+
+
 def caller() -> int:
     """The process that this command is run for: what called it, but not a shell that ends with this one command.
 

@@ -16,10 +16,10 @@ from typing import NoReturn
 from hivemind_addon.api.words import failing
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.tools.locks.holder import is_alive
-from hivemind_addon.tools.locks.model import Holder, Lease, LeaseError, LeaseOver
-from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
+from hivemind_addon.tools.locks.model import Holder, Lease, LeaseError, LeaseOver, LeaseStore
 
 _LOOK_EVERY_S = 0.1
+_LOOK_AGAIN_S = 1.0
 _TRY_AGAIN_S = 1.0
 _LAST_OF_THREE = 2
 
@@ -63,7 +63,7 @@ class WatchedProcess:
 
 
 def keep(
-    store: SqliteLeases,
+    store: LeaseStore,
     lease: Lease,
     process: WatchedProcess,
     *,
@@ -72,10 +72,10 @@ def keep(
     lost: Callable[[str], None],
 ) -> None:
     """Until the process has ended or the lease is lost; then `lost` is called with a line for people. Blocks."""
-    ends_at = clock.awake() + lease.left_s
+    ends_at = store.instant(clock) + lease.left_s
     wait_s = ttl_s / 3
-    while not process.ends_within(wait_s):
-        now = clock.awake()
+    while not _ends_within(wait_s, process, store, clock):
+        now = store.instant(clock)
         try:
             ends_at = now + store.renew(lease.id, ttl_s, now).left_s
             wait_s = ttl_s / 3
@@ -84,13 +84,28 @@ def keep(
                 lost(str(error))
             return
         except LeaseError as error:
-            # The file cannot be used now, and the time still counts for us.
-            if now >= ends_at:
-                lost(str(error))
-                return
-            wait_s = min(_TRY_AGAIN_S, ends_at - now)
+            # The store cannot be used now, and the time still counts for us. Another try must not outlast it.
+            left_s = ends_at - store.instant(clock)
+            if left_s <= store.patience_s:
+                if not process.ends_within(left_s):
+                    lost(str(error))
+                    return
+                break
+            wait_s = min(_TRY_AGAIN_S, left_s - store.patience_s)
     with suppress(LeaseError):
-        store.release(lease.id, clock.awake())
+        store.release(lease.id, store.instant(clock))
+
+
+def _ends_within(seconds: float, process: WatchedProcess, store: LeaseStore, clock: Clock) -> bool:
+    """Whether it has ended, at the latest after so long by the store's time."""
+    if not store.patience_s:
+        return process.ends_within(seconds)
+    # The machine may sleep meanwhile, while leases of an engine go on ending.
+    until = store.instant(clock) + seconds
+    while (left_s := until - store.instant(clock)) > 0:
+        if process.ends_within(min(left_s, _LOOK_AGAIN_S)):
+            return True
+    return process.ends_within(0)
 
 
 def start_keeper(process: WatchedProcess, work: Callable[[], None]) -> None:

@@ -7,11 +7,16 @@ of a lock of one place; its `value` says to others who and where it is.
 
 A lease ends when it is released, when its time is over, or when its holder (a process) is gone.
 
-`now` is `Clock.awake()`: seconds that nobody can set, the same for all processes of a machine. It stands still
-while the machine sleeps, and so do all who could take a lease from its holder meanwhile.
+They are in a store: a file, for all processes of a machine (sqlite_store.py), or a cluster's engine, for many machines
+(engine_store.py).
 """
 
+from collections.abc import Sequence
+from typing import Protocol, Self
+
 from msgspec import Struct
+
+from hivemind_addon.system.clock import Clock
 
 
 class Holder(Struct, frozen=True):
@@ -23,6 +28,8 @@ class Holder(Struct, frozen=True):
     """0: none is watched; only the time ends it."""
     started: str
     """What tells a process from a later one with the same id (its start, the boot, the namespace of its id)."""
+    host: str = ""
+    """The name of its machine; empty: it is this one, or unknown."""
 
 
 class Grant(Struct, frozen=True):
@@ -85,8 +92,57 @@ class LeaseError(Exception):
     """It cannot be done; one line for people."""
 
 
+class StoreGone(LeaseError):
+    """The store cannot be reached now, and may come back. What was asked for may have been done all the same."""
+
+
 class LeaseOver(LeaseError):
     """The lease is not held any more: its time has passed, its holder is gone, or it was released."""
+
+
+class LeaseStore(Protocol):
+    """Where leases are. Each call is atomic among all who share the store; it blocks, and may be made by any thread."""
+
+    @property
+    def patience_s(self) -> float:
+        """How long a call may take, at the most, where the store does not answer; 0: it is a file, which does."""
+        ...
+
+    def instant(self, clock: Clock) -> float:
+        """The `now` of the calls below, in seconds that nobody can set: that of the clock by which leases end here."""
+        ...
+
+    def acquire(self, request: Request, now: float, *, waiter: str = "") -> Lease | NotGranted:
+        """All names or none. Raises LeaseError.
+
+        `waiter`: a secret of one who asks again and again, which keeps its place in the line as long as it asks at
+        least every few seconds and its holder lives; empty: it does not wait.
+        """
+        ...
+
+    def leave(self, waiter: str) -> None:
+        """Wait no more. Raises LeaseError."""
+        ...
+
+    def renew(self, lease_id: str, ttl_s: float, now: float) -> Lease:
+        """Its time begins again. Raises LeaseOver: it may be another holder's by now; LeaseError."""
+        ...
+
+    def release(self, lease_id: str, now: float) -> None:
+        """Raises LeaseOver, LeaseError."""
+        ...
+
+    def standings(self, now: float, names: Sequence[str] = ()) -> list[LeaseState]:
+        """Of these names, or of all that are held or waited for. Raises LeaseError."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the store, as is needed before a fork; leases stay. It is opened again at the next call."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 # What may be asked for: sizes and counts, so that a slip fills no disk.
@@ -97,7 +153,7 @@ MAX_NAME_CHARS = 200
 MAX_VALUE_CHARS = 4096
 MAX_PLACES = 1_000_000
 MAX_LEASES = 10_000
-"""In one file."""
+"""In one store."""
 
 
 def checked_names(request: Request) -> tuple[str, ...]:

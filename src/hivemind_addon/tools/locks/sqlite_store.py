@@ -16,7 +16,6 @@ import math
 import secrets
 import sqlite3
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -87,6 +86,8 @@ class SqliteLeases:
     Each call is atomic among all processes. They block: call them off an event loop.
     """
 
+    patience_s = 0.0
+
     def __init__(
         self,
         path: Path,
@@ -108,6 +109,10 @@ class SqliteLeases:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def instant(self, clock: Clock) -> float:
+        """As long as the machine sleeps, nobody can take a lease from its holder."""
+        return clock.awake()
 
     def close(self) -> None:
         """Let go of the file; leases stay."""
@@ -259,42 +264,6 @@ class SqliteLeases:
         ).lastrowid
         database.executemany("insert into wanted values (?, ?)", [(name, place) for name in names])
         return _PlaceInLine(place or _LAST, now)
-
-
-def wait_for_lease(
-    store: SqliteLeases,
-    request: Request,
-    *,
-    clock: Clock,
-    wait_s: float | None,
-    pause: Callable[[float], bool],
-    tell: Callable[[NotGranted], None] = lambda _: None,
-) -> Lease | NotGranted:
-    """The lease, or why there was none in `wait_s`; None: as long as it takes. Blocks; raises LeaseError.
-
-    `pause(seconds)` sleeps and says whether to give up, as `threading.Event().wait` does. `tell` hears of it once if
-    there is something to wait for.
-    """
-    if wait_s is not None and wait_s <= 0:
-        return store.acquire(request, clock.awake())
-    until = float("inf") if wait_s is None else clock.awake() + wait_s
-    waiter, told = secrets.token_hex(8), False
-    try:
-        while True:
-            answer = store.acquire(request, now := clock.awake(), waiter=waiter)
-            if isinstance(answer, Lease):
-                return answer
-            if not told:
-                told = True
-                tell(answer)
-            left_s = until - now
-            if left_s <= 0 or pause(min(answer.retry_in_s, left_s)):
-                store.leave(waiter)
-                return answer
-    except BaseException:
-        with suppress(LeaseError):
-            store.leave(waiter)
-        raise
 
 
 def _line(

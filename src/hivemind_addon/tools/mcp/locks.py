@@ -1,4 +1,7 @@
-"""Leases for agents: they end with this server's process, and so with the agent that started it."""
+"""Leases for agents: they end with this server's process, and so with the agent that started it.
+
+Of an agent whose whole machine is gone those in a cluster's engine end by their time.
+"""
 
 from typing import Annotated
 
@@ -7,7 +10,7 @@ from msgspec import Meta, Struct
 from hivemind_addon.api.words import span
 from hivemind_addon.tools.locks.holder import holder_of
 from hivemind_addon.tools.locks.model import Holder, Lease, LeaseOver, LeaseState, NotGranted, Request
-from hivemind_addon.tools.locks.sqlite_store import wait_for_lease
+from hivemind_addon.tools.locks.waiting import wait_for_lease
 from hivemind_addon.tools.mcp.session import Session
 from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, ToolCancelled, ToolFailed, tool
 
@@ -109,10 +112,10 @@ class LeaseList(Struct, frozen=True):
 
 @tool("Take a lock that agents share", effect=Effect.CHANGES)
 def lease_acquire(call: Call, wanted: LeaseRequest) -> LeaseAnswer:
-    """Take named leases that all agents on this machine respect, before touching what must not be touched by two at
-    once (a migration, a file that everybody edits, a port), or to be one of at most N in a phase. Several names are
-    taken all at once or not at all. Waits up to wait_s seconds. granted false: somebody else has it; do not go on
-    as if you had it. It ends after ttl_s seconds, when you release it, or with you.
+    """Take named leases that all agents on this machine (in a cluster: on all its machines) respect, before touching
+    what must not be touched by two at once (a migration, a file that everybody edits, a port), or to be one of at most
+    N in a phase. Several names are taken all at once or not at all. Waits up to wait_s seconds. granted false: somebody
+    else has it; do not go on as if you had it. It ends after ttl_s seconds, when you release it, or with you.
     """
     session = call.session
     request = Request(
@@ -133,7 +136,7 @@ def lease_acquire(call: Call, wanted: LeaseRequest) -> LeaseAnswer:
     if isinstance(got, NotGranted):
         return _refused(got)
     if call.is_stopped:  # whoever asked does not learn of it
-        session.leases.release(got.id, session.clock.awake())
+        session.leases.release(got.id, session.leases.instant(session.clock))
         raise ToolCancelled
     if not session.hold(got):
         raise ToolCancelled
@@ -167,7 +170,7 @@ def lease_renew(call: Call, asked: LeaseRenewal) -> LeaseAnswer:
     session = call.session
     _own(session, asked.lease)
     try:
-        lease = session.leases.renew(asked.lease, asked.ttl_s, session.clock.awake())
+        lease = session.leases.renew(asked.lease, asked.ttl_s, session.leases.instant(session.clock))
     except LeaseOver:
         session.let_go(asked.lease)
         raise
@@ -182,7 +185,7 @@ def lease_release(call: Call, asked: LeaseRelease) -> ReleasedNames:
     session = call.session
     lease = _own(session, asked.lease)
     session.let_go(asked.lease)
-    session.leases.release(asked.lease, session.clock.awake())
+    session.leases.release(asked.lease, session.leases.instant(session.clock))
     return ReleasedNames(tuple(one.name for one in lease.grants))
 
 
@@ -197,7 +200,7 @@ def _own(session: Session, lease_id: str) -> Lease:
 def lease_list(call: Call, asked: LeaseNames) -> LeaseList:
     """See which names are held, by whom, until when, and who waits for them. Changes nothing."""
     session = call.session
-    found = session.leases.standings(session.clock.awake(), asked.names)[:MAX_ROWS]
+    found = session.leases.standings(session.leases.instant(session.clock), asked.names)[:MAX_ROWS]
     held = session.held
     return LeaseList(tuple(_name_view(one, held) for one in found))
 
@@ -216,7 +219,8 @@ def _name_view(one: LeaseState, held: dict[str, Lease]) -> NameView:
 
 
 def _who(holder: Holder) -> str:
-    return holder.agent or f"process {holder.pid}"
+    agent = holder.agent or f"process {holder.pid}"
+    return f"{agent} on {holder.host}" if holder.host else agent
 
 
 def _left(lease: Lease) -> float:

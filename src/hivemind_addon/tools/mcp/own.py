@@ -8,8 +8,8 @@ from msgspec import Meta, Struct, convert
 
 from hivemind_addon.api.account import account_view
 from hivemind_addon.api.command import ForeseeWait, SetPriority, names_agent
-from hivemind_addon.api.pool_words import troubles
-from hivemind_addon.api.report import Report, SessionStats
+from hivemind_addon.api.pool_words import troubles, waiting_words
+from hivemind_addon.api.report import ACTIVE_S, ContextPressure, Report, SessionStats
 from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView, Snapshot, TicketView
 from hivemind_addon.api.spend import Scope as Holder
 from hivemind_addon.api.ticket import Priority
@@ -67,7 +67,27 @@ class OwnBudget(Struct, frozen=True):
     per: str
     tokens_left: Annotated[int | None, Meta(description="Null: tokens are not limited")]
     usd_left: Annotated[float | None, Meta(description="Null: money is not limited")]
+    calls_left: Annotated[int | None, Meta(description="Null: calls are not limited")]
     renews_in_s: Annotated[float | None, Meta(description="Null: not by itself")]
+
+
+class OwnContext(Struct, frozen=True):
+    """One conversation of yours: what its last request carried."""
+
+    session: str
+    model: str
+    tokens: Annotated[int, Meta(description="All input, cached or not, and the output")]
+    window_tokens: Annotated[int | None, Meta(description="The model's context window; null: not known")]
+    full: Annotated[float | None, Meta(description="Its part of the context window, 0 to 1; null: not known")]
+    growth_per_turn: Annotated[int, Meta(description="Tokens that a turn adds; 0: not known yet")]
+    turns_left: Annotated[int | None, Meta(description="How many more such turns fit; null: not known")]
+    cache_lapses_in_s: Annotated[
+        float | None,
+        Meta(description="When the provider forgets it, so that all of it is read anew; 0: it has; null: not known"),
+    ]
+    compactions: Annotated[int, Meta(description="Times that it went on much shorter")]
+    lost_tokens: Annotated[int, Meta(description="By these")]
+    compaction_usd: Annotated[float, Meta(description="What the summaries for these cost, as far as known")]
 
 
 class OwnStatus(Struct, frozen=True):
@@ -80,6 +100,7 @@ class OwnStatus(Struct, frozen=True):
     budgets: tuple[OwnBudget, ...]
     others: tuple[OtherAgent, ...]
     pools: tuple[OwnPool, ...]
+    contexts: Annotated[tuple[OwnContext, ...], Meta(description="Of your newest conversations, the newest first")] = ()
 
 
 class OwnMetrics(Struct, frozen=True):
@@ -154,23 +175,27 @@ class ActionResult(Struct, frozen=True):
 @tool("Where you stand in the queue")
 def status(call: Call, _: NoArguments) -> OwnStatus:
     """See what the scheduler in front of the model provider does with your requests: which of them wait and why, who
-    else runs, how full the provider's limits are, what is left of your budget. Use it when calls are slow, before
-    starting many sub-agents, or when an error mentions hivemind. Changes nothing.
+    else runs, how full the provider's limits and your contexts are, what is left of your budget. Use it when calls are
+    slow, before starting many sub-agents, when a conversation grows long, or when an error mentions hivemind. Changes
+    nothing.
     """
     session = call.session
-    agent, snapshot = session.agent, session.report().snapshot
+    agent, report = session.agent, session.report()
+    snapshot = report.snapshot
     tickets = [(pool, one) for pool in snapshot.pools for one in pool.tickets]
     mine = [(pool, one) for pool, one in tickets if one.ticket.agent == agent]
     ordered = _order(snapshot, agent)
     groups = {one.ticket.group for _, one in mine}
+    contexts = [one for one in reversed(report.contexts) if one.agent == agent]
     return OwnStatus(
         agent=agent,
-        summary=_summary([one for _, one in mine]),
+        summary=_summary([one for _, one in mine]) + _fullest(contexts),
         requests=tuple(_request(pool, one) for pool, one in mine[:MAX_ROWS]),
         priority="" if ordered is None else ordered.priority.name.lower(),
         budgets=tuple(_budget(one) for one in snapshot.budgets if _binds(one, agent, groups)),
         others=_others((one for _, one in tickets), agent),
         pools=tuple(_pool(one) for one in snapshot.pools[:MAX_ROWS]),
+        contexts=tuple(_context(one) for one in contexts[:MAX_ROWS]),
     )
 
 
@@ -184,7 +209,33 @@ def _summary(mine: list[TicketView]) -> str:
         return f"{text}."
     first = waiting[0]
     starts = "" if first.starts_in_s is None else f", likely to go in {span(first.starts_in_s)}"
-    return f"{text}; the first is number {first.position} in its queue ({first.reason}){starts}."
+    return f"{text}; the first is number {first.position} in its queue ({waiting_words(first)}){starts}."
+
+
+def _fullest(contexts: Iterable[ContextPressure]) -> str:
+    """Of conversations that are likely to go on, where one is nearly full."""
+    full = [one for one in contexts if one.is_full and one.seen_ago_s <= ACTIVE_S]
+    if not full:
+        return ""
+    one = max(full, key=lambda context: context.share or 0.0)
+    return f" Your conversation {one.session} fills {one.share or 0:.0%} of its model's context window."
+
+
+def _context(one: ContextPressure) -> OwnContext:
+    left = one.turns_left
+    return OwnContext(
+        session=one.session,
+        model=one.model,
+        tokens=one.tokens,
+        window_tokens=one.window_tokens,
+        full=None if one.share is None else round(one.share, 3),
+        growth_per_turn=round(one.growth_per_turn),
+        turns_left=None if left is None else int(left),
+        cache_lapses_in_s=None if one.cache_lapses_in_s is None else _rounded(one.cache_lapses_in_s),
+        compactions=one.compactions,
+        lost_tokens=one.lost_tokens,
+        compaction_usd=one.compaction_cost.micro_usd / 1e6,
+    )
 
 
 def _request(pool: PoolView, one: TicketView) -> OwnRequest:
@@ -193,7 +244,7 @@ def _request(pool: PoolView, one: TicketView) -> OwnRequest:
         model=one.ticket.model,
         pool=str(pool.key),
         state=one.state,
-        reason=one.reason,
+        reason=one.reason if one.state == _IN_FLIGHT else waiting_words(one),
         position=one.position,
         attempts=one.attempts,
         waited_s=_rounded(one.waited_s),
@@ -239,6 +290,7 @@ def _budget(view: BudgetView) -> OwnBudget:
         per=account.per.value,
         tokens_left=account.left_tokens,
         usd_left=None if money is None else money / 1e6,
+        calls_left=account.left_calls,
         renews_in_s=None if account.renews_in_s is None else _rounded(account.renews_in_s),
     )
 

@@ -1,14 +1,16 @@
-"""What became of an agent's own requests and of its conversations that a spent budget stopped."""
+"""What became of an agent's own requests, and what it said and heard before."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Annotated
 
 from msgspec import Meta, Struct, convert, to_builtins
 
 from hivemind_addon.api.proxy_user import given_id
-from hivemind_addon.proxy.checkpoint.store import CheckpointHead, CheckpointStore, UnknownCheckpoint
-from hivemind_addon.tools.checkpoints.prompt import prompt_of
+from hivemind_addon.proxy.context.store import ContextHead, ContextStore, UnknownContext
+from hivemind_addon.tools.contexts.prompt import prompt_of
+from hivemind_addon.tools.contexts.tree import of_agent
 from hivemind_addon.tools.history.filters import RequestFilter, Span
 from hivemind_addon.tools.history.history import Biography, biographies, find, requests
 from hivemind_addon.tools.history.reader import JournalReader
@@ -107,26 +109,32 @@ class KeptConversation(Struct, frozen=True):
     """One conversation that was kept."""
 
     id: str
+    version: Annotated[int, Meta(description="The newest; earlier ones are read with a version of their own")]
     kept_at: Annotated[str, Meta(description="ISO 8601, UTC")]
+    agent: Annotated[str, Meta(description="You, or a sub-agent of yours")]
     session: str
+    parent_session: Annotated[str, Meta(description="The session that started it; empty: none is known")]
     model: str
     task: str
     messages: int
+    tokens: Annotated[int, Meta(description="Of the newest request")]
     bytes: int
-    reason: str
+    cost_usd: Annotated[float, Meta(description="So far")]
+    reason: Annotated[str, Meta(description="Why it was kept then")]
 
 
-class CheckpointList(Struct, frozen=True):
-    """Yours, the newest first."""
+class ContextList(Struct, frozen=True):
+    """Yours and your sub-agents', the newest first."""
 
-    checkpoints: tuple[KeptConversation, ...]
+    contexts: tuple[KeptConversation, ...]
     more: Annotated[int, Meta(description="Older ones that are not listed here")]
 
 
 class ConversationPart(Struct, frozen=True, forbid_unknown_fields=True):
     """Which one, and which part of it."""
 
-    id: Annotated[str, Meta(min_length=1, max_length=200, description="As checkpoints lists it, or its beginning")]
+    id: Annotated[str, Meta(min_length=1, max_length=200, description="As contexts lists it, or its beginning")]
+    version: Annotated[int, Meta(ge=0, description="An earlier one; 0: the newest")] = 0
     offset: Annotated[int, Meta(ge=0, description="Characters to skip: the next_offset of the part before")] = 0
     chars: Annotated[int, Meta(ge=1, le=_MAX_CHARS, description="At most so many characters")] = 20_000
 
@@ -135,51 +143,92 @@ class ConversationText(Struct, frozen=True):
     """A part of a conversation as Markdown, oldest words first."""
 
     id: str
+    version: int
     text: str
     next_offset: Annotated[int | None, Meta(description="Where the rest begins; null: this is the end")]
     total_chars: int
     resume: Annotated[str, Meta(description="What a person types to go on with it in its own program")]
 
 
-def _mine(store: CheckpointStore, agent: str) -> list[CheckpointHead]:
-    return [head for head in store.heads() if head.agent == agent]
+class SearchedText(Struct, frozen=True, forbid_unknown_fields=True):
+    """What is looked for."""
+
+    text: Annotated[str, Meta(min_length=1, max_length=500, description="As it was said, in whatever case; no pattern")]
+    most: Annotated[int, Meta(ge=1, le=MAX_ROWS, description="At most so many hits")] = 20
 
 
-@tool("Your conversations that were stopped")
-def checkpoints(call: Call, _: NoArguments) -> CheckpointList:
-    """List your own conversations that a spent budget has stopped and that were kept, the newest first. Use it after a
-    budget was raised, to find where you were. Changes nothing.
+class SearchHit(Struct, frozen=True):
+    """One message in which it is."""
+
+    id: str
+    version: Annotated[int, Meta(description="The newest that has this message")]
+    message: Annotated[int, Meta(description="Its number, from 1")]
+    excerpt: str
+
+
+class SearchHits(Struct, frozen=True):
+    """The newest conversation's first."""
+
+    hits: tuple[SearchHit, ...]
+    more: Annotated[bool, Meta(description="Whether there are others")]
+
+
+def _mine(store: ContextStore, agent: str) -> list[ContextHead]:
+    return of_agent(agent, store.heads())
+
+
+@tool("Your conversations that were kept")
+def contexts(call: Call, _: NoArguments) -> ContextList:
+    """List your own conversations that were kept, and those of your sub-agents, the newest first. Use it after a
+    restart, a compaction or a raised budget, to find where you were. Changes nothing.
     """
-    mine = _mine(call.session.checkpoints(), call.session.agent)
-    return CheckpointList(tuple(_kept(head) for head in mine[:MAX_ROWS]), more=len(mine[MAX_ROWS:]))
+    mine = _mine(call.session.contexts(), call.session.agent)
+    return ContextList(tuple(_kept(head) for head in mine[:MAX_ROWS]), more=len(mine[MAX_ROWS:]))
 
 
-def _kept(head: CheckpointHead) -> KeptConversation:
+def _kept(head: ContextHead) -> KeptConversation:
     kept_at = datetime.fromtimestamp(head.kept_wall, UTC).isoformat(timespec="seconds")
-    return convert(to_builtins(head) | {"kept_at": kept_at, "bytes": head.body_bytes}, KeptConversation)
+    told = {"kept_at": kept_at, "bytes": head.body_bytes, "cost_usd": head.spent.micro_usd / 1e6}
+    return convert(to_builtins(head) | told, KeptConversation)
 
 
-@tool("Read a stopped conversation")
-def checkpoint_read(call: Call, part: ConversationPart) -> ConversationText:
-    """Read one of your own stopped conversations as Markdown, with tool calls and their results, in parts: go on at
-    next_offset until it is null. Changes nothing.
+@tool("Read a kept conversation")
+def context_read(call: Call, part: ConversationPart) -> ConversationText:
+    """Read one of your own kept conversations, or of a sub-agent's, as Markdown, with tool calls and their results,
+    in parts: go on at next_offset until it is null. Changes nothing.
     """
-    store = call.session.checkpoints()
+    store = call.session.contexts()
     mine = [head.id for head in _mine(store, call.session.agent)]
     meant = [one for one in mine if one == part.id] or [one for one in mine if one.startswith(part.id)]
     if len(meant) != 1:  # another agent's is as if it were not there
         which = "several" if meant else "none"
-        raise UnknownCheckpoint(f"{which} of your checkpoints may be {part.id!r}; the tool checkpoints lists them")
-    found = store.read(meant[0])
+        raise UnknownContext(f"{which} of your contexts may be {part.id!r}; the tool contexts lists them")
+    found = store.read(meant[0], part.version or None)
     text = prompt_of(found)
     end = part.offset + part.chars
     return ConversationText(
         id=found.head.id,
+        version=found.head.version,
         text=text[part.offset : end],
         next_offset=end if end < len(text) else None,
         total_chars=len(text),
-        resume=f"hivemind checkpoint export {found.head.id} --as …",
+        resume=f"hivemind context resume {found.head.id}",
     )
 
 
-TOOLS = (history, checkpoints, checkpoint_read)
+@tool("Search your kept conversations")
+def context_search(call: Call, about: SearchedText) -> SearchHits:
+    """Find where a text was said in your own kept conversations and your sub-agents': by you, by people, by tools.
+    Use it for what you knew before a compaction. Changes nothing.
+    """
+    store = call.session.contexts()
+    mine = _mine(store, call.session.agent)
+    ids, agents = {head.id for head in mine}, dict.fromkeys(head.agent for head in mine)
+    found = (hit for agent in agents for hit in store.search(about.text, agent) if hit[0].id in ids)
+    hits = [
+        SearchHit(head.id, head.version, index + 1, excerpt) for head, index, excerpt in islice(found, about.most + 1)
+    ]
+    return SearchHits(tuple(hits[: about.most]), more=len(hits) > about.most)
+
+
+TOOLS = (history, contexts, context_read, context_search)

@@ -20,13 +20,12 @@ from hivemind_addon.api.command import Command, CommandReply
 from hivemind_addon.api.control import CommandUnanswered, control_socket, read_report, send_command, serving_ports
 from hivemind_addon.api.proxy_user import clean
 from hivemind_addon.api.report import Report
-from hivemind_addon.proxy.checkpoint.store import FOLDER_NAME, CheckpointStore
+from hivemind_addon.proxy.context.store import FOLDER_NAME, ContextStore
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.tools.history.reader import journal_of
 from hivemind_addon.tools.launch.environment import LOOPBACK, PROXY_VARIABLES
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
-from hivemind_addon.tools.locks.model import Lease, LeaseError
-from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
+from hivemind_addon.tools.locks.model import Lease, LeaseError, LeaseStore
 from hivemind_addon.tools.tasks.model import RUNNER_VARIABLE, TASK_VARIABLE
 
 # Who it is ------------------------------------------------------------------------------------------------------------
@@ -157,7 +156,7 @@ class Session:
         caller: Caller,
         scope: ServerScope,
         clock: Clock,
-        leases: SqliteLeases,
+        leases: LeaseStore,
         pid: int | None = None,
     ) -> None:
         self.caller = caller
@@ -213,9 +212,9 @@ class Session:
         """The proxy's; where none runs, the usual one. Raises FolderNotPrivate, OSError."""
         return journal_of(self.caller.port)
 
-    def checkpoints(self) -> CheckpointStore:
+    def contexts(self) -> ContextStore:
         """Beside the journal. Raises FolderNotPrivate, OSError."""
-        return CheckpointStore(self.journal().parent / FOLDER_NAME)
+        return ContextStore(self.journal().parent / FOLDER_NAME)
 
     @property
     def held(self) -> dict[str, Lease]:
@@ -248,4 +247,4 @@ class Session:
 
     def _release(self, lease_id: str) -> None:
         with suppress(LeaseError, OSError):  # it was over already, or is with our process's end
-            self.leases.release(lease_id, self.clock.awake())
+            self.leases.release(lease_id, self.leases.instant(self.clock))

@@ -45,6 +45,9 @@ class BudgetState(Struct, frozen=True):
     usd_spent: float
     usd_reserved: float
     usd_left: float | None
+    calls: Annotated[int | None, Meta(description="The limit, with what was added; null: calls are not limited")]
+    calls_spent: int
+    calls_left: int | None
     renews_in_s: Annotated[float | None, Meta(description="Null: not by itself")]
 
 
@@ -62,6 +65,7 @@ class BudgetAddition(Struct, frozen=True, forbid_unknown_fields=True):
     per: Annotated[Period | None, Meta(description="Null: every budget that the holder has")] = None
     tokens: Tokens = 0
     usd: Usd = 0
+    calls: Tokens = 0
 
 
 class BudgetSetting(Struct, frozen=True, forbid_unknown_fields=True):
@@ -71,7 +75,10 @@ class BudgetSetting(Struct, frozen=True, forbid_unknown_fields=True):
     name: HolderName = ""
     per: Period = Period.RUN
     tokens: Annotated[Tokens | None, Meta(description="Null: tokens are not limited")] = None
-    usd: Annotated[Usd | None, Meta(description="Null with tokens null: what the agents file says counts again")] = None
+    usd: Annotated[Usd | None, Meta(description="Null: money is not limited")] = None
+    calls: Annotated[
+        Tokens | None, Meta(description="Null with the others null: what the agents file says counts again")
+    ] = None
 
 
 class BudgetReset(Struct, frozen=True, forbid_unknown_fields=True):
@@ -153,16 +160,21 @@ def _state(view: BudgetView) -> BudgetState:
         usd_spent=account.spent_micro_usd / 1e6,
         usd_reserved=account.reserved_micro_usd / 1e6,
         usd_left=None if left is None else left / 1e6,
+        calls=account.limit_calls,
+        calls_spent=account.spent_calls,
+        calls_left=account.left_calls,
         renews_in_s=None if account.renews_in_s is None else round(account.renews_in_s, 1),
     )
 
 
 @tool("Raise a budget", effect=Effect.DESTROYS, needs=_BUDGETS)
 def budget_add(call: Call, asked: BudgetAddition) -> ActionResult:
-    """Add tokens or US dollars to a holder's budget, for its present period only."""
-    if not asked.tokens and not asked.usd:
-        raise ToolFailed("say how many tokens or US dollars to add")
-    command = AddBudget(asked.holder, asked.name, asked.per, asked.tokens, _micro(asked.usd), by=_asker(call))
+    """Add tokens, US dollars or calls to a holder's budget, for its present period only."""
+    if not asked.tokens and not asked.usd and not asked.calls:
+        raise ToolFailed("say how many tokens, US dollars or calls to add")
+    command = AddBudget(
+        asked.holder, asked.name, asked.per, asked.tokens, _micro(asked.usd), by=_asker(call), calls=asked.calls
+    )
     return _done(call, command)
 
 
@@ -170,7 +182,10 @@ def budget_add(call: Call, asked: BudgetAddition) -> ActionResult:
 def budget_set(call: Call, asked: BudgetSetting) -> ActionResult:
     """Set what an agent, a group or everyone may spend in a run, an hour, a day or a month."""
     money = None if asked.usd is None else _micro(asked.usd)
-    return _done(call, SetBudget(asked.holder, asked.name, asked.per, asked.tokens, money, by=_asker(call)))
+    return _done(
+        call,
+        SetBudget(asked.holder, asked.name, asked.per, asked.tokens, money, by=_asker(call), calls=asked.calls),
+    )
 
 
 @tool("Forgive what was spent", effect=Effect.DESTROYS, idempotent=True, needs=_BUDGETS)

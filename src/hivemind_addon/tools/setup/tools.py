@@ -6,6 +6,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hivemind_addon.system.engine_url import (
+    CLUSTER_NAME_VARIABLE,
+    CLUSTER_VARIABLE,
+    PASSWORD_VARIABLE,
+    USERNAME_VARIABLE,
+)
 from hivemind_addon.tools.launch.environment import changes, proxy_url
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
 from hivemind_addon.tools.launch.programs import ProgramTable
@@ -15,6 +21,7 @@ _NAME = "hivemind"
 _PASSED_ON = (
     *(AGENT_VARIABLE, PORT_VARIABLE, "HIVEMIND_TASK", "HIVEMIND_RUNNER", "XDG_RUNTIME_DIR", "XDG_STATE_HOME"),
     *("HTTPS_PROXY", "https_proxy"),
+    *(CLUSTER_VARIABLE, CLUSTER_NAME_VARIABLE, USERNAME_VARIABLE, PASSWORD_VARIABLE),
 )
 """What `hivemind mcp` is told by its environment, for tools that start servers with next to none."""
 _ONLY_TRUSTED = "it starts no MCP servers in folders that it does not trust, and without a terminal does not run there"

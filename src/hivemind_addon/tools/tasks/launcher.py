@@ -14,7 +14,7 @@ from hivemind_addon.api.ticket import Delivery
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.launch import background
-from hivemind_addon.tools.launch.behind import NoBundle, asked_words, environment_changes
+from hivemind_addon.tools.launch.behind import NamelessSecret, NoBundle, asked_words, environment_changes, proved_name
 from hivemind_addon.tools.launch.programs import ProgramTable
 from hivemind_addon.tools.tasks import spec as specs
 from hivemind_addon.tools.tasks.model import RUNNER_VARIABLE, TASK_VARIABLE, TaskSpec
@@ -52,12 +52,21 @@ class Launcher:
     ) -> TaskLaunch:
         """`base`: the environment it is to have, `more`: what its runner adds. Raises TaskNotStarted."""
         proxy = await self.proxy()
-        name = agent_name(task_id)
-        if spec.budget_tokens is not None or spec.budget_usd is not None:
+        environment = {**base, **spec.environment}
+        try:
+            proved, secret = proved_name(environment)
+        except NamelessSecret as error:
+            raise TaskNotStarted(str(error)) from error
+        has_budget = spec.budget_tokens is not None or spec.budget_usd is not None
+        if proved and has_budget:
+            raise TaskNotStarted(
+                f"it runs as {proved}, whose secret it has: a budget of its own needs a name of its own"
+            )
+        name = proved or agent_name(task_id)
+        if has_budget:
             await asyncio.to_thread(self._give_budget, name, spec)
         command, waits_s = self._table.patient(specs.command_line(spec, self._table))
-        environment = {**base, **spec.environment}
-        words = asked_words(Delivery.WHOLE, priority=spec.priority, waits_s=waits_s, task=task_id)
+        words = secret + asked_words(Delivery.WHOLE, priority=spec.priority, waits_s=waits_s, task=task_id)
         try:
             changed = await asyncio.to_thread(
                 environment_changes, proxy, environment, agent=name, words=words, table=self._table

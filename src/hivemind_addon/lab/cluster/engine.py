@@ -1,0 +1,67 @@
+"""A simulated engine: what a cluster uses of a Valkey or Redis server, as values. Pure."""
+
+from hivemind_addon.proxy.cluster.messages import (
+    EngineAnswer,
+    Fetch,
+    Fetched,
+    Leased,
+    Resign,
+    Stored,
+    StoreKept,
+    TakeLease,
+)
+
+AskedOfEngine = TakeLease | Resign | StoreKept | Fetch
+
+
+class SimEngine:
+    """One lease, one counter of epochs and one kept value; each request is carried out in one step."""
+
+    def __init__(self) -> None:
+        self.counter = 0
+        self.kept: tuple[int, bytes] | None = None
+        self.times_emptied = 0
+        self._holder = ""
+        self._lease_ends_at = 0.0
+
+    def __repr__(self) -> str:
+        return f"<SimEngine: epoch {self.counter}, held by {self._holder or 'nobody'}>"
+
+    def lose_keys(self) -> None:
+        """It has restarted empty, or somebody has flushed it."""
+        self.counter, self.kept, self._holder, self._lease_ends_at = 0, None, "", 0.0
+        self.times_emptied += 1
+
+    def holder(self, now: float) -> str:
+        """Who has the lease; empty: nobody."""
+        return self._holder if now < self._lease_ends_at else ""
+
+    def carry_out(self, request: AskedOfEngine, who: str, now: float) -> EngineAnswer | None:
+        """Do what is asked; None: it has no answer."""
+        match request:
+            case TakeLease():
+                return self._lease(request, who, now)
+            case Resign(epoch):
+                if self.holder(now) == who and self.counter == epoch:
+                    self._holder = ""
+                return None
+            case StoreKept(epoch, data=data):
+                done = self.holder(now) == who and (self.kept is None or self.kept[0] <= epoch)
+                if done:
+                    self.kept = epoch, data
+                return Stored(done)
+            case Fetch():
+                return Fetched(None if self.kept is None else self.kept[1])
+
+    def _lease(self, request: TakeLease, who: str, now: float) -> Leased:
+        asked, newest, holder = request.epoch, self.counter, self.holder(now)
+        forgot = newest < asked or not newest
+        if holder and newest >= asked:
+            if holder == who:
+                self._lease_ends_at = now + request.ttl_s
+            return Leased(holder, newest, request.asked_at, forgot)
+        if not request.wants:
+            return Leased("", max(newest, asked), request.asked_at, forgot)
+        self.counter = asked if request.renews and newest <= asked else max(newest, asked) + 1
+        self._holder, self._lease_ends_at = who, now + request.ttl_s
+        return Leased(who, self.counter, request.asked_at, forgot)

@@ -1,0 +1,65 @@
+"""What the papers say of themselves: their figures, and where they stand. Read in November 2026."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+HIVEMIND = "HiveMind: OS-Inspired Scheduling for Concurrent LLM Agent Workloads, arXiv:2604.17111"
+AGENTRM = "AgentRM: An OS-Inspired Resource Manager for LLM Agent Systems, arXiv:2603.13110"
+FLEETS = "Agent Fleet Concurrency, https://tianpan.co/blog/2026-04-22-agent-fleet-concurrency-coordination"
+AMPLIFICATION = (
+    "Retry Amplification, https://tianpan.co/blog/2026-04-23-retry-amplification-agent-tool-error-rate-cascade"
+)
+DPBENCH = "arXiv:2602.13255, and its results at https://github.com/najmulhasan-code/dpbench"
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """From the least to the most, in per cent unless said otherwise."""
+
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        return f"{self.least:g} to {self.most:g}" if self.least < self.most else f"{self.most:g}"
+
+
+# HiveMind ------------------------------------------------------------------------------------------------------------
+
+LOST: Mapping[str, tuple[int, int]] = {
+    "micro-10": (100, 0),
+    "replay-11": (73, 0),
+    "stress": (100, 10),
+    "micro-50": (100, 0),
+}
+"""Scenario → agents lost without HiveMind and with it, in per cent. Of the other three no figure is at hand."""
+LOST_WITHOUT, LOST_WITH = Range(72, 100), Range(0, 18)
+"""Over their seven scenarios."""
+LESS_WASTE = Range(48, 100)
+"""Wasted compute that is saved."""
+OVERHEAD_MS = 3.0
+"""Added to a request before Ollama: less than this."""
+LOST_WITHOUT_RETRY = Range(36, 73)
+"""Of its own ablation."""
+LOST_WITH_ADMISSION_ALONE = Range(46, 64)
+FALSIFIED_ABOVE = 0.20
+"""Agents lost, of thirty, in a new workload with other dynamics: what would prove its claim wrong."""
+
+# AgentRM -------------------------------------------------------------------------------------------------------------
+
+P95_LESS, LANE_WASTE_LESS, THROUGHPUT_MORE = 86, 96, 168
+"""Of its MLFQ beside a baseline that is not named, in per cent."""
+ZOMBIES = (29, 0)
+"""Without and with."""
+
+# The article on fleets -----------------------------------------------------------------------------------------------
+
+FIRST_ATTEMPTS_S = 0.2
+"""Thirty agents begin within this time."""
+LAYERED_ATTEMPTS = 27
+"""Attempts of one request where SDK, gateway and agent each try three times."""
+PHILOSOPHERS_DEADLOCKED = (95, 100)
+"""Of 20 runs each with three GPT-5.2 that act at once: without talk and with it, in per cent."""
+WORDS_KEPT = 0.42
+"""How often one of the three did what it had said."""
+WORDS_KEPT_AT_BEST = 0.76
+"""The same of five Gemini 2.5 Flash that talk three times before they act."""

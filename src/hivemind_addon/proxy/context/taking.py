@@ -1,0 +1,139 @@
+"""A request becomes a context. Pure: a request's parts in, a value out; call it off the event loop."""
+
+import hashlib
+import json
+
+from msgspec import Raw, Struct
+
+from hivemind_addon.api.spend import Spend
+from hivemind_addon.api.ticket import CallKind, Ticket
+from hivemind_addon.proxy.context.values import Context, ContextHead, NotKept
+from hivemind_addon.proxy.runtime.append_file import breathe
+from hivemind_addon.proxy.wire.decoding import DecodeError, decode
+from hivemind_addon.proxy.wire.dialect import Dialect
+from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, read_request, text_of
+from hivemind_addon.system.json_values import read_object, read_value
+
+ELSEWHERE = "the earlier part of it is with the provider (previous_response_id), not here"
+"""Said of a request that names an earlier answer instead of repeating what was said before."""
+
+_ID_CHARS = 10
+"""Hex digits of a context's id."""
+_NOT_A_CONVERSATION = frozenset((CallKind.AUXILIARY, CallKind.CLASSIFIER, CallKind.PREWARM, CallKind.TOOL))
+
+
+class SentRequest(Struct, frozen=True):
+    """A request as it was to be sent."""
+
+    dialect: Dialect
+    method: str
+    url: str
+    headers: dict[str, str]
+    """Lower-case names; no credential among them."""
+    body: bytes
+    encoding: str
+    """The body's content coding; empty: none."""
+
+
+def is_conversation(ticket: Ticket) -> bool:
+    """Whether anybody would go on with it: titles, checks of tool calls and cache warmers are none."""
+    return ticket.kind not in _NOT_A_CONVERSATION
+
+
+def take(
+    ticket: Ticket,
+    request: SentRequest,
+    *,
+    reason: str,
+    now_wall: float,
+    arrived_wall: float = 0.0,
+    tokens: int = 0,
+    spent: Spend = Spend(),  # noqa: B008 - it is frozen
+    answer: bytes = b"",
+    answer_id: str = "",
+) -> Context:
+    """Make it. Raises NotKept.
+
+    `arrived_wall`: when it came, in epoch seconds. `tokens`: of its input. `spent`: since the version before. `answer`:
+    what came back whole, decoded; empty: nothing. `answer_id`: what its provider calls it.
+    """
+    plain = plain_body(request)
+    breathe()
+    facts = read_request(plain, request.dialect)
+    if not facts.messages:
+        raise NotKept("there is no conversation in it")
+    breathe()
+    body = _readable(plain)
+    breathe()
+    head = ContextHead(
+        id=_id(ticket, _thread(request.dialect, facts.messages)),
+        version=0,
+        kept_wall=now_wall,
+        agent=ticket.agent,
+        session=ticket.session,
+        parent_session=ticket.parent_session,
+        task=ticket.task,
+        model=ticket.model,
+        dialect=request.dialect.name,
+        host=ticket.pool.host,
+        path="/" + request.url.partition("://")[2].partition("/")[2].partition("?")[0],
+        reason=f"{reason}; {ELSEWHERE}" if facts.continues else reason,
+        messages=len(facts.messages),
+        tokens=tokens,
+        body_bytes=len(body),
+        kind=ticket.kind.value,
+        spent=spent,
+        arrived_wall=arrived_wall,
+        request_hash=ticket.request_hash,
+        ticket_id=ticket.id,
+    )
+    return Context(
+        head=head,
+        method=request.method,
+        url=request.url,
+        headers=request.headers,
+        body=Raw(body),
+        answer=answer,
+        answer_id=answer_id,
+    )
+
+
+def plain_body(request: SentRequest) -> bytes:
+    """Without its content coding. Raises NotKept."""
+    if not request.encoding:
+        return request.body
+    try:
+        return decode(request.body, request.encoding, MAX_BODY_BYTES)
+    except DecodeError as error:
+        raise NotKept(f"its body cannot be decoded: {error}") from error
+
+
+def _readable(body: bytes) -> bytes:
+    """As it is, where others can read it; else with what nobody can read replaced by question marks."""
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        pass
+    else:
+        breathe()
+        if read_object(body) is not None:
+            return body
+    try:  # JavaScript may write half of a surrogate pair, which JSON allows and its strict readers do not
+        value = json.loads(body.decode(errors="replace"))
+    except (ValueError, RecursionError) as error:
+        raise NotKept("its body is no JSON") from error
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace")
+
+
+def _thread(dialect: Dialect, messages: tuple[Raw, ...]) -> str:
+    """The first thing that was asked, which stays while a conversation grows; marks of a prompt cache do not."""
+    first = next((raw for raw in messages if read_value((read_object(raw) or {}).get("role")) == "user"), messages[0])
+    message = read_value(first)
+    parts = dialect.message_parts(message) if isinstance(message, dict) else []
+    return "\n".join(part.text for part in parts) or text_of(first)
+
+
+def _id(ticket: Ticket, thread: str) -> str:
+    """The same for all requests of a conversation."""
+    whose = json.dumps((ticket.agent, ticket.session, thread))
+    return hashlib.sha256(whose.encode()).hexdigest()[:_ID_CHARS]
