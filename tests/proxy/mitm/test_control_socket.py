@@ -166,7 +166,7 @@ def test_every_option_is_told(options):
 
 def test_what_names_files_runs_programs_or_leads_keys_elsewhere_is_for_persons(options):
     free = {"hivemind_journal_keep", "hivemind_capture_content", "hivemind_reverse_profile", "hivemind_keep"}
-    free.add("hivemind_context_warning")
+    free |= {"hivemind_contexts", "hivemind_context_warning", "hivemind_metrics_agents"}
     assert {view.name for view in option_views() if not view.guarded} == free
 
 

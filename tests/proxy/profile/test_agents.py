@@ -81,7 +81,7 @@ def test_what_is_wrong_is_said_in_one_line_with_its_place_and_cure(tmp_path, sub
         ("agents: {a: {compaction: off}}", "agents.a.compaction: expected a mapping"),
         (
             "groups: {g: {budgets: [{per: day}]}}",
-            "groups.g.budgets[0]: it limits nothing; write tokens: 5000000 or usd: 20",
+            "groups.g.budgets[0]: it limits nothing; write tokens: 5000000, usd: 20 or calls: 500",
         ),
         ("everyone: {budgets: [{usd: 1}, {tokens: 1}]}", "everyone.budgets[1]: there are two budgets per run"),
         ("everyone: {budgets: [{usd: -1}]}", "everyone.budgets[0].usd: -1 is negative"),
