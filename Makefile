@@ -20,10 +20,10 @@ check: $(READY)         ## format, lint, types, generated docs fresh
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/hivemind docs --check
+	$(BIN)/hivemind lab docs --check
 
 docs: $(READY)          ## write the generated parts of docs/
-	$(BIN)/hivemind docs
+	$(BIN)/hivemind lab docs
 
 site: $(READY)          ## docs/ as a site, in build/site
 	$(BIN)/python -m pip install --quiet --group site
@@ -51,17 +51,17 @@ soak: $(READY)          ## a week of requests in five minutes, one in eight faul
 	$(BIN)/python -m bench.soak
 
 prove: $(READY)         ## scenarios and the zoo of limiters in virtual time against what they promise; many minutes
-	$(BIN)/hivemind prove --output docs/proof.md
+	$(BIN)/hivemind lab prove --output docs/proof.md
 
 evaluate: $(READY)      ## scenarios by policies by seeds, each primitive taken away, the nearest peer; 40 minutes
-	$(BIN)/hivemind evaluate --peer --out build/evaluation
+	$(BIN)/hivemind lab evaluate --peer --out build/evaluation
 	mkdir -p docs/evaluation
 	cp build/evaluation/report.md docs/evaluation.md
 	cp build/evaluation/evaluation/*.svg docs/evaluation/
 
 papers: $(READY)        ## what three papers claim, run again beside their own figures; minutes
 	$(BIN)/python -m bench --only "1 KB plain, 1" --rounds 12 --json build/overhead.json
-	$(BIN)/hivemind papers --overhead build/overhead.json --output docs/papers.md
+	$(BIN)/hivemind lab papers --overhead build/overhead.json --output docs/papers.md
 
 fleets: $(READY)        ## thirty real agents of every kind against faulty providers, direct and through the proxy; about an hour
 	$(BIN)/python -m fleets

@@ -167,7 +167,7 @@ def _ratio(row, what):
 
 
 def added(rows):
-    """What a request of `ADDED_AT` costs more than direct, for `hivemind papers`; None: it was not measured."""
+    """What a request of `ADDED_AT` costs more than direct, for `hivemind lab papers`; None: it was not measured."""
     row = next((row for row in rows if row.cell.name == ADDED_AT), None)
     if row is None:
         return None

@@ -107,7 +107,7 @@ def commands(stack, proxy, count):
         "hivemind lease list": (_BIN / "hivemind", "lease", "list"),
         "hivemind lease acquire": (_BIN / "hivemind", "lease", "acquire", "bench", "--pid", "0", "--at-most", "100"),
         "hivemind priority": (_BIN / "hivemind", "priority", agent, "normal", "-p", port),
-        "hivemind wait": (_BIN / "hivemind", "wait", agent, "-p", port),
+        "hivemind eta": (_BIN / "hivemind", "eta", agent, "-p", port),
     }
     samples = {name: [] for name in calls}
     for _ in range(count):

@@ -81,7 +81,7 @@ def test_a_run_measures_every_row_and_all_its_requests_were_scheduled():
     assert "10 queued" in page
     for measured in (
         "next turn",
-        "`hivemind wait`",
+        "`hivemind eta`",
         "`hivemind run`",
         "objects left to",
         "the loop's delay",

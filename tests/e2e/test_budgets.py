@@ -436,13 +436,13 @@ async def test_every_surface_tells_the_same_sum(folder):
 
             proxy.wait_for(lambda _: budgets()["agent counted"]["spent_tokens"], "the journal's answer")
             report = json.loads(told(proxy, "status", "--json"))
-            agents = json.loads(told(proxy, "agents", "--json"))
+            agents = json.loads(told(proxy, "status", "agents", "--json"))
             with httpx.Client(trust_env=False, timeout=PATIENCE_S) as plain:
                 page = plain.get(f"http://127.0.0.1:{proxy.port}/report.json").json()
                 metrics = plain.get(f"http://127.0.0.1:{proxy.port}/metrics").text
             sums = {
                 "agents": of_rows(agents),
-                "pools": of_rows(json.loads(told(proxy, "pools", "--json"))),
+                "pools": of_rows(json.loads(told(proxy, "status", "pools", "--json"))),
                 "status, its agents": of_journal(report["stats"]["sessions"]),
                 "status, its pools": of_journal(report["stats"]["pools"]),
                 "page": of_journal(page["stats"]["pools"]),
@@ -465,6 +465,6 @@ async def test_every_surface_tells_the_same_sum(folder):
             assert mine["cut"]["usd"] == mine["cut"]["wasted_usd"], "all of it was in vain"
             counted = budgets()["agent counted"]
             assert counted["spent_micro_usd"] == round(mine["counted"]["usd"] * 1e6) > 0
-            assert "in vain" in told(proxy, "agents")
+            assert "in vain" in told(proxy, "status", "agents")
             assert "in vain" in told(proxy, "status")
             assert "In vain" in told(proxy, "history", "agents")

@@ -240,8 +240,8 @@ class ForgetfulModel(Model):
         number = len(said) + 1
         if found := [text for text in said if FACT in text and "total_chars" in text]:
             return {"type": "text", "text": f"It said: {found[0]}"}
-        if gone := [text for text in said if "hivemind recall" in text]:
-            name = gone[0].partition("hivemind recall ")[2][:12]
+        if gone := [text for text in said if "hivemind context recall" in text]:
+            name = gone[0].partition("hivemind context recall ")[2][:12]
             return {"type": "tool_use", "id": f"toolu_{number}", "name": RECALL, "input": {"id": name}}
         assert number < 20, "nothing was taken out"
         command = f"echo 'file {number}: {FACT if number == 1 else 'nothing'}'; head -c 20000 /dev/zero | tr '\\0' x"
@@ -270,12 +270,12 @@ def test_claude_code_recalls_what_was_taken_out_of_its_context(programs, authori
         assert "It said: " in done.stdout, done
         assert FACT in done.stdout, done
         first, *_, last = (results(request) for request in model.requests if results(request))
-        name = json.dumps(last[0]["content"]).partition("hivemind recall ")[2][:12]
+        name = json.dumps(last[0]["content"]).partition("hivemind context recall ")[2][:12]
         before, after = ([one["content"] for one in results(request)] for request in model.requests[-2:])
         assert after[: len(before)] == before, "the same stubs, so that the provider's cache is read"
         assert FACT in json.dumps(first[0]["content"])
         assert FACT not in json.dumps(last[0]["content"])
-        read = mine.run("recall", name)
+        read = mine.run("context", "recall", name)
         assert FACT in read.stdout.splitlines()[0], read
 
 
@@ -299,7 +299,7 @@ def test_codex_calls_what_setup_wrote_and_is_known_by_the_name_that_exec_gave_it
             codex += ["When would your next call run?"]
             done = mine.run("exec", "--agent", "asker", "--", *codex, CODEX_HOME=str(mine.home / "codex"), **keys)
             assert "I know enough." in done.stdout, done
-            assert [one["agent"] for one in json.loads(mine.run("agents", "--json").stdout)] == ["asker"]
+            assert [one["agent"] for one in json.loads(mine.run("status", "agents", "--json").stdout)] == ["asker"]
         (said,) = outputs(model.requests[-1])
     text = json.dumps(said)
     assert "asker: api.openai.com" in text, text
@@ -610,9 +610,9 @@ SIZES = {"replay-11": (11, 8), "fan-out": (12, 4)}
 """Agents and turns."""
 LONGEST_S = 300
 TIME_APART = 3.0
-"""Share: other tests keep the machine busy. How much time it takes is for `hivemind prove --live` to say."""
+"""Share: other tests keep the machine busy. How much time it takes is for `hivemind lab prove --live` to say."""
 TIMEOUT_S = 600
-"""Of the agents, before it is scaled: what too little patience costs is for `hivemind prove --live` to say, too."""
+"""Of the agents, before it is scaled: what too little patience costs is for `hivemind lab prove --live` to say, too."""
 
 
 def small(name):
@@ -624,7 +624,7 @@ def small(name):
 
 
 CASES = [("replay-11", LimitKind.BUCKET), ("fan-out", LimitKind.BUCKET)]
-"""`hivemind prove --live` compares more, at full size. How often windows refuse depends on how busy the machine is."""
+"""`hivemind lab prove --live` compares more, at full size. How often windows refuse depends on how busy the machine is."""
 
 
 @pytest.fixture(scope="module")

@@ -192,7 +192,7 @@ def test_a_base_url_that_names_the_port_leads_to_the_provider_of_the_path(served
 
 
 def test_env_prints_what_a_shell_can_read(served):
-    printed = served.run("env", "--agent", "it's me", "--priority", "low").stdout
+    printed = served.run("setup", "env", "--agent", "it's me", "--priority", "low").stdout
     script = printed + 'printf "%s" "$https_proxy"; ' + " ".join(f"'{word}'" for word in served.model_call())
     done = subprocess.run(
         ["sh", "-c", script], capture_output=True, text=True, env=served.environment, timeout=PATIENCE_S, check=False

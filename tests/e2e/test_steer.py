@@ -243,11 +243,12 @@ HOST = "h1.narrow.test"
 """Has one slot: one request runs, the next one waits."""
 EXECUTED = (
     "hivemind status",
+    "hivemind status proxies",
     "hivemind top",
-    "hivemind agents",
-    "hivemind pools",
-    "hivemind wait",
-    "hivemind limit",
+    "hivemind status agents",
+    "hivemind status pools",
+    "hivemind eta",
+    "hivemind cap",
     "hivemind priority",
     "hivemind pause",
     "hivemind resume",
@@ -257,8 +258,8 @@ EXECUTED = (
     "hivemind config files",
     "hivemind capture start",
     "hivemind capture stop",
-    "hivemind env",
-    "hivemind completion",
+    "hivemind setup env",
+    "hivemind setup completion",
     "hivemind front",
     "hivemind cancel",
 )
@@ -288,10 +289,29 @@ def test_every_example_of_a_command_does_what_it_says(home, providers, proxy_arg
         answers.append(desk.ask(Call("sk-sim-busy"), HOST, agent="nightly"))
         desk.ticket("nightly", "queued")
 
-        command = [sys.executable, "-m", "hivemind_addon", "agents", "reviewer-1", "--json", "-p", str(desk.proxy.port)]
+        command = [
+            sys.executable,
+            "-m",
+            "hivemind_addon",
+            "status",
+            "agents",
+            "reviewer-1",
+            "--json",
+            "-p",
+            str(desk.proxy.port),
+        ]
         (row,) = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
         assert (row["agent"], row["delivered"]) == ("reviewer-1", 1)
-        for words in ("status", "agents", "pools", "top --once", "wait nightly", "config files", "env", "doctor"):
+        for words in (
+            "status",
+            "status agents",
+            "status pools",
+            "top --once",
+            "eta nightly",
+            "config files",
+            "setup env",
+            "doctor",
+        ):
             with subtests.test(f"{words} --json"):
                 assert json.loads(typed(*words.split(), "--json").stdout)
 

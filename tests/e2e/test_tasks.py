@@ -187,7 +187,7 @@ def test_parents_that_wait_for_their_children_finish_with_one_place(served):
     """One waits by the command line, one by MCP."""
     mine = served
     (mine.home / "parent.py").write_text(PARENT)
-    child = shlex.join(words("submit", "--wait", "--", "sh", "-c", "echo child of $HIVEMIND_TASK"))
+    child = shlex.join(words("task", "submit", "--wait", "--", "sh", "-c", "echo child of $HIVEMIND_TASK"))
     parents = {"typist": {"command": ["sh", "-c", child]}, "agent": {"command": [sys.executable, "parent.py", "one"]}}
     done = hivemind(mine, "fleet", "run", fleet_file(mine, parents, at_most=1), "--json")
     assert done.returncode == 0, done
@@ -201,12 +201,12 @@ def test_parents_that_wait_for_their_children_finish_with_one_place(served):
 
 def test_what_is_submitted_outside_of_a_fleet_runs_in_the_background(served):
     mine = served
-    done = hivemind(mine, "submit", "--wait", "--name", "hello", "--", "sh", "-c", "pwd; exit 7")
+    done = hivemind(mine, "task", "submit", "--wait", "--name", "hello", "--", "sh", "-c", "pwd; exit 7")
     assert (done.returncode, done.stdout) == (7, ""), done
     assert "failed" in done.stderr
     batch = mine.home / "batch.jsonl"
     batch.write_text('{"name": "a", "command": "echo one"}\n{"name": "b", "command": "pwd", "depends_on": ["a"]}\n')
-    both = hivemind(mine, "batch", batch, "--wait", "--json")
+    both = hivemind(mine, "task", "batch", batch, "--wait", "--json")
     views = json.loads(both.stdout)
     assert [view["result"] for view in views] == ["one", str(mine.home)]
     fleet = json.loads(hivemind(mine, "fleet", "status", "--json").stdout)[0]

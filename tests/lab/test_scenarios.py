@@ -1,4 +1,4 @@
-"""Every scenario against its `expect:` block in virtual time, with fewer seeds than `hivemind prove` has."""
+"""Every scenario against its `expect:` block in virtual time, with fewer seeds than `hivemind lab prove` has."""
 
 import pytest
 

@@ -21,36 +21,36 @@ def test_the_version_is_the_packages():
 
 def test_prove_prints_a_page_and_tells_what_was_missed(monkeypatch):
     monkeypatch.setattr(Expectation, "verdicts", lambda *_: iter([Verdict("agents lost", 0, 3)]))
-    result = run("prove", "--seeds", "1", "--only", "micro-5")
+    result = run("lab", "prove", "--seeds", "1", "--only", "micro-5")
     assert result.exit_code == 1
     assert result.stdout.startswith("# Proof\n")
-    assert "`hivemind prove --seeds 1 --only micro-5`" in result.stdout
+    assert "`hivemind lab prove --seeds 1 --only micro-5`" in result.stdout
     assert "| micro-5 | bucket | agents lost | ≤ 0 | 3 | **missed** |" in result.stdout
     assert "missed: micro-5, bucket: agents lost: 3, expected ≤ 0\n" in result.stderr
 
 
 def test_prove_writes_its_page_into_a_file_and_succeeds_when_nothing_was_missed(tmp_path):
     page = tmp_path / "proof.md"
-    result = run("prove", "--seeds", "1", "--only", "micro-5", "--output", str(page))
+    result = run("lab", "prove", "--seeds", "1", "--only", "micro-5", "--output", str(page))
     assert (result.exit_code, result.stdout) == (0, "")
     assert "| micro-5 | bucket | hivemind | 0 of 5 | 40 |" in page.read_text()
 
 
 def test_prove_knows_its_scenarios():
-    result = run("prove", "--only", "nonsense")
+    result = run("lab", "prove", "--only", "nonsense")
     assert result.exit_code == 2
     assert "there are micro-5, latency-spike" in result.stderr
 
 
 def test_prove_runs_what_is_named_of_the_zoo(tmp_path):
-    result = run("prove", "--seeds", "1", "--only", "zoo:random-502", "--only", "zoo:told-bucket-n")
+    result = run("lab", "prove", "--seeds", "1", "--only", "zoo:random-502", "--only", "zoo:told-bucket-n")
     assert [line.split()[:2] for line in result.stdout.splitlines()[1:3]] == [
         ["random-502", "0"],
         ["told-bucket-neighbour", "0"],
     ]
     assert result.exit_code == ("missed: " in result.stderr)
     page = tmp_path / "proof.md"
-    run("prove", "--seeds", "1", "--only", "zoo:random-502", "--only", "micro-5", "--output", str(page))
+    run("lab", "prove", "--seeds", "1", "--only", "zoo:random-502", "--only", "micro-5", "--output", str(page))
     text = page.read_text()
     assert text.index("| micro-5 | bucket | hivemind | 0 of 5 | 40 |") < text.index(
         "| random-502 | 502 10 % | 0 of 20 |"
@@ -59,17 +59,17 @@ def test_prove_runs_what_is_named_of_the_zoo(tmp_path):
 
 
 def test_prove_knows_its_zoo():
-    result = run("prove", "--only", "zoo:unicorn")
+    result = run("lab", "prove", "--only", "zoo:unicorn")
     assert result.exit_code == 2
     assert "nothing in the zoo is called 'unicorn'; there are window-1s, " in " ".join(result.stderr.split())
 
 
 def test_prove_runs_so_many_random_loads():
-    result = run("prove", "--only", "random:2")
+    result = run("lab", "prove", "--only", "random:2")
     assert result.stdout.startswith("## Random loads\n")
     assert "| sdk-retry |" in result.stdout
     assert result.exit_code == ("missed: " in result.stderr)
-    wrong = run("prove", "--only", "random:many")
+    wrong = run("lab", "prove", "--only", "random:many")
     assert wrong.exit_code == 2
     assert "'many' is no number of loads; write random:300" in " ".join(wrong.stderr.split())
 
@@ -85,18 +85,20 @@ def test_prove_live_tells_where_socket_and_virtual_time_disagree(tmp_path, monke
     monkeypatch.setattr(agreement, "page", lambda _, command: f"made by {command}\n")
     monkeypatch.setattr("signal.signal", lambda *_: None)
     page = tmp_path / "live.md"
-    result = run("prove", "--live", "--only", "stress", "--output", str(page))
+    result = run("lab", "prove", "--live", "--only", "stress", "--output", str(page))
     assert (result.exit_code, result.stderr) == (1, "stress, bucket, seed 0: 2 guard trips\n")
-    assert page.read_text() == "made by hivemind prove --live --seeds 1 --only stress\n"
+    assert page.read_text() == "made by hivemind lab prove --live --seeds 1 --only stress\n"
 
 
 def test_prove_live_knows_what_runs_live():
-    result = run("prove", "--live", "--only", "micro-5")
+    result = run("lab", "prove", "--live", "--only", "micro-5")
     assert result.exit_code == 2
     assert "'micro-5' does not run live; replay-11, stress, fan-out do" in result.stderr
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["exec", "--help"], ["scenario", "list"], ["config", "files"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["exec", "--help"], ["lab", "scenario", "list"], ["config", "files"]]
+)
 def test_a_reader_that_has_seen_enough_is_no_failure(arguments, tmp_path):
     environment = os.environ | {"XDG_STATE_HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
     reader, writer = os.pipe()

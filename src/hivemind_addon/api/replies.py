@@ -119,7 +119,7 @@ def overrides_stand(snapshot: Snapshot) -> PersonActed | None:
     ]
     kinds = (
         ("paused", _paused(snapshot.pauses), " (`hivemind resume`)"),
-        ("at most at once", _capped(snapshot.caps), " (`hivemind limit auto`)"),
+        ("at most at once", _capped(snapshot.caps), " (`hivemind cap auto`)"),
         ("priorities", priorities, ""),
         ("budgets", list(dict.fromkeys(given.budget.holder for given in snapshot.given)), ""),
     )

@@ -54,7 +54,7 @@ _SAID_BYTES = 500
 _OUTPUT_TOKENS = 200
 _PROFILE = load_profiles(None).by_name["anthropic"]
 _DIALECT = dialect_named("anthropic")
-_NAMED = re.compile(r"`hivemind recall (\w+)`")
+_NAMED = re.compile(r"`hivemind context recall (\w+)`")
 _encode = msgspec.json.Encoder().encode
 
 type Message = dict[str, Any]

@@ -10,7 +10,7 @@ from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.policy import Policy, without
 
 REPLAY = cases()["replay-11"]
-SETTING = Setting("hivemind evaluate --quick", "Python 3.12", "Linux, 2 cores")
+SETTING = Setting("hivemind lab evaluate --quick", "Python 3.12", "Linux, 2 cores")
 
 
 @cache

@@ -57,7 +57,7 @@ def test_labels_stay_text(drawn):
 
 def test_the_page_says_what_was_lost_and_how_it_was_made(drawn):
     text = markdown(small_campaign(), drawn, SETTING, folder="evaluation")
-    assert "`hivemind evaluate --quick`" in text
+    assert "`hivemind lab evaluate --quick`" in text
     assert "| replay-11 | window | direct | 91 |" in text
     assert "![Agents lost](evaluation/lost.svg)" in text
     assert "- **retry**: without it `replay-11` (bucket): agents lost +91" in text
@@ -121,7 +121,7 @@ def test_json_has_every_run():
     document = json.loads(results(campaign, SETTING))
     assert len(document["runs"]) == len(campaign.runs)
     assert {"scenario", "limits", "policy", "seed", "lost", "stretch", "wait_p99_s"} <= set(document["runs"][0])
-    assert document["command"] == "hivemind evaluate --quick"
+    assert document["command"] == "hivemind lab evaluate --quick"
 
 
 def test_markdown_becomes_html_without_links():
@@ -143,7 +143,7 @@ def small(monkeypatch):
 
 
 def evaluate(*words):
-    return CliRunner().invoke(main, ["evaluate", *words])
+    return CliRunner().invoke(main, ["lab", "evaluate", *words])
 
 
 def test_a_quick_evaluation_writes_everything_and_the_same_again(tmp_path, small):
@@ -152,7 +152,7 @@ def test_a_quick_evaluation_writes_everything_and_the_same_again(tmp_path, small
     assert result.stdout.splitlines() == [
         str(tmp_path / "one" / name) for name in ("report.md", "report.html", "results.json", "evaluation")
     ]
-    assert "`hivemind evaluate --quick`" in (tmp_path / "one" / "report.md").read_text()
+    assert "`hivemind lab evaluate --quick`" in (tmp_path / "one" / "report.md").read_text()
     pictures = sorted(file.name for file in (tmp_path / "one" / "evaluation").iterdir())
     assert pictures == sorted(
         f"{name}.{kind}" for name in ("lost", "refused", "waste", "stretch", "waits") for kind in ("svg", "png")
@@ -184,7 +184,9 @@ def test_without_the_peer_the_rest_goes_on(tmp_path, small, monkeypatch):
 
 
 def test_the_command_is_written_down_as_it_was_given():
-    assert commands._command(quick=False, real=True, peer=True, seeds=5) == "hivemind evaluate --real --peer --seeds 5"
+    assert (
+        commands._command(quick=False, real=True, peer=True, seeds=5) == "hivemind lab evaluate --real --peer --seeds 5"
+    )
 
 
 def test_the_quick_evaluation_tells_the_scheduler_from_the_rest(tmp_path, monkeypatch):

@@ -393,8 +393,8 @@ def test_all_policies_are_compared(proof):
 
 
 def test_the_page_has_every_expectation_and_every_series(proof):
-    text = page(proof, "hivemind prove --seeds 1")
-    assert "`hivemind prove --seeds 1`" in text
+    text = page(proof, "hivemind lab prove --seeds 1")
+    assert "`hivemind lab prove --seeds 1`" in text
     assert "| micro-5 | bucket | agents lost | ≤ 0 | 0 | met |" in text
     assert "| micro-5 | window, no headers | hivemind | 0 of 5 | 40 | 0 | 0 |" in text
     assert "| changing-cap | none | aimd-pause | 0 of 40 |" in text
@@ -413,7 +413,7 @@ def test_what_is_missed_is_told(proof):
     crowd = first.runs[0].crowds["agent"]
     lossy = replace(first, runs=(replace(first.runs[0], crowds={"agent": replace(crowd, lost=2)}),))
     assert missed([lossy]) == ["micro-5, bucket: agents lost: 0.4, expected ≤ 0"]
-    assert "**missed**" in page([lossy], "hivemind prove")
+    assert "**missed**" in page([lossy], "hivemind lab prove")
 
 
 def test_numbers_are_short():
@@ -424,7 +424,7 @@ def test_numbers_are_short():
 
 
 def run_commands(*words):
-    return CliRunner().invoke(main, ["scenario", *words])
+    return CliRunner().invoke(main, ["lab", "scenario", *words])
 
 
 def test_list_names_them_all():

@@ -235,15 +235,15 @@ def test_the_table_has_both_ways_under_one_head():
 
 
 def test_the_page_says_how_it_was_made_and_what_the_margins_are():
-    text = page([comparison(result())], "hivemind prove --live --seeds 1")
-    assert "`hivemind prove --live --seeds 1`" in text
+    text = page([comparison(result())], "hivemind lab prove --live --seeds 1")
+    assert "`hivemind lab prove --live --seeds 1`" in text
     assert "divided by 5" in text
     assert "within 10%" in text
     assert "All of the above agree." in text
 
 
 def test_the_page_tells_who_does_not_agree():
-    text = page([comparison(result()), comparison(result(cost=120))], "hivemind prove --live")
+    text = page([comparison(result()), comparison(result(cost=120))], "hivemind lab prove --live")
     assert "- stress, bucket, seed 4: input cost ÷ ideal 1.200, 1.000 in virtual time\n" in text
     assert "All of the above agree." not in text
 

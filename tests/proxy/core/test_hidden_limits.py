@@ -1,4 +1,4 @@
-"""The estimator before limiters worked out by hand. Many more, and an oracle beside it: `hivemind prove --only zoo:`."""
+"""The estimator before limiters worked out by hand. Many more, and an oracle beside it: `hivemind lab prove --only zoo:`."""
 
 import math
 import random

@@ -73,8 +73,10 @@ def exchange_taken(sent):
     """The stubs in a body, as values with their call and the id that they name."""
     for message in json.loads(sent)["messages"]:
         for block in message["content"] if isinstance(message["content"], list) else ():
-            if block["type"] == "tool_result" and "hivemind recall" in block["content"]:
-                yield _Stub(block["tool_use_id"], block["content"].partition("hivemind recall ")[2].partition("`")[0])
+            if block["type"] == "tool_result" and "hivemind context recall" in block["content"]:
+                yield _Stub(
+                    block["tool_use_id"], block["content"].partition("hivemind context recall ")[2].partition("`")[0]
+                )
 
 
 class _Stub:
@@ -119,7 +121,7 @@ async def test_the_provider_does_it_where_it_can_and_is_asked_in_every_request(m
             url, content=encoded(anthropic(texts(LONG)) | {"model": model}), mode="reverse:http://gate.local"
         )
         proxy.make_exchange(flow)
-        assert b"hivemind recall" in flow.request.raw_content
+        assert b"hivemind context recall" in flow.request.raw_content
     assert not proxy.guard.trips
     await proxy.files.close()
 

@@ -38,7 +38,7 @@ def test_a_secret_is_printed_once_and_kept_as_a_hash_for_its_owner_alone(tmp_pat
 
 
 def test_agents_are_listed_and_removed():
-    assert "no agents in" in run("list").output
+    assert "no agent has a secret" in run("list").output
     for name in ("bob", "ann"):
         run("add", name)
     assert [row["name"] for row in json.loads(run("list", "--json").stdout)] == ["ann", "bob"]

@@ -10,22 +10,22 @@ def run(*arguments):
 
 
 def test_addon_prints_the_script_that_mitmproxy_loads():
-    assert run("addon").output == f"{resources.script_path()}\n"
+    assert run("setup", "addon").output == f"{resources.script_path()}\n"
 
 
 def test_docs_check_names_stale_pages(monkeypatch):
-    assert run("docs", "--check").exit_code == 0
+    assert run("lab", "docs", "--check").exit_code == 0
     monkeypatch.setattr(docs, "check", lambda: ["docs/options.md"])
-    result = run("docs", "--check")
+    result = run("lab", "docs", "--check")
     assert (result.exit_code, result.stderr) == (1, "Error: stale, run `make docs`: docs/options.md\n")
 
 
 def test_docs_writes_and_names_what_was_stale(monkeypatch, tmp_path):
     monkeypatch.setattr(docs, "write", lambda: [tmp_path / "options.md"])
-    assert run("docs").output == f"{tmp_path / 'options.md'}\n"
+    assert run("lab", "docs").output == f"{tmp_path / 'options.md'}\n"
 
 
 def test_docs_works_in_a_checkout_only(monkeypatch):
     monkeypatch.setattr(docs, "in_checkout", lambda: False)
-    result = run("docs")
+    result = run("lab", "docs")
     assert (result.exit_code, result.stderr) == (1, "Error: this is an installed package: only a checkout has docs/\n")

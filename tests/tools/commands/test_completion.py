@@ -30,7 +30,7 @@ def test_a_shell_that_asks_in_the_middle_of_a_command_gets_no_traceback(home, mo
 
 
 def run(*arguments):
-    return CliRunner().invoke(main, ["completion", *arguments])
+    return CliRunner().invoke(main, ["setup", "completion", *arguments])
 
 
 def test_the_script_is_printed_and_nothing_is_written(home):

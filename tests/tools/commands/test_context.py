@@ -248,8 +248,3 @@ def test_a_plain_program_reads_the_conversation_or_is_told_it(folder, tmp_path):
     there.rename(folder)
     missing = run("resume", long, "--as", "text", "--", "no-such-program", status=127)
     assert "no command 'no-such-program'" in missing
-
-
-def test_the_former_name_of_the_group_is_found_and_not_listed(folder):
-    assert "ccc1" in CliRunner().invoke(main, ["checkpoint", "list"]).output
-    assert "checkpoint" not in CliRunner().invoke(main, ["--help"]).output

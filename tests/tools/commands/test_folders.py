@@ -7,7 +7,18 @@ from click.testing import CliRunner
 from hivemind_addon.tools.cli import main
 
 COMMANDS = [
-    *("status", "agents", "pools", "top --once", "wait agent-1", "pause", "budget", "config", "env", "exec -- true"),
+    *(
+        "status",
+        "status agents",
+        "status pools",
+        "top --once",
+        "eta agent-1",
+        "pause",
+        "budget",
+        "config",
+        "setup env",
+        "exec -- true",
+    ),
     *(
         "history",
         "history agents",
@@ -16,7 +27,7 @@ COMMANDS = [
         "context show a",
         "context export a --as text",
     ),
-    *("context list --folder /nowhere", "submit -- true", "lease list"),
+    *("context list --folder /nowhere", "task submit -- true", "lease list"),
 ]
 
 

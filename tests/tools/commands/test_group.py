@@ -1,15 +1,17 @@
 """Commands that are loaded when they are asked for."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.commands.group import CommandEntry, IndexedGroup, ListGroup, every_command, help_of
-from hivemind_addon.tools.commands.index import SECTIONS
+from hivemind_addon.tools.commands.group import CalmGroup, CommandEntry, ListGroup, every_command, help_of
+from hivemind_addon.tools.commands.index import OLD_NAMES, SECTIONS
 
 
 def test_everything_in_the_index_is_there_and_listed_once():
@@ -29,9 +31,7 @@ def test_a_slip_is_told_with_what_was_meant():
 
 
 def test_what_is_registered_beside_the_index_is_listed_last():
-    group = IndexedGroup(
-        "hivemind", index={"See": [CommandEntry("status", "tools.commands.watch:status", "What goes on")]}
-    )
+    group = CalmGroup("hivemind", index={"See": [CommandEntry("eta", "tools.commands.eta:eta", "When it goes on")]})
 
     @group.command()
     def extra() -> None:
@@ -42,11 +42,11 @@ def test_what_is_registered_beside_the_index_is_listed_last():
         """For nobody."""
 
     printed = CliRunner().invoke(group, ["--help"]).output
-    assert printed.index("\nSee:\n  status  What goes on\n") < printed.index(
-        "\nMore:\n  extra   Something of its own.\n"
+    assert printed.index("\nSee:\n  eta    When it goes on\n") < printed.index(
+        "\nMore:\n  extra  Something of its own\n"
     )
     assert "For nobody" not in printed
-    assert [path for path, _ in every_command(group)] == ["hivemind status", "hivemind extra", "hivemind inner"]
+    assert [path for path, _ in every_command(group)] == ["hivemind eta", "hivemind extra", "hivemind inner"]
 
 
 def test_groups_within_are_walked_and_help_is_as_it_is_printed():
@@ -121,3 +121,37 @@ def test_a_shell_completes_what_a_group_lists_by():
     assert [item.value for item in completed([], "--")] == ["--agent", "--json", "--help"]
     assert [item.value for item in completed([], "")] == ["list", "show"]
     assert [item.value for item in completed(["--json", "show"], "--")] == ["--agent", "--help"]
+
+
+def test_every_old_name_is_the_new_command_and_names_it_where_a_person_reads():
+    every = dict(every_command(main))
+    assert len({one.old for one in OLD_NAMES}) == len(OLD_NAMES)
+    for one in OLD_NAMES:
+        assert f"hivemind {one.new}" in every, one
+        assert f"hivemind {one.old}" not in every, one
+        old, new = (CliRunner().invoke(main, [*words.split(), "--help"]) for words in (one.old, one.new))
+        assert (old.exit_code, old.stdout) == (0, new.stdout), one
+        is_silent = one.stays or one.is_evaluated
+        assert old.stderr == ("" if is_silent else f"{one.notice}\n"), one
+        assert f"`hivemind {one.new}`" in one.notice
+        for form in ("--json", "--csv"):
+            assert one.notice not in CliRunner().invoke(main, [*one.old.split(), form, "--help"]).stderr, one
+
+
+def test_old_names_stand_in_no_text_and_no_script():
+    """They are for who has them in fingers and scripts."""
+    root = Path(__file__).parents[3]
+    gone = "|".join(one.old for one in OLD_NAMES if not one.stays)
+    called = re.compile(rf"(?<!# )\bhivemind ({gone})\b(?!-| \w+ earlier)")
+    folders = ("src", "docs", "deploy", "bench", "fleets", "profiles")
+    texts = [
+        path for name in folders for path in (root / name).rglob("*") if path.suffix in {".py", ".md", ".yml", ".yaml"}
+    ]
+    texts += [root / "README.md", root / "Makefile", root / "CHANGELOG.md", root / "pyproject.toml"]
+    found = [
+        f"{path.relative_to(root)}:{number}: {line}"
+        for path in texts
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if called.search(line) and "hivemind wait` for" not in line and "hivemind wait` is" not in line
+    ]
+    assert found == []

@@ -73,6 +73,6 @@ def test_an_example_that_cannot_be_typed_is_found():
 
 
 def test_what_the_environment_gives_may_be_left_out():
-    assert accept(main, ["wait"]) is EVERY["hivemind wait"]
+    assert accept(main, ["eta"]) is EVERY["hivemind eta"]
     with pytest.raises(click.UsageError):
         accept(main, ["priority"])

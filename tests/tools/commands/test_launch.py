@@ -104,8 +104,8 @@ def test_what_cannot_be_is_one_line():
     slips = [
         (["exec"], 2, "Missing argument"),
         (["exec", "--prio", "low", "--", "true"], 2, "No such option '--prio'"),
-        (["submit", "--prio", "low", "--", "true"], 2, "No such option '--prio'"),
-        (["env"], 1, "no proxy serves port 8080; start it with `hivemind run`"),
+        (["task", "submit", "--prio", "low", "--", "true"], 2, "No such option '--prio'"),
+        (["setup", "env"], 1, "no proxy serves port 8080; start it with `hivemind run`"),
         (["status", "-p", "9090"], 1, "no proxy serves port 9090; start it with `hivemind run -p 9090`"),
         (["top", "--once"], 1, "no proxy serves port 8080; start it with `hivemind run`"),
         (["top", "--snapshot", "none.json"], 2, "File 'none.json' does not exist"),

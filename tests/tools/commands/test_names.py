@@ -34,10 +34,10 @@ def completed(*words):
 def test_agents_pools_requests_and_options_are_offered():
     answer = lambda _: CommandReply(done=True, text="", value=msgspec.to_builtins(OPTIONS))  # noqa: E731
     with serving(REPORT, answer=answer):
-        assert completed("agents", "") == {"here": "m", "gone": "m"}
+        assert completed("status", "agents", "") == {"here": "m", "gone": "m"}
         assert completed("priority", "h") == {"here": "m"}
         assert completed("pause", "api") == {"api.test": "all its pools", str(KEY): "1 in flight, 1 queued"}
-        assert completed("wait", "here", "--pool", "api.test/") == {str(KEY): "1 in flight, 1 queued"}
+        assert completed("eta", "here", "--pool", "api.test/") == {str(KEY): "1 in flight, 1 queued"}
         assert completed("cancel", "t-w") == {"t-wait": "here: queued"}
         assert completed("config", "set", "") == {"hivemind_keep": "", "hivemind_control": "only at the start"}
 
@@ -56,7 +56,9 @@ def test_commands_are_offered_with_what_they_do():
     assert set(completed("capture", "st")) == {"start", "stop", "strip"}
 
 
-@pytest.mark.parametrize("words", [("agents", ""), ("pause", ""), ("cancel", ""), ("config", "get", ""), ("wait", "")])
+@pytest.mark.parametrize(
+    "words", [("status", "agents", ""), ("pause", ""), ("cancel", ""), ("config", "get", ""), ("eta", "")]
+)
 def test_where_anything_is_amiss_nothing_is_offered_and_nothing_said(words, capfd, monkeypatch):
     assert completed(*words) == {}, "no proxy runs"
     control_socket(8080).write_text("no socket")

@@ -69,7 +69,7 @@ def check(tmp_path):
             sample = tmp_path / "recorded.har"
             sample.write_text(json.dumps({"log": {"entries": entries}}), encoding="utf-8")
         more = ["--sample", str(sample)] if sample else []
-        return CliRunner().invoke(main, ["profile", "check", str(file), *more, *arguments])
+        return CliRunner().invoke(main, ["config", "profile", "check", str(file), *more, *arguments])
 
     return run
 
@@ -186,7 +186,7 @@ def test_a_circle_beside_it_is_one_line(check, tmp_path):
 
 def test_a_file_that_no_folder_would_read_is_told(tmp_path):
     (tmp_path / "mine.txt").write_text("extends: openai")
-    result = CliRunner().invoke(main, ["profile", "check", str(tmp_path / "mine.txt")])
+    result = CliRunner().invoke(main, ["config", "profile", "check", str(tmp_path / "mine.txt")])
     assert result.exit_code == 1
     assert "rename it to mine.yaml" in result.output
 
@@ -368,8 +368,8 @@ def test_people_read_it_in_lines_with_a_summary(check):
 
 
 def test_schemas_are_printed_by_kind():
-    assert CliRunner().invoke(main, ["profile", "schema"]).output.split() == sorted(DOCUMENTS)
-    assert json.loads(CliRunner().invoke(main, ["profile", "schema", "fleet"]).output)["title"].startswith("A fleet")
-    wrong = CliRunner().invoke(main, ["profile", "schema", "novel"])
+    assert CliRunner().invoke(main, ["config", "schema"]).output.split() == sorted(DOCUMENTS)
+    assert json.loads(CliRunner().invoke(main, ["config", "schema", "fleet"]).output)["title"].startswith("A fleet")
+    wrong = CliRunner().invoke(main, ["config", "schema", "novel"])
     assert wrong.exit_code == 2
     assert "there are agents, batch" in wrong.output

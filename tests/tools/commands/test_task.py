@@ -44,7 +44,9 @@ def run(*arguments, **more):
 
 
 def test_everything_behind_the_options_is_the_command(calls):
-    done = run("submit", "--name", "a", "--priority", "high", "--depends-on", "b", "claude", "-p", "hi", "--name", "x")
+    done = run(
+        "task", "submit", "--name", "a", "--priority", "high", "--depends-on", "b", "claude", "-p", "hi", "--name", "x"
+    )
     assert (done.exit_code, done.output) == (0, "night-1/a\n")
     ((spec,), more) = calls[0]
     assert spec.command == ("claude", "-p", "hi", "--name", "x")
@@ -54,7 +56,7 @@ def test_everything_behind_the_options_is_the_command(calls):
 
 def test_inside_of_a_task_its_runner_is_asked_for_a_child(calls):
     inside = {"HIVEMIND_TASK": "night-1/p", "HIVEMIND_RUNNER": "/run/r.sock", "HIVEMIND_PORT": "9090"}
-    done = run("submit", "--wait", "--agent-kind", "codex", "--prompt", "fix", env=inside)
+    done = run("task", "submit", "--wait", "--agent-kind", "codex", "--prompt", "fix", env=inside)
     assert (done.exit_code, done.output) == (0, "fine\n")
     assert calls[0][1] == {"parent": "night-1/p", "runner": Path("/run/r.sock"), "port": 9090}
     assert calls[1] == (
@@ -83,19 +85,19 @@ def test_how_they_ended_is_the_exit_status(calls, views, status, says):
 
 def test_a_batch_comes_from_a_file_or_from_stdin(calls, machine):
     (machine / "b.yaml").write_text("- {command: make, name: a}\n- {agent: codex, prompt: fix}")
-    assert run("batch", str(machine / "b.yaml")).output == "night-1/a\n"
+    assert run("task", "batch", str(machine / "b.yaml")).output == "night-1/a\n"
     assert [one.name or one.agent for one in calls[0][0]] == ["a", "codex"]
-    assert run("batch", "-", "--json", input='{"command": "echo x"}').output == '[\n  "night-1/a"\n]\n'
+    assert run("task", "batch", "-", "--json", input='{"command": "echo x"}').output == '[\n  "night-1/a"\n]\n'
     assert calls[1][0][0].command == ("echo", "x")
 
 
 def test_what_cannot_be_is_one_line():
     slips = [
-        (["submit"], 2, "command: there is nothing to run; add command, or agent"),
-        (["submit", "--agent-kind", "codex"], 2, "prompt: it is empty; say what the agent is to do"),
-        (["submit", "--name", "../x", "true"], 2, "name: '../x' is no name"),
-        (["batch", "-"], 1, "-: there is no list of tasks"),
-        (["batch", "none.jsonl"], 2, "does not exist"),
+        (["task", "submit"], 2, "command: there is nothing to run; add command, or agent"),
+        (["task", "submit", "--agent-kind", "codex"], 2, "prompt: it is empty; say what the agent is to do"),
+        (["task", "submit", "--name", "../x", "true"], 2, "name: '../x' is no name"),
+        (["task", "batch", "-"], 1, "-: there is no list of tasks"),
+        (["task", "batch", "none.jsonl"], 2, "does not exist"),
         (["task", "wait"], 2, "Missing argument"),
         (["task", "show", "x/y"], 1, "there is no fleet 'x'"),
         (["task", "log", "x/y"], 1, "there is no fleet 'x'"),
@@ -110,7 +112,7 @@ def test_a_runner_that_refuses_is_one_line(monkeypatch):
         raise NotTaken("deeper ones are refused")
 
     monkeypatch.setattr(client, "submit", refuse)
-    done = run("submit", "true")
+    done = run("task", "submit", "true")
     assert (done.exit_code, done.output) == (1, "Error: deeper ones are refused\n")
 
 
@@ -130,7 +132,7 @@ def test_a_task_is_shown_with_what_it_answered_and_said():
 
 
 def test_the_tasks_of_all_fleets_are_listed_the_newest_fleet_first():
-    assert "no tasks yet; run one with `hivemind submit" in run("task", "list").output
+    assert "no tasks yet; run one with `hivemind task submit" in run("task", "list").output
     for number, fleet in enumerate(("night-1", "night-2")):
         one = owned(fleet, began_wall=float(number))
         made = view("a", State.FAILED, id=f"{fleet}/a", reason="exit status 3", exit_status=3, attempts=2)

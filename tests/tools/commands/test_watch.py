@@ -86,17 +86,17 @@ def test_when_a_call_would_go_is_one_line_a_pool(golden):
     with serving(report(), answer=foreseen(*VIEWS)) as asked:
         golden(
             "wait.txt",
-            said("wait", "me", "--pool", "*.test", "--session", "s", "--input-tokens", "900", "--output-tokens", "7"),
+            said("eta", "me", "--pool", "*.test", "--session", "s", "--input-tokens", "900", "--output-tokens", "7"),
         )
     assert asked == [ForeseeWait("me", session="s", pool="*.test", input_tokens=900, output_tokens=7)]
 
 
 def test_where_nothing_was_asked_that_is_said():
     with serving(report(), answer=foreseen()):
-        assert said("agents") == "no agent has asked for anything yet\n"
-        assert said("pools") == "nothing was sent to any provider yet\n"
-        assert said("wait", "me") == "in words\n"
-        assert rows("agents", "x") == rows("pools", "x") == []
+        assert said("status", "agents") == "no agent has asked for anything yet\n"
+        assert said("status", "pools") == "nothing was sent to any provider yet\n"
+        assert said("eta", "me") == "in words\n"
+        assert rows("status", "agents", "x") == rows("status", "pools", "x") == []
 
 
 @pytest.mark.parametrize("name", ["night", "incident", "steered"])
@@ -109,8 +109,8 @@ def test_tables_fit_the_terminal(name):
 
 def test_programs_get_numbers_of_agents():
     with serving(REPORT):
-        a, b, old = rows("agents")
-        table = list(csv.DictReader(io.StringIO(said("agents", "--csv"))))
+        a, b, old = rows("status", "agents")
+        table = list(csv.DictReader(io.StringIO(said("status", "agents", "--csv"))))
     wanted = {"state": "waiting", "running": 1, "waiting": 1, "starts_in_s": 12.0, "priority": "normal", "lost": 1}
     wanted |= {"input_tokens": 30, "cached_tokens": 20, "output_tokens": 5, "usd": 2.5}
     wanted["budgets"] = [
@@ -127,8 +127,8 @@ def test_programs_get_numbers_of_agents():
 
 def test_programs_get_numbers_of_pools():
     with serving(REPORT):
-        busy, idle = rows("pools")
-        table = list(csv.DictReader(io.StringIO(said("pools", "*small", "--csv"))))
+        busy, idle = rows("status", "pools")
+        table = list(csv.DictReader(io.StringIO(said("status", "pools", "*small", "--csv"))))
     assert (busy["pool"], busy["state"], busy["in_flight"], busy["limit"], busy["cap"]) == (str(KEY), "busy", 3, 4, 4)
     assert busy["meters"][0] | {"name": "requests", "level": 40, "limit": 50} == busy["meters"][0]
     assert (busy["delivered"], busy["wait_p95_s"], busy["learned"][0]["text"]) == (12, 30.0, "3 at a time")
@@ -138,40 +138,40 @@ def test_programs_get_numbers_of_pools():
 
 def test_programs_get_numbers_of_a_wait():
     with serving(report(), answer=foreseen(VIEWS[0])):
-        assert rows("wait", "me") == [
+        assert rows("eta", "me") == [
             {"pool": "api.test/k/large", "starts_in_s": 34.2, "before": 4, "reason": "rate limit"}
         ]
-        assert said("wait", "me", "--csv").splitlines()[1] == "api.test/k/large,34.2,4,rate limit"
+        assert said("eta", "me", "--csv").splitlines()[1] == "api.test/k/large,34.2,4,rate limit"
 
 
 def test_a_pattern_chooses_and_one_that_means_nobody_names_what_there_is():
     with serving(REPORT):
-        assert [row["agent"] for row in rows("agents", "?")] == ["a", "b"]
-        assert len(rows("pools", "other.test")) == 1
+        assert [row["agent"] for row in rows("status", "agents", "?")] == ["a", "b"]
+        assert len(rows("status", "pools", "other.test")) == 1
         for command, error in {
             "agents": "no agent 'nobody'; there are a, b, old",
             "pools": f"no pool 'nobody'; there are {KEY}, {OTHER}",
         }.items():
-            result = run(command, "nobody")
+            result = run("status", command, "nobody")
             assert (result.exit_code, result.stderr) == (1, f"Error: {error}\n")
 
 
 def test_inside_of_an_agent_it_is_the_agent_that_is_meant():
     with serving(report(), answer=foreseen(VIEWS[1]), port=9090) as asked:
-        assert run("wait", HIVEMIND_AGENT="reviewer", HIVEMIND_PORT="9090").exit_code == 0
+        assert run("eta", HIVEMIND_AGENT="reviewer", HIVEMIND_PORT="9090").exit_code == 0
     assert asked == [ForeseeWait("reviewer")]
-    result = run("wait")
+    result = run("eta")
     assert result.exit_code == 2
     assert "Missing argument 'AGENT'" in result.stderr
 
 
 def test_what_the_proxy_refuses_is_an_error():
     with serving(report(), answer=lambda _: CommandReply(done=False, text="no pool 'x'; there are y")):
-        result = run("wait", "me", "--pool", "x")
+        result = run("eta", "me", "--pool", "x")
     assert (result.exit_code, result.stderr) == (1, "Error: no pool 'x'; there are y\n")
 
 
-@pytest.mark.parametrize("command", ["agents --json", "pools", "status", "top"])
+@pytest.mark.parametrize("command", ["status agents --json", "status pools", "status", "top"])
 def test_no_proxy_is_one_line(command):
     result = run(*command.split())
     assert (result.exit_code, result.stdout) == (1, "")
@@ -220,4 +220,4 @@ def test_a_proxy_of_another_version_hides_none_of_the_others():
 
 def test_a_wall_is_a_state():
     with serving(report(pool(account_block=AccountBlockView("five hours", 7200)))):
-        assert rows("pools")[0]["state"] == "account refused for 2 h 0 min: five hours"
+        assert rows("status", "pools")[0]["state"] == "account refused for 2 h 0 min: five hours"

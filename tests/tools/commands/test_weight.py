@@ -27,12 +27,12 @@ HEAVY = {
 }
 """Top modules that no everyday command loads."""
 PLAIN = (
-    *("pause", "resume", "limit 4", "priority a high", "front t1", "cancel t1", "wait a"),
+    *("pause", "resume", "cap 4", "priority a high", "front t1", "cancel t1", "eta a"),
     *("budget", "budget set agent a 20k", "config", "config --json", "config set hivemind_fresh true", "history"),
     *("lease acquire x --pid 0 --no-wait", "lease list --json", "lease renew 0123456789abcdef", "lease release x"),
 )
 """What they print is lines."""
-PICTURES = ("status", "status --json", "agents", "pools", "top --once")
+PICTURES = ("status", "status --json", "status agents", "status pools", "top --once")
 """They draw with rich's texts, and need its console on a terminal only."""
 MOST = 225
 """Modules, with those of the interpreter's own start."""

@@ -46,7 +46,7 @@ def test_a_person_reads_it_by_the_beginning_of_its_id(tmp_path):
     folder = str(kept(tmp_path / "contexts"))
 
     def run(*words):
-        done = CliRunner().invoke(main, ["recall", *words, "--folder", folder])
+        done = CliRunner().invoke(main, ["context", "recall", *words, "--folder", folder])
         return done.exit_code, done.output
 
     assert run("3f9c") == (0, f"{'x' * 30}\n{FACT}\n")

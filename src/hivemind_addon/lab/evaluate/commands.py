@@ -1,4 +1,4 @@
-"""`hivemind evaluate`: parse, call, write. What it needs is loaded when it is called."""
+"""`hivemind lab evaluate`: parse, call, write. What it needs is loaded when it is called."""
 
 import os
 import platform
@@ -43,8 +43,8 @@ def evaluate(*, quick: bool, real: bool, peer: bool, seeds: int | None, out: Pat
 
     \b
     Examples:
-      hivemind evaluate --quick
-      hivemind evaluate --peer --out docs/evaluation-run
+      hivemind lab evaluate --quick
+      hivemind lab evaluate --peer --out docs/evaluation-run
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an extra
@@ -102,7 +102,7 @@ def _on_sockets(*, peer: bool) -> "tuple[list[SocketRun], str]":
 
 
 def _command(*, quick: bool, real: bool, peer: bool, seeds: int | None) -> str:
-    words = ["hivemind evaluate"]
+    words = ["hivemind lab evaluate"]
     words += [f"--{name}" for name, given in (("quick", quick), ("real", real), ("peer", peer)) if given]
     words += [f"--seeds {seeds}"] if seeds else []
     return " ".join(words)

@@ -181,7 +181,7 @@ Two at a time mostly add up: without both it is about the sum of what each one c
 seeds, November 2026) two did not by far. Meters and hidden limits stand in for each other: in `stress` 1 to 3 of 100
 agents more are lost without either, 46 without both. And what nobody tries again cannot be refused again: in
 `changing-cap` 63 % of the attempts are refused without hidden limits, 5 % without these and retries. A policy like
-`hivemind-without-meters+hidden-limits` shows such pairs in `hivemind scenario run`.
+`hivemind-without-meters+hidden-limits` shows such pairs in `hivemind lab scenario run`.
 """
 
 
@@ -222,7 +222,7 @@ def _sockets(setting: Setting) -> str:
 
 _SETTING = """
 Where nothing else is said: latencies are lognormal with a sigma of 0.2, think times and sizes uniform between the given
-ends. The files are `scenarios/*.yaml`; `hivemind scenario show NAME` prints one.
+ends. The files are `scenarios/*.yaml`; `hivemind lab scenario show NAME` prints one.
 
 | Scenario | Agents: turns, think s, latency s, output tokens | Patience s, re-sends | Limits | At once | Errors \
 | About |

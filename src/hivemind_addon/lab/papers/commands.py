@@ -1,4 +1,4 @@
-"""`hivemind papers`: parse, call, write. What it needs is loaded when it is called."""
+"""`hivemind lab papers`: parse, call, write. What it needs is loaded when it is called."""
 
 import os
 from pathlib import Path
@@ -27,8 +27,8 @@ def papers(*, quick: bool, seeds: int | None, overhead: Path | None, output: Pat
 
     \b
     Examples:
-      hivemind papers --quick
-      hivemind papers --output docs/papers.md
+      hivemind lab papers --quick
+      hivemind lab papers --output docs/papers.md
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from hivemind_addon.lab.papers import plan as plans  # noqa: PLC0415 - loaded when it is needed, as below
     from hivemind_addon.lab.papers.overhead import BadOverhead, read_overhead  # noqa: PLC0415
@@ -41,8 +41,8 @@ def papers(*, quick: bool, seeds: int | None, overhead: Path | None, output: Pat
     plan = plans.quick_plan(seeds or _QUICK_SEEDS) if quick else plans.full_plan(seeds or _SEEDS)
     with progress(plans.size(plan)) as done:
         made = plans.run_papers(plan, workers=1 if quick else os.cpu_count() or 1, overhead=measured, done=done)
-    words = ["hivemind papers", *(["--quick"] if quick else []), *([f"--seeds {seeds}"] if seeds else [])]
-    text = page(made, "make papers" if words == ["hivemind papers"] else " ".join(words))
+    words = ["hivemind lab papers", *(["--quick"] if quick else []), *([f"--seeds {seeds}"] if seeds else [])]
+    text = page(made, "make papers" if words == ["hivemind lab papers"] else " ".join(words))
     if output is None:
         click.echo(text, nl=False)
     else:

@@ -274,7 +274,7 @@ def _falsifier(made: Experiments) -> str:
         seeds=made.plan.load_seeds,
     )
     titles = ("Policy", "Lost, mean", f"Loads above {percent(theirs.FALSIFIED_ABOVE)}", "Worst", "Which")
-    after = f"\n`hivemind scenario show {worst.case.name}` prints it."
+    after = f"\n`hivemind lab scenario show {worst.case.name}` prints it."
     if not worst.figures.lost:
         after = "\nThe scheduler loses nobody in any of them. Of 300 loads of all sizes: [proof.md](proof.md)."
     return head + table(titles, rows) + f"{after}\n"

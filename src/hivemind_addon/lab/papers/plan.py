@@ -1,4 +1,4 @@
-"""What `hivemind papers` runs, and what came of it."""
+"""What `hivemind lab papers` runs, and what came of it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""`hivemind scenario` and `hivemind prove`: parse, call, print. What they need is loaded when they are called."""
+"""`hivemind lab scenario | prove`: parse, call, print. What they need is loaded when they are called."""
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hivemind_addon.system.stop_signals import end_with_us
+from hivemind_addon.tools.commands.group import IndexedGroup
 
 if TYPE_CHECKING:
     from hivemind_addon.lab.sim.library import Case
@@ -24,15 +25,15 @@ _RANDOM = "random:"
 _RANDOM_LOADS = 300
 
 
-@click.group()
+@click.group(cls=IndexedGroup)
 def scenario() -> None:
     """Simulated load before a simulated provider: list it, read it, run it.
 
     \b
     Examples:
-      hivemind scenario list
-      hivemind scenario run stress incident
-      hivemind scenario run my-night.yaml --policy direct --policy hivemind
+      hivemind lab scenario list
+      hivemind lab scenario run stress incident
+      hivemind lab scenario run my-night.yaml --policy direct --policy hivemind
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
 
 
@@ -42,7 +43,7 @@ def list_scenarios() -> None:
 
     \b
     Examples:
-      hivemind scenario list
+      hivemind lab scenario list
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from rich.console import Console  # noqa: PLC0415 - loaded when it is needed, as below
 
@@ -59,8 +60,8 @@ def show(name: str) -> None:
 
     \b
     Examples:
-      hivemind scenario show stress > my-night.yaml
-      hivemind scenario show random-17
+      hivemind lab scenario show stress > my-night.yaml
+      hivemind lab scenario show random-17
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from hivemind_addon.lab.sim.library import cases, written  # noqa: PLC0415
     from hivemind_addon.resources import scenarios_folder  # noqa: PLC0415
@@ -81,8 +82,8 @@ def minimise(name: str, output: Path | None) -> None:
 
     \b
     Examples:
-      hivemind scenario minimise random-17 --output my-case.yaml
-      hivemind scenario run my-case.yaml
+      hivemind lab scenario minimise random-17 --output my-case.yaml
+      hivemind lab scenario run my-case.yaml
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from hivemind_addon.lab.sim.library import written  # noqa: PLC0415
     from hivemind_addon.lab.sim.random_proof import minimised  # noqa: PLC0415
@@ -94,7 +95,7 @@ def minimise(name: str, output: Path | None) -> None:
     _write(written(smallest), output)
 
 
-@scenario.command("run")
+@scenario.command("run", short_help="Run scenarios against what they expect")
 @click.argument("names", nargs=-1, metavar="[NAME]…")
 @click.option("--real", is_flag=True, help="On real sockets through a real mitmdump, five times as fast: minutes.")
 @click.option("--seeds", type=click.IntRange(1, 1000), help="Runs of each.  [default: 3; with --real 1]")
@@ -124,9 +125,9 @@ def run_scenarios(
 
     \b
     Examples:
-      hivemind scenario run replay-11 stress
-      hivemind scenario run incident --policy hivemind --policy hivemind-without-breaker --seeds 20
-      hivemind scenario run stress --real
+      hivemind lab scenario run replay-11 stress
+      hivemind lab scenario run incident --policy hivemind --policy hivemind-without-breaker --seeds 20
+      hivemind lab scenario run stress --real
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from hivemind_addon.lab.sim.limits import LimitKind  # noqa: PLC0415
 
@@ -207,11 +208,11 @@ def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live
 
     \b
     Examples:
-      hivemind prove --output docs/proof.md
-      hivemind prove --seeds 3 --only stress --only incident
-      hivemind prove --seeds 3 --only zoo:cap-16 --only zoo:bucket
-      hivemind prove --only random:40
-      hivemind prove --live --only replay-11
+      hivemind lab prove --output docs/proof.md
+      hivemind lab prove --seeds 3 --only stress --only incident
+      hivemind lab prove --seeds 3 --only zoo:cap-16 --only zoo:bucket
+      hivemind lab prove --only random:40
+      hivemind lab prove --live --only replay-11
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     if live:
         _prove_live(seeds or 1, only, output)
@@ -233,7 +234,7 @@ def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live
     missed: list[str] = []
     if named or not only:
         series = report.prove(seeds=count, only=named, workers=workers, tell=lambda line: click.echo(line, err=True))
-        command = " ".join(["hivemind prove", f"--seeds {count}", *(f"--only {name}" for name in only)])
+        command = " ".join(["hivemind lab prove", f"--seeds {count}", *(f"--only {name}" for name in only)])
         sections.append(report.page(series, command))
         missed += report.missed(series)
     if parts or not only:
@@ -306,7 +307,7 @@ def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:
         comparisons = agreement.prove(seeds=seeds, only=only, tell=lambda line: click.echo(line, err=True))
     except MitmdumpNotStarted as error:
         raise click.ClickException(str(error)) from error
-    command = " ".join(["hivemind prove --live", f"--seeds {seeds}", *(f"--only {name}" for name in only)])
+    command = " ".join(["hivemind lab prove --live", f"--seeds {seeds}", *(f"--only {name}" for name in only)])
     _write(agreement.page(comparisons, command), output)
     told = [f"{one.name}: {word}" for one in comparisons for word in one.disagreements()]
     for line in told:

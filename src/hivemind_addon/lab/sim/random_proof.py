@@ -166,12 +166,12 @@ _HEAD = """\
 ## Random loads
 
 {count} workloads that nobody chose (`lab/sim/random_loads.py`): every one is feasible, its clients' patience is 1.5
-to 4
-times what a fair order needs at worst. `hivemind scenario show random-17` prints one, `hivemind scenario minimise
-random-17` makes it smaller while it still falls short. *Refused* counts what a limit or the cap refuses, not what
-chance does, and not the first {learning} of a run; where a neighbour's call has taken a slot that own calls left, it
-may refuse one attempt, for nothing tells of it. *Idle* is the longest time that nothing is sent though the provider
-would serve all who wait; *faster* is who is done earlier than the scheduler by more than {lead:.0%} and loses no more.
+to 4 times what a fair order needs at worst. `hivemind lab scenario show random-17` prints one, and
+`hivemind lab scenario minimise random-17` makes it smaller while it still falls short. *Refused* counts what a limit
+or the cap refuses, not what chance does, and not the first {learning} of a run; where a neighbour's call has
+taken a slot that own calls left, it may refuse one attempt, for nothing tells of it. *Idle* is the longest
+time that nothing is sent though the provider would serve all who wait; *faster* is who is done earlier than
+the scheduler by more than {lead:.0%} and loses no more.
 
 """
 

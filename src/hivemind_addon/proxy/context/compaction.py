@@ -47,7 +47,7 @@ _MEDIA_TOKENS = 1500
 _ID_CHARS = 12
 STUB = (
     "[hivemind took this tool result out to keep the context short ({chars:,} characters). "
-    'The tool "recall" gives it back with the id "{id}", and so does the command `hivemind recall {id}`.]'
+    'The tool "recall" gives it back with the id "{id}", and so does the command `hivemind context recall {id}`.]'
 )
 
 

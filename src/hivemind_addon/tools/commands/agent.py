@@ -133,7 +133,12 @@ def list_(file: Path | None, form: Format) -> None:
     place = _place(file)
     agents = read_secrets(place) if file is not None or place.exists() else {}
     rows = [{"name": name, "made": iso(known.made_wall)} for name, known in agents.items()]
-    print_rows(rows, {"name": "agent", "made": "secret made"}, form, none=f"no agents in {place}")
+    print_rows(
+        rows,
+        {"name": "agent", "made": "secret made"},
+        form,
+        none=f"no agent has a secret ({place}); `hivemind status agents` lists those that a proxy knows",
+    )
 
 
 def _place(file: Path | None) -> Path:

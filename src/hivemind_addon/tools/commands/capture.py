@@ -8,13 +8,14 @@ from rich.console import Console
 from hivemind_addon.api.command import Record
 from hivemind_addon.proxy.capture.model import NotACapture, encode
 from hivemind_addon.tools.captures.show import show as view
+from hivemind_addon.tools.commands.group import IndexedGroup
 from hivemind_addon.tools.commands.options import in_one_line, json_option, port_option
 from hivemind_addon.tools.commands.proxy import tell
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group()
+@click.group(cls=IndexedGroup)
 def capture() -> None:
     """Look at recorded sessions, or take the words out of them.
 

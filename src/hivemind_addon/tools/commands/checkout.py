@@ -7,7 +7,7 @@ from hivemind_addon.resources import script_path
 
 @click.command()
 def addon() -> None:
-    """Print the path of the script that mitmproxy loads.
+    """Print the path of the script that mitmproxy loads. `hivemind addon` is short for it.
 
     \b
     Examples:
@@ -24,8 +24,8 @@ def docs(*, check: bool) -> None:
 
     \b
     Examples:
-      hivemind docs
-      hivemind docs --check
+      hivemind lab docs
+      hivemind lab docs --check
     """
     from hivemind_addon.lab import docs as pages  # noqa: PLC0415 - it loads mitmproxy, which takes a second
 

@@ -1,4 +1,4 @@
-"""`hivemind completion`: the shell completes commands, options, and the names that the running proxy knows."""
+"""`hivemind setup completion`: the shell completes commands, options, and the names that the running proxy knows."""
 
 import os
 import shutil
@@ -38,9 +38,9 @@ def completion(ctx: click.Context, shell: str, *, install: bool) -> None:
 
     \b
     Examples:
-      eval "$(hivemind completion bash)"
-      hivemind completion zsh --install
-      hivemind completion fish --install
+      eval "$(hivemind setup completion bash)"
+      hivemind setup completion zsh --install
+      hivemind setup completion fish --install
     """
     script = _script(shell, ctx.find_root().command)
     if not install:
@@ -59,11 +59,11 @@ def _shell(name: str, script: str) -> Shell:
     home = Path.home()
     match name:
         case "bash":
-            line = 'command -v hivemind >/dev/null && eval "$(hivemind completion bash)"'
+            line = 'command -v hivemind >/dev/null && eval "$(hivemind setup completion bash)"'
             return Shell(home / ".bashrc", f"{_MARK}\n{line}\n")
         case "zsh":
             begun = "(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }"
-            line = f'(( $+commands[hivemind] )) && {{ {begun}; eval "$(hivemind completion zsh)" }}'
+            line = f'(( $+commands[hivemind] )) && {{ {begun}; eval "$(hivemind setup completion zsh)" }}'
             return Shell(Path(os.environ.get("ZDOTDIR") or home) / ".zshrc", f"{_MARK}\n{line}\n")
         case _:
             folder = Path(os.environ.get("XDG_CONFIG_HOME") or home / ".config") / "fish" / "completions"

@@ -10,7 +10,7 @@ from hivemind_addon.api.command import OptionView, SetConfig, ShowConfig
 from hivemind_addon.api.control import control_socket
 from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.system.folders import runtime_folder, state_folder
-from hivemind_addon.tools.commands.group import ListGroup
+from hivemind_addon.tools.commands.group import CommandEntry, ListGroup
 from hivemind_addon.tools.commands.names import option_names
 from hivemind_addon.tools.commands.options import json_option, port_option
 from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
@@ -22,7 +22,13 @@ _COLUMNS = {"name": "option", "value": "value", "default": "default", "settable"
 _OFF = "off"
 
 
-@click.group(cls=ListGroup)
+_LATER = (
+    CommandEntry("profile", "tools.commands.profile:profile", "A provider of your own: is it understood?"),
+    CommandEntry("schema", "tools.commands.profile:schema", "The JSON Schema of each file that you write"),
+)
+
+
+@click.group(cls=ListGroup, index={"Commands": _LATER})
 def config() -> None:
     """The options of a running proxy: what each is now, and whether it can be set while it runs.
 

@@ -38,6 +38,7 @@ from hivemind_addon.tools.commands.context_view import (
 )
 from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, json_flag, print_json, print_rows
+from hivemind_addon.tools.commands.recall import recall
 from hivemind_addon.tools.commands.times import SOME_TIME, shown
 from hivemind_addon.tools.contexts import show as view
 from hivemind_addon.tools.contexts.bundle import bundle, new_versions, read_bundle
@@ -64,6 +65,7 @@ def context() -> None:
 
 
 context.add_command(resume)
+context.add_command(recall)
 
 
 # Read -----------------------------------------------------------------------------------------------------------------

@@ -177,9 +177,9 @@ def env(
 
     \b
     Examples:
-      eval "$(hivemind env --agent claude-1)"
-      hivemind env -p 9090 > agent.env
-      hivemind env --agent ci --json | jq -r .HTTPS_PROXY
+      eval "$(hivemind setup env --agent claude-1)"
+      hivemind setup env -p 9090 > agent.env
+      hivemind setup env --agent ci --json | jq -r .HTTPS_PROXY
     """
     proxy = background.running(port)
     if proxy is None:

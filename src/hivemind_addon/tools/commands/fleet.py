@@ -15,6 +15,7 @@ from hivemind_addon.api.words import several
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.typed import DocumentError
+from hivemind_addon.tools.commands.group import IndexedGroup
 from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_json, print_rows
 from hivemind_addon.tools.commands.times import SPAN
@@ -32,7 +33,7 @@ _SCREEN_MARGIN = 6
 _REFRESH_PER_S = 4
 
 
-@click.group()
+@click.group(cls=IndexedGroup)
 def fleet() -> None:
     """Run many tasks with dependencies through the proxy, at most N at a time.
 
@@ -162,7 +163,7 @@ def log(fleet_id: str) -> None:
 @port_option
 @one_line
 def serve_tasks(at_most: int, idle_s: float | None, port: int) -> None:
-    """Run what `hivemind submit` and `hivemind batch` send, until it is stopped.
+    """Run what `hivemind task submit` and `hivemind task batch` send, until it is stopped.
 
     They start one in the background when there is none; start your own to choose how many tasks run at once.
 

@@ -1,17 +1,21 @@
 """A group of commands that are loaded when they are asked for, listed by what people want."""
 
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from types import MappingProxyType
 from typing import Any, override
 
 import click
 from click.shell_completion import CompletionItem
 
-_OTHERS = "More"
+_END = re.compile(r"[;:.](?:\s|$)")
+_FORMS = ("--json", "--csv")
+"""A program reads what is printed, and often both streams as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,34 @@ class CommandEntry:
         return command
 
 
+@dataclass(frozen=True, slots=True)
+class OldName:
+    """What a command was called before: it works, is listed nowhere, and names the new one on standard error."""
+
+    old: str
+    """The words behind `hivemind`."""
+    new: str
+    is_evaluated: bool = False
+    """A shell runs what it prints, at each start perhaps: there it says nothing."""
+    stays: bool = False
+    """It is a short form that does not go."""
+
+    @property
+    def notice(self) -> str:
+        """One line for people."""
+        return f"hivemind: `hivemind {self.old}` is now `hivemind {self.new}`; the old name goes with the next version"
+
+
+_NOTHING: Mapping[str, Sequence[CommandEntry]] = MappingProxyType({})
+
+
 class IndexedGroup(click.Group):
     """Its commands stand in an index; what is registered beside it is listed at the end."""
 
-    def __init__(self, *args: Any, index: Mapping[str, Sequence[CommandEntry]], **kwargs: Any) -> None:
+    others = "Commands"
+    """The heading of what is not in the index."""
+
+    def __init__(self, *args: Any, index: Mapping[str, Sequence[CommandEntry]] = _NOTHING, **kwargs: Any) -> None:
         """`index`: heading → the commands below it."""
         super().__init__(*args, **kwargs)
         self._index = index
@@ -73,15 +101,19 @@ class IndexedGroup(click.Group):
     @override
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         # Click would load every command for its first line.
-        names = [one for one in self._entries.values() if one.name.startswith(incomplete)]
+        names = {one.name: one.about for one in self._entries.values()}
+        others = [one for name, one in sorted(self.commands.items()) if name not in names and not one.hidden]
+        names |= {one.name or "": _brief(one) for one in others}
         options = super().shell_complete(ctx, incomplete) if incomplete.startswith("-") else []
-        return [*(CompletionItem(one.name, help=one.about) for one in names), *options]
+        fitting = [CompletionItem(name, help=about) for name, about in names.items() if name.startswith(incomplete)]
+        return [*fitting, *options]
 
     @override
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         sections = {heading: [(one.name, one.about) for one in entries] for heading, entries in self._index.items()}
-        others = [command for name, command in self.commands.items() if name not in self._entries]
-        sections[_OTHERS] = [(one.name or "", one.get_short_help_str(60)) for one in others if not one.hidden]
+        others = [one for name, one in sorted(self.commands.items()) if name not in self._entries]
+        own = [(one.name or "", _brief(one)) for one in others if not one.hidden]
+        sections[self.others] = [*sections.get(self.others, []), *own]
         width = max(len(name) for rows in sections.values() for name, _ in rows)
         for heading, rows in sections.items():
             if rows:
@@ -89,30 +121,64 @@ class IndexedGroup(click.Group):
                     formatter.write_dl([(name.ljust(width), about) for name, about in rows])
 
 
-class ListGroup(click.Group):
-    """Without a subcommand it does what `list` does; options may stand before a subcommand as well as behind it."""
+class ListGroup(IndexedGroup):
+    """Without a subcommand it does what its usual one does; options may stand before a subcommand and behind it."""
+
+    def __init__(self, *args: Any, usual: str = "list", takes_words: bool = False, **kwargs: Any) -> None:
+        """`usual`: the subcommand that may be left out; `takes_words`: before its arguments, too.
+
+        It is registered, not in the index, and so is each that has options which may stand before it.
+        """
+        super().__init__(*args, **kwargs)
+        self._usual = usual
+        self._takes_words = takes_words
 
     @override
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and self._takes_words:
+            args = ["--help"]
         own = [one for command in self.commands.values() for one in command.params if isinstance(one, click.Option)]
         with_value = {name for one in own if not one.is_flag for name in one.opts}
-        places = [at for at, word in enumerate(args) if word in self.commands]
+        names = set(self.list_commands(ctx))
+        places = [at for at, word in enumerate(args) if word in names]
         if at := next((at for at in places if not at or args[at - 1] not in with_value), 0):
             args = [args[at], *args[:at], *args[at + 1 :]]
         is_bare = not args or args[0].startswith("-")
-        if is_bare and not ctx.resilient_parsing and set(args).isdisjoint(ctx.help_option_names):
-            args = ["list", *args]
+        is_help = bool(ctx.resilient_parsing) or not set(args).isdisjoint(ctx.help_option_names)
+        if not is_help if is_bare else self._takes_words and args[0] not in names:
+            args = [self._usual, *args]
         return super().parse_args(ctx, args)
 
     @override
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         found = super().shell_complete(ctx, incomplete)
-        listing = self.commands["list"].shell_complete(ctx, incomplete) if incomplete.startswith("-") else []
+        usual = self.commands[self._usual]
+        listing = usual.shell_complete(ctx, incomplete) if incomplete.startswith("-") else []
+        if self._takes_words and not listing:
+            listing = [item for one in usual.params[:1] for item in one.shell_complete(ctx, incomplete)]
         return list({item.value: item for item in (*listing, *found)}.values())
 
 
 class CalmGroup(IndexedGroup):
-    """The outermost one: a reader that has seen enough (`… | head`) is no failure."""
+    """The outermost one: it knows old names, and a reader that has seen enough (`… | head`) is no failure."""
+
+    others = "More"
+
+    def __init__(self, *args: Any, old_names: Sequence[OldName] = (), **kwargs: Any) -> None:
+        """`old_names`: what else its commands are called by."""
+        super().__init__(*args, **kwargs)
+        self._old_names = sorted(old_names, key=lambda one: -len(one.old.split()))  # the longest fits best
+
+    @override
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        for one in self._old_names:
+            words = one.old.split()
+            if args[: len(words)] == words:
+                if not (one.stays or one.is_evaluated or ctx.resilient_parsing or set(args) & set(_FORMS)):
+                    click.echo(one.notice, err=True)
+                args = [*one.new.split(), *args[len(words) :]]
+                break
+        return super().parse_args(ctx, args)
 
     @override
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
@@ -135,6 +201,14 @@ def _read_or_not() -> Iterator[None]:
         # What is left in the buffer goes nowhere, else the interpreter complains about it at its end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise click.exceptions.Exit(0) from None
+
+
+def _brief(command: click.Command) -> str:
+    """One line of a list: what its help begins with."""
+    if command.short_help:
+        return command.short_help
+    said = " ".join((command.help or "").partition("\n\n")[0].split())
+    return _END.split(said, maxsplit=1)[0]
 
 
 def every_command(group: click.Group, path: str = "hivemind") -> Iterator[tuple[str, click.Command]]:

@@ -19,6 +19,7 @@ from hivemind_addon.system.engine_url import (
     DEFAULT_CLUSTER,
     PASSWORD_VARIABLE,
 )
+from hivemind_addon.tools.commands.group import IndexedGroup
 from hivemind_addon.tools.commands.options import in_one_line
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, json_flag, print_rows
 from hivemind_addon.tools.commands.times import SPAN
@@ -109,7 +110,7 @@ class RunsCommand(click.Command):
         return [*super().collect_usage_pieces(ctx), "-- COMMAND..."]
 
 
-@click.group()
+@click.group(cls=IndexedGroup)
 @click.option(
     "--cluster",
     metavar="URL",

@@ -1,4 +1,4 @@
-"""`hivemind profile …`: what a profile of your own says, and whether it understands its provider."""
+"""`hivemind config profile | schema`: what a profile of your own says, and whether it understands its provider."""
 
 import sys
 from pathlib import Path
@@ -8,6 +8,7 @@ import click
 from hivemind_addon.proxy.capture.model import NotACapture
 from hivemind_addon.resources import schemas_folder
 from hivemind_addon.system.typed import DocumentError
+from hivemind_addon.tools.commands.group import IndexedGroup
 from hivemind_addon.tools.commands.options import in_one_line
 from hivemind_addon.tools.commands.printing import json_flag, print_json
 
@@ -15,15 +16,14 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 _SUFFIX = ".json"
 
 
-@click.group()
+@click.group(cls=IndexedGroup)
 def profile() -> None:
     """Write a profile for a provider of your own, and try whether it is understood.
 
     \b
     Examples:
-      hivemind profile check my-provider.yaml
-      hivemind profile check my-provider.yaml --sample recorded.har
-      hivemind profile schema fleet
+      hivemind config profile check my-provider.yaml
+      hivemind config profile check my-provider.yaml --sample recorded.har
     """
 
 
@@ -40,10 +40,10 @@ def check(file: Path, sample: Path | None, *, as_json: bool) -> None:
 
     \b
     Examples:
-      hivemind profile check my-provider.yaml
+      hivemind config profile check my-provider.yaml
       mitmdump --set hardump=recorded.har      record some exchanges
-      hivemind profile check my-provider.yaml --sample recorded.har
-      hivemind profile check my-provider.yaml --sample recorded.har --json | jq '.exchanges[].answer.usage'
+      hivemind config profile check my-provider.yaml --sample recorded.har
+      hivemind config profile check my-provider.yaml --sample recorded.har --json | jq '.exchanges[].answer.usage'
     """
     from hivemind_addon.proxy.capture.check import ProfileCheck  # noqa: PLC0415 - the readers take a while to load
 
@@ -66,15 +66,15 @@ def check(file: Path, sample: Path | None, *, as_json: bool) -> None:
         sys.exit(1)
 
 
-@profile.command()
+@click.command()
 @click.argument("kind", required=False)
 def schema(kind: str | None) -> None:
     """Print the JSON Schema of a kind of YAML file, for editors; without KIND the kinds that there are.
 
     \b
     Examples:
-      hivemind profile schema
-      hivemind profile schema profile > profile.schema.json
+      hivemind config schema
+      hivemind config schema profile > profile.schema.json
     """
     kinds = sorted(one.stem for one in schemas_folder().glob(f"*{_SUFFIX}"))
     if kind is None:

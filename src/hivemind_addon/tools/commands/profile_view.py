@@ -1,4 +1,4 @@
-"""What `hivemind profile check` found, in words. By itself: it takes rich."""
+"""What `hivemind config profile check` found, in words. By itself: it takes rich."""
 
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,4 +1,4 @@
-"""`hivemind recall`: what a compaction took out of a conversation."""
+"""`hivemind context recall`: what a compaction took out of a conversation."""
 
 from pathlib import Path
 
@@ -28,9 +28,9 @@ def recall(result_id: str, folder: Path | None, port: int, *, as_json: bool) -> 
 
     \b
     Examples:
-      hivemind recall 3f9c01ab2e77
-      hivemind recall 3f9c | less
-      hivemind recall 3f9c --json | jq -r .agent
+      hivemind context recall 3f9c01ab2e77
+      hivemind context recall 3f9c | less
+      hivemind context recall 3f9c --json | jq -r .agent
     """
     with in_one_line(FileUnusable, FolderNotPrivate, UnknownContext):
         found = ContextStore(folder or journal_of(port).parent / FOLDER_NAME).result(result_id)

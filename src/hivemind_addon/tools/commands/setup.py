@@ -13,6 +13,7 @@ import msgspec
 from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.tools.commands.group import CommandEntry, ListGroup
 from hivemind_addon.tools.commands.options import port_option
 from hivemind_addon.tools.commands.printing import json_flag, print_json
 from hivemind_addon.tools.launch import background
@@ -26,7 +27,29 @@ ALL = "all"
 _CONFDIR = Path("~/.mitmproxy")
 
 
-@click.command()
+_SETUP = (
+    CommandEntry("env", "tools.commands.execute:env", "What an agent needs, as lines for a shell"),
+    CommandEntry("addon", "tools.commands.checkout:addon", "The path of the script that mitmproxy loads"),
+    CommandEntry("completion", "tools.commands.completion:completion", "Complete commands and names in your shell"),
+)
+
+
+@click.group(cls=ListGroup, index={"Commands": _SETUP}, usual="tool", takes_words=True)
+def setup() -> None:
+    """What agents' tools, shells and mitmproxy need: printed, or put into their files.
+
+    The word `tool` may be left out: `hivemind setup claude-code`.
+
+    \b
+    Examples:
+      hivemind setup claude-code
+      hivemind setup all --write --mcp-only
+      eval "$(hivemind setup env --agent claude-1)"
+      hivemind setup completion bash --install
+    """
+
+
+@setup.command(name="tool", short_help="What a tool needs in its own files; `tool` may be left out")
 @click.argument("tool", type=click.Choice([*TOOLS, ALL]))
 @click.option("--write", is_flag=True, help="Merge it into the tool's files.")
 @click.option("--remove", is_flag=True, help="Take out of them what --write has put in, and nothing else.")
@@ -35,7 +58,7 @@ _CONFDIR = Path("~/.mitmproxy")
 @click.option("--agent", metavar="NAME", default="", help="Its name in logs, budgets and tables; default: the tool's.")
 @port_option
 @json_flag
-def setup(
+def setup_tool(
     tool: str, port: int, agent: str, *, write: bool, remove: bool, project: bool, mcp_only: bool, as_json: bool
 ) -> None:
     """Print what a tool needs in its own files to be behind the proxy and to use its MCP server.

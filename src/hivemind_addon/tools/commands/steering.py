@@ -1,4 +1,4 @@
-"""`hivemind pause | resume | limit | priority | cancel | front`: what a person tells a running proxy."""
+"""`hivemind pause | resume | cap | priority | cancel | front`: what a person tells a running proxy."""
 
 import click
 
@@ -49,18 +49,18 @@ def resume(pool: str, port: int, *, as_json: bool) -> None:
 
 
 @click.command()
-@click.argument("limit")
+@click.argument("limit", metavar="N|auto")
 @_pool
 @port_option
 @json_option
-def limit(limit: str, pool: str, port: int, *, as_json: bool) -> None:
+def cap(limit: str, pool: str, port: int, *, as_json: bool) -> None:
     """Let at most so many requests run at once; `auto`: as many as the provider takes.
 
     \b
     Examples:
-      hivemind limit 4
-      hivemind limit 1 api.openai.com
-      hivemind limit auto
+      hivemind cap 4
+      hivemind cap 1 api.openai.com
+      hivemind cap auto
     """
     if limit != _AUTO and not limit.isdecimal():
         raise click.BadParameter(f"{limit!r} is no number and not `{_AUTO}`", param_hint="LIMIT")

@@ -1,4 +1,4 @@
-"""`hivemind submit | batch | task list | wait | show | log | cancel`: tasks one by one, for people and programs."""
+"""`hivemind task submit | batch | list | wait | show | log | cancel`: tasks one by one, for people and programs."""
 
 import os
 import sys
@@ -12,6 +12,7 @@ from rich.console import Console
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.commands.fleet import one_line
+from hivemind_addon.tools.commands.group import IndexedGroup
 from hivemind_addon.tools.commands.options import port_option
 from hivemind_addon.tools.commands.printing import Format, format_option, json_flag, print_json, print_rows
 from hivemind_addon.tools.commands.times import SOME_TIME
@@ -26,7 +27,18 @@ _COLUMNS = {"id": "task", "state": "state", "attempts": "tries", "exit_status": 
 _wait = click.option("--wait", "waits", is_flag=True, help="Wait until it is over; inside of a task its place is lent.")
 
 
-@click.command(context_settings={"allow_interspersed_args": False})
+@click.group(cls=IndexedGroup)
+def task() -> None:
+    """Submit single tasks, wait for them, look at them and end them.
+
+    \b
+    Examples:
+      hivemind task submit --timeout 30m -- make test
+      hivemind task show night-3f9c/build
+    """
+
+
+@task.command(context_settings={"allow_interspersed_args": False})
 @_wait
 @click.option("--name", default="", help="Of the task; one is made otherwise.")
 @click.option(
@@ -61,9 +73,9 @@ def submit(port: int, command: tuple[str, ...], *, waits: bool, as_json: bool, *
 
     \b
     Examples:
-      hivemind submit --timeout 30m -- make test
-      hivemind submit --wait --priority high -- claude -p "review this branch"
-      hivemind submit --agent-kind codex --prompt "fix the flaky test"
+      hivemind task submit --timeout 30m -- make test
+      hivemind task submit --wait --priority high -- claude -p "review this branch"
+      hivemind task submit --agent-kind codex --prompt "fix the flaky test"
     """
     spec = msgspec.convert({**said, "command": command}, TaskSpec)
     if problem := specs.problem(spec, load_programs()):
@@ -71,7 +83,7 @@ def submit(port: int, command: tuple[str, ...], *, waits: bool, as_json: bool, *
     _submit([spec], port, waits=waits, as_json=as_json)
 
 
-@click.command()
+@task.command()
 @_wait
 @json_flag
 @port_option
@@ -84,8 +96,8 @@ def batch(file: Path, port: int, *, waits: bool, as_json: bool) -> None:
 
     \b
     Examples:
-      hivemind batch tasks.jsonl --wait
-      echo '{"command": "make test"}' | hivemind batch -
+      hivemind task batch tasks.jsonl --wait
+      echo '{"command": "make test"}' | hivemind task batch -
     """
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
@@ -93,16 +105,6 @@ def batch(file: Path, port: int, *, waits: bool, as_json: bool) -> None:
         raise click.ClickException(f"{file}: it is no text in UTF-8") from error
     tasks = load_batch(text, file, load_programs())
     _submit(tasks, port, waits=waits, as_json=as_json)
-
-
-@click.group()
-def task() -> None:
-    """Look at, wait for and end single tasks.
-
-    \b
-    Examples:
-      hivemind task show night-3f9c/build
-    """
 
 
 @task.command()
@@ -135,7 +137,7 @@ def list_(form: Format) -> None:
     """
     views = [one for view in client.status() for one in view.tasks]
     rows = [msgspec.to_builtins(one) for one in views]
-    print_rows(rows, _COLUMNS, form, none="no tasks yet; run one with `hivemind submit -- COMMAND`")
+    print_rows(rows, _COLUMNS, form, none="no tasks yet; run one with `hivemind task submit -- COMMAND`")
 
 
 @task.command()

@@ -1,4 +1,4 @@
-"""`hivemind status | top | agents | pools`: what a running proxy does now."""
+"""`hivemind status | status agents | status pools | top`: what a running proxy does now."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +16,7 @@ from hivemind_addon.api.snapshot import BudgetView, PoolView
 from hivemind_addon.api.words import printable
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.terminal import is_screen, terminal_width
+from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.names import agent_names, pool_names
 from hivemind_addon.tools.commands.options import any_port_option, port_option
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_rows
@@ -29,11 +30,25 @@ _POOL_COUNTS = ("admitted", "delivered", "throttled", "garbage", "tokens", "wast
 _AGENT_COUNTS = ("delivered", "lost", "refused", "shed", "cancelled", "retries_absorbed")
 
 
-@click.command()
+@click.group(cls=ListGroup, usual="proxies")
+def status() -> None:
+    """What goes on now: of each proxy, of every agent, of every pool of limits.
+
+    Without a subcommand it shows each proxy.
+
+    \b
+    Examples:
+      hivemind status
+      hivemind status agents 'reviewer-*'
+      hivemind status pools api.anthropic.com
+    """
+
+
+@status.command(short_help="Each proxy: limits, what waits and why; the usual one")
 @any_port_option
 @click.option("--json", "as_json", is_flag=True, help="Print the report of each proxy as one line of JSON.")
 @one_line
-def status(port: int | None, *, as_json: bool) -> None:
+def proxies(port: int | None, *, as_json: bool) -> None:
     """Show what each proxy does now: limits, what waits and why, budgets, overrides that stand.
 
     \b
@@ -88,7 +103,7 @@ def top(port: int, file: Path | None, *, once: bool, as_json: bool) -> None:
         )  # the terminal's own selection goes on working
 
 
-@click.command()
+@status.command(short_help="Every agent: what it waits for, what it has used")
 @click.argument("glob", default="*", shell_complete=agent_names)
 @port_option
 @format_option
@@ -101,10 +116,10 @@ def agents(glob: str, port: int, form: Format) -> None:
 
     \b
     Examples:
-      hivemind agents
-      hivemind agents 'reviewer-*'
-      hivemind agents --json | jq '.[] | select(.waiting > 0) | .agent'
-      hivemind agents --csv > agents.csv
+      hivemind status agents
+      hivemind status agents 'reviewer-*'
+      hivemind status agents --json | jq '.[] | select(.waiting > 0) | .agent'
+      hivemind status agents --csv > agents.csv
     """
     report = report_of(port)
     known = family(report)
@@ -164,7 +179,7 @@ def _budget_left(view: BudgetView) -> Row:
     return {"per": account.per.value, **left, "renews_in_s": account.renews_in_s}
 
 
-@click.command()
+@status.command(short_help="Every pool of limits: what is left, what waits")
 @click.argument("glob", default="*", shell_complete=pool_names)
 @port_option
 @format_option
@@ -176,9 +191,9 @@ def pools(glob: str, port: int, form: Format) -> None:
 
     \b
     Examples:
-      hivemind pools
-      hivemind pools api.anthropic.com
-      hivemind pools '*/claude-opus*' --json | jq '.[].meters'
+      hivemind status pools
+      hivemind status pools api.anthropic.com
+      hivemind status pools '*/claude-opus*' --json | jq '.[].meters'
     """
     report = report_of(port)
     known = report.snapshot.pools

@@ -150,7 +150,8 @@ def examine(
         yield _bundle(Path(file), names)
     if not files:
         wanted = " or ".join((program or _ANY_AGENT).ca) or "a CA variable"
-        yield Finding(Severity.BAD, f'CA: {wanted} is not set here; use `hivemind exec`, or eval "$(hivemind env)"')
+        cure = 'use `hivemind exec`, or eval "$(hivemind setup env)"'
+        yield Finding(Severity.BAD, f"CA: {wanted} is not set here; {cure}")
     if proxy and files:
         yield from _trust(proxy, files, clock, environment)
 
@@ -229,7 +230,7 @@ def _ca(confdir: Path) -> Finding:
 
 def _way(environment: Mapping[str, str], port: int) -> Finding:
     """Whether the environment names the proxy."""
-    cure = f'start the agent with `hivemind exec -p {port}`, or eval "$(hivemind env -p {port})"'
+    cure = f'start the agent with `hivemind exec -p {port}`, or eval "$(hivemind setup env -p {port})"'
     names = [spelling for name in PROXY_VARIABLES for spelling in (name, name.lower()) if environment.get(spelling)]
     https = [name for name in names if not name.lower().startswith("http_")]
     if not https:

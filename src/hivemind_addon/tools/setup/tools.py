@@ -170,7 +170,7 @@ def _gemini(place: ToolPlace) -> tuple[list[FilePlan], list[str]]:
         _NEEDS_PROXY,
         f"it reads one .env file only: in a project that has one, it does not read {file}",
         _ONLY_TRUSTED,
-        "export NODE_EXTRA_CA_CERTS in the shell (`hivemind env` says it): no file of its own can",
+        "export NODE_EXTRA_CA_CERTS in the shell (`hivemind setup env` says it): no file of its own can",
     ]
 
 

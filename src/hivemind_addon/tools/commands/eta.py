@@ -1,4 +1,4 @@
-"""`hivemind wait`: when a call would be sent. By itself, for agents ask it in loops."""
+"""`hivemind eta`: when a call would be sent. By itself, for agents ask it in loops."""
 
 import click
 import msgspec
@@ -24,7 +24,7 @@ from hivemind_addon.tools.launch.port import AGENT_VARIABLE
 @port_option
 @format_option
 @one_line
-def wait(agent: str, pool: str, session: str, input_tokens: int, output_tokens: int, port: int, form: Format) -> None:
+def eta(agent: str, pool: str, session: str, input_tokens: int, output_tokens: int, port: int, form: Format) -> None:
     """When would a call be sent that AGENT made now? Nothing is sent, and nobody's place changes.
 
     Inside of `hivemind exec` AGENT may be left out: it is the agent itself. One line for each pool that it has used,
@@ -32,9 +32,9 @@ def wait(agent: str, pool: str, session: str, input_tokens: int, output_tokens: 
 
     \b
     Examples:
-      hivemind wait reviewer-1
-      hivemind wait reviewer-1 --input-tokens 150000
-      hivemind wait nightly --pool api.openai.com --json | jq '.[0].starts_in_s'
+      hivemind eta reviewer-1
+      hivemind eta reviewer-1 --input-tokens 150000
+      hivemind eta nightly --pool api.openai.com --json | jq '.[0].starts_in_s'
     """
     asked = ForeseeWait(agent, session=session, pool=pool, input_tokens=input_tokens, output_tokens=output_tokens)
     said = ask(port, asked)
