@@ -84,6 +84,42 @@ def test_it_says_how_to_get_behind_it_a_dead_proxy_is_back_and_its_end_leaves_no
     assert (nobody.returncode, nobody.stderr) == (1, told)
 
 
+def test_in_the_background_it_says_its_addresses_is_read_and_ended_and_leaves_nothing(mine):
+    started = mine.run("run", "--detach", "--set", "hivemind_keep=off")
+    assert started.returncode == 0, started
+    proxy = mine.report()["proxy"]
+    try:
+        told = dict(line.split(maxsplit=1) for line in started.stdout.splitlines())
+        assert told["serves"] == f"127.0.0.1:{mine.port}"
+        assert httpx.get(told["page"], trust_env=False).status_code == 200
+        again = mine.run("run", "--detach")
+        assert (again.returncode, "serves port" in again.stderr) == (1, True)
+        assert ANSWERED in mine.run("exec", "--", *mine.model_call()).stdout
+        assert mine.report()["proxy"]["pid"] == proxy["pid"], "its first user's end is not its own"
+        with mine.started("logs", "-f", "-n", "1") as follower:
+            assert f"listening at 127.0.0.1:{mine.port}" in follower.stdout.readline()
+            after, _ = killed(mine)
+            assert "the proxy ended (SIGKILL); starting it again" in follower.stdout.readline()
+            follower.send_signal(signal.SIGINT)
+            assert follower.wait(PATIENCE_S) == 0
+    finally:
+        ended = mine.run("stop")
+    assert ended.returncode == 0
+    assert f"stopped the proxy on 127.0.0.1:{mine.port} (process {after['pid']}); nothing was in flight" in ended.stdout
+    assert not is_alive(after["pid"])
+    assert not listens(mine.port)
+    assert "listening at" in mine.run("logs").stdout
+    nothing = mine.run("stop")
+    assert (nothing.returncode, "no proxy serves port" in nothing.stderr) == (1, True)
+
+
+def test_in_the_background_what_refuses_to_start_says_why(mine):
+    done = mine.run("run", "--detach", "--set", "hivemind_notify=no-such-program")
+    assert done.returncode == 1
+    assert f"the proxy does not start on port {mine.port}; it said:" in done.stderr
+    assert "'no-such-program' is no program here; give its full path" in done.stderr
+
+
 def loop_of(mine):
     maps = Path(f"/proc/{mine.report()['proxy']['pid']}/maps").read_text()
     return "uvloop" if "uvloop" in maps else "asyncio"

@@ -2,11 +2,14 @@
 
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
 import pytest
+from click.testing import CliRunner
 
+from hivemind_addon.tools.cli import main
 from tests.e2e.house import running_house
 from tests.e2e.origin import PLAIN, STREAMED
 from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, PROBE, ROOT, in_flight, queued, running
@@ -70,6 +73,37 @@ def test_a_second_signal_ends_it_at_once(tmp_path):
         assert house.proxy.process.poll() is None
         house.proxy.process.send_signal(signal.SIGTERM)
         house.proxy.process.wait(AT_ONCE_S)
+        for stream in streaming:
+            with pytest.raises(httpx.RemoteProtocolError):
+                stream.result(PATIENCE_S)
+
+
+def stopped(house, *arguments):
+    """What `hivemind stop` of the house's proxy says, when it is done."""
+    port = str(house.proxy.port)
+    return ThreadPoolExecutor(1).submit(lambda: CliRunner().invoke(main, ["stop", "-p", port, *arguments]))
+
+
+def test_the_command_waits_for_what_runs_and_says_what_it_has_ended(tmp_path, runtime_dir):
+    with busy(tmp_path) as (house, streaming, held):
+        said = stopped(house)
+        for answer in held:
+            assert_come_back(answer.result(PATIENCE_S))
+        assert not said.done()
+        house.origin.open()
+        result = said.result(PATIENCE_S)
+        assert result.exit_code == 0
+        assert "3 requests in flight let end, 20 requests that waited sent back; of python-httpx-" in result.stdout
+        assert result.stdout.endswith(", …\n")
+        assert result.stderr.startswith("hivemind: waiting for 3 in flight, half a minute at most; ")
+        assert [stream.result(PATIENCE_S).content for stream in streaming] == [STREAMED] * STREAMING
+
+
+def test_the_command_cuts_off_what_runs_where_it_is_told_to(tmp_path, runtime_dir):
+    with busy(tmp_path, held=1) as (house, streaming, _):
+        result = stopped(house, "--now").result(AT_ONCE_S)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert "3 requests in flight cut off, 1 request that waited sent back" in result.stdout
         for stream in streaming:
             with pytest.raises(httpx.RemoteProtocolError):
                 stream.result(PATIENCE_S)

@@ -35,3 +35,21 @@ def test_many_use_a_port_and_the_end_of_the_last_is_heard():
         fcntl.flock(late, fcntl.LOCK_SH | fcntl.LOCK_NB)
     os.close(taken[0])
     os.close(claim.use(8080))
+
+
+def test_the_supervisor_is_named_while_it_is_there():
+    assert claim.supervisor_of(8080) is None
+    lock = claim.supervise(8080)
+    assert claim.supervisor_of(8080) == os.getpid()
+    assert claim.is_supervised(8080)
+    os.close(lock)
+    assert claim.supervisor_of(8080) is None
+    assert not claim.is_supervised(8080)
+
+
+def test_whether_a_command_uses_it_is_known():
+    assert not claim.is_used(8080)
+    user = claim.use(8080)
+    assert claim.is_used(8080)
+    os.close(user)
+    assert not claim.is_used(8080)

@@ -3,7 +3,6 @@
 import os
 import select
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -40,14 +39,18 @@ def test_what_ends_before_it_answers_is_told_by_its_newest_lines_only(start, tmp
     assert str(said.value) == "3\n4\n5\n6\n7"
 
 
-def test_a_large_log_begins_anew_also_where_another_has_just_removed_it(start, tmp_path, monkeypatch):
+def test_a_large_log_begins_anew_under_those_who_write_it_and_the_one_before_is_kept(start, tmp_path, monkeypatch):
     monkeypatch.setattr(detached, "_MAX_LOG_BYTES", 10)
-    unlink = Path.unlink
-    for how in (unlink, lambda path: (unlink(path), unlink(path))):
-        (tmp_path / "log").write_text("x" * 11)
-        monkeypatch.setattr(Path, "unlink", how)
+    log = tmp_path / "log"
+    log.write_text("x" * 11)
+    with log.open("ab") as writer:
         assert start("sleep 1", lambda: "there") == "there"
-        assert (tmp_path / "log").stat().st_size == 0
+        assert (log.stat().st_size, detached.old_log(log).read_text()) == (0, "x" * 11)
+        assert detached.old_log(log).stat().st_mode & 0o777 == 0o600
+        writer.write(b"next\n")
+    assert log.read_text() == "next\n"
+    detached.bound_log(log)
+    assert log.read_text() == "next\n"
 
 
 def test_one_that_found_another_in_its_place_is_waited_for_nevertheless(start):

@@ -18,6 +18,7 @@ from hivemind_addon.tools.launch.proxy_command import (
     has_mode,
     mitmproxy_program,
     proxy_command,
+    served_port,
     upstream_of,
 )
 from tests.cases import each
@@ -214,3 +215,19 @@ def test_it_is_not_asked_for_what_it_cannot_know_or_is_sure_to(monkeypatch, opti
 
 def test_a_program_that_does_not_answer_refuses_nothing(tmp_path):
     check_options(["--nonsense", "--set", "nonsense=1"], tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("options", "port"),
+    [
+        ((), 8080),
+        (("--listen-port", "9000"), 9000),
+        (("--mode", "reverse:http://127.0.0.1:7000@9001", "--mode", "regular@9002"), 9001),
+        (("--mode=regular@127.0.0.1:9003",), 9003),
+        (("--set", "listen_port=9004"), 9004),
+        (("--set=mode=regular@9005",), 9005),
+        (("--mode", "reverse:http://127.0.0.1:7000"), 8080),
+    ],
+)
+def test_the_port_that_is_served_may_be_said_to_mitmproxy(options, port):
+    assert served_port(options, 8080) == port

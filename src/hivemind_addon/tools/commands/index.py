@@ -10,6 +10,8 @@ SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
         CommandEntry("sim", "lab.sim.standalone:sim", "A simulated provider: try any agent without a key"),
         CommandEntry("exec", "tools.commands.execute:execute", "Run an agent through the proxy"),
         CommandEntry("run", "tools.commands.run:run", "Start the proxy alone, for all agents", also=("proxy",)),
+        CommandEntry("logs", "tools.commands.service:logs", "What the proxy in the background says"),
+        CommandEntry("stop", "tools.commands.service:stop", "End the proxy, in order or at once"),
         CommandEntry("setup", "tools.commands.setup:setup", "What agents, shells and mitmproxy need"),
         CommandEntry("doctor", "tools.commands.doctor:doctor", "Find what keeps an agent from being scheduled"),
     ),

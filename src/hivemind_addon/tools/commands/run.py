@@ -3,20 +3,25 @@
 import asyncio
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
+from typing import override
 
 import click
 from click.core import ParameterSource
 
+from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.engine_url import CLUSTER_NAME_VARIABLE, CLUSTER_VARIABLE, OFF, PASSWORD_VARIABLE
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.commands.elsewhere import OF_PROXY
 from hivemind_addon.tools.commands.options import in_one_line, port_option, refused_options
-from hivemind_addon.tools.launch import claim
-from hivemind_addon.tools.launch.detached import ALREADY_THERE
+from hivemind_addon.tools.commands.proxy import typed
+from hivemind_addon.tools.launch import background, claim
+from hivemind_addon.tools.launch.detached import ALREADY_THERE, bound_log, is_our_output
 from hivemind_addon.tools.launch.neighbour import find_neighbour
+from hivemind_addon.tools.launch.port import log_file
 from hivemind_addon.tools.launch.proxy_command import (
     AUTO,
     LOOPS,
@@ -32,16 +37,34 @@ from hivemind_addon.tools.launch.proxy_command import (
     is_proxy_of_exec,
     mitmproxy_program,
     proxy_command,
+    served_port,
     upstream_of,
 )
 from hivemind_addon.tools.launch.supervisor import Supervisor
 
 _NO_JOURNAL = "off"
-_one_line = in_one_line(NoLoop, NoMitmproxy, UnknownOption, UpstreamUnusable, FolderNotPrivate)
+_DETACH = "--detach"
+_WORDS = "hivemind.run.words"
+_BOUND_LOG_EVERY_S = 60.0
+_one_line = in_one_line(
+    background.NotServed, UnreadableReport, NoLoop, NoMitmproxy, UnknownOption, UpstreamUnusable, FolderNotPrivate
+)
+
+
+class _RunCommand(click.Command):
+    """It knows its own words, to say them again in the background."""
+
+    @override
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[_WORDS] = tuple(args)
+        return super().parse_args(ctx, args)
 
 
 @refused_options(OF_PROXY)
-@click.command(context_settings={"ignore_unknown_options": True})
+@click.command(cls=_RunCommand, context_settings={"ignore_unknown_options": True})
+@click.option(
+    _DETACH, is_flag=True, help="In the background: it says its addresses once it listens; `hivemind stop` ends it."
+)
 @click.option("--web", is_flag=True, help="Start mitmweb instead of mitmdump.")
 @port_option
 @click.option(
@@ -131,6 +154,7 @@ def run(
     cluster: str | None,
     cluster_name: str | None,
     *,
+    detach: bool,
     web: bool,
     ollama: bool,
     no_content: bool,
@@ -145,6 +169,7 @@ def run(
     \b
     Examples:
       hivemind run
+      hivemind run --detach
       hivemind run --web -p 9090
       hivemind run --set hivemind_agents=agents.yaml
       hivemind run --capture night.flow
@@ -162,11 +187,18 @@ def run(
     params = click.get_current_context().command.params
     own = [name for one in params if not getattr(one, "hidden", False) for name in one.opts]
     check_options(mitmproxy_options, mitmproxy_program(web=web), own)
+    taken = click.ClickException(f"`hivemind run` serves port {port} already; use that, or choose another with -p")
+    if detach:
+        if claim.is_supervised(port):
+            raise taken
+        words = [word for word in click.get_current_context().meta[_WORDS] if word != _DETACH]
+        _detach(["run", *words], served_port(mitmproxy_options, port))
+        return
     lock = claim.supervise(port)
     if lock is None:
         if while_used:
             sys.exit(ALREADY_THERE)
-        raise click.ClickException(f"`hivemind run` serves port {port} already; use that, or choose another with -p")
+        raise taken
     moved = has_mode(mitmproxy_options) or "--listen-port" in mitmproxy_options or "--listen-host" in mitmproxy_options
     if not moved and (neighbour := find_neighbour(port, host)) is not None:
         raise click.ClickException(str(neighbour))
@@ -220,7 +252,30 @@ def run(
     sys.exit(status)
 
 
+def _detach(words: Sequence[str], port: int) -> None:
+    """Say where it serves. Raises NotServed, UnreadableReport."""
+    proxy = background.start(words, port, clock=SystemClock())
+    lines = [
+        ("serves", ", ".join(proxy.listens)),
+        ("page", f"http://127.0.0.1:{proxy.port}/"),
+        ("mitmweb", proxy.web),
+        ("log", f"{log_file(port)} (`{typed('logs', port)}`)"),
+        ("agents", f"`{typed('exec', port)} -- claude`"),
+        ("end it", f"`{typed('stop', port)}`"),
+    ]
+    for name, value in lines:
+        if value:
+            click.echo(f"{name:<8} {value}")
+
+
 async def _supervise(supervisor: Supervisor, port: int, *, while_used: bool) -> int:
+    if is_our_output(log_file(port)):
+
+        def bound() -> None:
+            bound_log(log_file(port))
+            asyncio.get_running_loop().call_later(_BOUND_LOG_EVERY_S, bound)
+
+        bound()
     if while_used:
         loop = asyncio.get_running_loop()
 

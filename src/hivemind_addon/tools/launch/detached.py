@@ -1,6 +1,7 @@
 """A program of ours in the background: started with a log of its own, and waited for until it answers."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ ALREADY_THERE = 75
 _LOOK_EVERY_S = 0.05
 _SHOWN_LINES = 5
 _MAX_LOG_BYTES = 4 * 1024 * 1024
+"""After that it begins anew, and what it was stands beside it as NAME.1."""
 
 
 class NotStarted(Exception):
@@ -29,9 +31,7 @@ def start[Answer](
     It outlives us, and signals of our terminal are not its. Blocks; raises NotStarted, OSError.
     """
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):  # there is none, or another has just done it
-        if log.stat().st_size > _MAX_LOG_BYTES:
-            log.unlink()
+    bound_log(log)
     with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as output:
         before = output.tell()
         program = subprocess.Popen(  # noqa: S603 - ourselves
@@ -52,6 +52,28 @@ def start[Answer](
     if program.poll() is None:
         program.terminate()
     return None
+
+
+def bound_log(log: Path) -> None:
+    """Keep a log from growing for ever: a large one is copied aside and emptied, under those who append to it."""
+    with suppress(FileNotFoundError):  # there is none
+        if log.stat().st_size > _MAX_LOG_BYTES:
+            shutil.copyfile(log, old_log(log), follow_symlinks=False)
+            old_log(log).chmod(0o600)
+            os.truncate(log, 0)
+
+
+def old_log(log: Path) -> Path:
+    """Where the log before this one is."""
+    return log.with_name(f"{log.name}.1")
+
+
+def is_our_output(log: Path) -> bool:
+    """Whether what we print goes into a log."""
+    try:
+        return os.path.samestat(os.fstat(sys.stderr.fileno()), log.stat())
+    except (OSError, ValueError, AttributeError):  # no such log, or no stream of a file
+        return False
 
 
 def _last_words(log: Path, before: int) -> str:

@@ -180,6 +180,26 @@ def has_mode(options: Sequence[str]) -> bool:
     return any(one in ("--mode", "-m") or one.startswith("--mode=") for one in options) or _sets(options, "mode")
 
 
+def served_port(options: Sequence[str], port: int) -> int:
+    """The port of the first listener, where mitmproxy's own options may say another than `port`."""
+    said = dict(_values(options))
+    of_mode = re.search(r"@(?:.*:)?(\d+)$", said.get("mode", ""))
+    listen = said.get("listen_port", "")
+    return int(of_mode[1]) if of_mode else int(listen) if listen.isdecimal() else port
+
+
+def _values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """What the options that name a listener say; of several modes the first counts, so it comes last."""
+    names = {"--mode": "mode", "-m": "mode", "--listen-port": "listen_port"}
+    for word, following in reversed(list(zip_longest(options, options[1:], fillvalue=""))):
+        name, _, value = word.partition("=")
+        if name in names:
+            yield names[name], value or following
+        elif name == "--set":
+            setting, _, said = (value or following).partition("=")
+            yield setting, said
+
+
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The variables for the proxy's process: it is the proxy, and goes through none but its upstream."""
     return {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
