@@ -1,5 +1,6 @@
 """The command line; what really runs is in tests/e2e."""
 
+import json
 import os
 import subprocess
 import sys
@@ -226,3 +227,19 @@ def test_which_cluster_without_where_is_a_slip(monkeypatch):
     told = run("run", "--cluster-name", "team")
     assert told.exit_code == 2
     assert "add --cluster URL" in told.output
+
+
+def test_doctor_ends_with_a_verdict_and_programs_get_ids_and_cures():
+    result = run("doctor", "-p", "1")
+    assert result.exit_code == 1
+    bad = [line for line in result.stdout.splitlines() if line.startswith("bad ")]
+    last = result.stdout.splitlines()[-1]
+    assert (
+        last == f"verdict: {len(bad)} things in the way of an agent that starts here; first: start `hivemind run -p 1`"
+    )
+    rows = json.loads(run("doctor", "-p", "1", "--json").stdout)
+    assert {"id", "verdict", "text", "cure"} == set(rows[0])
+    (none,) = [row for row in rows if row["id"] == "proxy.none"]
+    assert none["text"] == "proxy: nothing listens on port 1; start `hivemind run -p 1`"
+    assert none["cure"] == "start `hivemind run -p 1`"
+    assert all(row["cure"] for row in rows if row["verdict"] == "bad")

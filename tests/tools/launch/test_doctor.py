@@ -1,8 +1,10 @@
 """Each thing that keeps an agent from being scheduled, and that its line names the cure."""
 
+import ast
 import socket
 import ssl
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Thread
 
 import pytest
@@ -13,7 +15,7 @@ from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.api.report import ProxyView
 from hivemind_addon.api.trust import CERTIFICATE, KEY
 from hivemind_addon.system.typed import DocumentError
-from hivemind_addon.tools.launch import doctor
+from hivemind_addon.tools.launch import doctor, hindrance
 from hivemind_addon.tools.launch.doctor import Handshake, Severity, examine, shake_hands
 from hivemind_addon.tools.launch.neighbour import PortHolder
 from hivemind_addon.tools.launch.programs import load_programs
@@ -303,3 +305,26 @@ def test_a_bundle_that_is_no_file_of_certificates_says_so(tmp_path):
     (tmp_path / "empty.pem").write_text("nothing")
     assert isinstance(shake_hands(1, "api.test", tmp_path / "empty.pem"), str)
     assert "No such file" in shake_hands(1, "api.test", tmp_path / "missing.pem")
+
+
+IDS = {
+    *("mitmproxy", "mitmproxy.missing", "mitmproxy.old", "tokenizer", "tokenizer.damaged"),
+    *("profiles", "profiles.unreadable", "proxy", "proxy.none", "proxy.stranger", "proxy.unreadable"),
+    *("open-files", "open-files.few", "ca", "ca.key", "ca.missing", "ca.named", "ca.names-key", "ca.unreadable"),
+    *("ca.unset", "way", "way.elsewhere", "way.nameless", "way.scheme", "way.unset", "no-proxy"),
+    *("unscheduled.unclaimed", "unscheduled.vendor", "unscheduled.websocket", "websocket.refused"),
+    *("node.old", "node.unset", "trust", "trust.client", "trust.distrusted", "trust.no-tls", "trust.untried"),
+    *("agent.nameless", "clock", "clock.off", "clock.unknown"),
+    *("calls.unclaimed", "calls.vendor", "base-url.local", "base-url.unclaimed"),
+}
+"""Programs know them: they do not change."""
+
+
+def test_findings_have_ids_that_stay_and_bad_ones_a_cure():
+    ids = []
+    for module in (doctor, hindrance):
+        for call in ast.walk(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))):
+            if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding":
+                ids.append(call.args[1].value)
+                assert len(call.args) == 4 or ast.unparse(call.args[0]) != "Severity.BAD", ids[-1]
+    assert sorted(ids) == sorted(IDS)

@@ -2,17 +2,21 @@
 
 import os
 import sys
+import textwrap
+from collections.abc import Sequence
 
 import click
 import msgspec
 
 from hivemind_addon.api.control import UnreadableReport
+from hivemind_addon.api.words import several
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.system.terminal import terminal_width
 from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.launch import doctor as doctors
-from hivemind_addon.tools.launch.finding import Severity
+from hivemind_addon.tools.launch.finding import Finding, Severity
 from hivemind_addon.tools.launch.programs import load_programs
 
 _one_line = in_one_line(UnreadableReport, FolderNotPrivate, DocumentError)
@@ -21,18 +25,19 @@ _one_line = in_one_line(UnreadableReport, FolderNotPrivate, DocumentError)
 @click.command()
 @port_option
 @click.option("--agent", "program", metavar="PROGRAM", help="The program in question: claude, codex, gemini, …")
-@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON list.")
+@click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON list: id, verdict, text, cure.")
 @_one_line
 def doctor(port: int, program: str | None, *, as_json: bool) -> None:
     """Find what keeps an agent from being scheduled, and say the cure; the exit status is 1 when something does.
 
-    It looks at the environment that it is started in: start it where the agent starts, or through `hivemind exec`.
+    It looks at the environment that it is started in: start it where the agent starts, or through `hivemind exec`. The
+    last line is the verdict. Each finding has an id that stays the same in all versions (`--json`), and a cure.
 
     \b
     Examples:
       hivemind exec -- hivemind doctor
       hivemind doctor --agent claude
-      hivemind doctor --json | jq '.[] | select(.verdict == "bad")'
+      hivemind doctor --json | jq '.[] | select(.verdict == "bad") | .id, .cure'
     """
     table = load_programs()
     if program is not None and program not in table.programs:
@@ -44,8 +49,31 @@ def doctor(port: int, program: str | None, *, as_json: bool) -> None:
     for finding in doctors.examine(os.environ, port=port, program=chosen, table=table, clock=SystemClock()):
         findings.append(finding)
         if not as_json:
-            click.echo(f"{finding.verdict.value:<4}  {finding.text}")  # as it is found: some take a moment
+            _say(f"{finding.verdict.value:<4}  {finding.text}", indent=6)  # as it is found: some take a moment
+    bad = [finding for finding in findings if finding.verdict is Severity.BAD]
     if as_json:
-        click.echo(msgspec.json.encode(findings).decode())
-    if any(finding.verdict is Severity.BAD for finding in findings):
+        rows = [{"id": one.id, "verdict": one.verdict, "text": one.text, "cure": one.cure} for one in findings]
+        click.echo(msgspec.json.encode(rows).decode())
+    else:
+        _say(_verdict(bad, program or "an agent"))
+    if bad:
         sys.exit(1)
+
+
+def _say(line: str, *, indent: int = 0) -> None:
+    """Folded at words where a terminal shows it, whole for what searches lines."""
+    if sys.stdout.isatty():
+        line = textwrap.fill(
+            line,
+            terminal_width(),
+            subsequent_indent=" " * indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    click.echo(line)
+
+
+def _verdict(bad: Sequence[Finding], who: str) -> str:
+    if not bad:
+        return f"verdict: {who} that starts here is scheduled"
+    return f"verdict: {several(len(bad), 'thing')} in the way of {who} that starts here; first: {bad[0].cure}"

@@ -34,6 +34,7 @@ from hivemind_addon.tools.launch.neighbour import find_stranger
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, SECRET_VARIABLE
 from hivemind_addon.tools.launch.programs import Program, ProgramTable
 
+_AGAIN = "install hivemind-addon again"
 _CONNECT_S = 10.0
 _ANSWER_S = 10.0
 _MAX_HEAD_BYTES = 64 * 1024
@@ -127,9 +128,9 @@ def examine(
     try:
         profiles = load_profiles(None)
     except DocumentError as error:
-        yield Finding(Severity.BAD, f"profiles: {error}")
+        yield Finding(Severity.BAD, "profiles.unreadable", f"profiles: {error}", "change the file that it names")
         return
-    yield Finding(Severity.GOOD, f"profiles: {', '.join(sorted(profiles.by_name))}")
+    yield Finding(Severity.GOOD, "profiles", f"profiles: {', '.join(sorted(profiles.by_name))}")
     finding, proxy = _proxy(port)
     yield finding
     if proxy:
@@ -151,7 +152,7 @@ def examine(
     if not files:
         wanted = " or ".join((program or _ANY_AGENT).ca) or "a CA variable"
         cure = 'use `hivemind exec`, or eval "$(hivemind setup env)"'
-        yield Finding(Severity.BAD, f"CA: {wanted} is not set here; {cure}")
+        yield Finding(Severity.BAD, "ca.unset", f"CA: {wanted} is not set here", cure)
     if proxy and files:
         yield from _trust(proxy, files, clock, environment)
 
@@ -161,18 +162,25 @@ def _seen(proxy: ProxyView) -> Iterator[Finding]:
     for host in proxy.unscheduled:
         yield Finding(
             Severity.BAD,
-            f"unscheduled: calls to {host} went through the proxy and passed by; write a profile with hosts: [{host}] "
-            "and the paths of its calls (docs/profiles.md)",
+            "unscheduled.unclaimed",
+            f"unscheduled: calls to {host} went through the proxy and passed by",
+            f"write a profile with hosts: [{host}] and the paths of its calls (docs/profiles.md)",
         )
     for host in proxy.vendors:
-        yield Finding(Severity.NOTE, f"unscheduled: calls to {host} are tunnelled, {VENDORS_OWN}")
+        yield Finding(Severity.NOTE, "unscheduled.vendor", f"unscheduled: calls to {host} are tunnelled, {VENDORS_OWN}")
     for who, host in proxy.distrusting:
-        yield Finding(Severity.BAD, f"trust: {who}: {cure_of_distrust(host, Path(proxy.confdir))}")
+        problem, _, cure = cure_of_distrust(host, Path(proxy.confdir)).partition(": ")
+        yield Finding(Severity.BAD, "trust.client", f"trust: {who}: {problem}", cure)
     for who, host in proxy.sockets:
-        yield Finding(Severity.NOTE, f"unscheduled: {who} has a WebSocket to {host}, and what it says there passes by")
+        yield Finding(
+            Severity.NOTE,
+            "unscheduled.websocket",
+            f"unscheduled: {who} has a WebSocket to {host}, and what it says there passes by",
+        )
     for who, host in proxy.refused_sockets:
         yield Finding(
             Severity.GOOD,
+            "websocket.refused",
             f"WebSocket: that of {who} to {host} was refused, so that it sends plain requests, which are scheduled; "
             "`websocket: turns` in a profile schedules it (docs/websockets.md)",
         )
@@ -182,30 +190,36 @@ def _mitmproxy() -> Finding:
     try:
         found = version("mitmproxy")
     except PackageNotFoundError:
-        return Finding(Severity.BAD, "mitmproxy: not installed beside this command; install hivemind-addon again")
+        return Finding(Severity.BAD, "mitmproxy.missing", "mitmproxy: not installed beside this command", _AGAIN)
     if _numbers(found) < OLDEST_MITMPROXY:
         oldest = ".".join(map(str, OLDEST_MITMPROXY))
-        return Finding(Severity.BAD, f"mitmproxy: {found} is too old; install {oldest} or newer")
-    return Finding(Severity.GOOD, f"mitmproxy: {found}")
+        return Finding(Severity.BAD, "mitmproxy.old", f"mitmproxy: {found} is too old", f"install {oldest} or newer")
+    return Finding(Severity.GOOD, "mitmproxy", f"mitmproxy: {found}")
 
 
 def _tokenizer() -> Finding:
     problem = Tokenizer().load()
     if problem:
-        return Finding(Severity.BAD, f"tokenizer: {problem}; install hivemind-addon again")
-    return Finding(Severity.GOOD, "tokenizer: its vocabulary is whole")
+        return Finding(Severity.BAD, "tokenizer.damaged", f"tokenizer: {problem}", _AGAIN)
+    return Finding(Severity.GOOD, "tokenizer", "tokenizer: its vocabulary is whole")
 
 
 def _proxy(port: int) -> tuple[Finding, ProxyView | None]:
     try:
         proxy = background.running(port)
     except (UnreadableReport, OSError) as error:
-        return Finding(Severity.BAD, f"proxy: {error}"), None
+        return Finding(
+            Severity.BAD, "proxy.unreadable", f"proxy: {error}", f"`hivemind stop -p {port}`, and start it again"
+        ), None
     if proxy:
-        return Finding(Severity.GOOD, f"proxy: process {proxy.pid} serves {', '.join(proxy.listens)}"), proxy
+        return Finding(Severity.GOOD, "proxy", f"proxy: process {proxy.pid} serves {', '.join(proxy.listens)}"), proxy
     if (stranger := find_stranger(port)) is not None:
-        return Finding(Severity.BAD, f"proxy: {stranger}"), None
-    return Finding(Severity.BAD, f"proxy: nothing listens on port {port}; start `hivemind run -p {port}`"), None
+        return Finding(
+            Severity.BAD, "proxy.stranger", f"proxy: port {port} is taken by {stranger.who}", stranger.cure
+        ), None
+    return Finding(
+        Severity.BAD, "proxy.none", f"proxy: nothing listens on port {port}", f"start `hivemind run -p {port}`"
+    ), None
 
 
 def _open_files(proxy: ProxyView) -> Finding:
@@ -213,19 +227,22 @@ def _open_files(proxy: ProxyView) -> Finding:
     if proxy.open_files is not None and proxy.open_files < ENOUGH:
         return Finding(
             Severity.BAD,
-            f"open files: the proxy may have {proxy.open_files}, so that of many agents some wait for a connection; "
+            "open-files.few",
+            f"open files: the proxy may have {proxy.open_files}, so that of many agents some wait for a connection",
             f"start it where `ulimit -Hn` is {ENOUGH} or more",
         )
-    return Finding(Severity.GOOD, f"open files: the proxy may have {proxy.open_files or 'any number'}")
+    return Finding(Severity.GOOD, "open-files", f"open files: the proxy may have {proxy.open_files or 'any number'}")
 
 
 def _ca(confdir: Path) -> Finding:
     file = ca_certificate(confdir)
     if not file.is_file():
-        return Finding(Severity.BAD, f"CA: {file} is not there; mitmproxy makes it when `hivemind run` starts")
+        return Finding(Severity.BAD, "ca.missing", f"CA: {file} is not there", "`hivemind run` makes it when it starts")
     if holds_key(file):
-        return Finding(Severity.BAD, f"CA: {file} holds a private key; remove the folder's files and start again")
-    return Finding(Severity.GOOD, f"CA: {file}")
+        return Finding(
+            Severity.BAD, "ca.key", f"CA: {file} holds a private key", "remove the folder's files and start again"
+        )
+    return Finding(Severity.GOOD, "ca", f"CA: {file}")
 
 
 def _way(environment: Mapping[str, str], port: int) -> Finding:
@@ -234,27 +251,39 @@ def _way(environment: Mapping[str, str], port: int) -> Finding:
     names = [spelling for name in PROXY_VARIABLES for spelling in (name, name.lower()) if environment.get(spelling)]
     https = [name for name in names if not name.lower().startswith("http_")]
     if not https:
-        return Finding(Severity.BAD, f"way: HTTPS_PROXY is not set here, so nothing goes through the proxy; {cure}")
+        return Finding(
+            Severity.BAD, "way.unset", "way: HTTPS_PROXY is not set here, so nothing goes through the proxy", cure
+        )
     for name in https:
         value = environment[name]
         url = urlsplit(value)
         if url.scheme != "http":
-            return Finding(Severity.BAD, f"way: {name}={_hidden(value)} does not begin with http://; {cure}")
+            return Finding(
+                Severity.BAD, "way.scheme", f"way: {name}={_hidden(value)} does not begin with http://", cure
+            )
         if url.hostname not in LOOPBACK or port_of(value) != port:
             return Finding(
-                Severity.BAD, f"way: {name} leads to {url.hostname}:{port_of(value)}, not to port {port}; {cure}"
+                Severity.BAD,
+                "way.elsewhere",
+                f"way: {name} leads to {url.hostname}:{port_of(value)}, not to port {port}",
+                cure,
             )
     user = urlsplit(environment[https[0]]).username
     if not user:
-        return Finding(Severity.NOTE, f"way: {https[0]} names no agent; write http://NAME:x@127.0.0.1:{port}")
-    return Finding(Severity.GOOD, f"way: {', '.join(https)} lead to port {port} as {user}")
+        return Finding(
+            Severity.NOTE, "way.nameless", f"way: {https[0]} names no agent", f"write http://NAME:x@127.0.0.1:{port}"
+        )
+    return Finding(Severity.GOOD, "way", f"way: {', '.join(https)} lead to port {port} as {user}")
 
 
 def _bypassed(environment: Mapping[str, str], hosts: Sequence[str]) -> Iterator[Finding]:
     for entry in bypass_entries(environment):
         if bypasses(entry, hosts):
             yield Finding(
-                Severity.BAD, f"NO_PROXY: {entry} lets the provider's host go past the proxy; take it out of NO_PROXY"
+                Severity.BAD,
+                "no-proxy",
+                f"NO_PROXY: {entry} lets the provider's host go past the proxy",
+                "take it out of NO_PROXY",
             )
 
 
@@ -271,10 +300,12 @@ def _node(environment: Mapping[str, str]) -> Iterator[Finding]:
         oldest = ".".join(map(str, _NODE_WITH_ENV_PROXY))
         yield Finding(
             Severity.NOTE,
-            f"Node: fetch of {said.strip()} knows no proxy variables; what uses it needs Node {oldest} or newer",
+            "node.old",
+            f"Node: fetch of {said.strip()} knows no proxy variables",
+            f"what uses it needs Node {oldest} or newer",
         )
     elif not environment.get("NODE_USE_ENV_PROXY"):
-        yield Finding(Severity.NOTE, "Node: its fetch goes past the proxy; set NODE_USE_ENV_PROXY=1")
+        yield Finding(Severity.NOTE, "node.unset", "Node: its fetch goes past the proxy", "set NODE_USE_ENV_PROXY=1")
 
 
 def _ca_files(
@@ -293,12 +324,20 @@ def _bundle(file: Path, names: Sequence[str]) -> Finding:
     try:
         key = holds_key(file)
     except OSError as error:
-        return Finding(Severity.BAD, f"CA: {who} names {file}, which cannot be read ({error.strerror}); unset it")
+        return Finding(
+            Severity.BAD,
+            "ca.unreadable",
+            f"CA: {who} names {file}, which cannot be read ({error.strerror})",
+            "unset it",
+        )
     if key:
         return Finding(
-            Severity.BAD, f"CA: {who} names {file}, which holds a private key; name {CERTIFICATE} beside it instead"
+            Severity.BAD,
+            "ca.names-key",
+            f"CA: {who} names {file}, which holds a private key",
+            f"name {CERTIFICATE} beside it instead",
         )
-    return Finding(Severity.GOOD, f"CA: {who} names {file}")
+    return Finding(Severity.GOOD, "ca.named", f"CA: {who} names {file}")
 
 
 def _trust(
@@ -308,33 +347,42 @@ def _trust(
     usual = (host for host in _USUAL_HOSTS if host in proxy.hosts)
     host = next((host for host in (*usual, *proxy.hosts) if re.fullmatch(r"[a-z0-9.-]+\.[a-z]+", host)), None)
     if host is None:
-        yield Finding(Severity.NOTE, "trust: no profile names a whole host to try")
+        yield Finding(Severity.NOTE, "trust.untried", "trust: no profile names a whole host to try")
         return
     date_at: float | None = None
     try:
         name, secret = proved_name(environment)
     except NamelessSecret as error:
-        yield Finding(Severity.BAD, f"agent: {error}")
+        problem, _, cure = str(error).partition(": ")
+        yield Finding(Severity.BAD, "agent.nameless", f"agent: {problem}", cure)
         return
     who = ":".join((name, *secret)) if name else "hivemind-doctor:x"
     for file, names in files.items():
         result = shake_hands(proxy.port, host, Path(file), who)
         match result:
             case Handshake():
-                yield Finding(Severity.GOOD, f"trust: {', '.join(names)} trusts the proxy for {host}")
+                yield Finding(Severity.GOOD, "trust", f"trust: {', '.join(names)} trusts the proxy for {host}")
                 date_at = result.wall_date_at if date_at is None else date_at
             case str() if "CERTIFICATE_VERIFY_FAILED" in result:
-                cure = cure_of_distrust(host, Path(proxy.confdir))
-                yield Finding(Severity.BAD, f"trust: a client with {', '.join(names)}={file}: {cure}")
+                problem, _, cure = cure_of_distrust(host, Path(proxy.confdir)).partition(": ")
+                who = f"a client with {', '.join(names)}={file}"
+                yield Finding(Severity.BAD, "trust.distrusted", f"trust: {who}: {problem}", cure)
             case _:
-                yield Finding(Severity.BAD, f"trust: no TLS with {host} through the proxy: {result}; see its log")
+                yield Finding(
+                    Severity.BAD,
+                    "trust.no-tls",
+                    f"trust: no TLS with {host} through the proxy: {result}",
+                    f"see `hivemind logs -p {proxy.port}`",
+                )
     if date_at is None:
-        yield Finding(Severity.NOTE, "clock: not compared, the provider did not answer")
+        yield Finding(Severity.NOTE, "clock.unknown", "clock: not compared, the provider did not answer")
     elif abs(off_s := clock.wall() - date_at) > _CLOCK_OFF_S:
         way = "ahead of" if off_s > 0 else "behind"
-        yield Finding(Severity.BAD, f"clock: {abs(off_s):,.0f} s {way} {host}'s; set it, or switch NTP on")
+        yield Finding(
+            Severity.BAD, "clock.off", f"clock: {abs(off_s):,.0f} s {way} {host}'s", "set it, or switch NTP on"
+        )
     else:
-        yield Finding(Severity.GOOD, f"clock: agrees with {host}'s")
+        yield Finding(Severity.GOOD, "clock", f"clock: agrees with {host}'s")
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What was found when something was looked at: one line each."""
+"""What was found when something was looked at: one line each, with an id that stays and a cure."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -15,7 +15,17 @@ class Severity(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line; a bad one ends with its cure."""
+    """One thing that was looked at."""
 
     verdict: Severity
-    text: str
+    id: str
+    """The same for the same finding in all versions, for programs: `proxy.none`."""
+    said: str
+    """What was found."""
+    cure: str = ""
+    """What to do; every bad one has it."""
+
+    @property
+    def text(self) -> str:
+        """One line for people, with its cure."""
+        return f"{self.said}; {self.cure}" if self.cure else self.said

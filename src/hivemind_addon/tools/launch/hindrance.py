@@ -23,7 +23,7 @@ def hindrances(
 ) -> Iterator[Finding]:
     """Findings for one program, or for any. `hosts`: what profiles claim; `listens`: `host:port` of the proxy."""
     if program is not None and program.tunnelled:
-        yield Finding(Severity.NOTE, f"calls: pass unscheduled, {program.tunnelled}")
+        yield Finding(Severity.NOTE, "calls.vendor", f"calls: pass unscheduled, {program.tunnelled}")
         return
     elsewhere = list(_base_urls(environment, program, table))
     yield from (found for where, value in elsewhere if (found := _judge(where, value, hosts, listens)))
@@ -46,8 +46,9 @@ def _own_hosts(program: Program, hosts: Sequence[str]) -> Iterator[Finding]:
     for host, when in missing.items():
         yield Finding(
             severity,
-            f"calls: {when} they go to {host}, which no profile claims, and pass unscheduled; write a profile with "
-            f"hosts: [{host}] (docs/profiles.md)",
+            "calls.unclaimed",
+            f"calls: {when} they go to {host}, which no profile claims, and pass unscheduled",
+            f"write a profile with hosts: [{host}] (docs/profiles.md)",
         )
 
 
@@ -68,13 +69,17 @@ def _judge(where: str, value: str, hosts: Sequence[str], listens: Sequence[str])
             return None
         return Finding(
             Severity.BAD,
-            f"base URL: {where} names {host}:{port}, which no proxy variable leads around; unset it, or put "
-            f"the proxy in front: hivemind run --mode reverse:http://{host}:{port}@PORT",
+            "base-url.local",
+            f"base URL: {where} names {host}:{port}, which no proxy variable leads around",
+            f"unset it, or put the proxy in front: hivemind run --mode reverse:http://{host}:{port}@PORT",
         )
     if _is_claimed(host, port, hosts):
         return None
     return Finding(
-        Severity.BAD, f"base URL: {where} names {host}, which no profile claims; write a profile with hosts: [{host}]"
+        Severity.BAD,
+        "base-url.unclaimed",
+        f"base URL: {where} names {host}, which no profile claims",
+        f"write a profile with hosts: [{host}]",
     )
 
 
