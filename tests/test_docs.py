@@ -57,6 +57,7 @@ def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
         "docs/profiles.md",
         "docs/providers.md",
         *(f"schemas/{name}.json" for name in DOCUMENTS),
+        "schemas/config.json",
     ]
     stale = docs.check()
     assert docs.write() == [tmp_path / name for name in stale]

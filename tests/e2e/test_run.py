@@ -1,6 +1,7 @@
 """`hivemind run`, `exec` and `doctor`: a proxy that is there for agents, comes back, and leaves nothing behind."""
 
 import getpass
+import json
 import os
 import re
 import signal
@@ -118,6 +119,27 @@ def test_in_the_background_what_refuses_to_start_says_why(mine):
     assert done.returncode == 1
     assert f"the proxy does not start on port {mine.port}; it said:" in done.stderr
     assert "'no-such-program' is no program here; give its full path" in done.stderr
+
+
+def test_files_and_the_environment_say_options_where_the_command_line_does_not_and_a_mistake_names_the_file(mine):
+    file = mine.home / "hivemind.yaml"
+    file.write_text("max_concurrency: 4\nkeep: off\nreverse_hosts: [a.test]\nlog: night.jsonl\n")
+    with mine.started(
+        "run", "--max-concurrency", "7", HIVEMIND_CONFIG=str(file), HIVEMIND_JOURNAL_KEEP="3 days"
+    ) as run:
+        mine.wait_for(mine.report, "the start")
+        said = {one["name"]: one["value"] for one in json.loads(mine.run("config", "--json").stdout)}
+        assert said["hivemind_max_concurrency"] == "7"
+        assert said["hivemind_keep"] == "off"
+        assert said["hivemind_reverse_hosts"] == ["a.test"]
+        assert said["hivemind_log"] == str(mine.home / "night.jsonl")
+        assert said["hivemind_journal_keep"] == "3 days"
+        run.send_signal(signal.SIGTERM)
+        assert run.wait(PATIENCE_S) == 0
+    file.write_text("max_concurrency: many\n")
+    done = mine.run("run", HIVEMIND_CONFIG=str(file))
+    assert done.returncode == 1
+    assert f"hivemind: {file}: max_concurrency: 'many' is no number from 1 on; " in done.stdout + done.stderr
 
 
 def loop_of(mine):

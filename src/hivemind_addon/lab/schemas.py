@@ -2,7 +2,9 @@
 
 from collections.abc import Mapping
 
+from hivemind_addon.api.config_file import RUN_KEYS
 from hivemind_addon.lab.sim.library import SCENARIO_RULES, ScenarioFile
+from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX
 from hivemind_addon.proxy.profile.format import WireFormat
 from hivemind_addon.proxy.profile.formats import packaged_formats
 from hivemind_addon.proxy.profile.grants import AgentRules
@@ -15,6 +17,36 @@ from hivemind_addon.tools.tasks.model import TaskSpec
 
 _FORMATS: Mapping[type, tuple[str, ...]] = {WireFormat: tuple(packaged_formats())}
 _SPLIT: Mapping[tuple[type, str], type] = {(TaskSpec, "command"): str}
+
+CONFIG = "config"
+"""The name of the schema of `hivemind.yaml`, whose keys are the options of the proxy."""
+
+
+def config_schema() -> dict[str, object]:
+    """The JSON Schema of `hivemind.yaml`."""
+    kinds: Mapping[object, list[str]] = {bool: ["boolean"], int: ["integer"], str: ["string", "number"]}
+    keys: dict[str, object] = {
+        key: {"type": kinds[kind][0], "description": about, "default": default}
+        for key, (kind, default, about) in RUN_KEYS.items()
+    }
+    keys |= {
+        option.name.removeprefix(PREFIX): {
+            **({"type": kinds[option.type]} if option.type in kinds else _TEXTS),
+            "description": option.help,
+            "default": option.default,
+        }
+        for option in OPTIONS
+    }
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "hivemind.yaml: the options of a proxy",
+        "type": "object",
+        "properties": keys,
+        "additionalProperties": False,
+    }
+
+
+_TEXTS = {"type": ["array", "string"], "items": {"type": "string"}}
 
 DOCUMENTS: Mapping[str, DocumentKind] = {
     "profile": DocumentKind(

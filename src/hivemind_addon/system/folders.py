@@ -27,6 +27,17 @@ def state_folder() -> Path:
     return folder / "hivemind_addon"
 
 
+def config_folder() -> Path:
+    """The user's folder for what a person writes. It need not exist."""
+    home = Path.home()
+    if sys.platform == "win32":
+        folder = Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming")
+    else:
+        chosen = os.environ.get("XDG_CONFIG_HOME", "")
+        folder = Path(chosen) if Path(chosen).is_absolute() else home / ".config"
+    return folder / "hivemind"
+
+
 def runtime_folder() -> Path:
     """The user's folder for sockets and locks; made if it is not there, 0700. Raises FolderNotPrivate, OSError."""
     chosen = os.environ.get("XDG_RUNTIME_DIR")

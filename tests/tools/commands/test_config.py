@@ -90,3 +90,42 @@ def test_the_port_may_stand_before_the_word(folders):
         report(), port=9090, answer=lambda _: CommandReply(done=True, text="", value=msgspec.to_builtins(VIEWS))
     ):
         assert run("-p", "9090", "get", "keep").stdout == "20 flows\n"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A working folder with a file of its own, and no user's."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "hivemind.yaml"
+
+
+def test_show_tells_who_says_each_value(project):
+    none = CliRunner().invoke(main, ["config", "show"])
+    assert none.stdout.startswith("all values are the defaults; write hivemind.yaml here, or ")
+    project.write_text("port: 9090\nkeep: off\n")
+    environment = {"HIVEMIND_MAX_CONCURRENCY": "4"}
+    shown = CliRunner().invoke(main, ["config", "show", "--origin", "--json"], env=environment)
+    rows = {row["key"]: (row["value"], row["origin"]) for row in json.loads(shown.stdout)}
+    assert rows["port"] == (9090, str(project))
+    assert rows["keep"] == ("off", str(project))
+    assert rows["max_concurrency"] == ("4", "HIVEMIND_MAX_CONCURRENCY")
+    assert rows["journal_keep"][1] == "default"
+    said = CliRunner().invoke(main, ["config", "show", "--csv"], env=environment).stdout.splitlines()
+    assert said == ["key,value", "port,9090", "max_concurrency,4", "keep,off"]
+
+
+def test_a_mistake_in_the_file_is_one_line(project):
+    project.write_text("notfy: x\n")
+    result = CliRunner().invoke(main, ["config", "show"])
+    assert (result.exit_code, result.stderr) == (1, f"Error: {project}: notfy: no such key; did you mean notify?\n")
+    project.write_text("port: many\n")
+    result = CliRunner().invoke(main, ["pause"])
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
+    assert f"Error: {project}: port: 'many' is not a port" in result.stderr
+
+
+def test_the_port_of_the_file_is_that_of_all_commands(project):
+    project.write_text("port: 9090\n")
+    with serving(report(), port=9090, answer=lambda _: CommandReply(done=True, text="paused")):
+        assert CliRunner().invoke(main, ["pause"]).stdout == "paused\n"

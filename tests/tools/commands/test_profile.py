@@ -368,7 +368,9 @@ def test_people_read_it_in_lines_with_a_summary(check):
 
 
 def test_schemas_are_printed_by_kind():
-    assert CliRunner().invoke(main, ["config", "schema"]).output.split() == sorted(DOCUMENTS)
+    assert CliRunner().invoke(main, ["config", "schema"]).output.split() == sorted([*DOCUMENTS, "config"])
+    where = CliRunner().invoke(main, ["config", "schema", "config", "--path"]).output.strip()
+    assert "max_concurrency" in json.loads(Path(where).read_text())["properties"]
     assert json.loads(CliRunner().invoke(main, ["config", "schema", "fleet"]).output)["title"].startswith("A fleet")
     wrong = CliRunner().invoke(main, ["config", "schema", "novel"])
     assert wrong.exit_code == 2

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mitmproxy import contentviews, ctx, exceptions, http
@@ -29,6 +31,7 @@ from hivemind_addon.proxy.mitm.listeners import (
 from hivemind_addon.proxy.mitm.options import (
     LISTENER_OPTIONS,
     PREFIX,
+    add_configured,
     add_options,
     check_deferred,
     check_listeners,
@@ -148,11 +151,17 @@ class Hivemind:
         self._crowded = False
         """Clients had to wait for a connection; that is in the log once."""
         """Clients that were told how to trust the proxy."""
+        self._said: dict[str, str] = {}
+        """Options that the environment or a file says → which, for what is wrong with them."""
 
     # Start and end ---------------------------------------------------------------------------------------------------
 
     def load(self, loader: Loader) -> None:
         """Declare the options; check the values that were given before we were loaded."""
+        try:
+            self._said = add_configured(ctx.options, os.environ, Path.cwd())
+        except BadOption as error:
+            self._refuse(error)
         add_options(loader)
         try:
             while True:
@@ -220,6 +229,9 @@ class Hivemind:
             self._refuse(error)
 
     def _refuse(self, error: BadOption) -> None:
+        name, colon, problem = str(error).partition(":")
+        if name in self._said and not self._live:
+            error = BadOption(f"{self._said[name]}{colon}{problem}")
         if self._live:
             logger.warning("hivemind: %s; what was set before stays", error)  # mitmweb shows only a red frame
             raise exceptions.OptionsError(str(error))

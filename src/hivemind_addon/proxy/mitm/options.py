@@ -8,7 +8,7 @@ import difflib
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,6 +19,7 @@ from mitmproxy import optmanager
 from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy.mode_specs import ProxyMode, RegularMode, ReverseMode, UpstreamMode
 
+from hivemind_addon.api.config_file import check_keys, option_values, read_config
 from hivemind_addon.proxy.context.policy import DEFAULT as KEEP_CONTEXTS
 from hivemind_addon.proxy.context.policy import FORMS, KeepPolicy, parse_policy
 from hivemind_addon.proxy.journal.file import default_journal
@@ -315,6 +316,8 @@ OPTIONS = (
     ),
 )
 
+_TYPES = {option.name: option.type for option in OPTIONS}
+
 LISTENER_OPTIONS = frozenset(
     {"listen_host", "mode", "proxyauth", "hivemind_allow_lan", "hivemind_allow_clients", "hivemind_agent_secrets"}
 )
@@ -324,6 +327,39 @@ GONE = {
     "hivemind_state": "what was learned is in the journal now; say hivemind_journal=FILE, or hivemind_journal=off",
 }
 """Options that are no more, and what to say instead."""
+
+
+def add_configured(options: optmanager.OptManager, environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Take what the environment and `hivemind.yaml` say of options that nobody has said; before they are declared.
+
+    Option → who says it, as a bad value is told. mitmproxy's own config.yaml has come first. Raises BadOption.
+    """
+    known = [option.name.removeprefix(PREFIX) for option in OPTIONS]
+    try:
+        files = read_config(environment, folder)
+        check_keys(files, known)
+    except DocumentError as error:
+        raise BadOption(str(error)) from error
+    said = {}
+    for key, setting in option_values(known, environment, files).items():
+        name = PREFIX + key
+        # A script that is loaded again keeps what was set since.
+        if name in options.deferred or name in options.keys():  # noqa: SIM118 - it is no mapping
+            continue
+        if setting.origin == name.upper():
+            options.set(f"{name}={setting.value}", defer=True)
+            said[name] = setting.origin
+        else:
+            options.deferred[name] = _as_option(setting.value, is_list=_TYPES[name] == Sequence[str])
+            said[name] = f"{setting.origin}: {key}"
+    return said
+
+
+def _as_option(value: object, *, is_list: bool) -> object:
+    """YAML's value as the option's type, where it is one: `4` for the text that a number may be in."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    return [value] if is_list and isinstance(value, str) else value
 
 
 def add_options(loader: Loader) -> None:

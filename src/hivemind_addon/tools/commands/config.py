@@ -1,5 +1,6 @@
 """`hivemind config`: the options of a running proxy, and where files lie."""
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -7,12 +8,16 @@ import click
 import msgspec
 
 from hivemind_addon.api.command import OptionView, SetConfig, ShowConfig
+from hivemind_addon.api.config_file import FILE_NAME, RUN_KEYS, check_keys, run_setting, setting, user_file
 from hivemind_addon.api.control import control_socket
 from hivemind_addon.proxy.journal.file import default_journal
+from hivemind_addon.resources import schemas_folder
 from hivemind_addon.system.folders import runtime_folder, state_folder
+from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.commands.group import CommandEntry, ListGroup
 from hivemind_addon.tools.commands.names import option_names
-from hivemind_addon.tools.commands.options import json_option, port_option
+from hivemind_addon.tools.commands.options import config as here
+from hivemind_addon.tools.commands.options import in_one_line, json_option, port_option
 from hivemind_addon.tools.commands.printing import Format, format_option, print_rows
 from hivemind_addon.tools.commands.proxy import ask, one_line, tell
 from hivemind_addon.tools.launch.port import log_file
@@ -38,6 +43,7 @@ def config() -> None:
     \b
     Examples:
       hivemind config
+      hivemind config show --origin
       hivemind config get keep
       hivemind config set hivemind_agents ~/agents.yaml
       hivemind config files
@@ -103,6 +109,40 @@ def change(name: str, value: str, port: int, *, as_json: bool) -> None:
 
 
 @config.command()
+@click.option("--origin", "with_origin", is_flag=True, help="Tell for each value who says it; all keys, defaults too.")
+@format_option
+def show(form: Format, *, with_origin: bool) -> None:
+    """Print what a proxy that is started here is told: by variables `HIVEMIND_<OPTION>`, by hivemind.yaml, by default.
+
+    Its command line, which comes first, is not known here; `hivemind config list` has what a running proxy goes by.
+
+    \b
+    Examples:
+      hivemind config show
+      hivemind config show --origin
+      hivemind config show --origin --json | jq '.[] | select(.origin != "default")'
+    """
+    found = here()
+    keys = msgspec.json.decode((schemas_folder() / "config.json").read_bytes())["properties"]
+    with in_one_line(DocumentError):
+        check_keys(found, keys)
+        said = {key: setting(key, about["default"], os.environ, found) for key, about in keys.items()}
+        for key in RUN_KEYS:
+            run_setting(key, os.environ, found)
+    rows = [
+        {"key": key, "value": one.value, **({"origin": one.origin} if with_origin else {})}
+        for key, one in said.items()
+        if with_origin or not one.is_default
+    ]
+    if form is Format.TABLE:
+        rows = [row | {"value": _word(row["value"])} for row in rows]
+        none = f"all values are the defaults; write {FILE_NAME} here, or {user_file()}"
+        print_rows(rows, {key: key for key in ("key", "value", "origin")[: 2 + with_origin]}, form, none=none)
+    else:
+        print_rows(rows, {}, form)
+
+
+@config.command()
 @port_option
 @format_option
 @one_line
@@ -149,6 +189,9 @@ def _files(options: Mapping[str, object], port: int) -> Iterator[tuple[str, Path
     for option, value in options.items():
         if option.removeprefix(_PREFIX) not in what and isinstance(value, str) and value.startswith(("/", "~")):
             yield option, Path(value).expanduser()
+    yield from ((FILE_NAME, one.path) for one in here())
+    if user_file() not in [one.path for one in here()]:
+        yield f"your {FILE_NAME}", user_file()
     yield "background proxy's log", log_file(port)
     yield "state folder", state_folder()
     if state_folder().is_dir():

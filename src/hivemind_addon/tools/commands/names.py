@@ -9,7 +9,8 @@ from click.shell_completion import CompletionItem
 from hivemind_addon.api.command import ShowConfig
 from hivemind_addon.api.control import control_socket, read_report, send_command
 from hivemind_addon.api.report import Report
-from hivemind_addon.tools.launch.port import DEFAULT_PORT, PORT_VARIABLE
+from hivemind_addon.tools.commands.options import configured_port
+from hivemind_addon.tools.launch.port import PORT_VARIABLE
 
 _PATIENCE_S = 0.5
 """Somebody waits for it with a finger on the key."""
@@ -34,7 +35,7 @@ def _quietly(find: Callable[[int], Iterator[tuple[str, str]]]) -> _Complete:
 
 
 def _port(ctx: click.Context) -> int:
-    return int(ctx.params.get("port") or os.environ.get(PORT_VARIABLE) or DEFAULT_PORT)
+    return int(ctx.params.get("port") or os.environ.get(PORT_VARIABLE) or configured_port())
 
 
 def _report(port: int) -> Report:

@@ -1,10 +1,14 @@
 """Options that many commands have, and how they say what goes wrong. By itself: it loads nothing of a proxy."""
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import click
 
+from hivemind_addon.api.config_file import ConfigFile, read_config, run_setting
+from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.launch.port import DEFAULT_PORT, PORT_VARIABLE
 
 
@@ -42,12 +46,24 @@ def refused_options(reasons: Mapping[str, str]) -> Callable[[click.Command], cli
     return add
 
 
+def config() -> tuple[ConfigFile, ...]:
+    """The `hivemind.yaml` that count here. Raises ClickException."""
+    with in_one_line(DocumentError):
+        return read_config(os.environ, Path.cwd())
+
+
+def configured_port() -> int:
+    """The port that a file says, or the usual one. Raises ClickException."""
+    with in_one_line(DocumentError):
+        return int(str(run_setting("port", {}, config()).value))
+
+
 port_option = click.option(
     "-p",
     "--port",
     type=click.IntRange(1, 65535),
-    default=DEFAULT_PORT,
-    show_default=True,
+    default=configured_port,
+    show_default=f"{DEFAULT_PORT}, or `port` in hivemind.yaml",
     envvar=PORT_VARIABLE,
     help="The proxy's port; inside of `hivemind exec` the one that it uses.",
 )

@@ -68,12 +68,16 @@ def check(file: Path, sample: Path | None, *, as_json: bool) -> None:
 
 @click.command()
 @click.argument("kind", required=False)
-def schema(kind: str | None) -> None:
+@click.option("--path", "only_path", is_flag=True, help="Print where the schema is, instead of the schema itself.")
+def schema(kind: str | None, *, only_path: bool) -> None:
     """Print the JSON Schema of a kind of YAML file, for editors; without KIND the kinds that there are.
+
+    An editor finds it by a first line in the file: `# yaml-language-server: $schema=PATH`.
 
     \b
     Examples:
       hivemind config schema
+      hivemind config schema fleet --path
       hivemind config schema profile > profile.schema.json
     """
     kinds = sorted(one.stem for one in schemas_folder().glob(f"*{_SUFFIX}"))
@@ -82,4 +86,5 @@ def schema(kind: str | None) -> None:
         return
     if kind not in kinds:
         raise click.BadParameter(f"no kind {kind!r}; there are {', '.join(kinds)}", param_hint="KIND")
-    click.echo((schemas_folder() / f"{kind}{_SUFFIX}").read_text(encoding="utf-8"), nl=False)
+    file = schemas_folder() / f"{kind}{_SUFFIX}"
+    click.echo(f"{file}\n" if only_path else file.read_text(encoding="utf-8"), nl=False)

@@ -6,17 +6,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Thread
-from typing import override
+from typing import cast, override
 
 import click
 from click.core import ParameterSource
 
+from hivemind_addon.api.config_file import run_setting
 from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.engine_url import CLUSTER_NAME_VARIABLE, CLUSTER_VARIABLE, OFF, PASSWORD_VARIABLE
 from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.commands.elsewhere import OF_PROXY
-from hivemind_addon.tools.commands.options import in_one_line, port_option, refused_options
+from hivemind_addon.tools.commands.options import config, in_one_line, port_option, refused_options
 from hivemind_addon.tools.commands.proxy import typed
 from hivemind_addon.tools.launch import background, claim
 from hivemind_addon.tools.launch.detached import ALREADY_THERE, bound_log, is_our_output
@@ -47,7 +49,14 @@ _DETACH = "--detach"
 _WORDS = "hivemind.run.words"
 _BOUND_LOG_EVERY_S = 60.0
 _one_line = in_one_line(
-    background.NotServed, UnreadableReport, NoLoop, NoMitmproxy, UnknownOption, UpstreamUnusable, FolderNotPrivate
+    background.NotServed,
+    UnreadableReport,
+    NoLoop,
+    NoMitmproxy,
+    UnknownOption,
+    UpstreamUnusable,
+    FolderNotPrivate,
+    DocumentError,
 )
 
 
@@ -163,6 +172,7 @@ def run(
 ) -> None:
     """Start mitmdump (or mitmweb) with the addon, from anywhere, and start it again should it die.
 
+    What the command line does not say, variables `HIVEMIND_<OPTION>` and hivemind.yaml may (`hivemind config show`).
     All other options go to mitmproxy. A proxy that the environment names already becomes its upstream, unless you
     give a --mode. `hivemind proxy` is the same command.
 
@@ -179,6 +189,17 @@ def run(
       hivemind run --cluster valkey://cache.example:6379
       hivemind run --allow-clients 10.0.0.0/8 --agent-secrets team.json
     """
+    ctx = click.get_current_context()
+    configured = config()
+
+    def said[T](key: str, given: T) -> T:
+        """What the command line says, or else a file or the environment."""
+        if ctx.get_parameter_source(key) is not ParameterSource.DEFAULT:
+            return given
+        found = run_setting(key, os.environ, configured)
+        return given if found.is_default else cast("T", found.value)
+
+    host, web, loop, ollama = said("host", host), said("web", web), said("loop", loop), said("ollama", ollama)
     host = host or ("127.0.0.1" if allow_clients is None else "0.0.0.0")  # noqa: S104 - for those networks alone
     named = click.get_current_context().get_parameter_source("cluster_name") is ParameterSource.COMMANDLINE
     if named and not cluster:
@@ -212,7 +233,7 @@ def run(
     if capture is not None:
         mitmproxy_options += ("--set", f"hivemind_capture={capture.absolute()}")
         mitmproxy_options += ("--set", "hivemind_capture_content=false") if no_content else ()
-    said = {
+    as_options = {
         "upstream": upstream,
         "tools": tools,
         "max_concurrency": max_concurrency,
@@ -222,7 +243,7 @@ def run(
         "journal": journal if journal in (None, _NO_JOURNAL) else str(Path(journal).expanduser().absolute()),
         "agent_secrets": str(agent_secrets.expanduser().absolute()) if agent_secrets else None,
     }
-    for name, value in said.items():
+    for name, value in as_options.items():
         mitmproxy_options += ("--set", f"hivemind_{name}={value}") if value is not None else ()
     # Not on the command line, which every user of the machine may read.
     cluster_said = {CLUSTER_VARIABLE: cluster, CLUSTER_NAME_VARIABLE: cluster_name}

@@ -98,7 +98,7 @@ def stop(port: int, *, now: bool) -> None:
         click.echo("hivemind: commands that `hivemind exec` started go on, and have no proxy now", err=True)
 
 
-def _fate(ended: background.Ended, *, now: bool) -> str:
+def _fate(ended: background.StoppedProxy, *, now: bool) -> str:
     if not (ended.running or ended.waiting):
         return "nothing was in flight"
     running = f"{several(ended.running, 'request')} in flight {'cut off' if now else 'let end'}"

@@ -68,7 +68,7 @@ def start(arguments: Sequence[str], port: int, *, clock: Clock) -> ProxyView:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class StoppedProxy:
     """A proxy that was ended, and what it had to do when it was asked to."""
 
     pid: int
@@ -87,7 +87,7 @@ class StillRunning(Exception):
     """It was asked to end and has not; one line with the cure."""
 
 
-def stop(port: int, *, now: bool, clock: Clock, tell: Callable[[str], None]) -> Ended | None:
+def stop(port: int, *, now: bool, clock: Clock, tell: Callable[[str], None]) -> StoppedProxy | None:
     """End the port's proxy and its supervisor; None: there is none.
 
     What waits is sent back at once; what runs may end, half a minute long, unless `now`. Raises StillRunning,
@@ -116,9 +116,9 @@ def stop(port: int, *, now: bool, clock: Clock, tell: Callable[[str], None]) -> 
     return ended
 
 
-def _ended(process: int, port: int, report: Report | None) -> Ended:
+def _ended(process: int, port: int, report: Report | None) -> StoppedProxy:
     pools = report.snapshot.pools if report else ()
-    return Ended(
+    return StoppedProxy(
         pid=report.proxy.pid if report else process,
         listens=report.proxy.listens if report else (f"port {port}",),
         running=sum(pool.in_flight for pool in pools),

@@ -1,0 +1,110 @@
+"""`hivemind.yaml`: which file counts, what it may say, and how a mistake in it is told."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from hivemind_addon.api.config_file import (
+    BOOLEANS,
+    PROJECT_KEYS,
+    RUN_KEYS,
+    ConfigFile,
+    check_keys,
+    option_values,
+    read_config,
+    run_setting,
+    setting,
+    user_file,
+)
+from hivemind_addon.lab.schemas import config_schema
+from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX
+from hivemind_addon.system.typed import DocumentError
+from tests.cases import each
+
+KEYS = [option.name.removeprefix(PREFIX) for option in OPTIONS]
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder in a project with a file, and a user with one."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    user_file().parent.mkdir(parents=True)
+    user_file().write_text("keep: off\njournal: mine.db\nmax_concurrency: 2\n")
+    inner = tmp_path / "project" / "src"
+    inner.mkdir(parents=True)
+    (tmp_path / "project" / "hivemind.yaml").write_text("port: 9090\nmax_concurrency: 4\nagents: agents.yaml\n")
+    return inner
+
+
+def test_the_environment_comes_before_the_project_and_that_before_the_user(project):
+    files = read_config({}, project)
+    assert [file.is_project for file in files] == [True, False]
+    near, mine = (str(file.path) for file in files)
+    check_keys(files, KEYS)
+    said = option_values(KEYS, {"HIVEMIND_AGENTS": "/a.yaml", "HIVEMIND_CLUSTER": "valkey://x"}, files)
+    assert {key: (one.value, one.origin) for key, one in said.items()} == {
+        "agents": ("/a.yaml", "HIVEMIND_AGENTS"),
+        "max_concurrency": (4, near),
+        "keep": ("off", mine),
+        "journal": (str(user_file().parent / "mine.db"), mine),
+    }
+    assert setting("agents", "", {}, files).value == str(project.parent / "agents.yaml")
+    assert run_setting("port", {}, files).value == 9090
+    assert run_setting("port", {"HIVEMIND_PORT": "7"}, files).value == 7
+    assert run_setting("web", {"HIVEMIND_WEB": "true"}, files).value is True
+    assert run_setting("host", {}, files).is_default
+
+
+def test_a_file_may_be_named_or_switched_off(project):
+    file = project / "other.yaml"
+    file.write_text("notify: beep\n")
+    (named,) = read_config({"HIVEMIND_CONFIG": str(file)}, project)
+    check_keys([named], KEYS)
+    assert named.values == {"notify": "beep"}
+    assert read_config({"HIVEMIND_CONFIG": "off"}, project) == ()
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root may give files away")
+def test_a_file_or_folder_of_somebody_else_says_nothing(project):
+    os.chown(project.parent / "hivemind.yaml", 12345, -1)
+    assert [file.is_project for file in read_config({}, project)] == [False]
+    os.chown(project.parent / "hivemind.yaml", 0, -1)
+    os.chown(project, 12345, -1)
+    assert [file.is_project for file in read_config({}, project)] == [False]
+
+
+@each(
+    ("text", "is_project", "words"),
+    [
+        ("max_concurency: 4", True, "max_concurency: no such key; did you mean max_concurrency?"),
+        ("hivemind_keep: off", False, "hivemind_keep: no such key; did you mean keep?"),
+        (
+            "notify: rm",
+            True,
+            "notify: a project's file may not say what runs, nor where keys and files go; move it to ",
+        ),
+        ("upstream: http://x", True, "or trust this file: HIVEMIND_CONFIG=/p/hivemind.yaml"),
+    ],
+)
+def test_a_key_that_is_none_or_not_a_projects_is_one_line_with_file_and_cure(text, is_project, words):
+    key, _, value = text.partition(": ")
+    with pytest.raises(DocumentError) as said:
+        check_keys([ConfigFile(Path("/p/hivemind.yaml"), is_project, {key: value})], KEYS)
+    assert str(said.value).startswith("/p/hivemind.yaml: ")
+    assert words in str(said.value)
+
+
+@each(("key", "value"), [("port", "x"), ("port", 0), ("port", 65536), ("port", True), ("web", "yes"), ("host", 7)])
+def test_a_value_of_another_kind_is_one_line(key, value):
+    with pytest.raises(DocumentError, match=f"^/p/hivemind.yaml: {key}: .* is not .*; write "):
+        run_setting(key, {}, [ConfigFile(Path("/p/hivemind.yaml"), False, {key: value})])
+
+
+def test_nothing_that_runs_or_leads_keys_elsewhere_is_a_projects_to_say():
+    harmless = {"agents", "max_concurrency", "total_budget", "agent_budget"}
+    guarded = {option.name.removeprefix(PREFIX) for option in OPTIONS if option.is_guarded}
+    assert guarded & PROJECT_KEYS == harmless
+    assert set(KEYS) | set(RUN_KEYS) >= PROJECT_KEYS
+    assert {option.name.removeprefix(PREFIX) for option in OPTIONS if option.type is bool} <= BOOLEANS
+    assert set(config_schema()["properties"]) == {*RUN_KEYS, *KEYS}
