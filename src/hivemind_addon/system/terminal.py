@@ -28,3 +28,8 @@ def is_screen() -> bool:
 def shows_styles() -> bool:
     """Whether what is printed may be more than plain text: on a terminal, or where the environment insists."""
     return sys.stdout.isatty() or any(os.environ.get(name) for name in ("FORCE_COLOR", "TTY_COMPATIBLE"))
+
+
+def shows_colour() -> bool:
+    """Whether it may have colours, too: NO_COLOR, a terminal without them and a pipe say no."""
+    return shows_styles() and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") not in _DUMB

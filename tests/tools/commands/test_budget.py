@@ -76,7 +76,7 @@ def test_programs_see_whole_numbers():
 
 def test_nobody_has_one(monkeypatch):
     monkeypatch.setattr(commands, "read_report", lambda _: report(budgets=()))
-    assert "no request has used a budget yet" in run().stdout
+    assert "no budget was used yet" in run().stdout
     assert json.loads(run("--json").stdout) == []
 
 

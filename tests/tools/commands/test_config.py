@@ -102,7 +102,7 @@ def project(tmp_path, monkeypatch):
 
 def test_show_tells_who_says_each_value(project):
     none = CliRunner().invoke(main, ["config", "show"])
-    assert none.stdout.startswith("all values are the defaults; write hivemind.yaml here, or ")
+    assert none.stdout.startswith("all values are the defaults; write hivemind.yaml here, or\n")
     project.write_text("port: 9090\nkeep: off\n")
     environment = {"HIVEMIND_MAX_CONCURRENCY": "4"}
     shown = CliRunner().invoke(main, ["config", "show", "--origin", "--json"], env=environment)

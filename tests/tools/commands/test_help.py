@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.commands.group import every_command
+from hivemind_addon.tools.commands.group import every_command, help_of
 from hivemind_addon.tools.commands.index import SECTIONS
 from tests.shell_lines import accept, calls
 
@@ -32,6 +32,21 @@ def no_files(monkeypatch):
 def test_help_is_printed_with_examples_that_can_be_typed_and_says_what_each_option_does():
     wrong = {path: list(faults(path, command)) for path, command in EVERY.items()}
     assert {path: found for path, found in wrong.items() if found} == {}
+
+
+def test_every_help_fits_a_terminal_and_no_list_is_cut():
+    found = [
+        f"{path}: {line}"
+        for path, command in EVERY.items()
+        for line in help_of(path, command, width=80).splitlines()
+        if len(line) > 80 or (line.endswith("...") and "Usage:" not in line)
+    ]
+    assert found == []
+
+
+def test_there_are_about_thirty_commands_at_the_top():
+    """Forty were too many to be looked through."""
+    assert len(main.list_commands(click.Context(main))) <= 31
 
 
 def faults(path, command):

@@ -119,14 +119,15 @@ def run_scenarios(
     expectation is missed under the policy hivemind; with --real when socket and virtual time disagree.
 
     \b
-    Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-without-X, only-X; X is one of meters,
-    hidden-limits, breaker, retry, fair-order, cache-order, comeback, last-chance, watchdog, budgets, priority, or A+B.
+    Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-without-X,
+    only-X; X is one of meters, hidden-limits, breaker, retry, fair-order,
+    cache-order, comeback, last-chance, watchdog, budgets, priority, or A+B.
     AgentRM's: agentrm-fifo, round-robin, priority-queue, mlfq.
 
     \b
     Examples:
       hivemind lab scenario run replay-11 stress
-      hivemind lab scenario run incident --policy hivemind --policy hivemind-without-breaker --seeds 20
+      hivemind lab scenario run incident --policy fifo --policy hivemind --seeds 9
       hivemind lab scenario run stress --real
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from hivemind_addon.lab.sim.limits import LimitKind  # noqa: PLC0415

@@ -137,7 +137,7 @@ def list_(file: Path | None, form: Format) -> None:
         rows,
         {"name": "agent", "made": "secret made"},
         form,
-        none=f"no agent has a secret ({place}); `hivemind status agents` lists those that a proxy knows",
+        none=f"no agent has a secret; `hivemind status agents` lists those that a proxy knows\n{place}",
     )
 
 

@@ -29,7 +29,7 @@ _COLUMNS = {
     "reserved": "set aside",
     "renews": "renews in",
 }
-_NONE = "no request has used a budget yet; `hivemind budget set` gives one, and so does an agents file"
+_NONE = "no budget was used yet; `hivemind budget set` gives one, an agents file too"
 
 
 def _read_number(ctx: click.Context, param: click.Parameter, value: str | None) -> int | None:

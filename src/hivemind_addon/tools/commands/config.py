@@ -120,7 +120,7 @@ def show(form: Format, *, with_origin: bool) -> None:
     Examples:
       hivemind config show
       hivemind config show --origin
-      hivemind config show --origin --json | jq '.[] | select(.origin != "default")'
+      hivemind config show --json | jq -r '.[].key'
     """
     found = here()
     keys = msgspec.json.decode((schemas_folder() / "config.json").read_bytes())["properties"]
@@ -136,7 +136,7 @@ def show(form: Format, *, with_origin: bool) -> None:
     ]
     if form is Format.TABLE:
         rows = [row | {"value": _word(row["value"])} for row in rows]
-        none = f"all values are the defaults; write {FILE_NAME} here, or {user_file()}"
+        none = f"all values are the defaults; write {FILE_NAME} here, or\n{user_file()}"
         print_rows(rows, {key: key for key in ("key", "value", "origin")[: 2 + with_origin]}, form, none=none)
     else:
         print_rows(rows, {}, form)

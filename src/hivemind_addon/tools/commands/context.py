@@ -18,6 +18,7 @@ from hivemind_addon.api.command import names_agent
 from hivemind_addon.api.words import printable, several
 from hivemind_addon.proxy.context.store import Context, ContextHead, ContextStore, UnknownContext
 from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.system.terminal import shows_colour
 from hivemind_addon.tools.commands.context_options import (
     ContextRef,
     ContextRefType,
@@ -58,7 +59,7 @@ def context() -> None:
     \b
     Examples:
       hivemind context                    what was kept, as a tree
-      hivemind context show 3f9c          read the newest version; 3f9c@2: the second
+      hivemind context show 3f9c          read the newest version, or 3f9c@2
       hivemind context search "429"       where something was said
       hivemind context resume 3f9c        go on in a new process, behind the proxy
     """
@@ -158,7 +159,7 @@ def diff(
         print_json(found)
         return
     for line in difference_lines(found, width=shutil.get_terminal_size().columns, full=full):
-        click.secho(line, fg={"+": "green", "-": "red"}.get(line[:1]))
+        click.secho(line, fg={"+": "green", "-": "red"}.get(line[:1]) if shows_colour() else None)
 
 
 @context.command()
@@ -285,7 +286,7 @@ def import_(file: Path, store: ContextStore, port: int, *, as_json: bool) -> Non
     \b
     Examples:
       hivemind context import 3f9c.contexts
-      hivemind context import 3f9c.contexts && hivemind context resume 3f9c --cwd ~/project
+      hivemind context import 3f9c.contexts && hivemind context resume 3f9c
     """
     del port
     ids = {found.head.id: found.head for found in read_bundle(file)}  # all of it is checked before any is kept

@@ -103,7 +103,7 @@ def execute(
     \b
     Examples:
       hivemind exec -- claude
-      hivemind exec --agent reviewer-1 --priority low -- claude -p "review this branch"
+      hivemind exec --agent reviewer-1 --priority low -- claude -p "review"
       hivemind exec --delivery whole -- ./fleet.sh
       hivemind exec --task nightly-7 -- codex exec "update the docs"
       HIVEMIND_AGENT_SECRET=... hivemind exec --agent ann -- claude

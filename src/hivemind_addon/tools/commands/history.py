@@ -127,7 +127,7 @@ def history() -> None:
       hivemind history --all                 of all machines of the cluster
       hivemind history ticket 3f9c01ab2e     did it run once, twice, never?
       hivemind history agents                what did each agent cost today?
-      hivemind history retries               which requests were tried again, and why?
+      hivemind history retries               what was tried again, and why?
       hivemind history incident              what did the last incident look like?
     """
 

@@ -180,7 +180,7 @@ def acquire(
       hivemind lease acquire deploy --ttl 5m
       hivemind lease acquire main-branch changelog --wait 2m
       hivemind lease acquire phase-2 --at-most 4 --no-wait --json
-      eval "$(hivemind lease acquire deploy --export)" && ./deploy.sh "$HIVEMIND_LEASE_TOKEN"
+      eval "$(hivemind lease acquire deploy --export)" && ./deploy.sh
     """
     if export and as_json:
         raise click.UsageError("--export or --json, not both")
@@ -404,7 +404,7 @@ def lead(
 
     \b
     Examples:
-      hivemind lease lead planner --value http://127.0.0.1:7000 -- ./planner --port 7000
+      hivemind lease lead planner --value http://127.0.0.1:7000 -- ./planner
       hivemind lease list planner
     """
     _run(Request((name,), _runner(agent, command), ttl_s, 1, value), wait_s, command, keep_going=keep_going)

@@ -43,7 +43,7 @@ def check(file: Path, sample: Path | None, *, as_json: bool) -> None:
       hivemind config profile check my-provider.yaml
       mitmdump --set hardump=recorded.har      record some exchanges
       hivemind config profile check my-provider.yaml --sample recorded.har
-      hivemind config profile check my-provider.yaml --sample recorded.har --json | jq '.exchanges[].answer.usage'
+      hivemind config profile check my.yaml --sample a.har --json | jq .understood
     """
     from hivemind_addon.proxy.capture.check import ProfileCheck  # noqa: PLC0415 - the readers take a while to load
 

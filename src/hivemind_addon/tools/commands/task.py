@@ -74,7 +74,7 @@ def submit(port: int, command: tuple[str, ...], *, waits: bool, as_json: bool, *
     \b
     Examples:
       hivemind task submit --timeout 30m -- make test
-      hivemind task submit --wait --priority high -- claude -p "review this branch"
+      hivemind task submit --wait --priority high -- claude -p "review this"
       hivemind task submit --agent-kind codex --prompt "fix the flaky test"
     """
     spec = msgspec.convert({**said, "command": command}, TaskSpec)
