@@ -1,9 +1,11 @@
 """`hivemind.yaml`: which file counts, what it may say, and how a mistake in it is told."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from hivemind_addon.api.config_file import (
     BOOLEANS,
@@ -19,6 +21,8 @@ from hivemind_addon.api.config_file import (
 )
 from hivemind_addon.lab.schemas import config_schema
 from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX
+from hivemind_addon.resources import schemas_folder
+from hivemind_addon.system.document import read_yaml
 from hivemind_addon.system.typed import DocumentError
 from tests.cases import each
 
@@ -108,3 +112,28 @@ def test_nothing_that_runs_or_leads_keys_elsewhere_is_a_projects_to_say():
     assert set(KEYS) | set(RUN_KEYS) >= PROJECT_KEYS
     assert {option.name.removeprefix(PREFIX) for option in OPTIONS if option.type is bool} <= BOOLEANS
     assert set(config_schema()["properties"]) == {*RUN_KEYS, *KEYS}
+
+
+def test_the_schema_says_what_the_reader_says():
+    page = (schemas_folder().parent / "docs" / "options.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    is_valid = Draft202012Validator(config_schema()).is_valid
+    for text, is_right in (
+        (example, True),
+        ("reverse_hosts: [a.test]\nmax_concurrency: '4'\nweb: true", True),
+        ("max_concurency: 4", False),
+        ("web: 3", False),
+        ("port: many", False),
+    ):
+        document = read_yaml(text, Path("hivemind.yaml"))
+        assert is_valid(document) is is_right, text
+        wrong = ""
+        try:
+            file = ConfigFile(Path("hivemind.yaml"), is_project=False, values=document)
+            check_keys([file], KEYS)
+            for key in RUN_KEYS:
+                run_setting(key, {}, [file])
+        except DocumentError as error:
+            wrong = str(error)
+        assert bool(wrong) is not is_right, wrong
+    Draft202012Validator.check_schema(config_schema())

@@ -57,11 +57,11 @@ patience: {{default_s: 1200}}
 ```
 
 `hivemind config profile check FILE` says what a profile means. Editors that know JSON Schema (VS Code with its YAML
-extension, Neovim, IntelliJ) complete its keys and mark what is wrong after
-`hivemind config schema profile > profile.schema.json` and this first line:
+extension, Neovim, IntelliJ) complete its keys and mark what is wrong after this first line, with the path that
+`hivemind config schema profile --path` prints; so it is with the other kinds of files (`hivemind config schema`):
 
 ```text
-# yaml-language-server: $schema=profile.schema.json
+# yaml-language-server: $schema=/path/to/profile.json
 ```
 
 ## A provider of your own in five lines

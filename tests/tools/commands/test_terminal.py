@@ -40,7 +40,7 @@ def test_usual_outputs_fit_eighty_columns_and_a_pipe_gets_plain_text():
     broken = {words: result.exception for words, result in printed.items() if result.exit_code not in (0, 1, 2)}
     assert broken == {}
     lines = [(words, line) for words, result in printed.items() for line in result.stdout.splitlines()]
-    assert "" == "\n".join(f"{words}: {line}" for words, line in lines if len(line) > 80 and "/" not in line)
+    assert "\n".join(f"{words}: {line}" for words, line in lines if len(line) > 80 and "/" not in line) == ""
     assert [words for words, result in printed.items() if "\x1b" in result.output] == []
 
 

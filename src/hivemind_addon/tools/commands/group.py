@@ -53,7 +53,7 @@ class OldName:
     @property
     def notice(self) -> str:
         """One line for people."""
-        return f"hivemind: `hivemind {self.old}` is now `hivemind {self.new}`; the old name goes with the next version"
+        return f"hivemind: `{self.old}` is now `{self.new}`; the old name goes with 0.2"
 
 
 _NOTHING: Mapping[str, Sequence[CommandEntry]] = MappingProxyType({})

@@ -63,9 +63,8 @@ port_option = click.option(
     "--port",
     type=click.IntRange(1, 65535),
     default=configured_port,
-    show_default=f"{DEFAULT_PORT}, or `port` in hivemind.yaml",
     envvar=PORT_VARIABLE,
-    help="The proxy's port; inside of `hivemind exec` the one that it uses.",
+    help=f"The proxy's port; else that of `hivemind exec`, or of hivemind.yaml, or {DEFAULT_PORT}.",
 )
 any_port_option = click.option(
     "-p",
