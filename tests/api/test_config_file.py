@@ -37,22 +37,25 @@ def project(tmp_path, monkeypatch):
     user_file().write_text("keep: off\njournal: mine.db\nmax_concurrency: 2\n")
     inner = tmp_path / "project" / "src"
     inner.mkdir(parents=True)
-    (tmp_path / "project" / "hivemind.yaml").write_text("port: 9090\nmax_concurrency: 4\nagents: agents.yaml\n")
+    (tmp_path / "project" / "hivemind.yaml").write_text(
+        "port: 9090\nmax_concurrency: 4\nkeep: 3 flows\nagents: agents.yaml\n"
+    )
     return inner
 
 
-def test_the_environment_comes_before_the_project_and_that_before_the_user(project):
+def test_the_environment_comes_first_then_the_project_and_for_bounds_the_user(project):
     files = read_config({}, project)
     assert [file.is_project for file in files] == [True, False]
-    near, mine = (str(file.path) for file in files)
+    mine = str(files[1].path)
     check_keys(files, KEYS)
     said = option_values(KEYS, {"HIVEMIND_AGENTS": "/a.yaml", "HIVEMIND_CLUSTER": "valkey://x"}, files)
     assert {key: (one.value, one.origin) for key, one in said.items()} == {
         "agents": ("/a.yaml", "HIVEMIND_AGENTS"),
-        "max_concurrency": (4, near),
-        "keep": ("off", mine),
+        "max_concurrency": (2, mine),
+        "keep": ("3 flows", str(files[0].path)),
         "journal": (str(user_file().parent / "mine.db"), mine),
     }
+    assert setting("max_concurrency", "", {}, files[:1]).value == 4, "where the user says nothing"
     assert setting("agents", "", {}, files).value == str(project.parent / "agents.yaml")
     assert run_setting("port", {}, files).value == 9090
     assert run_setting("port", {"HIVEMIND_PORT": "7"}, files).value == 7

@@ -2,7 +2,7 @@
 
 What counts, the first that says anything: the command line, a variable `HIVEMIND_<OPTION>`, the project's file (in the
 working folder, or the nearest above it), the user's file, the default. A project's file comes with the project, perhaps
-from somebody else: it says neither what runs, nor where keys and files go.
+from somebody else: it says neither what runs, nor where keys and files go, and loosens no bound of the user's file.
 """
 
 import difflib
@@ -35,10 +35,12 @@ BOOLEANS = frozenset({"web", "ollama", "fresh", "capture_content", "allow_lan"})
 PROJECT_KEYS = frozenset(
     {
         *("port", "web", "loop", "ollama", "agents", "max_concurrency", "total_budget", "agent_budget", "keep"),
-        *("journal_keep", "contexts", "context_warning", "metrics_agents", "capture_content"),
+        *("contexts", "context_warning", "metrics_agents", "capture_content"),
     }
 )
 """What a project's file may say."""
+USERS_FIRST = frozenset({"agents", "max_concurrency", "total_budget", "agent_budget"})
+"""Bounds: where the user's own file says one, a project's does not loosen it."""
 _PATH_KEYS = frozenset({"profiles", "agents", "agent_secrets", "journal", "control", "log", "capture"})
 """Relative to the file that says them."""
 _NO_PATHS = ("", "-", OFF)
@@ -135,7 +137,7 @@ def setting(key: str, default: object, environment: Mapping[str, str], files: It
     variable = f"{PREFIX}{key}".upper()
     if value := environment.get(variable, ""):
         return ConfigValue(value, variable)
-    for file in files:
+    for file in sorted(files, key=lambda one: one.is_project) if key in USERS_FIRST else files:
         if key in file.values:
             return ConfigValue(_placed(key, file.values[key], file.path), str(file.path))
     return ConfigValue(default, DEFAULT)

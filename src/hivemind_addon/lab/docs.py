@@ -220,8 +220,9 @@ total_budget: 20M
 
 `hivemind config show --origin` tells for each value who says it, and `hivemind config schema config --path` gives an
 editor the schema. A project's file may come from somebody else, with what you clone: it may say budgets, caps, the port
-and what is kept, but neither what runs, nor where keys and files go. `HIVEMIND_CONFIG=FILE` names one file that counts
-instead of both, and may say everything; `off` means none.
+and what is kept, but neither what runs, nor where keys and files go, and it loosens no bound (`agents`,
+`max_concurrency`, `total_budget`, `agent_budget`) that your own file says. `HIVEMIND_CONFIG=FILE` names one file that
+counts instead of both, and may say everything; `off` means none.
 
 mitmproxy's own `config.yaml` (in `~/.mitmproxy`, keys with `hivemind_`) is read by mitmproxy, and wins over all of
 these, `--set` included: leave options of this addon out of it. A bad value and an unknown name stop the start with one

@@ -12,7 +12,7 @@ import click
 
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.commands.elsewhere import OF_SERVE
-from hivemind_addon.tools.commands.options import refused_options
+from hivemind_addon.tools.commands.options import configured_port, refused_options
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
 from hivemind_addon.tools.mcp.session import BadWord, Permission, ServerScope, caller_of, read_allow
 
@@ -38,7 +38,7 @@ def _allowed(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> f
     "-p",
     "--port",
     type=click.IntRange(1, 65535),
-    help=f"The proxy's port.  [default: {PORT_VARIABLE}, else that of HTTPS_PROXY, else {DEFAULT_PORT}]",
+    help=f"The proxy's port.  [default: {PORT_VARIABLE}, else that of HTTPS_PROXY, of hivemind.yaml, or {DEFAULT_PORT}]",
 )
 @click.option(
     "--allow",
@@ -105,7 +105,7 @@ def mcp(
     from hivemind_addon.tools.mcp.tools import HM_TOOLS, TOOLS  # noqa: PLC0415 - as above
 
     scope = ServerScope(allow, commands=allow_commands)
-    caller = caller_of(os.environ, agent=agent or "", port=port)
+    caller = caller_of(os.environ, agent=agent or "", port=port, usual_port=configured_port())
     try:
         leases, clock = LeasePlace.of(os.environ).open(os.environ), SystemClock()
     except LeaseError as error:

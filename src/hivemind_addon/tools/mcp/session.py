@@ -49,12 +49,14 @@ class Caller(Struct, frozen=True):
         return escape(self.agent)
 
 
-def caller_of(environment: Mapping[str, str], *, agent: str = "", port: int | None = None) -> Caller:
+def caller_of(
+    environment: Mapping[str, str], *, agent: str = "", port: int | None = None, usual_port: int = DEFAULT_PORT
+) -> Caller:
     """Who starts the server: what is told, else what `hivemind exec` has set, else what its proxy variable says."""
     user, its_port = _proxy_user(environment)
     return Caller(
         agent=clean(agent or environment.get(AGENT_VARIABLE, "") or user),
-        port=port or _port(environment.get(PORT_VARIABLE, "")) or its_port or DEFAULT_PORT,
+        port=port or _port(environment.get(PORT_VARIABLE, "")) or its_port or usual_port,
         task=environment.get(TASK_VARIABLE, ""),
         runner=environment.get(RUNNER_VARIABLE, ""),
     )
