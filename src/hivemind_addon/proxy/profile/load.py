@@ -288,8 +288,7 @@ def _with_tools(user: "dict[str, _Document]", tools: Sequence[NamedTool]) -> "di
     for tool in tools:
         known = user.get(tool.name) or packaged.get(tool.name)
         if known is None or tool.name == _PLAIN:
-            names = ", ".join(name for name in packaged if name != _PLAIN)
-            raise UnknownTool(f"there is no tool {tool.name!r}", f"choose one of {names}")
+            raise UnknownTool(f"there is no tool {tool.name!r}", f"choose one of {', '.join(tool_names())}")
         if tool.hosts:
             known = replace(known, keys={**known.keys, "hosts": list(tool.hosts)})
         elif known.extends != tool.name and not known.keys.get("hosts"):
@@ -340,6 +339,12 @@ def _packaged(folder: Path) -> "Mapping[str, _Document]":
 def _packaged_tools(folder: Path) -> "Mapping[str, _Document]":
     """What was shipped of other services: none of them claims anything before it is named."""
     return dict(_read_folder(folder, packaged=True))
+
+
+def tool_names() -> Mapping[str, tuple[str, ...]]:
+    """The packaged services that can be named, in alphabetical order, with the hosts that they have of their own."""
+    packaged = _packaged_tools(tools_folder())
+    return {name: tuple(one.keys.get("hosts", ())) for name, one in packaged.items() if name != _PLAIN}
 
 
 def _documents() -> "Mapping[str, _Document]":
