@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from hivemind_addon.proxy.core.stated_limits import StatedLimit
 from hivemind_addon.proxy.profile.load import NamedTool, load_profiles, tool_names
-from hivemind_addon.proxy.profile.model import MeterHeaders, Profile
+from hivemind_addon.proxy.profile.model import MeterHeaders
 
 _SPANS: dict[float, str] = {1: "second", 60: "minute", 3600: "hour", 86_400: "day", 2_592_000: "month"}
 _NOTHING = "\N{EN DASH}"

@@ -33,8 +33,8 @@ async def test_nothing_is_read_until_all_requests_of_a_connection_go_on():
         hold_reading(handler, connection, held=True)
     reading = asyncio.ensure_future(handler.transports[connection].reader.read(65535))
     hold_reading(handler, connection, held=False)
-    await asyncio.sleep(0)
-    assert not reading.done()
+    done, _ = await asyncio.wait([reading], timeout=0)
+    assert not done
     hold_reading(handler, connection, held=False)
     assert await reading == b"more"
 
