@@ -40,11 +40,12 @@ def test_the_generated_pages_are_fresh():
 
 
 def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
-    ours = {name: (docs._CHECKOUT / "docs" / name).read_text() for name in ("mcp.md", "design.md")}
+    ours = {name: (docs._CHECKOUT / "docs" / name).read_text() for name in ("mcp.md", "design.md", "tools.md")}
     monkeypatch.setattr(docs, "_CHECKOUT", tmp_path)
     (tmp_path / "docs" / "decisions").mkdir(parents=True)
     (tmp_path / "docs" / "mcp.md").write_text(ours["mcp.md"].replace("### status", "### state"))
     (tmp_path / "docs" / "design.md").write_text(ours["design.md"].replace("| backing off |", "| asleep |"))
+    (tmp_path / "docs" / "tools.md").write_text(ours["tools.md"].replace("| `github` |", "| `gitlab` |"))
     assert docs.check() == [
         "docs/agents.md",
         "docs/cli.md",
@@ -56,6 +57,7 @@ def test_a_stale_page_is_named_and_written_again(tmp_path, monkeypatch):
         "docs/options.md",
         "docs/profiles.md",
         "docs/providers.md",
+        "docs/tools.md",
         *(f"schemas/{name}.json" for name in DOCUMENTS),
         "schemas/config.json",
     ]

@@ -91,6 +91,8 @@ def _handler(service):
                 elif path == "/narrow/slow":
                     service.go.wait(PATIENCE_S)
                     self._answer(200, b"done")
+                elif path == "/missing":
+                    self._answer(404, b"there is none")
                 elif path == "/upload":
                     self._answer(200, f"{size} {digest}".encode())
                 elif path == "/download":
@@ -221,6 +223,19 @@ def test_what_failed_is_sent_again_only_where_that_is_safe(client, service):
     kept = client.post(f"{service.url}/broken", content=b"x", headers={"idempotency-key": "1"})
     assert (kept.status_code, service.calls["POST /broken"]) == (200, 2)
     assert client.post(f"{service.url}/find", content=b"x").status_code == 200  # a search that is a POST
+
+
+def test_what_is_not_there_is_an_answer_as_any_other(client, proxy, service):
+    before = proxy.settled()["snapshot"]["counters"]
+    missing = client.get(f"{service.url}/missing")
+    assert (missing.status_code, missing.content) == (404, b"there is none")
+    after = proxy.settled()["snapshot"]["counters"]
+    assert {name: after[name] - before[name] for name in after if after[name] != before[name]} == {
+        "tickets": 1,
+        "attempts": 1,
+        "delivered": 1,
+    }
+    assert f"{missing.headers['x-hivemind-request']}: gave up" not in proxy.log
 
 
 def test_long_bodies_pass_both_ways(client, proxy, service):

@@ -15,7 +15,7 @@ from msgspec import Struct
 from hivemind_addon.api.events import SCHEMA_VERSION, Event
 from hivemind_addon.api.spend import Period
 from hivemind_addon.api.ticket import Priority
-from hivemind_addon.lab import provider_page
+from hivemind_addon.lab import provider_page, tool_page
 from hivemind_addon.lab.schemas import CONFIG, DOCUMENTS, config_schema
 from hivemind_addon.proxy.core.lanes import TRANSITIONS, WAITING, EntryState
 from hivemind_addon.proxy.mitm.options import OPTIONS
@@ -156,6 +156,10 @@ outcomes:
 
 A format that is close to a packaged one changes only what differs:
 `format: {{extends: openai-chat, usage: {{input: [/heard]}}}}`. The packaged ones lie in `formats/`: {_FORMATS}.
+
+## A service that is no model
+
+GitHub, search APIs, MCP servers: `kind: plain`, of which [tools.md](tools.md) tells, with the ready ones.
 """
 
 
@@ -178,6 +182,7 @@ groups:
 agents:
   "rev-*": {group: reviewers, budgets: [{tokens: 5000000, per: hour}]}   # each of them by itself
   lead: {max_priority: critical, weight: 2}
+  "scout-*": {budgets: [{calls: 500, per: hour}]}                        # of models and of tools
 ```
 
 An agent is named by the user of its proxy address (`http://lead:x@127.0.0.1:8080`). One that says nothing is named by
@@ -189,7 +194,8 @@ A request asks for a priority with the header `x-hivemind-priority: low`, its ag
 password of the proxy address; `critical`, `high`, `normal` and `low` are the words. Nobody needs leave to go lower.
 
 [Budgets](budgets.md) tells how they are counted, and how they are changed while the proxy runs;
-[Compaction](compaction.md) what is taken out of long requests, and how it is read again.
+[Compaction](compaction.md) what is taken out of long requests, and how it is read again; [Tools](tools.md) which calls
+beside those of models are counted.
 """
 
 
@@ -331,6 +337,7 @@ def generate() -> dict[Path, str]:
         folder / "options.md": _options_page(),
         folder / "profiles.md": _profiles_page(),
         folder / "providers.md": provider_page.render(_CHECKOUT / "tests" / "proxy" / "wire" / "data"),
+        folder / "tools.md": tool_page.filled((folder / "tools.md").read_text(encoding="utf-8")),
         **{_CHECKOUT / "schemas" / f"{name}.json": _as_json(json_schema(kind)) for name, kind in DOCUMENTS.items()},
         _CHECKOUT / "schemas" / f"{CONFIG}.json": _as_json(config_schema()),
     }
@@ -564,6 +571,8 @@ def _type_words(hint: Any) -> str:
 
 
 def _plural(hint: Any) -> str:
+    if get_origin(hint) is tuple:
+        return f"lists of {_plural(get_args(hint)[0])}"
     if is_dataclass(hint):
         return "settings, see below"
     if isinstance(hint, type) and issubclass(hint, Enum):

@@ -371,6 +371,18 @@ def test_a_damaged_file_is_set_aside_with_a_word(tmp_path):
     assert len(store.heads()) == 1
 
 
+def test_what_was_taken_out_is_kept_where_the_file_was_damaged_too(tmp_path):
+    lines = []
+    store = ContextStore(tmp_path / "kept", told=lines.append)
+    store.keep_results([taken("abc1")])
+    store.close()
+    damaged = store.path.read_bytes()
+    store.path.write_bytes(damaged[:4096] + b"x" * (len(damaged) - 4096))
+    store.keep_results([taken("abc2")])
+    assert store.result("abc2").text == "line 1"
+    assert len(lines) == 1
+
+
 def test_another_process_s_new_file_is_used_where_it_set_the_old_one_aside(store):
     other = ContextStore(store.folder)
     other.keep(conversation("a"))

@@ -6,13 +6,15 @@ import threading
 
 import pytest
 from mitmproxy import http
+from msgspec import Raw
 from msgspec.structs import replace
 
 from hivemind_addon.api.events import ContextKept
 from hivemind_addon.api.spend import Budget, Period, Scope, Shortage
 from hivemind_addon.api.ticket import CallKind
+from hivemind_addon.proxy.context.compaction import TakenOut
 from hivemind_addon.proxy.context.policy import parse_policy
-from hivemind_addon.proxy.context.store import ContextStore, NotKept
+from hivemind_addon.proxy.context.store import ContextStore, KeepRule, NotKept, TakenResult, UnknownContext
 from hivemind_addon.proxy.mitm import handed, keeping
 from hivemind_addon.proxy.mitm.handed import sent_request
 from hivemind_addon.proxy.mitm.keeping import ConversationKeeper, reason_of
@@ -428,3 +430,83 @@ def test_a_budget_that_is_not_spent_but_too_small_is_told_so():
     assert reason_of(SHORT).endswith("was spent: 60 tokens of 60 tokens")
     small = Shortage(SHORT.budget, "tokens", 60, 50, 0, 90, None)
     assert reason_of(small).endswith("had too little left: 50 tokens of 60 tokens")
+
+
+# What a compaction took out ------------------------------------------------------------------------------------------
+
+
+def took(name, value=b'"line 1"'):
+    return TakenOut(name, "toolu_1", value)
+
+
+async def test_what_was_taken_out_is_written_once_and_again_when_it_may_be_gone(proxy, store, keeper, monkeypatch):
+    assert keeper.keep_results("a", "s", [took("abc1"), took("abc2")]) == 2
+    assert keeper.keep_results("a", "s", [took("abc1"), took("abc3")]) == 1
+    await quiet(keeper)
+    store.path.unlink()
+    assert keeper.keep_results("a", "s", [took("abc1")]) == 0
+    later = proxy.driver.clock.monotonic() + keeping.RESULTS_KNOWN_S + 1
+    monkeypatch.setattr(proxy.driver.clock, "monotonic", lambda: later)
+    assert keeper.keep_results("a", "s", [took("abc1")]) == 0  # it is nothing new, but it is there again
+    await quiet(keeper)
+    assert store.result("abc1").text == "line 1"
+
+
+async def test_nothing_is_taken_out_any_more_where_it_would_not_be_kept(proxy, keeper):
+    await keeper.close()
+    assert keeper.lost_results
+    assert keeper.keep_results("a", "s", [took("abc1")]) == 0
+
+
+# What is too much ----------------------------------------------------------------------------------------------------
+
+
+class FullStore(SlowStore):
+    """There is always more to delete."""
+
+    def __init__(self):
+        super().__init__()
+        self.trims = 0
+        self.go.set()
+
+    def trim(self, _):
+        self.trims += 1
+        self.began.set()
+        return True
+
+
+@pytest.mark.parametrize("why", ["budget", "result"])
+async def test_whatever_is_written_the_file_is_made_smaller_though_no_policy_keeps_anything(proxy, tmp_path, why):
+    store = ContextStore(tmp_path / "kept", retention=KeepRule(age_s=60))
+    long_ago = proxy.driver.clock.wall() - 3600
+    store.keep_results([TakenResult("old1", long_ago, "a", "s", "", Raw(b'"x"'))])
+    keeper = ConversationKeeper(store, proxy.driver)
+    if why == "budget":
+        assert await keeper.keep(exchange_of(proxy, "a"), SHORT)
+    else:
+        keeper.keep_results("a", "s", [took("abc1")])
+    await keeper.close()
+    with pytest.raises(UnknownContext):
+        store.result("old1")
+
+
+async def test_a_refusal_does_not_wait_until_all_that_is_too_much_is_deleted(proxy):
+    store = FullStore()
+    keeper = ConversationKeeper(store, proxy.driver)
+    assert await keeper.keep(exchange_of(proxy, "a"), SHORT)
+    await asyncio.to_thread(store.began.wait, PATIENCE_S)
+    assert await keeper.keep(exchange_of(proxy, "b"), SHORT)  # else it would take two seconds, and then be told
+    assert told(proxy)[-1][1] == ""
+    assert store.trims
+    keeper._has_ended = True
+    await keeper.close()
+
+
+async def test_what_cannot_be_deleted_now_was_kept_all_the_same(proxy):
+    store = BrokenStore(None)
+    store.trim = lambda _: (_ for _ in ()).throw(OSError(5, "database is locked"))
+    keeper = ConversationKeeper(store, proxy.driver, parse_policy("turn"))
+    answered(exchange_of(proxy, "a", keeper=keeper))
+    await keeper.close()
+    ((context_id, reason),) = told(proxy)
+    assert (bool(context_id), reason) == (True, "")

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 from mitmproxy.proxy.server import ConnectionHandler, ConnectionIO
 
-from hivemind_addon.proxy.mitm.large_reads import read_at_once
+from hivemind_addon.proxy.mitm.large_reads import hold_reading, read_at_once
 
 
 async def test_what_has_come_is_read_at_once():
@@ -22,6 +22,21 @@ async def test_what_has_come_is_read_at_once():
     reader.feed_eof()
     assert [await io.reader.read(65535), await io.reader.read(65535)] == [b"small", b""]
     assert io.reader.at_eof()
+
+
+async def test_nothing_is_read_until_all_requests_of_a_connection_go_on():
+    reader, connection = asyncio.StreamReader(), object()
+    handler = SimpleNamespace(transports={connection: ConnectionIO(reader=reader)})
+    read_at_once(handler, connection)
+    reader.feed_data(b"more")
+    for _ in range(2):
+        hold_reading(handler, connection, held=True)
+    reading = asyncio.ensure_future(handler.transports[connection].reader.read(65535))
+    hold_reading(handler, connection, held=False)
+    done, _ = await asyncio.wait([reading], timeout=0)
+    assert not done
+    hold_reading(handler, connection, held=False)
+    assert await reading == b"more"
 
 
 def test_a_connection_that_has_no_such_reader_is_left_alone():

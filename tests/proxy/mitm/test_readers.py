@@ -47,7 +47,8 @@ async def test_an_addon_that_is_handed_flows_may_read_from_when_it_comes_until_i
         {"modify_headers": ["/~meta hivemind/x-a/b"]},
     ],
 )
-async def test_so_does_a_file_and_a_filter(mitmdump, changes):
+async def test_so_does_a_file_and_a_filter(mitmdump, changes, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     readers = FlowReaders(mitmdump)
     assert not readers()
     for name, value in changes.items():

@@ -1,12 +1,17 @@
 """What was taken out of a context is read again: by agents in parts, by people whole."""
 
 import json
+import os
+import pty
+import subprocess
+import sys
 
 from click.testing import CliRunner
 from msgspec import Raw
 
 from hivemind_addon.proxy.context.store import ContextStore, TakenResult
 from hivemind_addon.tools.cli import main
+from tests.patience import PATIENCE_S
 from tests.tools.mcp.stage import failing, given
 
 FACT = "the port is 4711"
@@ -56,3 +61,21 @@ def test_a_person_reads_it_by_the_beginning_of_its_id(tmp_path):
         assert status == 1
         assert why in said
         assert said.count("\n") == 1
+
+
+def test_a_terminal_is_not_steered_by_what_a_tool_has_printed(tmp_path):
+    red = "\x1b[31mred\x1b[0m\tand more"
+    value = Raw(json.dumps(red).encode())
+    ContextStore(tmp_path).keep_results([TakenResult(ID, 1_795_345_317.25, "one", "s-1", "", value)])
+    command = [sys.executable, "-P", "-m", "hivemind_addon", "recall", ID, "--folder", str(tmp_path)]
+    piped = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE_S)
+    assert piped.stdout.decode().rstrip() == red
+    ours, theirs = pty.openpty()
+    try:
+        subprocess.run(command, stdout=theirs, check=True, timeout=PATIENCE_S)
+        shown = os.read(ours, 4096).decode()
+    finally:
+        os.close(ours)
+        os.close(theirs)
+    assert "\x1b" not in shown
+    assert "red" in shown

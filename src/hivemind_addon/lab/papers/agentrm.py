@@ -5,10 +5,11 @@ from statistics import fmean
 
 from hivemind_addon.lab.evaluate.figures import Figures
 from hivemind_addon.lab.papers import theirs
-from hivemind_addon.lab.papers.pieces import Contest, PaperClaim, change, spread, table
+from hivemind_addon.lab.papers.pieces import Contest, PaperClaim, alike, change, spread, table
 from hivemind_addon.lab.papers.plan import CASCADE_POLICIES, Experiments
 from hivemind_addon.lab.papers.significance import SignTest
 from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.proxy.profile.model import Watchdog
 
 _HEAD = """\
 ## AgentRM
@@ -96,7 +97,8 @@ def _cascade(made: Experiments) -> str:
             ]
         )
     titles = ("Policy", "Agents lost", "P95", "Lanes wasted", "Turns a minute", "Zombies")
-    return table(titles, rows) + f"\n{_chance(made)}\n"
+    words = (alike({policy.name: _runs(made, policy) for policy in CASCADE_POLICIES}), _chance(made), _reaped(made))
+    return table(titles, rows) + "".join(f"\n{one}\n" for one in words if one)
 
 
 def _contexts(made: Experiments) -> str:
@@ -128,6 +130,21 @@ def _chance(made: Experiments) -> str:
         )
     ]
     return f"The scheduler beside its queue (`{Policy.MLFQ.name}`), seed by seed: {'; '.join(tests)} (exact sign test)."
+
+
+def _reaped(made: Experiments) -> str:
+    """Why lane time is wasted: what is ended, and after how long."""
+    hung, each_s = [], []
+    for policy in (Policy.MLFQ, Policy.HIVEMIND):
+        runs = _runs(made, policy)
+        in_vain = sum(run.attempts - run.turns_done for run in runs)
+        hung.append(in_vain / len(runs))
+        each_s.append(sum(map(_wasted, runs)) / max(1, in_vain))
+    return (
+        f"Of a run's attempts {hung[0]:.1f} come to nothing in its queue and hold a lane for {each_s[0]:.1f} s each; "
+        f"with the scheduler {hung[1]:.1f}, for {each_s[1]:.1f} s: its watchdog also waits {Watchdog().factor:g} times "
+        "what 99 of 100 first bytes take, so as to end no call that only thinks."
+    )
 
 
 def contests(made: Experiments) -> list[Contest]:

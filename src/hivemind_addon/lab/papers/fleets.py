@@ -7,7 +7,7 @@ from statistics import fmean
 from hivemind_addon.lab.evaluate.figures import Figures
 from hivemind_addon.lab.papers import theirs
 from hivemind_addon.lab.papers.philosophers import AGENTS, ROUNDS
-from hivemind_addon.lab.papers.pieces import Contest, PaperClaim, percent, spread, table
+from hivemind_addon.lab.papers.pieces import Contest, PaperClaim, alike, percent, spread, table
 from hivemind_addon.lab.papers.plan import ALIKE, EVERYONE, INCIDENT_POLICIES, DinnerSeries, Experiments
 from hivemind_addon.lab.sim.library import Case
 from hivemind_addon.lab.sim.policy import Policy
@@ -115,7 +115,8 @@ def _at_two(made: Experiments) -> str:
         "The last ends",
         "Input cost ÷ ideal",
     )
-    return head + table(titles, rows) + _AFTER_TWO
+    same = alike({policy.name: made.runs.of_all_kinds(case, policy) for policy in EVERYONE})
+    return head + table(titles, rows) + _AFTER_TWO + (f"\n{same}\n" if same else "")
 
 
 def _incident(made: Experiments) -> str:

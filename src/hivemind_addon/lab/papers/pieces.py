@@ -62,6 +62,19 @@ def spread(values: Sequence[float], form: str = "{:.0f}") -> str:
     return mean if least == most else f"{mean} ({least} to {most})"
 
 
+def alike(runs: Mapping[str, Sequence[Figures]]) -> str:
+    """Which policies have the very same runs, and why, in words; empty: none."""
+    groups: dict[tuple[Figures, ...], list[str]] = {}
+    for name, some in runs.items():
+        groups.setdefault(tuple(some), []).append(f"`{name}`")
+    return " ".join(
+        f"The runs of {', '.join(names)} are the same: an agent asks for one turn at a time, all are of one class, and "
+        "so each serves who came first."
+        for names in groups.values()
+        if len(names) > 1
+    )
+
+
 def percent(share: float) -> str:
     """Of a share between 0 and 1."""
     return f"{100 * share:.0f} %" if share in (0, 1) or share >= 0.0995 else f"{100 * share:.1f} %"

@@ -56,7 +56,7 @@ USUAL = ToolFleet()
 
 
 @dataclass(slots=True)
-class ToolCall:
+class FleetCall:
     """One call that an agent wants."""
 
     agent: int
@@ -158,13 +158,13 @@ class _World:
         self._open[agent] = len(calls)
         for host, method, path in calls:
             self.run.wanted[host] += 1
-            self.call(ToolCall(agent, host, method, path, self.agenda.now))
+            self.call(FleetCall(agent, host, method, path, self.agenda.now))
 
-    def call(self, call: ToolCall) -> None:
+    def call(self, call: FleetCall) -> None:
         """An agent wants it."""
         raise NotImplementedError
 
-    def over(self, call: ToolCall, *, answered: bool) -> None:
+    def over(self, call: FleetCall, *, answered: bool) -> None:
         """The agent has its answer, or a refusal."""
         if answered:
             self.run.waits_s.append(self.agenda.now - call.wanted_at)
@@ -182,11 +182,11 @@ class _Direct(_World):
         super().__init__(fleet, seed)
         self._resends = resends
 
-    def call(self, call: ToolCall) -> None:
+    def call(self, call: FleetCall) -> None:
         reply = self.services[call.host].came(call.method, call.path, self.agenda.now, self.wall())
         self.agenda.after(reply.takes_s, self._answered, call, reply)
 
-    def _answered(self, call: ToolCall, reply: ServiceReply) -> None:
+    def _answered(self, call: FleetCall, reply: ServiceReply) -> None:
         self.services[call.host].ended()
         if reply.status < 400:
             self.over(call, answered=True)
@@ -206,14 +206,14 @@ class _Scheduled(_World):
         profiles = load_profiles(None, (NamedTool("github"), NamedTool("tavily")))
         self._profiles: Mapping[str, Profile] = {GITHUB: profiles.by_name["github"], SEARCH: profiles.by_name["tavily"]}
         self._scheduler = Scheduler(rng=random.Random(f"{seed} scheduler"))
-        self._calls: dict[str, ToolCall] = {}
+        self._calls: dict[str, FleetCall] = {}
         self._changed = False
 
     def wakes_at(self) -> float:
         at = self._scheduler.next_wakeup()
         return math.inf if at is None else max(at, self.agenda.now + _WAKE_S)
 
-    def call(self, call: ToolCall) -> None:
+    def call(self, call: FleetCall) -> None:
         profile, now = self._profiles[call.host], self.agenda.now
         headers = {"authorization": "Bearer one-key-for-all", "user-agent": _USER_AGENTS[call.host]}
         request = PlainRequest("https", call.host, 443, call.path, headers, b"")
@@ -250,7 +250,7 @@ class _Scheduled(_World):
                     assert_never(decision)
         self._scheduler.drain_events()
 
-    def _answered(self, attempt: Attempt, call: ToolCall, reply: ServiceReply) -> None:
+    def _answered(self, attempt: Attempt, call: FleetCall, reply: ServiceReply) -> None:
         self.services[call.host].ended()
         profile, now = self._profiles[call.host], self.agenda.now
         answer = PlainAnswer(profile, dialect_of(profile.format), self, attempt.ticket.pool.model_group)

@@ -101,14 +101,7 @@ class ContextStore:
         breathe()
         parts = split(bytes(context.body), messages)
         breathe()
-        with self._troubles():
-            try:
-                return self._keep(context, parts, durable=durable)
-            except sqlite3.DatabaseError as error:
-                if not is_damage(error):
-                    raise
-                self._set_aside(error, context.head.kept_wall)
-                return self._keep(context, parts, durable=durable)
+        return self._written(context.head.kept_wall, lambda: self._keep(context, parts, durable=durable))
 
     def keep_results(self, results: Sequence[TakenResult]) -> None:
         """Write what was taken out of a request; what is there already counts as new again.
@@ -119,14 +112,8 @@ class ContextStore:
             (one.id, one.kept_wall, one.agent, one.session, one.call_id, len(one.value), small(bytes(one.value)))
             for one in results
         ]
-        with self._troubles():
-            connection = self._opened()
-            with transaction(connection):
-                connection.executemany(
-                    "INSERT INTO taken_out VALUES (?, ?, ?, ?, ?, ?, ?)"
-                    " ON CONFLICT (id) DO UPDATE SET kept = excluded.kept",
-                    rows,
-                )
+        if rows:
+            self._written(results[0].kept_wall, lambda: self._keep_rows(rows))
 
     def trim(self, now_wall: float) -> bool:
         """Delete a little of what is too old, too much or removed. False: there is nothing more to delete now.
@@ -289,12 +276,32 @@ class ContextStore:
                 self.close()
             raise self._as_os_error(error) from error
 
+    def _written[T](self, now_wall: float, write: Callable[[], T]) -> T:
+        """What is written; where the file is damaged, into a new one. Raises OSError."""
+        with self._troubles():
+            try:
+                return write()
+            except sqlite3.DatabaseError as error:
+                if not is_damage(error):
+                    raise
+                self._set_aside(error, now_wall)
+                return write()
+
     def _as_os_error(self, error: sqlite3.Error) -> OSError:
         if primary_code(error) == sqlite3.SQLITE_FULL:
             return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         if is_damage(error):
             return OSError(errno.EIO, f"{self.path} is damaged ({error}); the proxy sets it aside when it writes next")
         return OSError(errno.EIO, f"{self.path}: {error}")
+
+    def _keep_rows(self, rows: Sequence[tuple[object, ...]]) -> None:
+        connection = self._opened()
+        with transaction(connection):
+            connection.executemany(
+                "INSERT INTO taken_out VALUES (?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (id) DO UPDATE SET kept = excluded.kept",
+                rows,
+            )
 
     def _keep(self, context: Context, parts: SplitBody, *, durable: bool) -> ContextHead:
         connection = self._opened()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import OrderedDict, deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -51,6 +52,8 @@ CLOSING_S = 5.0
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Of requests that are not written yet: half of it is held by the policy, and half waits for the disk."""
 TRIM_EVERY_S = 10.0
+RESULTS_KNOWN_S = 3600.0
+"""For so long nobody is expected to take away what a compaction took out and was written; then it is written again."""
 _OBJECTS_BYTES = 4096
 """About what a request takes in memory beside its body."""
 _MOST_KNOWN_RESULTS = 10_000
@@ -81,6 +84,9 @@ class ConversationKeeper:
         """Set while nothing waits for the disk."""
         self._quiet.set()
         self._trimmed_at = -TRIM_EVERY_S
+        self._is_trimming = False
+        self._has_ended = False
+        """Nothing is written any more, nor deleted."""
         self._lost = 0
         """Requests since something could last be kept by the policy."""
         self._is_closed = False
@@ -88,8 +94,8 @@ class ConversationKeeper:
         self.follow(policy)
         self.lost_results = ""
         """Why what was taken out of a request could not be written last; empty: it could."""
-        self._known_results: OrderedDict[str, None] = OrderedDict()
-        """Ids of those that were written: each request names all that are gone from its conversation."""
+        self._known_results: OrderedDict[str, float] = OrderedDict()
+        """When each was written, a monotonic instant: every request names all that are gone from its conversation."""
 
     def __repr__(self) -> str:
         return f"<ConversationKeeper {self.store!r}, {self._holding!r}, {len(self._queue)} to write>"
@@ -163,7 +169,7 @@ class ConversationKeeper:
 
     def _write_next(self) -> None:
         held, why = self._queue.popleft()
-        write = partial(self._write_held, held, why, self._driver.clock.wall(), is_last=not self._queue)
+        write = partial(self._write_held, held, why, self._driver.clock.wall())
         try:
             writing = asyncio.get_running_loop().run_in_executor(self._thread, write)
         except RuntimeError:  # closed meanwhile
@@ -173,7 +179,7 @@ class ConversationKeeper:
         self._writing.add(writing)
         writing.add_done_callback(partial(self._written_by_policy, held, why))
 
-    def _write_held(self, held: HeldRequest[HandedOver], why: str, now_wall: float, *, is_last: bool) -> ContextHead:
+    def _write_held(self, held: HeldRequest[HandedOver], why: str, now_wall: float) -> ContextHead:
         """In the thread."""
         handed = held.what
         answer = whole_answer(handed)
@@ -193,17 +199,7 @@ class ConversationKeeper:
             answer_id=answer_id(handed.dialect, answer) if answer else "",
         )
         breathe()
-        head = self.store.keep(context)
-        if is_last:
-            self._trim(now_wall)
-        return head
-
-    def _trim(self, now_wall: float) -> None:
-        now = self._driver.clock.monotonic()
-        if now - self._trimmed_at >= TRIM_EVERY_S:
-            while self.store.trim(now_wall) and not self._queue:
-                breathe()
-            self._trimmed_at = now
+        return self.store.keep(context)
 
     def _written_by_policy(self, held: HeldRequest[HandedOver], why: str, writing: asyncio.Future[ContextHead]) -> None:
         self._writing.discard(writing)
@@ -220,10 +216,11 @@ class ConversationKeeper:
                 self._lose(ticket, _why(error), error)
         if self._is_writing:
             self._write_next()
+        self._trim_soon()
         self._tell_quiet()
 
     def _tell_quiet(self) -> None:
-        if not (self._writing or self._is_writing):
+        if not (self._writing or self._is_writing or self._is_trimming):
             self._quiet.set()
 
     def _kept(self, ticket: Ticket, head: ContextHead, why: str) -> None:
@@ -292,6 +289,7 @@ class ConversationKeeper:
     def _written(self, ticket: Ticket, size: int, writing: asyncio.Future[ContextHead]) -> None:
         self._writing.discard(writing)
         self._waiting_bytes -= size
+        self._trim_soon()
         self._tell_quiet()
         if writing.cancelled():
             return
@@ -310,36 +308,71 @@ class ConversationKeeper:
 
         Whether that works, `lost_results` tells later.
         """
-        now_wall = self._driver.clock.wall()
-        new = [one for one in taken if one.id not in self._known_results]
-        size = sum(len(one.value) for one in new)
-        if not new:
+        now, now_wall = self._driver.clock.monotonic(), self._driver.clock.wall()
+        due = [one for one in taken if now - self._known_results.get(one.id, -math.inf) > RESULTS_KNOWN_S]
+        if not due or self._is_closed:
             return 0
+        size = sum(len(one.value) for one in due)
         if self._waiting_bytes + size > MAX_WAITING_BYTES:
             self.lost_results = "the disk is too slow"
             return 0
-        self._known_results |= dict.fromkeys(one.id for one in new)
+        new = sum(one.id not in self._known_results for one in due)
+        for one in due:
+            self._known_results[one.id] = now
+            self._known_results.move_to_end(one.id)
         while len(self._known_results) > _MOST_KNOWN_RESULTS:
             self._known_results.popitem(last=False)
-        rows = [TakenResult(one.id, now_wall, agent, session, one.call_id, Raw(one.value)) for one in new]
+        rows = [TakenResult(one.id, now_wall, agent, session, one.call_id, Raw(one.value)) for one in due]
         writing = asyncio.get_running_loop().run_in_executor(self._thread, self.store.keep_results, rows)
         self._waiting_bytes += size
         self._quiet.clear()
         self._writing.add(writing)
-        writing.add_done_callback(partial(self._results_written, new, size))
-        return len(new)
+        writing.add_done_callback(partial(self._results_written, due, size))
+        return new
 
-    def _results_written(self, new: Sequence[TakenOut], size: int, writing: asyncio.Future[None]) -> None:
+    def _results_written(self, due: Sequence[TakenOut], size: int, writing: asyncio.Future[None]) -> None:
         self._writing.discard(writing)
         self._waiting_bytes -= size
+        self._trim_soon()
         self._tell_quiet()
         if writing.cancelled():
             return
         error = writing.exception()
         self.lost_results = "" if error is None else _why(error)
         if error is not None:
-            for one in new:
+            for one in due:
                 self._known_results.pop(one.id, None)
+
+    # What is too much ------------------------------------------------------------------------------------------------
+
+    def _trim_soon(self) -> None:
+        """Something was written: what is too old or too much is deleted, as long as nobody waits for the disk."""
+        is_due = self._driver.clock.monotonic() - self._trimmed_at >= TRIM_EVERY_S
+        if not is_due or self._is_trimming or self._has_ended:
+            return
+        self._is_trimming = True
+        trimming = asyncio.get_running_loop().run_in_executor(self._thread, self._trim, self._driver.clock.wall())
+        trimming.add_done_callback(self._trimmed)
+
+    def _trim(self, now_wall: float) -> bool:
+        """In the thread. False: there is more to delete."""
+        with suppress(*_EXPECTED):  # who writes next is told of it
+            while self.store.trim(now_wall):
+                if self._writing or self._queue or self._has_ended:
+                    return False
+                breathe()
+        return True
+
+    def _trimmed(self, trimming: asyncio.Future[bool]) -> None:
+        self._is_trimming = False
+        self._tell_quiet()
+        if trimming.cancelled():
+            return
+        error = trimming.exception()
+        if error is not None:
+            logger.error("hivemind: the file of contexts could not be made smaller", exc_info=error)
+        if error is not None or trimming.result():
+            self._trimmed_at = self._driver.clock.monotonic()
 
     # All of it -------------------------------------------------------------------------------------------------------
 
@@ -356,7 +389,9 @@ class ConversationKeeper:
             self._holding = None
         self._arm()
         self._is_closed = True
+        self.lost_results = "it is kept elsewhere from now on, or not at all"
         await self.settled()
+        self._has_ended = True
         if self._queue:
             logger.warning(
                 "hivemind: the disk is too slow: %s", several(len(self._queue), "conversation") + " not kept"

@@ -20,6 +20,7 @@ class LargeReads:
 
     def __init__(self, reader: asyncio.StreamReader) -> None:
         self._reader = reader
+        self._holds = 0
         self._may_read = asyncio.Event()
         self._may_read.set()
         self._tail = b""
@@ -37,8 +38,12 @@ class LargeReads:
         return piece
 
     def hold(self, *, held: bool) -> None:
-        """Leave what comes where it is, at last with its sender; or go on."""
-        if held:
+        """Leave what comes where it is, at last with its sender; or go on, as soon as all who wanted that say so.
+
+        Of HTTP/2 several requests have one connection.
+        """
+        self._holds += 1 if held else -1
+        if self._holds:
             self._may_read.clear()
         else:
             self._may_read.set()

@@ -264,7 +264,8 @@ class ScheduledStream(HttpStream):
                 self.exchange.client_gone()
             elif isinstance(event, EndAttempt) and event.called_off:
                 self.exchange.call_off()
-        return super().handle_event(event)
+        reaction = super().handle_event(event)
+        return self._until_it_goes_on(reaction) if self._waiting_bytes else reaction
 
     def _keep_waiting(self, size: int) -> None:
         """A piece of a body came that cannot go on yet: soon no more of it is to come here."""
@@ -273,11 +274,14 @@ class ScheduledStream(HttpStream):
             self._holds_reading = True
             self.parent.port.hold_reading(self.context.client, held=True)
 
-    def _go_on_reading(self) -> None:
-        self._waiting_bytes = 0
-        if self._holds_reading:
-            self._holds_reading = False
-            self.parent.port.hold_reading(self.context.client, held=False)
+    def _until_it_goes_on(self, reaction: layer.CommandGenerator[None]) -> layer.CommandGenerator[None]:
+        """React; and once this stream waits for nothing, whatever that was, what came of the body has gone on."""
+        yield from reaction
+        if self._paused is None:
+            self._waiting_bytes = 0
+            if self._holds_reading:
+                self._holds_reading = False
+                self.parent.port.hold_reading(self.context.client, held=False)
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         """React. The flow's hooks are called on the way: only what takes time is left to whoever runs the layer."""
@@ -476,9 +480,7 @@ class ScheduledStream(HttpStream):
             _frame(self.flow.request)
         while True:
             if exchange:
-                goes = yield from self._hold(exchange)
-                self._go_on_reading()
-                if not goes:
+                if not (yield from self._hold(exchange)):
                     return False
             self._outgoing = exchange.outgoing if exchange else None
             sent = self._outgoing.request if self._outgoing else self.flow.request

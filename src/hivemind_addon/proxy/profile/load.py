@@ -279,7 +279,7 @@ def load_profiles(user_folder: Path | None, tools: Sequence[NamedTool] = ()) -> 
     if user_folder is not None and not user_folder.is_dir():
         raise DocumentError(user_folder, "", "no such folder", "name a folder with profiles (*.yaml)")
     user = {} if user_folder is None else dict(_read_folder(user_folder))
-    return _resolved(profiles_folder(), _with_tools(user, tools))
+    return _resolved(profiles_folder(), _with_tools(user, tools), named=tools)
 
 
 def _with_tools(user: "dict[str, _Document]", tools: Sequence[NamedTool]) -> "dict[str, _Document]":
@@ -288,8 +288,7 @@ def _with_tools(user: "dict[str, _Document]", tools: Sequence[NamedTool]) -> "di
     for tool in tools:
         known = user.get(tool.name) or packaged.get(tool.name)
         if known is None or tool.name == _PLAIN:
-            names = ", ".join(name for name in packaged if name != _PLAIN)
-            raise UnknownTool(f"there is no tool {tool.name!r}", f"choose one of {names}")
+            raise UnknownTool(f"there is no tool {tool.name!r}", f"choose one of {', '.join(tool_names())}")
         if tool.hosts:
             known = replace(known, keys={**known.keys, "hosts": list(tool.hosts)})
         elif known.extends != tool.name and not known.keys.get("hosts"):
@@ -342,6 +341,12 @@ def _packaged_tools(folder: Path) -> "Mapping[str, _Document]":
     return dict(_read_folder(folder, packaged=True))
 
 
+def tool_names() -> Mapping[str, tuple[str, ...]]:
+    """The packaged services that can be named, in alphabetical order, with the hosts that they have of their own."""
+    packaged = _packaged_tools(tools_folder())
+    return {name: tuple(one.keys.get("hosts", ())) for name, one in packaged.items() if name != _PLAIN}
+
+
 def _documents() -> "Mapping[str, _Document]":
     """All that was shipped: what a user's file may extend."""
     return {**_packaged_tools(tools_folder()), **_packaged(profiles_folder())}
@@ -355,8 +360,8 @@ def _packaged_profiles(folder: Path) -> Profiles:
     return Profiles(_ByName(packaged, resolver.profile), claims, source=folder)
 
 
-def _resolved(packaged_folder: Path, user: "Mapping[str, _Document]") -> Profiles:
-    """A user's profiles on top of the packaged ones."""
+def _resolved(packaged_folder: Path, user: "Mapping[str, _Document]", named: Sequence[NamedTool] = ()) -> Profiles:
+    """A user's profiles on top of the packaged ones. `named`: those whose hosts no file says."""
     packaged = _packaged_profiles(packaged_folder)
     documents = _documents()
     resolver = _Resolver(packaged=documents, user=user)
@@ -364,6 +369,7 @@ def _resolved(packaged_folder: Path, user: "Mapping[str, _Document]") -> Profile
     claims = {name: Claim(one.hosts, one.paths, one.reverse_paths, one.is_plain) for name, one in made.items()}
     claims |= {name: claim for name, claim in packaged.claims.items() if name not in user}
     files = {name: (user.get(name) or documents[name]).file for name in claims}
+    _check_named(claims, named)
     _check_claims(claims, files, user=frozenset(user))
     # A packaged profile is what it was shipped as, whatever a user does to the one that it extends.
     by_name = _ByName(claims, lambda name: made.get(name) or packaged.by_name[name])
@@ -488,6 +494,16 @@ def _with_formats(keys: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
     if isinstance(formats := keys.get("formats"), Mapping):
         keys["formats"] = {glob: whole_format(one, file, f"formats.{glob}") for glob, one in formats.items()}
     return keys
+
+
+def _check_named(claims: Mapping[str, Claim], named: Sequence[NamedTool]) -> None:
+    """Raises UnknownTool where a service is said to be at a host of another one."""
+    owners = {host_parts(host): name for name, claim in claims.items() for host in claim.hosts}
+    for tool in named:
+        for host in tool.hosts:
+            owner = owners[host_parts(host)]
+            if owner != tool.name:
+                raise UnknownTool(f"{tool.name}={host}: {owner} is there already", "name each host once")
 
 
 def _check_claims(claims: Mapping[str, Claim], files: Mapping[str, Path], *, user: frozenset[str]) -> None:

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind
 from hivemind_addon.proxy.profile.load import of_group
 from hivemind_addon.proxy.wire.answer import Phase
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 MOST_READ_BYTES = 64 * 1024
 """Of an error's body."""
 SWITCHING_PROTOCOLS = 101
+_SERVERS_FAULT = 500
 
 _NO_HINTS = Hints()
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -121,7 +124,11 @@ class PlainAnswer:
             return Outcome(OutcomeKind.SUCCESS, str(status), status, retry_after_s=self.hints.retry_after_s)
         wall_now, places = self.clock.wall(), self.dialect.form.error
         read = self._read(body)
-        return judge_answer(self.profile, status, self._headers, read, self.hints, wall_now, places=places)
+        outcome = judge_answer(self.profile, status, self._headers, read, self.hints, wall_now, places=places)
+        if outcome.kind is OutcomeKind.IGNORED and not outcome.retryable and status < _SERVERS_FAULT:
+            # The service has done its part: whoever looks for what is not there is answered (404), not failed.
+            return replace(outcome, kind=OutcomeKind.SUCCESS)
+        return outcome
 
     def _read(self, body: bytes) -> bytes | None:
         """An error's body, where a rule asks for its words."""

@@ -69,7 +69,7 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
     def called(*, folder: Path | None, port: int, **values: Any) -> None:
         with in_one_line(BadBundle, CannotExport, FileUnusable, FolderNotPrivate, UnknownContext):
             if folder is not None and not folder.is_dir():
-                raise click.ClickException(f"{folder} is no folder; without --folder it is {usual_folder(port)}")
+                raise click.ClickException(f"{str(folder)!r} is no folder; without --folder it is {usual_folder(port)}")
             command(store=ContextStore(folder or usual_folder(port)), port=port, **values)
 
     return called

@@ -1,5 +1,6 @@
 """`hivemind context recall`: what a compaction took out of a conversation."""
 
+import sys
 from pathlib import Path
 
 import click
@@ -9,6 +10,7 @@ from hivemind_addon.proxy.context.store import FOLDER_NAME, ContextStore, Unknow
 from hivemind_addon.system.database import FileUnusable
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.commands.options import in_one_line, port_option
+from hivemind_addon.tools.contexts.show import without_controls
 from hivemind_addon.tools.history.reader import journal_of
 
 
@@ -34,4 +36,7 @@ def recall(result_id: str, folder: Path | None, port: int, *, as_json: bool) -> 
     """
     with in_one_line(FileUnusable, FolderNotPrivate, UnknownContext):
         found = ContextStore(folder or journal_of(port).parent / FOLDER_NAME).result(result_id)
-    click.echo(msgspec.json.format(msgspec.json.encode(found)) if as_json else found.text)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(found)))
+    else:  # programs get it as it was
+        click.echo(without_controls(found.text) if sys.stdout.isatty() else found.text, color=True)

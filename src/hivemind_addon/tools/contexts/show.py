@@ -19,6 +19,11 @@ _TEXT_CONTROLS = {
 """What a tool has printed must not steer the reader's terminal."""
 
 
+def without_controls(text: str) -> str:
+    """A text of several lines for a terminal."""
+    return text.translate(_TEXT_CONTROLS)
+
+
 def lines(context: Context, *, full: bool, versions: Sequence[ContextHead] = ()) -> Iterator[str]:
     """Its head, then its pieces, oldest first. `versions`: all that are kept of it."""
     yield from _head(context, versions)
@@ -34,7 +39,7 @@ def lines(context: Context, *, full: bool, versions: Sequence[ContextHead] = ())
     for part in shown:
         yield ""
         yield f"{RULE}{part.heading}"
-        yield from part.text.translate(_TEXT_CONTROLS).splitlines() if full else _clipped(part.text)
+        yield from without_controls(part.text).splitlines() if full else _clipped(part.text)
 
 
 def local(wall: float) -> str:
@@ -64,7 +69,7 @@ def _head(context: Context, versions: Sequence[ContextHead]) -> Iterator[str]:
 
 def _clipped(text: str) -> Iterator[str]:
     """The beginning and what is left out."""
-    beginning = text[:_CHARS].translate(_TEXT_CONTROLS)
+    beginning = without_controls(text[:_CHARS])
     lines = [line[:_LINE_CHARS] for line in beginning.splitlines()[:_LINES]]
     yield from lines
     left = len(text) - sum(len(line) + 1 for line in lines)
