@@ -45,12 +45,12 @@ def widen_comments() -> None:
     except (ImportError, AttributeError):
         return
 
-    class Page(IndexHandler):
+    class _WidePage(IndexHandler):
         """mitmweb's own page, and the style."""
 
         def render_string(self, template_name: str, **values: Any) -> bytes:
             page: bytes = render(self, template_name, **values)
             return page.replace(_END_OF_HEAD, STYLE.encode() + _END_OF_HEAD, 1)
 
-    add_handlers(".*", [("/", Page)])
+    add_handlers(".*", [("/", _WidePage)])
     setattr(app, _IS_WIDE, True)

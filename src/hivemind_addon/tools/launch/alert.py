@@ -1,0 +1,37 @@
+"""A test of the calls for help: one message to each address that a proxy would call."""
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from hivemind_addon.proxy.runtime.alerts import NOTIFY_VARIABLE, Alerts, BadAddresses, read_addresses
+from hivemind_addon.system.clock import Clock
+from hivemind_addon.tools.launch.finding import Finding, Severity
+
+
+def send_test(option: str, environment: Mapping[str, str], *, clock: Clock) -> Iterator[Finding]:
+    """Send it; a finding for each address. `option`: `hivemind_notify` as a running proxy shows it, or empty."""
+    try:
+        if option in ("", f"${NOTIFY_VARIABLE}"):
+            urls = environment.get(NOTIFY_VARIABLE, "").split()
+        else:
+            file = Path(option).expanduser()
+            if not file.is_file() or os.access(file, os.X_OK):
+                text = f'alert: hivemind_notify is a command; try it: echo \'{{"text": "a test"}}\' | {option}'
+                yield Finding(Severity.NOTE, text)
+                return
+            urls = read_addresses(file)
+        if not urls:
+            where = f"hivemind_notify and {NOTIFY_VARIABLE} are empty"
+            yield Finding(Severity.BAD, f"alert: {where}; `export {NOTIFY_VARIABLE}=ntfy://TOPIC`, for example")
+            return
+        alerts = Alerts(urls)
+    except BadAddresses as error:
+        yield Finding(Severity.BAD, f"alert: {error}")
+        return
+    for name, why in asyncio.run(alerts.send_test(clock.wall())):
+        if why:
+            yield Finding(Severity.BAD, f"alert: {name}: {why}; correct it, or ask the service")
+        else:
+            yield Finding(Severity.GOOD, f"alert: {name}: the service has taken it")
