@@ -57,7 +57,7 @@ evaluate: $(READY)      ## scenarios by policies by seeds, each primitive taken 
 	$(BIN)/hivemind lab evaluate --peer --out build/evaluation
 	mkdir -p docs/evaluation
 	cp build/evaluation/report.md docs/evaluation.md
-	cp build/evaluation/evaluation/*.svg docs/evaluation/
+	cp build/evaluation/evaluation/*.svg build/evaluation/evaluation/charts.json docs/evaluation/
 
 papers: $(READY)        ## what three papers claim, run again beside their own figures; minutes
 	$(BIN)/python -m bench --only "1 KB plain, 1" --rounds 12 --json build/overhead.json

@@ -36,6 +36,8 @@ DOORS = {
     "proxy.capture.check",
     # `doctor` tries whether it can count.
     "proxy.wire.tokenizer",
+    # It sends a test alert.
+    "proxy.runtime.alerts",
 }
 """What the tools see of the proxy beside `api`."""
 

@@ -2,6 +2,7 @@
 
 import base64
 import itertools
+import re
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
@@ -49,7 +50,7 @@ class Person:
 
     def comment(self, agent: str):
         """Of the agent's row."""
-        return self.row(f"[{agent} ").locator(".col-comment")
+        return self.row(agent).locator(".col-comment")
 
     def fill(self):
         """Something else runs, so that all that comes is held."""
@@ -115,7 +116,9 @@ def test_held_flows_are_orange_and_say_why(person, agents):
     person.fill()
     answers = person.hold(*agents)
     for place, agent in enumerate(agents, start=1):
-        expect(person.comment(agent)).to_contain_text(f"held, place {place}: concurrency limit")
+        expect(person.comment(agent)).to_contain_text(
+            re.compile(rf"^{agent}\s+held, place {place}\s.*concurrency limit")
+        )
         expect(person.row(agent)).to_have_class("intercepted has-request")
         expect(person.row(agent).locator(".marker")).to_have_text("⏳")
         expect(person.row(agent).locator(".fa-pause")).to_be_visible()
@@ -125,10 +128,27 @@ def test_held_flows_are_orange_and_say_why(person, agents):
     for agent, answer in zip(agents, answers, strict=True):
         person.house.let_go(agent)
         assert answer.result(PATIENCE_S).content == PLAIN
-        expect(person.comment(agent)).to_contain_text("delivered: ")
+        expect(person.comment(agent)).to_contain_text("delivered")
         expect(person.comment(agent)).to_contain_text("9 in + 2 out, $0.0001")
         expect(person.row(agent).locator(".marker")).to_have_text("")
     person.house.assert_idle()
+
+
+@pytest.mark.parametrize("width", [1280, 1600])
+def test_the_list_is_for_the_comment_and_its_columns_are_titled(person, agents, width):
+    """The URL had three quarters of it, the comment 150 pixels."""
+    person.page.set_viewport_size({"width": width, "height": 800})
+    person.fill()
+    person.hold(agents[0])
+    comment = person.comment(agents[0])
+    expect(comment).to_contain_text("held, place 1")
+    titles = person.page.locator("th.col-comment")
+    shown = titles.evaluate("title => getComputedStyle(title, '::before').content")
+    assert shown.strip('"').split() == ["Agent", "State", "Start", "Limit", "or", "use"]
+    assert titles.bounding_box()["width"] > 0.6 * width
+    assert person.row(agents[0]).locator(".col-path").bounding_box()["width"] < 0.3 * width
+    is_whole = "cell => cell.scrollWidth <= cell.clientWidth"
+    assert comment.evaluate(is_whole), comment.text_content()
 
 
 def test_filters_find_what_is_held(person, agents):
@@ -223,7 +243,7 @@ def test_a_streamed_answer_is_read_while_it_comes_and_its_story_afterwards(perso
     expect(page.first).to_contain_text("one two")
     expect(page.first).to_contain_text("stopped: end_turn")
     expect(page.first).to_contain_text("delivered")
-    expect(person.comment(agents[0])).to_contain_text("delivered: 9 in + 2 out")
+    expect(person.comment(agents[0])).to_contain_text(re.compile(r"delivered\s.*9 in \+ 2 out"))
     look(person.page, "mitmweb-story")
 
 
@@ -276,7 +296,7 @@ def test_the_command_bar_steers(person, agents):
     said = person.do("hivemind.pause")
     expect(said).to_contain_text("paused")
     (answer,) = person.hold(agents[0])
-    expect(person.comment(agents[0])).to_contain_text("held, place 1: paused by a person")
+    expect(person.comment(agents[0])).to_contain_text(re.compile(r"held, place 1\s.*paused by a person"))
     expect(person.do("hivemind.status")).to_contain_text("1 queued (paused by a person")
     look(person.page, "mitmweb-commands")
     expect(person.do("hivemind.limit none")).to_contain_text("neither a number")

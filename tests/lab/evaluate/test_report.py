@@ -1,16 +1,20 @@
 """The pages and their charts: everything comes from figures, and the HTML page needs nothing but itself."""
 
 import json
+import re
 import xml.etree.ElementTree as ET
 from contextlib import contextmanager
 from dataclasses import replace
 from html.parser import HTMLParser
+from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.lab.evaluate import campaign, commands, sockets
-from hivemind_addon.lab.evaluate.charts import charts
+from hivemind_addon.lab.evaluate.chart_data import ChartData, data_of
+from hivemind_addon.lab.evaluate.charts import _CARD, charts
 from hivemind_addon.lab.evaluate.report import markdown, page, results
 from hivemind_addon.lab.evaluate.sockets import SocketRun
 from hivemind_addon.lab.sim.library import cases
@@ -18,19 +22,21 @@ from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.tools.cli import main
 from tests.lab.evaluate.samples import SETTING, figures, made_up, small_campaign
 
+ROOT = Path(__file__).parents[3]
+LABEL = re.compile(r"<text [^>]*>([^<]*)<")
 PLAN = campaign.CampaignPlan((cases()["micro-5"],), seeds=1, ablation_seeds=1, ablated=())
 
 
 @pytest.fixture(scope="module")
 def drawn():
-    return charts(small_campaign())
+    return charts(data_of(small_campaign()))
 
 
 # Charts
 
 
 def test_every_question_has_its_chart(drawn):
-    assert [chart.name for chart in drawn] == ["lost", "refused", "waste", "stretch", "waits", "ablation"]
+    assert [chart.name for chart in drawn] == ["lost", "refused", "stretch", "ablation"]
 
 
 def test_each_is_a_picture_and_a_well_formed_svg_without_a_date(drawn):
@@ -42,7 +48,34 @@ def test_each_is_a_picture_and_a_well_formed_svg_without_a_date(drawn):
 
 
 def test_the_same_figures_give_the_same_bytes(drawn):
-    assert charts(small_campaign()) == drawn
+    assert charts(data_of(small_campaign())) == drawn
+
+
+def test_charts_are_drawn_anew_from_the_numbers_beside_them(drawn, tmp_path):
+    file = tmp_path / "charts.json"
+    file.write_bytes(msgspec.json.encode(data_of(small_campaign())))
+    said = CliRunner().invoke(main, ["evaluate", "--redraw", str(file)])
+    assert said.exit_code == 0, said.output
+    assert {path.stem: path.read_text() for path in tmp_path.glob("*.svg")} == {one.name: one.svg for one in drawn}
+    file.write_text("{}")
+    said = CliRunner().invoke(main, ["evaluate", "--redraw", str(file)])
+    assert said.exit_code == 1
+    assert "name a charts.json" in said.output
+
+
+def test_the_committed_charts_are_those_of_their_numbers():
+    folder = ROOT / "docs" / "evaluation"
+    made = charts(msgspec.json.decode((folder / "charts.json").read_bytes(), type=ChartData))
+    assert {path.stem for path in folder.glob("*.svg")} == {chart.name for chart in made}
+    for chart in made:
+        committed = (folder / f"{chart.name}.svg").read_text()
+        assert LABEL.findall(committed) == LABEL.findall(chart.svg), "`hivemind evaluate --redraw` writes them"
+
+
+def test_a_chart_is_a_card_of_its_own_colour_with_titles(drawn):
+    for chart in drawn:
+        assert f'style="fill: {_CARD}"' in chart.svg
+        assert ">scenario" in chart.svg
 
 
 def test_labels_stay_text(drawn):
@@ -155,7 +188,7 @@ def test_a_quick_evaluation_writes_everything_and_the_same_again(tmp_path, small
     assert "`hivemind lab evaluate --quick`" in (tmp_path / "one" / "report.md").read_text()
     pictures = sorted(file.name for file in (tmp_path / "one" / "evaluation").iterdir())
     assert pictures == sorted(
-        f"{name}.{kind}" for name in ("lost", "refused", "waste", "stretch", "waits") for kind in ("svg", "png")
+        ["charts.json", *(f"{name}.{kind}" for name in ("lost", "refused", "stretch") for kind in ("svg", "png"))]
     )
     evaluate("--quick", "--out", str(tmp_path / "two"))
     for name in ("report.md", "report.html", "results.json"):

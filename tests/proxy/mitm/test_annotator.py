@@ -17,6 +17,7 @@ from hivemind_addon.proxy.mitm.annotation import (
     WAITS,
     annotation_of,
 )
+from hivemind_addon.proxy.observe.history import PAD
 from hivemind_addon.proxy.runtime.refresh_timer import REFRESHES_PER_S
 from tests.proxy.mitm.samples import make_flow, make_proxy
 from tests.proxy.mitm.test_exchange import CONTENT, SSE, START, STOP
@@ -60,7 +61,9 @@ def second_of(proxy):
 
 
 def told(exchange):
-    return exchange.flow.comment.partition(" [")[0], exchange.flow.marked
+    """All but the agent and the ticket, and the marker."""
+    columns = exchange.flow.comment.removesuffix(f"[{exchange.ticket.id}]").split(PAD)
+    return ", ".join(text for column in columns[1:] if (text := column.strip())), exchange.flow.marked
 
 
 def deliver(exchange):
@@ -75,9 +78,10 @@ async def test_a_held_flow_says_its_place_and_a_running_one_that_it_runs(stage):
     first, second, third = come(proxy), come(proxy, x_session_id="b"), come(proxy, x_session_id="c")
     second_of(proxy)
     assert told(first) == ("in flight", "")
-    assert told(second) == ("held, place 1: concurrency limit", WAITS)
-    assert told(third) == ("held, place 2: concurrency limit", WAITS)
-    assert third.flow.comment.endswith(f"{third.ticket.agent} {third.ticket.id}]")
+    assert told(second) == ("held, place 1, concurrency limit", WAITS)
+    assert told(third) == ("held, place 2, concurrency limit", WAITS)
+    assert third.flow.comment.startswith(third.ticket.agent)
+    assert third.flow.comment.endswith(f" [{third.ticket.id}]")
     assert sorted(view.flows) == sorted(exchange.flow.id for exchange in (first, second, third))
 
 
@@ -107,14 +111,14 @@ async def test_a_guess_of_the_start_stands_for_a_while(stage, clock):
         proxy.annotator._look(held[1])
         told_of.append(told(held[1])[0])
         clock.advance(GUESS_S * 0.6)
-    assert told_of == [f"held, place 1: concurrency limit, in about {seconds} s" for seconds in (30, 30, 10)]
+    assert told_of == [f"held, place 1, in {seconds} s, concurrency limit" for seconds in (30, 30, 10)]
 
 
 async def test_the_end_tells_what_became_of_it(stage):
     proxy, view = stage
     exchange = come(proxy)
     deliver(exchange)
-    assert told(exchange) == ("delivered: 5 in + 2 out, $0.0000", "")
+    assert told(exchange) == ("delivered, 5 in + 2 out, $0.0000", "")
     assert annotation_of(exchange.flow).history.end == "delivered"
     second_of(proxy)
     assert view.flows == [exchange.flow.id]
@@ -151,7 +155,7 @@ async def test_a_lost_one_is_marked(stage):
     exchange.head(http.Response.make(400, b"", {}))
     exchange.collected(http.Response.make(400, b"", {}), b"")
     assert told(exchange)[1] == LOST
-    assert told(exchange)[0].startswith("gave up: ")
+    assert told(exchange)[0].startswith("gave up, ")
 
 
 async def test_a_flow_that_begins_to_wait_says_so_before_the_next_look(stage):
@@ -159,7 +163,7 @@ async def test_a_flow_that_begins_to_wait_says_so_before_the_next_look(stage):
     come(proxy)
     second = come(proxy, x_session_id="b")
     proxy.annotator.show(second)
-    assert told(second) == ("held, place 1: concurrency limit", WAITS)
+    assert told(second) == ("held, place 1, concurrency limit", WAITS)
     proxy.annotator.refresh()
     assert view.drawn[0][0] == second.flow.id
 

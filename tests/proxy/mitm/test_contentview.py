@@ -7,7 +7,7 @@ from mitmproxy.test import taddons, tflow
 
 from hivemind_addon.proxy.mitm.annotation import write
 from hivemind_addon.proxy.mitm.contentview import ALL_CHARS, PART_CHARS, WIDTH, ExchangeView
-from hivemind_addon.proxy.observe.history import Moment, TicketHistory
+from hivemind_addon.proxy.observe.history import Moment, TicketHistory, in_columns
 from tests.proxy.mitm.samples import make_flow
 from tests.proxy.wire.test_transcript import MESSAGES_STREAM
 
@@ -23,6 +23,7 @@ HISTORY = TicketHistory(
     moments=[Moment(0.0, "held, place 3: rate limit"), Moment(12.0, "in flight")],
     waited_s=12.0,
 )
+RUNNING = f"{in_columns('agent-7', 'in flight', 'after 12 s')}[1a2b]"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -37,7 +38,7 @@ def _host():
         yield
 
 
-def make(body=MESSAGES_STREAM, *, history=HISTORY, comment="in flight [agent-7 1a2b]", **headers):
+def make(body=MESSAGES_STREAM, *, history=HISTORY, comment=RUNNING, **headers):
     flow = make_flow()
     flow.response = http.Response.make(200, body, {"content-type": "text/event-stream"} | headers)
     if history:
@@ -60,7 +61,7 @@ def test_an_answer_is_its_head_what_was_said_and_what_happened():
         "kind     sub-agent, normal priority",
         "pool     api.anthropic.com/org-1/sonnet",
         "ticket   1a2b",
-        "state    in flight ",
+        "state    in flight, after 12 s",
         "",
     ]
     words = text[text.index("── thinking") :].replace("─", "").split()

@@ -254,12 +254,54 @@ def test_an_event_log_that_cannot_be_is_refused(opts, path):
 
 
 def test_the_command_to_call_is_split_into_words_and_found(opts):
-    assert ours.read_settings(opts).notify == ()
+    assert ours.read_settings(opts).notify is None
     opts.update(hivemind_notify="sh -c 'exit 3'")
-    program, *arguments = ours.read_settings(opts).notify
+    program, *arguments = ours.read_settings(opts).notify.words
     assert program.startswith("/")
     assert program.endswith("/sh")
     assert arguments == ["-c", "exit 3"]
+
+
+def test_addresses_come_from_the_environment_or_a_file_of_its_owners(opts, monkeypatch, tmp_path):
+    monkeypatch.setenv("HIVEMIND_NOTIFY", "json://host.test/secret ntfy://topic\n")
+    assert [one.name for one in ours.read_settings(opts).notify.addresses] == ["address 1 (JSON)", "address 2 (ntfy)"]
+    file = tmp_path / "alerts"
+    file.write_text("# mine\n\njson://host.test/secret\n")
+    file.chmod(0o600)
+    opts.update(hivemind_notify=str(file))
+    assert repr(ours.read_settings(opts).notify) == "<Alerts to address 1 (JSON)>"
+
+
+def test_addresses_that_cannot_be_used_are_one_line_without_any_secret(opts, monkeypatch, tmp_path):
+    file = tmp_path / "alerts"
+    for text, mode, says in (
+        ("slack://sesame", 0o600, r"address 1: Apprise cannot use slack://…"),
+        ("sesame", 0o600, r"address 1: Apprise cannot use it"),
+        ("# none\n", 0o600, "has no address"),
+        ("ntfy://sesame", 0o644, f"can be read by others.*; chmod 600 {file}"),
+        ("ntfy://sesame\n" * 21, 0o600, "21 addresses are too many"),
+    ):
+        file.write_text(text)
+        file.chmod(mode)
+        opts.update(hivemind_notify=str(file))
+        with pytest.raises(ours.BadOption, match=f"^hivemind_notify: .*{says}") as raised:
+            ours.read_settings(opts)
+        assert "sesame" not in str(raised.value)
+    opts.update(hivemind_notify="ntfy://sesame")
+    with pytest.raises(ours.BadOption, match="put it into HIVEMIND_NOTIFY") as raised:
+        ours.read_settings(opts)
+    assert "sesame" not in str(raised.value)
+    opts.update(hivemind_notify="")
+    monkeypatch.setenv("HIVEMIND_NOTIFY", "nothing://sesame")
+    with pytest.raises(ours.BadOption, match=r"^HIVEMIND_NOTIFY: address 1"):
+        ours.read_settings(opts)
+
+
+def test_addresses_without_the_extra_are_one_line_with_the_cure(opts, monkeypatch):
+    monkeypatch.setenv("HIVEMIND_NOTIFY", "ntfy://topic")
+    monkeypatch.setitem(sys.modules, "apprise", None)
+    with pytest.raises(ours.BadOption, match=r"^HIVEMIND_NOTIFY: .* pip install 'hivemind-addon\[alerts\]'$"):
+        ours.read_settings(opts)
 
 
 @pytest.mark.parametrize(("command", "says"), [("no-such-program x", "is no program here"), ("sh 'x", "quotes")])

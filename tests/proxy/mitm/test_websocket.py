@@ -415,8 +415,8 @@ async def test_the_connections_flow_tells_each_turn_in_a_line(proxy):
     socket.asks(create(previous_response_id="resp_1"))
     socket.answers(FIVE_HUNDRED)
     second, first = socket.flow.comment.split("\n")
-    assert first.startswith("turn 1: ")
-    assert second.startswith("turn 2: ")
+    assert first.endswith("] turn 1")
+    assert second.endswith("] turn 2")
     assert annotation_of(socket.flow).history.end
     assert len(socket.flow.websocket.messages) > 4, "somebody may read them"
     proxy.annotator.is_read = lambda: False

@@ -1,4 +1,5 @@
 import json
+import re
 from functools import partial
 
 import msgspec
@@ -20,6 +21,7 @@ from hivemind_addon.api.ticket import OutcomeKind, Reason, Usage
 from hivemind_addon.proxy.observe.history import (
     ENDED,
     MOMENTS,
+    PAD,
     Histories,
     TicketHistory,
     final_line,
@@ -137,36 +139,52 @@ def test_ended_histories_are_kept_a_while_for_who_has_not_read_them():
     assert histories.of("t1").end == histories.of(f"t{ENDED}").end == "delivered"
 
 
-def test_the_present_in_one_line():
+def columns(line):
+    """As a person sees them."""
+    return [text for text in re.split(f"{PAD}+", line) if text]
+
+
+def test_the_present_in_columns():
     cases = (
-        (view(), "held, place 3: rate limit [agent-7 t1]"),
-        (view(starts_in_s=11.2), "held, place 3: rate limit, in about 15 s [agent-7 t1]"),
+        (view(), ["agent-7", "held, place 3", "rate limit [t1]"]),
+        (view(starts_in_s=11.2), ["agent-7", "held, place 3", "in 15 s", "rate limit [t1]"]),
         (
             view("backing off", position=1, attempts=1, starts_in_s=3.4),
-            "held, backing off: attempt 2 in about 4 s after 529 overloaded_error [agent-7 t1]",
+            ["agent-7", "held, backing off", "in 4 s", "attempt 2 after 529 overloaded_error [t1]"],
         ),
-        (view("in flight", position=0, attempts=1), "in flight [agent-7 t1]"),
-        (view("in flight", position=0, attempts=2), "in flight, attempt 2 [agent-7 t1]"),
+        (view("in flight", position=0, attempts=1), ["agent-7", "in flight", "after 15 s", "[t1]"]),
+        (view("in flight", position=0, attempts=2), ["agent-7", "in flight", "after 15 s", "attempt 2 [t1]"]),
     )
-    assert [(seen, line) for seen, line in cases if present_line(told(started(), failed()), seen) != line] == []
+    history = told(started(), failed())
+    assert [(seen, line) for seen, line in cases if columns(present_line(history, seen)) != line] == []
+    starts = {present_line(history, seen).index(line[-1]) for seen, line in cases}
+    assert len(starts) == 1, "the last column begins at one place"
 
 
-def test_the_newest_moment_in_one_line():
-    assert newest_line(told(held())) == "held, place 3: rate limit [agent-7 t1]"
-    assert newest_line(told(held(), started(attempt=2))) == "in flight, attempt 2 [agent-7 t1]"
+def test_a_long_name_moves_its_columns_and_loses_nothing():
+    history = structs.replace(told(held()), agent="a" * 40)
+    assert present_line(history, view()).startswith(f"{'a' * 40}{PAD}held, place 3")
+
+
+def test_the_newest_moment_in_columns():
+    assert columns(newest_line(told(held()))) == ["agent-7", "held, place 3", "rate limit [t1]"]
+    assert columns(newest_line(told(started(attempt=2, waited_s=0.0)))) == ["agent-7", "in flight", "attempt 2 [t1]"]
     assert newest_line(told()) == ""
 
 
-def test_the_end_in_one_line():
+def test_the_end_in_columns():
     usage = Usage(input_tokens=10)
     history = told(held(), started(), failed(usage=usage), backed_off(), answered(attempt=2), ended(attempts=2))
-    assert final_line(history) == (
-        "delivered: waited 15 s, 2 attempts, 12,355 in (11,000 cached) + 678 out, $0.0175 [agent-7 t1]"
-    )
+    assert columns(final_line(history)) == [
+        "agent-7",
+        "delivered",
+        "after 15 s",
+        "12,355 in (11,000 cached) + 678 out, $0.0175, 2 attempts [t1]",
+    ]
     assert not history.is_lost
-    assert final_line(told(ended(waited_s=0.1))) == "delivered [agent-7 t1]"
+    assert columns(final_line(told(ended(waited_s=0.1)))) == ["agent-7", "delivered", "[t1]"]
     shed = told(held(), ended(end="shed", reason="client about to give up", attempts=0))
-    assert final_line(shed) == "shed: client about to give up, waited 15 s [agent-7 t1]"
+    assert columns(final_line(shed)) == ["agent-7", "shed", "after 15 s", "client about to give up [t1]"]
     assert shed.is_lost
 
 

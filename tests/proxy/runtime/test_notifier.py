@@ -8,7 +8,7 @@ import pytest
 from hivemind_addon.api.events import AccountBlocked, BreakerChanged, GuardTripped
 from hivemind_addon.api.ticket import PoolKey
 from hivemind_addon.proxy.runtime import notifier
-from hivemind_addon.proxy.runtime.notifier import Notifier
+from hivemind_addon.proxy.runtime.notifier import Command, Notifier
 from tests.processes import is_alive
 
 POOL = PoolKey("host.test", "key-1", "model")
@@ -74,7 +74,7 @@ def wall(clock, pool=POOL):
 
 
 async def test_the_command_reads_the_notice_as_json(program, clock):
-    made = Notifier(program.command, clock=clock)
+    made = Notifier(Command(program.command), clock=clock)
     made(wall(clock))
     await finish(made)
     (call,) = program.calls
@@ -91,7 +91,7 @@ async def test_the_command_reads_the_notice_as_json(program, clock):
 
 
 async def test_a_trouble_that_lasts_is_called_for_by_the_timer(program, clock):
-    made = Notifier(program.command, clock=clock)
+    made = Notifier(Command(program.command), clock=clock)
     made(BreakerChanged(at=clock.monotonic(), pool=POOL, state="open", reason="529 overloaded_error"))
     assert made._timer is not None
     clock.advance(299)
@@ -107,7 +107,7 @@ async def test_a_trouble_that_lasts_is_called_for_by_the_timer(program, clock):
 
 async def test_a_handful_runs_at_once_and_the_others_wait_or_are_only_logged(tmp_path, clock, caplog):
     program = Program(tmp_path)
-    made = Notifier(program.command, clock=clock)
+    made = Notifier(Command(program.command), clock=clock)
     for number in range(notifier.AT_ONCE + notifier.MOST_WAITING + 3):
         made(wall(clock, PoolKey("host.test", f"key-{number}", "m")))
         assert len(made._calls) <= notifier.AT_ONCE
@@ -118,14 +118,14 @@ async def test_a_handful_runs_at_once_and_the_others_wait_or_are_only_logged(tmp
 
 
 async def test_a_command_that_fails_is_one_line(tmp_path, clock, caplog):
-    made = Notifier(Program(tmp_path, then="sys.exit(3)").command, clock=clock)
+    made = Notifier(Command(Program(tmp_path, then="sys.exit(3)").command), clock=clock)
     made(wall(clock))
     await finish(made)
     assert caplog.messages == [f"hivemind: the call for help failed: {sys.executable}: exit status 3"]
 
 
 async def test_a_command_that_is_gone_is_one_line(tmp_path, clock, caplog):
-    made = Notifier([str(tmp_path / "gone")], clock=clock)
+    made = Notifier(Command([str(tmp_path / "gone")]), clock=clock)
     made(wall(clock))
     await finish(made)
     (message,) = caplog.messages
@@ -140,8 +140,8 @@ async def test_a_command_that_does_not_end_is_ended_with_what_it_has_started(tmp
         "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
         "while True: signal.pause()"
     )
-    made = Notifier(Program(tmp_path, then=fork).command, clock=clock)
-    start = made._start
+    made = Notifier(Command(Program(tmp_path, then=fork).command), clock=clock)
+    start = made.way._start
 
     async def begun(said):
         """Its time counts from here on."""
@@ -149,7 +149,7 @@ async def test_a_command_that_does_not_end_is_ended_with_what_it_has_started(tmp
         await until(lambda: started.exists() and started.read_text())
         return process
 
-    monkeypatch.setattr(made, "_start", begun)
+    monkeypatch.setattr(made.way, "_start", begun)
     monkeypatch.setattr(notifier, "TIMEOUT_S", 0.05)
     made(wall(clock))
     await finish(made)
@@ -160,7 +160,7 @@ async def test_a_command_that_does_not_end_is_ended_with_what_it_has_started(tmp
 async def test_calls_end_with_the_proxy(tmp_path, clock, monkeypatch):
     monkeypatch.setattr(notifier, "_LAST_WORD_S", 0.0)
     program = Program(tmp_path, then="signal.pause()")
-    made = Notifier(program.command, clock=clock)
+    made = Notifier(Command(program.command), clock=clock)
     made(wall(clock))
     made(GuardTripped(at=clock.monotonic(), ticket_id=None, where="hook", error="E"))
     await until(lambda: len(program.pids) == 2)

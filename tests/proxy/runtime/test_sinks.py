@@ -7,6 +7,7 @@ from hivemind_addon.api.events import OddityNoted
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from hivemind_addon.proxy.runtime import event_log
 from hivemind_addon.proxy.runtime.driver import Driver
+from hivemind_addon.proxy.runtime.notifier import Command
 from hivemind_addon.proxy.runtime.sinks import Sinks
 
 
@@ -45,16 +46,16 @@ def said(path):
 async def test_sinks_follow_the_options(driver, tmp_path):
     sinks = Sinks(driver)
     first, second = tmp_path / "1", tmp_path / "2"
-    sinks.follow(log=first, notify=("true",))
+    sinks.follow(log=first, notify=Command(["true"]))
     happen(driver, "one")
     notifier = sinks._notifier
-    sinks.follow(log=first, notify=("true",))
+    sinks.follow(log=first, notify=Command(["true"]))
     assert sinks._notifier is notifier, "what is as it should be goes on"
     happen(driver, "two")
-    sinks.follow(log=second, notify=("true", "x"))
-    assert sinks._notifier.command == ("true", "x")
+    sinks.follow(log=second, notify=Command(["true", "x"]))
+    assert sinks._notifier.way == Command(["true", "x"])
     happen(driver, "three")
-    sinks.follow(log=False, notify=())
+    sinks.follow(log=False, notify=None)
     happen(driver, "four")
     assert repr(sinks) == "<Sinks []>"
     await sinks.close()
@@ -64,7 +65,7 @@ async def test_sinks_follow_the_options(driver, tmp_path):
 async def test_traces_are_there_from_the_start_to_the_end(driver):
     traces = Listener()
     sinks = Sinks(driver, traces=traces)
-    sinks.follow(log=False, notify=())
+    sinks.follow(log=False, notify=None)
     happen(driver, "one")
     await sinks.close()
     happen(driver, "two")

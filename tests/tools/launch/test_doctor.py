@@ -15,7 +15,7 @@ from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.api.report import ProxyView
 from hivemind_addon.api.trust import CERTIFICATE, KEY
 from hivemind_addon.system.typed import DocumentError
-from hivemind_addon.tools.launch import doctor, hindrance
+from hivemind_addon.tools.launch import alert, doctor, hindrance
 from hivemind_addon.tools.launch.doctor import Handshake, Severity, examine, shake_hands
 from hivemind_addon.tools.launch.neighbour import PortHolder
 from hivemind_addon.tools.launch.programs import load_programs
@@ -314,6 +314,7 @@ IDS = {
     *("ca.unset", "way", "way.elsewhere", "way.nameless", "way.scheme", "way.unset", "no-proxy"),
     *("unscheduled.unclaimed", "unscheduled.vendor", "unscheduled.websocket", "websocket.refused"),
     *("node.old", "node.unset", "trust", "trust.client", "trust.distrusted", "trust.no-tls", "trust.untried"),
+    *("alert.addresses", "alert.command", "alert.none", "alert.refused", "alert.taken"),
     *("agent.nameless", "clock", "clock.off", "clock.unknown"),
     *("calls.unclaimed", "calls.vendor", "base-url.local", "base-url.unclaimed"),
 }
@@ -322,7 +323,7 @@ IDS = {
 
 def test_findings_have_ids_that_stay_and_bad_ones_a_cure():
     ids = []
-    for module in (doctor, hindrance):
+    for module in (doctor, hindrance, alert):
         for call in ast.walk(ast.parse(Path(module.__file__).read_text(encoding="utf-8"))):
             if isinstance(call, ast.Call) and getattr(call.func, "id", "") == "Finding":
                 ids.append(call.args[1].value)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from hivemind_addon.lab.sim.commands import progress
 from hivemind_addon.system.stop_signals import end_with_us
@@ -20,12 +21,18 @@ _SEEDS = 20
 _QUICK_SEEDS = 2
 
 _PICTURES = "evaluation"
+_DATA = "charts.json"
 
 
 @click.command()
 @click.option("--quick", is_flag=True, help="Three small scenarios and two seeds: seconds.")
 @click.option("--real", is_flag=True, help="Also on real sockets, through a real mitmdump: minutes.")
 @click.option("--peer", is_flag=True, help="Also through hivemind-scheduler from PyPI, on real sockets.")
+@click.option(
+    "--redraw",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Run nothing: draw the charts anew, from the charts.json that lies beside them.",
+)
 @click.option("--seeds", type=click.IntRange(1, 1000), help=f"Of each run.  [default: {_SEEDS}; with --quick 2]")
 @click.option(
     "--out",
@@ -34,7 +41,7 @@ _PICTURES = "evaluation"
     show_default=True,
     help="Folder for the report.",
 )
-def evaluate(*, quick: bool, real: bool, peer: bool, seeds: int | None, out: Path) -> None:
+def evaluate(*, quick: bool, real: bool, peer: bool, redraw: Path | None, seeds: int | None, out: Path) -> None:
     """Scenarios by policies by seeds: who loses agents, what it costs, what each primitive of the scheduler is worth.
 
     Writes report.md, report.html (one file, nothing to fetch), results.json and the charts as SVG and PNG. Virtual
@@ -45,17 +52,21 @@ def evaluate(*, quick: bool, real: bool, peer: bool, seeds: int | None, out: Pat
     Examples:
       hivemind lab evaluate --quick
       hivemind lab evaluate --peer --out docs/evaluation-run
+      hivemind lab evaluate --redraw docs/evaluation/charts.json
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     try:
         import matplotlib as mpl  # noqa: PLC0415 - an extra
 
         from hivemind_addon.lab.evaluate import campaign as campaigns  # noqa: PLC0415 - loaded when it is needed, as below
+        from hivemind_addon.lab.evaluate import chart_data, report  # noqa: PLC0415
         from hivemind_addon.lab.evaluate import charts as drawing  # noqa: PLC0415
-        from hivemind_addon.lab.evaluate import report  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise click.ClickException(
             f"the evaluation needs {error.name}: {sys.executable} -m pip install 'hivemind-addon[evaluate]'"
         ) from error
+    if redraw is not None:
+        _redraw(redraw)
+        return
     plan = campaigns.quick_plan(seeds or _QUICK_SEEDS) if quick else campaigns.full_plan(seeds or _SEEDS)
     workers = 1 if quick else os.cpu_count() or 1
     with progress(campaigns.size(plan)) as done:
@@ -68,9 +79,11 @@ def evaluate(*, quick: bool, real: bool, peer: bool, seeds: int | None, out: Pat
         sockets=sockets,
         peer_problem=problem,
     )
-    pictures = drawing.charts(campaign)
+    data = chart_data.data_of(campaign)
+    pictures = drawing.charts(data)
     folder = out / _PICTURES
     folder.mkdir(parents=True, exist_ok=True)
+    (folder / _DATA).write_bytes(msgspec.json.encode(data))
     for chart in pictures:
         (folder / f"{chart.name}.svg").write_text(chart.svg, encoding="utf-8")
         (folder / f"{chart.name}.png").write_bytes(chart.png)
@@ -79,6 +92,20 @@ def evaluate(*, quick: bool, real: bool, peer: bool, seeds: int | None, out: Pat
     (out / "results.json").write_bytes(report.results(campaign, setting))
     for name in ("report.md", "report.html", "results.json", _PICTURES):
         click.echo(out / name)
+
+
+def _redraw(file: Path) -> None:
+    from hivemind_addon.lab.evaluate import charts as drawing  # noqa: PLC0415
+    from hivemind_addon.lab.evaluate.chart_data import ChartData  # noqa: PLC0415
+
+    try:
+        data = msgspec.json.decode(file.read_bytes(), type=ChartData)
+    except msgspec.DecodeError as error:
+        raise click.ClickException(f"{file}: {error}; name a charts.json that `hivemind lab evaluate` wrote") from error
+    for chart in drawing.charts(data):
+        path = file.with_name(f"{chart.name}.svg")
+        path.write_text(chart.svg, encoding="utf-8")
+        click.echo(path)
 
 
 def _on_sockets(*, peer: bool) -> "tuple[list[SocketRun], str]":

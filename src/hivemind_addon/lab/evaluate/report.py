@@ -52,9 +52,9 @@ def parts(campaign: Campaign, charts: Sequence[Chart], setting: Setting) -> list
     made = [
         Section("What came of it", _summary(campaign)),
         Section("Who loses agents", _LOST, some("lost")),
-        Section("Refusals and waste", _WASTE, some("refused", "waste")),
+        Section("Refusals and waste", _WASTE, some("refused")),
         Section("Time", _TIME, some("stretch")),
-        Section("Waits and fairness", _WAITS, some("waits")),
+        Section("Waits and fairness", _WAITS),
         Section("All figures", _figures(campaign)),
     ]
     if campaign.plan.ablated:

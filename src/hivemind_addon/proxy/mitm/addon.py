@@ -19,6 +19,7 @@ from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, hang_up, own_addresse
 from hivemind_addon.proxy.mitm.commands import Commands
 from hivemind_addon.proxy.mitm.connections import take_short_ways
 from hivemind_addon.proxy.mitm.contentview import ExchangeView
+from hivemind_addon.proxy.mitm.flow_list import widen_comments
 from hivemind_addon.proxy.mitm.large_reads import read_at_once
 from hivemind_addon.proxy.mitm.listeners import (
     AllowedClients,
@@ -289,6 +290,7 @@ class Hivemind:
         self.proxy.annotator.is_read = self._readers = FlowReaders(ctx.master)
         if (view := ctx.master.addons.get("view")) is not None:  # an empty one is false
             self._view = ViewSync(view, self.proxy)
+            widen_comments()
 
     def _load_soon(self, tokenizer: Tokenizer) -> None:
         self._loading = asyncio.ensure_future(self._load(tokenizer))

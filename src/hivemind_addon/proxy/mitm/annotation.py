@@ -129,7 +129,7 @@ def write_turn(flow: Flow, exchange: Exchange, history: TicketHistory, line: str
     lines[str(exchange.turn)] = line
     while len(lines) > MOST_TURNS:
         del lines[next(iter(lines))]
-    comment = "\n".join(f"turn {number}: {lines[number]}" for number in reversed(lines))
+    comment = "\n".join(f"{lines[number]} turn {number}" for number in reversed(lines))
     return write(flow, exchange.dialect.name, history, comment, marker)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from mitmproxy import contentviews, http
 
 from hivemind_addon.proxy.mitm.annotation import KEY, Annotation, annotation_of
+from hivemind_addon.proxy.observe.history import PAD
 from hivemind_addon.proxy.profile.formats import USUAL
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
 from hivemind_addon.proxy.wire.dialect import dialect_named
@@ -150,9 +151,16 @@ def _head(annotation: Annotation, model: str) -> Iterator[str]:
         "kind": f"{history.kind}, {history.priority} priority",
         "pool": history.pool,
         "ticket": history.ticket_id,
-        "state": annotation.comment.removesuffix(history.who),
+        "state": _state(annotation),
     }
     yield from (f"{name:8} {_wrapped(text)}\n" for name, text in rows.items() if text)
+
+
+def _state(annotation: Annotation) -> str:
+    """The comment without what other rows say: of a WebSocket the newest turn's."""
+    history = annotation.history
+    columns = annotation.comment.partition(f"[{history.ticket_id}]")[0].split(PAD)
+    return ", ".join(text for column in columns if (text := column.strip()) and text != history.agent)
 
 
 def _parts(parts: Iterable[Part]) -> Iterator[str]:

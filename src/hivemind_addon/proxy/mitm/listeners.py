@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hivemind")
 
-WEB_COLUMNS = ["icon", "path", "status", "size", "time", "comment"]
-"""Of mitmweb's list: the comment says why a flow is held; all model calls are POST over TLS."""
+WEB_COLUMNS = ["icon", "comment", "path", "status", "size", "time"]
+"""Of mitmweb's list: the comment says whose a flow is and why it is held; all model calls are POST over TLS."""
 _MOST_TOLD = 100
 _BINDING = "setup_servers"
 """What mitmproxy calls the task that binds its ports."""

@@ -34,6 +34,8 @@ from hivemind_addon.proxy.observe.agent_use import MOST_AGENTS
 from hivemind_addon.proxy.observe.contexts import DEFAULT_WARNING
 from hivemind_addon.proxy.profile.grants import Allowance, parse_allowance
 from hivemind_addon.proxy.profile.load import UnknownTool, parse_tools
+from hivemind_addon.proxy.runtime.alerts import NOTIFY_VARIABLE, Alerts, BadAddresses, read_addresses
+from hivemind_addon.proxy.runtime.notifier import Command, Way
 from hivemind_addon.system.engine_url import (
     CLUSTER_NAME_VARIABLE,
     CLUSTER_VARIABLE,
@@ -190,8 +192,9 @@ OPTIONS = (
         "hivemind_notify",
         str,
         "",
-        "Command that is run when something stops all agents (an account block, a budget, an outage of 5 minutes, a "
-        "full disk), or when a context is nearly full; it reads JSON on its standard input. No shell.",
+        "How to call for help when something stops all agents (an account block, a budget, an outage of 5 minutes, a "
+        "full disk), or when a context is nearly full: a command (no shell), which reads JSON on its standard input; "
+        "or a file (mode 600) of Apprise's addresses, one a line. Default: the addresses in HIVEMIND_NOTIFY.",
         may_hold_secrets=True,
         reaches_out=True,
     ),
@@ -628,17 +631,41 @@ def _event_log(value: str) -> Path | bool:
     return path
 
 
-def _notify(value: str) -> tuple[str, ...]:
+def _notify(value: str) -> Way | None:
+    if "://" in value.partition(" ")[0]:
+        raise BadOption(
+            "hivemind_notify: an address holds secrets, which others see on a command line; put it into "
+            f"{NOTIFY_VARIABLE}, or into a file that only you may read (chmod 600), and name that file"
+        )
     try:
         words = shlex.split(value)
     except ValueError as error:
         raise BadOption(f"hivemind_notify: {value!r} cannot be split into words ({error}); close its quotes") from error
     if not words:
-        return ()
-    program = shutil.which(Path(words[0]).expanduser())
+        return _alerts(NOTIFY_VARIABLE, os.environ.get(NOTIFY_VARIABLE, "").split())
+    file = Path(words[0]).expanduser()
+    if len(words) == 1 and file.is_file() and not os.access(file, os.X_OK):
+        try:
+            return _alerts(f"hivemind_notify: {file}", read_addresses(file)) or _no_address(file)
+        except BadAddresses as error:
+            raise BadOption(f"hivemind_notify: {error}") from error
+    program = shutil.which(file)
     if program is None:
-        raise BadOption(f"hivemind_notify: {words[0]!r} is no program here; give its full path, or make it executable")
-    return (str(Path(program).absolute()), *words[1:])
+        raise BadOption(
+            f"hivemind_notify: {words[0]!r} is no program here, and no file; give its full path, or make it executable"
+        )
+    return Command((str(Path(program).absolute()), *words[1:]))
+
+
+def _alerts(where: str, urls: Sequence[str]) -> Way | None:
+    try:
+        return Alerts(urls) if urls else None
+    except BadAddresses as error:
+        raise BadOption(f"{where}: {error}") from error
+
+
+def _no_address(file: Path) -> Way:
+    raise BadOption(f"hivemind_notify: {file} has no address; write one a line: https://appriseit.com/services/")
 
 
 def _capture(value: str) -> Path | None:

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.profile.grants import Allowance
     from hivemind_addon.proxy.profile.load import NamedTool, Profiles
     from hivemind_addon.proxy.runtime.driver import Driver
+    from hivemind_addon.proxy.runtime.notifier import Way
 
 logger = logging.getLogger("hivemind")
 
@@ -107,8 +108,8 @@ class Settings:
     """The control socket's path; True: the usual one of the port; False: none."""
     event_log: Path | bool = False
     """Where events are appended as JSON; True: standard output; False: nowhere."""
-    notify: tuple[str, ...] = ()
-    """The program to call for help with, and its arguments; empty: none."""
+    notify: Way | None = None
+    """How to call for help; None: not at all."""
     context_warning: float = DEFAULT_WARNING
     """The share of a model's context window from which on a conversation is warned of; 0: never."""
     metrics_agents: int = 0

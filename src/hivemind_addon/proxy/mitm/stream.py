@@ -479,9 +479,8 @@ class ScheduledStream(HttpStream):
         if exchange:
             _frame(self.flow.request)
         while True:
-            if exchange:
-                if not (yield from self._hold(exchange)):
-                    return False
+            if exchange and not (yield from self._hold(exchange)):
+                return False
             self._outgoing = exchange.outgoing if exchange else None
             sent = self._outgoing.request if self._outgoing else self.flow.request
             request = FreshConnection(

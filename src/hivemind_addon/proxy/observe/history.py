@@ -29,6 +29,10 @@ MOMENTS = 100
 _FIRST = 10
 ENDED = 256
 """So many histories are kept after their end, for whoever has not read them yet."""
+_COLUMNS = (22, 17, 11)
+"""Characters of a line's first columns: agent, state, start. A longer text moves the next one."""
+PAD = "\N{NO-BREAK SPACE}"
+"""Pages of mitmweb make one of many ordinary spaces."""
 
 
 class Moment(Struct, frozen=True):
@@ -73,11 +77,6 @@ class TicketHistory(Struct, kw_only=True):
     def is_lost(self) -> bool:
         """Whether its client got no answer of the provider."""
         return self.end in ("gave up", "shed", "refused")
-
-    @property
-    def who(self) -> str:
-        """The agent and the ticket, as all lines about it end."""
-        return f"[{self.agent} {self.ticket_id}]"
 
 
 class _Record:
@@ -186,38 +185,51 @@ def _add(history: TicketHistory, ticket: Ticket, event: Event) -> None:
         del history.moments[_FIRST]
 
 
-def _in_flight(attempt: int) -> str:
-    return f"in flight, attempt {attempt}" if attempt > 1 else "in flight"
-
-
 def newest_line(history: TicketHistory) -> str:
-    """Where a ticket was put last, in one line; empty: nothing has happened yet."""
+    """Where a ticket was put last, as `present_line` says it; empty: nothing has happened yet."""
     if not history.moments:
         return ""
-    return f"{history.moments[-1].text if history.waits else _in_flight(history.attempts)} {history.who}"
+    if not history.waits:
+        return _in_flight(history, history.attempts)
+    state, _, why = history.moments[-1].text.partition(": ")
+    return _line(history, state, rest=why)
 
 
 def present_line(history: TicketHistory, view: TicketView) -> str:
-    """Where a ticket that has not ended is, in one line: `held, place 3: rate limit, in about 15 s [agent-7 1a2b]`."""
+    """Where a ticket that has not ended is, in columns: `agent-7  held, place 3  in 15 s  rate limit [1a2b]`."""
     if not view.position:
-        return f"{_in_flight(view.attempts)} {history.who}"
-    start = "" if view.starts_in_s is None else f", in about {about(view.starts_in_s)}"
+        return _in_flight(history, view.attempts)
+    start = "" if view.starts_in_s is None else f"in {about(view.starts_in_s)}"
     if view.state == "backing off":
         cause = f" after {history.failure}" if history.failure else ""
-        return f"held, backing off: attempt {view.attempts + 1}{start.removeprefix(',')}{cause} {history.who}"
-    return f"held, place {view.position}: {waiting_words(view)}{start} {history.who}"
+        return _line(history, "held, backing off", start, f"attempt {view.attempts + 1}{cause}")
+    return _line(history, f"held, place {view.position}", start, waiting_words(view))
 
 
 def final_line(history: TicketHistory) -> str:
-    """What became of a ticket: `delivered: waited 12 s, 2 attempts, 1,345 in (900 cached) + 678 out, $0.03 [a 1b]`."""
-    parts = [] if history.end == "delivered" else [history.reason]
-    if history.waited_s >= 0.5:
-        parts.append(f"waited {about(history.waited_s)}")
-    if history.attempts > 1:
-        parts.append(f"{history.attempts} attempts")
-    if used := usage_line(history):
-        parts.append(used)
-    return f"{history.end}: {', '.join(parts)} {history.who}" if parts else f"{history.end} {history.who}"
+    """What became of a ticket: `a  delivered  after 12 s  1,345 in (900 cached) + 678 out, $0.03, 2 attempts [1b]`."""
+    reason = "" if history.end == "delivered" else history.reason
+    tried = f"{history.attempts} attempts" if history.attempts > 1 else ""
+    rest = ", ".join(filter(None, (reason, usage_line(history), tried)))
+    return _line(history, history.end, _waited(history), rest)
+
+
+def _in_flight(history: TicketHistory, attempt: int) -> str:
+    return _line(history, "in flight", _waited(history), f"attempt {attempt}" if attempt > 1 else "")
+
+
+def _waited(history: TicketHistory) -> str:
+    return f"after {about(history.waited_s)}" if history.waited_s >= 0.5 else ""
+
+
+def _line(history: TicketHistory, state: str, start: str = "", rest: str = "") -> str:
+    """One line of a list: agent, state, start, and what limits the ticket or what it has used."""
+    return f"{in_columns(history.agent, state, start)}{rest}{' ' if rest else ''}[{history.ticket_id}]"
+
+
+def in_columns(*texts: str) -> str:
+    """Texts as the first columns of a line; the next text begins where this one ends."""
+    return "".join(f"{text:{PAD}<{chars}}{PAD}" for text, chars in zip(texts, _COLUMNS, strict=True))
 
 
 def usage_line(history: TicketHistory) -> str:

@@ -1,14 +1,13 @@
 """What takes events out of this process: the event log, calls for help, traces. Each is an observer of the driver's."""
 
 import asyncio
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
 from hivemind_addon.api.events import Event
 from hivemind_addon.proxy.runtime.driver import Driver
 from hivemind_addon.proxy.runtime.event_log import EventLog
-from hivemind_addon.proxy.runtime.notifier import Notifier
+from hivemind_addon.proxy.runtime.notifier import Notifier, Way
 
 
 class Sink(Protocol):
@@ -38,8 +37,8 @@ class Sinks:
     def __repr__(self) -> str:
         return f"<Sinks {[sink for sink in (self._log, self._notifier, self._traces) if sink]}>"
 
-    def follow(self, *, log: Path | bool, notify: Sequence[str]) -> None:
-        """As the options say from now on. `log`: a file, True for standard output, False for none; `notify`: a command.
+    def follow(self, *, log: Path | bool, notify: Way | None) -> None:
+        """As the options say from now on. `log`: a file, True for standard output, False for none.
 
         To be called on the event loop; a sink that is as it should be goes on.
         """
@@ -50,10 +49,10 @@ class Sinks:
         if log is not False and self._log is None:
             self._log = EventLog(path, clock=self._driver.clock)
             self._driver.listen(self._log)
-        if self._notifier is not None and self._notifier.command != tuple(notify):
+        if self._notifier is not None and self._notifier.way != notify:
             self._retire(self._notifier)
             self._notifier = None
-        if notify and self._notifier is None:
+        if notify is not None and self._notifier is None:
             self._notifier = Notifier(notify, clock=self._driver.clock)
             self._driver.listen(self._notifier)
 

@@ -62,7 +62,7 @@ def list_(port: int, form: Format) -> None:
       hivemind config list
       hivemind config list --json | jq '.[] | select(.value != .default)'
     """
-    rows = [msgspec.structs.asdict(view) for view in _options(port)]
+    rows = [msgspec.structs.asdict(view) for view in read_options(port)]
     if form is Format.TABLE:
         rows = [row | {key: _word(row[key]) for key in ("value", "default", "settable")} for row in rows]
     print_rows(rows, _COLUMNS, form)
@@ -81,7 +81,7 @@ def get(name: str, port: int, *, as_json: bool) -> None:
       hivemind config get hivemind_keep
       hivemind config get capture --json
     """
-    found = {view.name: view for view in _options(port)}
+    found = {view.name: view for view in read_options(port)}
     view = found.get(name) or found.get(_PREFIX + name)
     if view is None:
         raise click.ClickException(f"no option {name!r}; there are {', '.join(found)}")
@@ -156,7 +156,7 @@ def files(port: int, form: Format) -> None:
     """
     options: Mapping[str, object] = {}
     try:
-        options = {view.name: view.value for view in _options(port)}
+        options = {view.name: view.value for view in read_options(port)}
     except click.ClickException as error:
         click.echo(f"{error.format_message()}; these are the usual places", err=True)
     rows = [{"what": what, "path": str(path), "there": path.exists()} for what, path in _files(options, port)]
@@ -200,7 +200,8 @@ def _files(options: Mapping[str, object], port: int) -> Iterator[tuple[str, Path
     yield "runtime folder (sockets, locks)", runtime_folder()
 
 
-def _options(port: int) -> list[OptionView]:
+def read_options(port: int) -> list[OptionView]:
+    """The options of a running proxy. Raises ClickException."""
     said = ask(port, ShowConfig())
     if not said.done:
         raise click.ClickException(said.text)

@@ -14,8 +14,10 @@ from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.terminal import terminal_width
 from hivemind_addon.system.typed import DocumentError
+from hivemind_addon.tools.commands.config import read_options
 from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.launch import doctor as doctors
+from hivemind_addon.tools.launch.alert import send_test
 from hivemind_addon.tools.launch.finding import Finding, Severity
 from hivemind_addon.tools.launch.programs import load_programs
 
@@ -25,9 +27,10 @@ _one_line = in_one_line(UnreadableReport, FolderNotPrivate, DocumentError)
 @click.command()
 @port_option
 @click.option("--agent", "program", metavar="PROGRAM", help="The program in question: claude, codex, gemini, …")
+@click.option("--alert", is_flag=True, help="Only send a test alert, as hivemind_notify or HIVEMIND_NOTIFY says.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON list: id, verdict, text, cure.")
 @_one_line
-def doctor(port: int, program: str | None, *, as_json: bool) -> None:
+def doctor(port: int, program: str | None, *, alert: bool, as_json: bool) -> None:
     """Find what keeps an agent from being scheduled, and say the cure; the exit status is 1 when something does.
 
     It looks at the environment that it is started in: start it where the agent starts, or through `hivemind exec`. The
@@ -37,6 +40,7 @@ def doctor(port: int, program: str | None, *, as_json: bool) -> None:
     Examples:
       hivemind exec -- hivemind doctor
       hivemind doctor --agent claude
+      hivemind doctor --alert
       hivemind doctor --json | jq '.[] | select(.verdict == "bad") | .id, .cure'
     """
     table = load_programs()
@@ -45,8 +49,13 @@ def doctor(port: int, program: str | None, *, as_json: bool) -> None:
             f"no facts about {program!r}; there are {', '.join(table.programs)}", param_hint="--agent"
         )
     chosen = table.programs[program] if program else None
+    clock = SystemClock()
+    if alert:
+        found = send_test(_notify_option(port), os.environ, clock=clock)
+    else:
+        found = doctors.examine(os.environ, port=port, program=chosen, table=table, clock=clock)
     findings = []
-    for finding in doctors.examine(os.environ, port=port, program=chosen, table=table, clock=SystemClock()):
+    for finding in found:
         findings.append(finding)
         if not as_json:
             _say(f"{finding.verdict.value:<4}  {finding.text}", indent=6)  # as it is found: some take a moment
@@ -55,7 +64,7 @@ def doctor(port: int, program: str | None, *, as_json: bool) -> None:
         rows = [{"id": one.id, "verdict": one.verdict, "text": one.text, "cure": one.cure} for one in findings]
         click.echo(msgspec.json.encode(rows).decode())
     else:
-        _say(_verdict(bad, program or "an agent"))
+        _say(_alert_verdict(findings) if alert else _verdict(bad, program or "an agent"))
     if bad:
         sys.exit(1)
 
@@ -77,3 +86,17 @@ def _verdict(bad: Sequence[Finding], who: str) -> str:
     if not bad:
         return f"verdict: {who} that starts here is scheduled"
     return f"verdict: {several(len(bad), 'thing')} in the way of {who} that starts here; first: {bad[0].cure}"
+
+
+def _alert_verdict(findings: Sequence[Finding]) -> str:
+    if all(finding.verdict is Severity.GOOD for finding in findings):
+        return "verdict: alerts reach their services"
+    return f"verdict: not every alert is known to arrive; first: {next(one.cure for one in findings if one.cure)}"
+
+
+def _notify_option(port: int) -> str:
+    """As the running proxy shows it; empty: there is none."""
+    try:
+        return next(str(view.value) for view in read_options(port) if view.name == "hivemind_notify")
+    except click.ClickException:
+        return ""
