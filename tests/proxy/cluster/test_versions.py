@@ -19,7 +19,6 @@ def coordinator(now=0.0):
         me="old",
         rng=random.Random(0),
         make_scheduler=lambda: Scheduler(rng=random.Random(0)),
-        wall=lambda: 1_000_000.0,
     )
     for _ in range(40):
         node.poll(now)

@@ -101,7 +101,6 @@ class SimProcess:
             me=me,
             rng=random.Random(rng.random()),
             make_scheduler=lambda: Scheduler(rng=random.Random(rng.random())),
-            wall=lambda: world.wall_at + world.now,
         )
         self._rng = rng
         self._line = Line(me, receive=self._on_message, answered=self._on_answer, unheard=self._on_unheard)

@@ -61,7 +61,6 @@ from hivemind_addon.proxy.cluster.messages import (
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Refused, Shed, Verdict
 from hivemind_addon.proxy.core.scheduler import Scheduler
-from hivemind_addon.proxy.core.share import scaled_learned
 from hivemind_addon.system.parts import whole
 
 _NEVER = float("inf")
@@ -150,7 +149,6 @@ class ClusterNode:
         identity: str = "",
         rng: random.Random,
         make_scheduler: Callable[[], Scheduler],
-        wall: Callable[[], float],
         wake: Callable[[], None] = lambda: None,
         overhear: Callable[[Event], None] = lambda event: None,  # noqa: ARG005
         timing: Timing | None = None,
@@ -172,7 +170,6 @@ class ClusterNode:
         """Of the whole, as a coordinator told it last, on this node's clock."""
         self._rng = rng
         self._make_scheduler = make_scheduler
-        self._wall = wall
         self._timing = timing or Timing()
         self._member = Member(rng=rng)
         self._events: list[Event] = []
@@ -221,8 +218,10 @@ class ClusterNode:
         self._keep_at = -_NEVER
         self._kept_at = -_NEVER
         self._is_keeping = False
-        self._newest: Kept | None = None
-        """What was kept last, as far as is known here."""
+        self._newest = Kept()
+        """What was kept last, as far as is known here: by a coordinator, else by this process's own files."""
+        self._newest_at = 0.0
+        """When that was, by this node's clock."""
         self._members = _UNKNOWN_MEMBERS
         self._tick_at = -_NEVER
         self._ticked_at = _NEVER
@@ -243,8 +242,6 @@ class ClusterNode:
         """The engine knew of epochs at the last look; None: it was not looked at."""
         self._forgot_at = 0.0
         """When it was first seen not to."""
-        self._restored: dict[str, object] = {}
-        self._restored_standings: Sequence[AccountState] = ()
 
     def __repr__(self) -> str:
         return f"<ClusterNode {self.me}, {self.role.value} in epoch {self._epoch}, {self._member!r}>"
@@ -382,34 +379,46 @@ class ClusterNode:
         """What was learned, as far as it is known here."""
         if self.role is Role.COORDINATOR and self._own is not None:
             return self._own.scheduler.export()
-        learned = self._newest.learned if self._newest else self._restored.get("learned")
+        learned = self._newest.learned
         return learned if isinstance(learned, dict) else self._make_scheduler().export()
 
     def export_overrides(self, now: float, wall: float) -> object:
         """The orders that stand, as far as they are known here."""
         if self.role is Role.COORDINATOR and self._own is not None:
             return self._own.scheduler.export_overrides(now, wall)
-        if self._newest is not None:
-            return self._newest.orders
-        return self._restored.get("orders") or self._make_scheduler().export_overrides(now, wall)
+        return self._on_another_clock(self._newest.orders, now, now - self._newest_at, wall)
 
     def restore(self, data: object, now: float) -> None:
         """What an earlier process learned: for a cluster of which the engine keeps nothing."""
-        self._restored["learned"] = data
-        if self._own is not None and self._newest is None:
-            self._own.scheduler.restore(data, now)
+        self._restore(Kept(learned=data), now)
 
     def restore_overrides(self, data: object, now: float, wall: float) -> None:
         """The same of orders."""
-        self._restored["orders"] = data
-        if self._own is not None and self._newest is None:
-            self._own.scheduler.restore_overrides(data, now, wall)
+        self._restore(Kept(orders=self._on_another_clock(data, now, wall, 0.0)), now)
 
     def restore_budgets(self, standings: Sequence[AccountState], now: float) -> None:
         """The same of budgets."""
-        self._restored_standings = tuple(standings)
-        if self._own is not None and self._newest is None:
-            self._own.scheduler.restore_budgets(standings, now)
+        self._restore(Kept(standings=tuple(standings)), now)
+
+    def _restore(self, part: Kept, now: float) -> None:
+        if self._newest.epoch:
+            return
+        if self._own is not None:
+            self._own.restore(part, 0.0, now)
+        before, self._newest_at = self._newest, now
+        self._newest = Kept(
+            learned=before.learned if part.learned is None else part.learned,
+            orders=before.orders if part.orders is None else part.orders,
+            standings=part.standings or before.standings,
+        )
+
+    def _on_another_clock(self, orders: object, now: float, shown: float, shows: float) -> object:
+        """Orders that were exported by a clock that now shows so much, as by another one."""
+        scheduler = self._make_scheduler()
+        if orders is not None:
+            scheduler.restore_overrides(orders, now, shown)
+            self._events += scheduler.drain_events()
+        return scheduler.export_overrides(now, shows)
 
     def count_in(self, standings: Sequence[AccountState], now: float) -> None:
         """Nothing is counted in that was spent before a budget was set: this journal knows one proxy's part."""
@@ -532,9 +541,9 @@ class ClusterNode:
                 self._is_asking = False
                 self._ask_at = answer.asked_at + self._timing.ask_s
                 self._leased(answer, now)
-            case Fetched(data):
+            case Fetched(data, age_s=age_s):
                 self._is_fetching = False
-                self._fetched(data, now)
+                self._fetched(data, age_s, now)
             case Stored(done):
                 self._is_keeping = False
                 if done and self._resigned_number is not None:
@@ -614,7 +623,7 @@ class ClusterNode:
         if self.role is Role.MEMBER and link is not None and self._holder:
             # An engine that has lost its memory gives it to whoever asks first: it is to be the one that is there.
             return now >= link.heard_at + timing.lease_s - timing.ask_s
-        if self._newest is None and not self._remembers:
+        if not self._newest.epoch and not self._remembers:
             # The same: whoever has a copy of what was kept goes first.
             return now >= self._since + timing.lease_s - timing.ask_s
         return True
@@ -634,10 +643,7 @@ class ClusterNode:
         assert self._elected is not None
         epoch, self._elected = self._elected, None
         own = Coordinator(epoch=epoch, scheduler=self._make_scheduler(), send=self._send, overhear=self.overhear)
-        if self._newest is not None:
-            own.restore(self._newest, now, self._wall())
-        else:
-            self._restore_own(own.scheduler, now)
+        own.succeed(self._newest, now - self._newest_at, now)
         own.split_until = now + self._timing.lost_after_s
         self._unheard, self._look_at = {}, now
         self._coordinate(own, Role.COORDINATOR, now)
@@ -645,29 +651,13 @@ class ClusterNode:
         self._gathers_until = max(now + self._timing.join_grace_s if others else now, self._others_until)
         self._keep_at = now
 
-    def _restore_own(self, scheduler: Scheduler, now: float, share: float = 1.0) -> None:
-        """Begin with what this process's own files keep."""
-        if "learned" in self._restored:
-            scheduler.restore(scaled_learned(self._restored["learned"], share), now)
-        if "orders" in self._restored:
-            scheduler.restore_overrides(self._restored["orders"], now, self._wall())
-        scheduler.restore_budgets(self._restored_standings, now)
-
     def _go_alone(self, now: float) -> None:
         """No coordinator: this node is its own, with its share of what was known last."""
         share = 1.0 / max(1, self._members)
-        scheduler = self._make_scheduler()
-        if self._newest is not None:
-            wall = self._wall()
-            age_s = max(0.0, wall - self._newest.wall)
-            scheduler.restore(scaled_learned(self._newest.learned, share), now)
-            scheduler.restore_overrides(self._newest.orders, now, wall)
-            standings = [msgspec.structs.replace(one, age_s=one.age_s + age_s) for one in self._newest.standings]
-            scheduler.restore_budgets(standings, now)
-        else:
-            self._restore_own(scheduler, now, share)
-        self._coordinate(Coordinator(epoch=0, scheduler=scheduler, send=self._send, share=share), Role.ALONE, now)
-        scheduler.share_budgets(share, now)
+        own = Coordinator(epoch=0, scheduler=self._make_scheduler(), send=self._send, share=share)
+        own.restore(self._newest, now - self._newest_at, now)
+        self._coordinate(own, Role.ALONE, now)
+        own.scheduler.share_budgets(share, now)
         self._gathers_until = None
 
     def _coordinate(self, own: Coordinator, role: Role, now: float) -> None:
@@ -779,21 +769,20 @@ class ClusterNode:
 
     def _fetch_news(self, version: int, now: float) -> None:
         """Have a copy of what is kept, for the time when the engine is not there."""
-        known = self._newest
-        is_new = known is None or (known.epoch, known.version) < (self._epoch, version)
+        is_new = (self._newest.epoch, self._newest.version) < (self._epoch, version)
         if is_new and not self._is_fetching and now >= self._fetched_at + self._timing.fetch_s:
             self._is_fetching, self._fetched_at = True, now
             self._ask_engine(Fetch())
 
-    def _fetched(self, data: bytes | None, now: float) -> None:
+    def _fetched(self, data: bytes | None, age_s: float, now: float) -> None:
         if data is not None:
             try:
                 kept = _decode_kept(data)
             except msgspec.MsgspecError as error:
                 self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=f"cluster: what is kept: {error}"))
             else:
-                if self._newest is None or (self._newest.epoch, self._newest.version) < (kept.epoch, kept.version):
-                    self._newest = kept
+                if (self._newest.epoch, self._newest.version) < (kept.epoch, kept.version):
+                    self._newest, self._newest_at = kept, now - age_s
         if self._elected is not None:
             self._elect(now)
 
@@ -940,7 +929,7 @@ class ClusterNode:
             if now >= peer.heard_at + timing.alone_after_s - timing.ask_s:
                 own.split_until = now  # it may be alone by now
             if now >= peer.sent_at + timing.beat_s and peer.is_joined:
-                beat = Beat(len(self._peers) + 1, own.kept_number(peer.to), self._newest.version if self._newest else 0)
+                beat = Beat(len(self._peers) + 1, own.kept_number(peer.to), self._newest.version)
                 self._send(peer.to, beat)
             elif now >= peer.channel.due_at:
                 self._mark(peer)
@@ -960,7 +949,7 @@ class ClusterNode:
 
     def _keep(self, own: Coordinator, now: float) -> None:
         self._is_keeping, self._keep_at, self._kept_at = True, now + self._timing.keep_s, now
-        self._newest = own.keep(now, self._wall())
+        self._newest, self._newest_at = own.keep(now), now
         self._ask_engine(StoreKept(own.epoch, _encode(self._newest)))
 
     def _resign(self, now: float) -> None:
