@@ -8,7 +8,7 @@ from hivemind_addon.api.command import SetPriority
 from hivemind_addon.api.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.api.ticket import AttemptResult, Outcome, OutcomeKind, Priority, Usage
 from hivemind_addon.lab.cluster.engine import SimEngine
-from hivemind_addon.proxy.cluster.messages import EngineFailed, Publish
+from hivemind_addon.proxy.cluster.messages import EngineFailed, Fetch, Publish
 from hivemind_addon.proxy.cluster.node import ClusterNode, Role
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted
@@ -26,6 +26,8 @@ class Cluster:
         self.now = 0.0
         self.engine = SimEngine()
         self.engine_is_up = True
+        self.fails: type | None = None
+        """Requests of this kind get no answer."""
         self.nodes: dict[str, ClusterNode] = {}
         self.decisions: list = []
 
@@ -60,7 +62,7 @@ class Cluster:
         if isinstance(request, Publish):
             if self.engine_is_up and request.to in self.nodes:
                 self.nodes[request.to].receive(request.data, self.now)
-        elif not self.engine_is_up:
+        elif not self.engine_is_up or type(request) is self.fails:
             node.answered(EngineFailed(request, "is gone"), self.now)
         elif (answer := self.engine.carry_out(request, name, self.now)) is not None:
             node.answered(answer, self.now)
@@ -128,3 +130,19 @@ def test_orders_are_told_to_its_own_files_by_this_machine_s_clock():
     told = [node.export_overrides(cluster.now, wall_at)["priorities"] for node in (leader, member)]
     untils = [orders[0][2]["until"] for orders in told]
     assert all(abs(until - (wall_at + 95.0)) < 0.5 for until in untils), untils
+
+
+def test_who_cannot_read_what_is_kept_does_not_write_over_it():
+    cluster = Cluster()
+    first = cluster.add("first")
+    cluster.run(3.0)
+    cluster.spend(first, 700)
+    del cluster.nodes["first"]
+    cluster.fails = Fetch
+    second = cluster.add("second")
+    cluster.run(10.0)
+    assert second.role is Role.ALONE, "it does not wait for ever, either"
+    cluster.fails = None
+    cluster.run(3.0)
+    assert second.role is Role.COORDINATOR
+    assert spent(second, cluster.now)[0] == 700

@@ -875,9 +875,13 @@ class ClusterNode:
                 )
             )
         if self._elected is not None and (now >= self._fetch_until or now >= self._lease_until):
-            if now < self._lease_until:
+            if now >= self._lease_until:
+                self._step_down(now)
+            elif self._newest.epoch:
                 self._elect(now)
             else:
+                # Nobody here knows what was spent, and it would be written over: another one may know it, or is told.
+                self._resign(now)
                 self._step_down(now)
         if self.role is Role.COORDINATOR:
             self._tick_coordinator(now)
