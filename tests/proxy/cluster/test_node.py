@@ -52,7 +52,9 @@ class Cluster:
         asked = replace(ticket(f"t-{self.now}", at=self.now), budgets=(HOURLY,))
         node.submit(asked, PoolSettings(), self.now)
         self.run(0.5)
-        (attempt,) = [one.attempt for one in self.decisions if isinstance(one, Admitted) and one.attempt.ticket == asked]
+        (attempt,) = [
+            one.attempt for one in self.decisions if isinstance(one, Admitted) and one.attempt.ticket == asked
+        ]
         success = Outcome(OutcomeKind.SUCCESS, "200", status=200)
         node.settle(attempt, AttemptResult(success, usage=Usage(input_tokens=tokens, reported=True)), self.now)
         self.run(2.0)

@@ -101,8 +101,10 @@ class Slots:
             self._grow()
 
     def crowded(self, in_flight: int, now: float) -> None:
-        """The provider refused the last of so many, and how many others have in flight is not known: for a while there
-        are fewer slots. No limit is learned from it."""
+        """The provider refused the last of so many, and how many others have in flight is not known.
+
+        For a while there are fewer slots, and no limit is learned from it.
+        """
         self.limit = max(1, min(self.limit, in_flight - 1))
         self._filled_at, self._crowded_until = None, now + _CROWDED_S
 
