@@ -21,7 +21,6 @@ from dataclasses import replace as replaced
 from enum import Enum
 
 import msgspec
-from msgspec import Raw
 from msgspec.structs import replace
 
 from hivemind_addon.api.command import Cancel, CommandResult, SchedulerCommand
@@ -30,8 +29,8 @@ from hivemind_addon.api.report import ClusterMember, ClusterView
 from hivemind_addon.api.snapshot import Counters, Snapshot
 from hivemind_addon.api.spend import AccountState
 from hivemind_addon.api.ticket import Attempt, AttemptResult, Hints, PoolKey, Ticket
-from hivemind_addon.proxy.cluster.channel import Channel
 from hivemind_addon.proxy.cluster.coordinator import Coordinator
+from hivemind_addon.proxy.cluster.kept import KeptCopy, on_another_clock
 from hivemind_addon.proxy.cluster.member import Member
 from hivemind_addon.proxy.cluster.messages import (
     VERSION,
@@ -51,13 +50,13 @@ from hivemind_addon.proxy.cluster.messages import (
     Leased,
     Leaves,
     Packet,
-    Publish,
     Resign,
     Stored,
     StoreKept,
     TakeLease,
     Welcome,
 )
+from hivemind_addon.proxy.cluster.outbox import NodeLink, Outbox
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Refused, Shed, Verdict
 from hivemind_addon.proxy.core.scheduler import Scheduler
@@ -80,9 +79,6 @@ _UNLIKE = (
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_envelope = msgspec.msgpack.Decoder(Packet).decode
-_decode_of_member = msgspec.msgpack.Decoder(FromMember).decode
-_decode_of_coordinator = msgspec.msgpack.Decoder(FromCoordinator).decode
-_decode_kept = msgspec.msgpack.Decoder(Kept).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,22 +118,6 @@ class Question:
     what: bytes
 
 
-class _Link[M]:
-    """One end of a session with another node."""
-
-    __slots__ = ("channel", "epoch", "heard_at", "is_joined", "sent_at", "session", "to")
-
-    def __init__(self, to: str, epoch: int, session: int, channel: Channel[M | None], now: float) -> None:
-        self.to = to
-        self.epoch = epoch
-        self.session = session
-        self.channel = channel
-        self.heard_at = now
-        self.sent_at = -_NEVER
-        self.is_joined = False
-        """The join was answered (at the member), or has come (at the coordinator)."""
-
-
 class ClusterNode:
     """Drive it as a `core.scheduler.Scheduler`; let the engine's side call the rest, on the same loop."""
 
@@ -173,7 +153,12 @@ class ClusterNode:
         self._timing = timing or Timing()
         self._member = Member(rng=rng)
         self._events: list[Event] = []
-        self._outbox: list[EngineRequest] = []
+        self._outbox = Outbox(
+            me=me,
+            resend_s=self._timing.resend_s,
+            ack_s=self._timing.ack_s,
+            wake=lambda: self.wake(),  # noqa: PLW0108 - it is set later
+        )
         self._epoch = 0
         """The newest that is known."""
         self._holder = ""
@@ -188,13 +173,12 @@ class ClusterNode:
         self._since = 0.0
         """When its role began."""
         self._session = 0
-        self._link: _Link[FromCoordinator] | None = None
+        self._link: NodeLink[FromCoordinator] | None = None
         self._may_join_at = -_NEVER
         self._join_pause_s = 1.0
-        self._peers: dict[str, _Link[FromMember]] = {}
+        self._peers: dict[str, NodeLink[FromMember]] = {}
         self._unreadable: set[str] = set()
         """Nodes of other versions, of which a person has been told."""
-        self._dirty: dict[_Link[FromMember] | _Link[FromCoordinator], None] = {}
         self._own: Coordinator | None = None
         """Elected, or alone."""
         self._to_own: deque[FromMember] = deque()
@@ -210,18 +194,13 @@ class ClusterNode:
         self._absent_until = -_NEVER
         """So long an elected coordinator counts what others had in flight that have not joined."""
         self._fetch_until = _NEVER
-        self._is_fetching = False
-        self._fetched_at = -_NEVER
         self._unheard: dict[str, float] = {}
         """Absent members that were not connected to the engine, since when."""
         self._look_at = -_NEVER
         self._keep_at = -_NEVER
         self._kept_at = -_NEVER
         self._is_keeping = False
-        self._newest = Kept()
-        """What was kept last, as far as is known here: by a coordinator, else by this process's own files."""
-        self._newest_at = 0.0
-        """When that was, by this node's clock."""
+        self._copy = KeptCopy(fetch=lambda: self._outbox.ask(Fetch()), fetch_s=self._timing.fetch_s)
         self._members = _UNKNOWN_MEMBERS
         self._tick_at = -_NEVER
         self._ticked_at = _NEVER
@@ -379,14 +358,14 @@ class ClusterNode:
         """What was learned, as far as it is known here."""
         if self.role is Role.COORDINATOR and self._own is not None:
             return self._own.scheduler.export()
-        learned = self._newest.learned
+        learned = self._copy.newest.learned
         return learned if isinstance(learned, dict) else self._make_scheduler().export()
 
     def export_overrides(self, now: float, wall: float) -> object:
         """The orders that stand, as far as they are known here."""
         if self.role is Role.COORDINATOR and self._own is not None:
             return self._own.scheduler.export_overrides(now, wall)
-        return self._on_another_clock(self._newest.orders, now, now - self._newest_at, wall)
+        return on_another_clock(self._copy.newest.orders, self._make_scheduler(), now, self._copy.age_s(now), wall)
 
     def restore(self, data: object, now: float) -> None:
         """What an earlier process learned: for a cluster of which the engine keeps nothing."""
@@ -394,31 +373,19 @@ class ClusterNode:
 
     def restore_overrides(self, data: object, now: float, wall: float) -> None:
         """The same of orders."""
-        self._restore(Kept(orders=self._on_another_clock(data, now, wall, 0.0)), now)
+        scheduler = self._make_scheduler()
+        self._restore(Kept(orders=on_another_clock(data, scheduler, now, wall, 0.0)), now)
+        self._events += (event for event in scheduler.drain_events() if isinstance(event, OddityNoted))
 
     def restore_budgets(self, standings: Sequence[AccountState], now: float) -> None:
         """The same of budgets."""
         self._restore(Kept(standings=tuple(standings)), now)
 
     def _restore(self, part: Kept, now: float) -> None:
-        if self._newest.epoch:
-            return
-        if self._own is not None:
-            self._own.restore(part, 0.0, now)
-        before, self._newest_at = self._newest, now
-        self._newest = Kept(
-            learned=before.learned if part.learned is None else part.learned,
-            orders=before.orders if part.orders is None else part.orders,
-            standings=part.standings or before.standings,
-        )
-
-    def _on_another_clock(self, orders: object, now: float, shown: float, shows: float) -> object:
-        """Orders that were exported by a clock that now shows so much, as by another one."""
-        scheduler = self._make_scheduler()
-        if orders is not None:
-            scheduler.restore_overrides(orders, now, shown)
-            self._events += scheduler.drain_events()
-        return scheduler.export_overrides(now, shows)
+        if not self._copy.is_of_cluster:
+            self._copy.add(part, now)
+            if self._own is not None:
+                self._own.restore(part, 0.0, now)
 
     def count_in(self, standings: Sequence[AccountState], now: float) -> None:
         """Nothing is counted in that was spent before a budget was set: this journal knows one proxy's part."""
@@ -495,14 +462,7 @@ class ClusterNode:
 
     def drain_outbox(self, now: float) -> list[EngineRequest]:
         """What the engine is to be asked, since the last call. Answer what is no `Publish` by `answered`."""
-        links, self._dirty = self._dirty, {}
-        for link in links:
-            ack, first, messages = link.channel.take(now)
-            self._publish(link, ack, first, messages, now)
-            if link.channel.has_news:
-                self._mark(link)
-        outbox, self._outbox = self._outbox, []
-        return outbox
+        return self._outbox.drain(now)
 
     def receive(self, data: bytes, now: float) -> None:
         """An envelope came. One that is none, or of another session or epoch, is overlooked."""
@@ -542,8 +502,10 @@ class ClusterNode:
                 self._ask_at = answer.asked_at + self._timing.ask_s
                 self._leased(answer, now)
             case Fetched(data, age_s=age_s):
-                self._is_fetching = False
-                self._fetched(data, age_s, now)
+                if why := self._copy.fetched(data, age_s, now):
+                    self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=f"cluster: what is kept: {why}"))
+                if self._elected is not None:
+                    self._elect(now)
             case Stored(done):
                 self._is_keeping = False
                 if done and self._resigned_number is not None:
@@ -557,7 +519,7 @@ class ClusterNode:
                 self._is_asking = False
                 self._ask_at = now + self._timing.ask_s
             case EngineFailed(request=Fetch()):
-                self._is_fetching = False
+                self._copy.fetch_failed()
             case EngineFailed(request=StoreKept()):
                 self._is_keeping = False
                 if self._own is not None:
@@ -594,7 +556,7 @@ class ClusterNode:
             if is_ours:
                 self._lease_until = max(self._lease_until, lease_until)
             elif answer.epoch == self._epoch or not self._wants_lease(now):
-                self._ask_engine(Resign(answer.epoch))  # what was in this epoch is thrown away
+                self._outbox.ask(Resign(answer.epoch))  # what was in this epoch is thrown away
             elif now < lease_until:
                 self._lease_until = lease_until
                 self._begin_election(answer, now)
@@ -623,7 +585,7 @@ class ClusterNode:
         if self.role is Role.MEMBER and link is not None and self._holder:
             # An engine that has lost its memory gives it to whoever asks first: it is to be the one that is there.
             return now >= link.heard_at + timing.lease_s - timing.ask_s
-        if not self._newest.epoch and not self._remembers:
+        if not self._copy.is_of_cluster and not self._remembers:
             # The same: whoever has a copy of what was kept goes first.
             return now >= self._since + timing.lease_s - timing.ask_s
         return True
@@ -634,16 +596,14 @@ class ClusterNode:
         # An engine that has forgotten may have given the lease to another one, which it ends by its own clock.
         self._others_until = self._forgot_at + self._timing.lease_s if answer.forgot else now
         self._fetch_until = now + self._timing.join_grace_s
-        if not self._is_fetching:
-            self._is_fetching = True
-            self._ask_engine(Fetch())
+        self._copy.fetch()
 
     def _elect(self, now: float) -> None:
         """Become the coordinator, with what is kept as far as it is known."""
         assert self._elected is not None
         epoch, self._elected = self._elected, None
         own = Coordinator(epoch=epoch, scheduler=self._make_scheduler(), send=self._send, overhear=self.overhear)
-        own.succeed(self._newest, now - self._newest_at, now)
+        own.succeed(self._copy.newest, self._copy.age_s(now), now)
         own.split_until = now + self._timing.lost_after_s
         self._unheard, self._look_at = {}, now
         self._coordinate(own, Role.COORDINATOR, now)
@@ -655,7 +615,7 @@ class ClusterNode:
         """No coordinator: this node is its own, with its share of what was known last."""
         share = 1.0 / max(1, self._members)
         own = Coordinator(epoch=0, scheduler=self._make_scheduler(), send=self._send, share=share)
-        own.restore(self._newest, now - self._newest_at, now)
+        own.restore(self._copy.newest, self._copy.age_s(now), now)
         self._coordinate(own, Role.ALONE, now)
         own.scheduler.share_budgets(share, now)
         self._gathers_until = None
@@ -693,7 +653,7 @@ class ClusterNode:
         self._peers.clear()
         self._to_own.clear()
         self._to_member.clear()
-        self._dirty = {link: None for link in self._dirty if link is self._link}
+        self._outbox.drop_members()
 
     def _become(self, role: Role, now: float) -> None:
         if role is not self.role:
@@ -711,28 +671,24 @@ class ClusterNode:
         if was in (Role.MEMBER, Role.ALONE):
             self._sure_at = now
         self._session += 1
-        timing = self._timing
-        channel = Channel(decode=_read_of_coordinator, resend_s=timing.resend_s, ack_s=timing.ack_s)
-        link = self._link = _Link(coordinator, epoch, self._session, channel, now)
+        link = self._link = self._outbox.link_to_coordinator(coordinator, epoch=epoch, session=self._session, now=now)
         self._member.send = None
         join = replace(self._member.join(), identity=self._identity)
         self._member.is_alone = False
         self._become(Role.JOINING, now)
-        link.channel.send(join)
+        self._outbox.send(link, join)
         self._member.send = self._to_coordinator
-        self._mark(link)
 
     def _drop_link(self) -> None:
         if self._link is not None:
-            self._dirty.pop(self._link, None)
+            self._outbox.drop(self._link)
             self._link = None
         self._answers += [(asked_id, None) for asked_id in self._asked_open]
         self._asked_open.clear()
 
     def _to_coordinator(self, message: FromMember) -> None:
         if self._link is not None:
-            self._link.channel.send(message)
-            self._mark(self._link)
+            self._outbox.send(self._link, message)
 
     def _receive_of_coordinator(self, envelope: Packet, now: float) -> None:
         link = self._link
@@ -751,7 +707,7 @@ class ClusterNode:
                 case Beat(members=members, kept=kept, kept_version=version):
                     self._members = max(1, members)
                     self._member.was_kept(kept, now)
-                    self._fetch_news(version, now)
+                    self._copy.look(self._epoch, version, now)
                 case Answers(asked_id, answer=answer):
                     if asked_id in self._asked_open:
                         self._asked_open.discard(asked_id)
@@ -767,25 +723,6 @@ class ClusterNode:
         if link.channel.due_at < _NEVER:
             self._tick_at = min(self._tick_at, now + self._timing.ack_s)
 
-    def _fetch_news(self, version: int, now: float) -> None:
-        """Have a copy of what is kept, for the time when the engine is not there."""
-        is_new = (self._newest.epoch, self._newest.version) < (self._epoch, version)
-        if is_new and not self._is_fetching and now >= self._fetched_at + self._timing.fetch_s:
-            self._is_fetching, self._fetched_at = True, now
-            self._ask_engine(Fetch())
-
-    def _fetched(self, data: bytes | None, age_s: float, now: float) -> None:
-        if data is not None:
-            try:
-                kept = _decode_kept(data)
-            except msgspec.MsgspecError as error:
-                self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=f"cluster: what is kept: {error}"))
-            else:
-                if (self._newest.epoch, self._newest.version) < (kept.epoch, kept.version):
-                    self._newest, self._newest_at = kept, now - age_s
-        if self._elected is not None:
-            self._elect(now)
-
     # Coordinator of the whole -----------------------------------------------------------------------------------------
 
     def _receive_of_member(self, envelope: Packet, now: float) -> None:
@@ -794,14 +731,13 @@ class ClusterNode:
             return
         peer = self._peers.get(envelope.sender)
         if peer is None or envelope.session > peer.session:
+            link = self._outbox.link_to_member(envelope.sender, epoch=own.epoch, session=envelope.session, now=now)
             if envelope.first != 1:
                 # A session that this coordinator does not know: it is to begin anew.
-                closed = self._link_to_member(envelope.sender, envelope.session, own.epoch, now)
-                self._publish(closed, 0, 0, [], now)
+                self._outbox.publish(link, now, first=0)
                 self.wake()
                 return
-            peer = self._link_to_member(envelope.sender, envelope.session, own.epoch, now)
-            self._peers[envelope.sender] = peer
+            peer = self._peers[envelope.sender] = link
         elif envelope.session < peer.session:
             return
         peer.heard_at = now
@@ -831,8 +767,7 @@ class ClusterNode:
         if name == self.me:
             self._to_member.append(message)
         elif (peer := self._peers.get(name)) is not None:
-            peer.channel.send(message)
-            self._mark(peer)
+            self._outbox.send(peer, message)
 
     # Turns ------------------------------------------------------------------------------------------------------------
 
@@ -865,7 +800,7 @@ class ClusterNode:
             self._is_asking = True
             renews = self.role is Role.COORDINATOR or self._elected is not None
             self._did_want = self._wants_lease(now)
-            self._ask_engine(
+            self._outbox.ask(
                 TakeLease(
                     epoch=self._epoch,
                     renews=renews,
@@ -877,7 +812,7 @@ class ClusterNode:
         if self._elected is not None and (now >= self._fetch_until or now >= self._lease_until):
             if now >= self._lease_until:
                 self._step_down(now)
-            elif self._newest.epoch:
+            elif self._copy.is_of_cluster:
                 self._elect(now)
             else:
                 # Nobody here knows what was spent, and it would be written over: another one may know it, or is told.
@@ -933,10 +868,10 @@ class ClusterNode:
             if now >= peer.heard_at + timing.alone_after_s - timing.ask_s:
                 own.split_until = now  # it may be alone by now
             if now >= peer.sent_at + timing.beat_s and peer.is_joined:
-                beat = Beat(len(self._peers) + 1, own.kept_number(peer.to), self._newest.version)
+                beat = Beat(len(self._peers) + 1, own.kept_number(peer.to), self._copy.newest.version)
                 self._send(peer.to, beat)
             elif now >= peer.channel.due_at:
-                self._mark(peer)
+                self._outbox.mark(peer)
         self._members = len(self._peers) + 1
         is_due = now >= self._keep_at and (own.is_dirty or now >= self._kept_at + _KEPT_ANYWAY_S)
         if is_due and not self._is_keeping and self._gathers_until is None:
@@ -949,21 +884,23 @@ class ClusterNode:
         self._look_at = now + self._timing.resend_s
         for name in own.absent:
             if name != self.me:
-                self._publish(self._link_to_member(name, 0, own.epoch, now), 0, 1, [], now)
+                nobody = self._outbox.link_to_member(name, epoch=own.epoch, session=0, now=now)
+                self._outbox.publish(nobody, now, first=1)
 
     def _keep(self, own: Coordinator, now: float) -> None:
         self._is_keeping, self._keep_at, self._kept_at = True, now + self._timing.keep_s, now
-        self._newest, self._newest_at = own.keep(now), now
-        self._ask_engine(StoreKept(own.epoch, _encode(self._newest)))
+        kept = own.keep(now)
+        self._copy.put(kept, now)
+        self._outbox.ask(StoreKept(own.epoch, _encode(kept)))
 
     def _resign(self, now: float) -> None:
         """Leave to the next coordinator what this one knows, then the lease."""
         if self._own is not None and self.role is Role.COORDINATOR:
             self._keep(self._own, now)
             self._resigned_number = self._member.number
-        self._ask_engine(Resign(self._epoch))
+        self._outbox.ask(Resign(self._epoch))
 
-    def _tick_member(self, link: _Link[FromCoordinator], now: float) -> None:
+    def _tick_member(self, link: NodeLink[FromCoordinator], now: float) -> None:
         timing = self._timing
         if self.role is Role.MEMBER:
             self._sure_at = link.heard_at
@@ -971,63 +908,4 @@ class ClusterNode:
                 self._go_alone(now)
                 return
         if now >= link.channel.due_at or now >= link.sent_at + timing.beat_s:
-            self._mark(link)
-
-    # The outbox -------------------------------------------------------------------------------------------------------
-
-    def _link_to_member(self, name: str, session: int, epoch: int, now: float) -> _Link[FromMember]:
-        timing = self._timing
-        channel = Channel(decode=_read_of_member, resend_s=timing.resend_s, ack_s=timing.ack_s)
-        return _Link(name, epoch, session, channel, now)
-
-    def _ask_engine(self, request: EngineRequest) -> None:
-        self._outbox.append(request)
-        self.wake()
-
-    def _mark(self, link: "_Link[FromMember] | _Link[FromCoordinator]") -> None:
-        """Something is to be sent on this link."""
-        if not self._dirty:
-            self._dirty[link] = None
-            self.wake()
-        else:
-            self._dirty[link] = None
-
-    def _publish(
-        self,
-        link: "_Link[FromMember] | _Link[FromCoordinator]",
-        ack: int,
-        first: int,
-        messages: list[Raw],
-        now: float,
-    ) -> None:
-        link.sent_at = now
-        envelope = Packet(
-            version=VERSION,
-            sender=self.me,
-            epoch=link.epoch,
-            session=link.session,
-            to_coordinator=link is self._link,
-            at=now,
-            ack=ack,
-            first=first,
-            messages=messages,
-        )
-        self._outbox.append(Publish(link.to, _encode(envelope)))
-
-
-def _read_of_member(message: Raw) -> FromMember | None:
-    """None: a newer version's, which is overlooked."""
-    try:
-        read: FromMember = _decode_of_member(message)
-    except msgspec.ValidationError:
-        return None
-    return read
-
-
-def _read_of_coordinator(message: Raw) -> FromCoordinator | None:
-    """None: a newer version's, which is overlooked."""
-    try:
-        read: FromCoordinator = _decode_of_coordinator(message)
-    except msgspec.ValidationError:
-        return None
-    return read
+            self._outbox.mark(link)
