@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import os
+import random
 import re
 import signal
 from contextlib import asynccontextmanager
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from hivemind_addon.lab.cluster.engine import SimEngine
 from hivemind_addon.proxy.cluster.engine import Engine
 from hivemind_addon.proxy.cluster.messages import (
     EngineFailed,
@@ -199,6 +201,38 @@ async def test_how_old_what_is_kept_is_the_engine_says_by_its_own_clock(engine):
         assert 1800 <= (await a.ask(Fetch())).age_s < 1800 + PATIENCE_S
         engine.send(f"HSET hivemind:{{team}}:kept at {int(seconds) + 1800}")
         assert (await a.ask(Fetch())).age_s == 0, "its clock was set back"
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_simulated_engine_answers_as_a_real_one(engine, seed):
+    """What the simulation proves counts for a real server: both are asked the same, at random."""
+    rng, simulated = random.Random(seed), SimEngine()
+    async with nodes(engine.url, "a", "b", "c") as made:
+        for step in range(80):
+            node, newest = rng.choice(made), simulated.counter
+            near = rng.choice([0, newest, newest, newest, newest + 1])
+            chance = rng.random()
+            if chance < 0.1:  # its time is over
+                engine.send("DEL hivemind:{team}:lease")
+                simulated.carry_out(Resign(newest), simulated.holder(0.0), 0.0)
+                continue
+            if chance < 0.13:
+                engine.send("FLUSHALL")
+                simulated.lose_keys()
+                continue
+            requests = [
+                TakeLease(near, bool(near) and rng.random() < 0.5, rng.random() < 0.8, 600.0, asked_at=5.0),
+                StoreKept(near, b"%d" % step),
+                Resign(near),
+            ]
+            request = rng.choices(requests, (5, 3, 1))[0]
+            expected = simulated.carry_out(request, node.me, 0.0)
+            if expected is None:
+                node.outbox.append(request)
+            else:
+                assert await node.ask(request) == expected, (step, request)
+            kept = await node.ask(Fetch())
+            assert kept.data == simulated.carry_out(Fetch(), node.me, 0.0).data, (step, request)
 
 
 async def test_messages_come_whole_and_in_order_and_only_to_whom_they_are_sent(engine):

@@ -47,7 +47,9 @@ class SimEngine:
                     self._holder = ""
                 return None
             case StoreKept(epoch, data=data):
-                done = self.holder(now) == who and (self.kept is None or self.kept[0] <= epoch)
+                held = self.holder(now)
+                is_fenced = bool(held) and (held, self.counter) != (who, epoch)
+                done = not is_fenced and (self.kept is None or self.kept[0] <= epoch)
                 if done:
                     self.kept = epoch, data, now
                 return Stored(done)
