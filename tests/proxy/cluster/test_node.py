@@ -2,13 +2,14 @@
 
 import random
 
+import msgspec
 from msgspec.structs import replace
 
 from hivemind_addon.api.command import SetPriority
 from hivemind_addon.api.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.api.ticket import AttemptResult, Outcome, OutcomeKind, Priority, Usage
 from hivemind_addon.lab.cluster.engine import SimEngine
-from hivemind_addon.proxy.cluster.messages import EngineFailed, Fetch, Publish
+from hivemind_addon.proxy.cluster.messages import VERSION, EngineFailed, Fetch, Packet, Publish
 from hivemind_addon.proxy.cluster.node import ClusterNode, Role
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted
@@ -28,6 +29,8 @@ class Cluster:
         self.engine_is_up = True
         self.fails: type | None = None
         """Requests of this kind get no answer."""
+        self.newer: set[str] = set()
+        """Those whose protocol is another version than the others'."""
         self.nodes: dict[str, ClusterNode] = {}
         self.decisions: list = []
 
@@ -63,7 +66,9 @@ class Cluster:
         node = self.nodes[name]
         if isinstance(request, Publish):
             if self.engine_is_up and request.to in self.nodes:
-                self.nodes[request.to].receive(request.data, self.now)
+                packet = msgspec.msgpack.decode(request.data, type=Packet)
+                packet = replace(packet, version=VERSION + ((name in self.newer) != (request.to in self.newer)))
+                self.nodes[request.to].receive(msgspec.msgpack.encode(packet), self.now)
         elif not self.engine_is_up or type(request) is self.fails:
             node.answered(EngineFailed(request, "is gone"), self.now)
         elif (answer := self.engine.carry_out(request, name, self.now)) is not None:
@@ -148,3 +153,22 @@ def test_who_cannot_read_what_is_kept_does_not_write_over_it():
     cluster.run(3.0)
     assert second.role is Role.COORDINATOR
     assert spent(second, cluster.now)[0] == 700
+
+
+def test_where_the_protocol_differs_each_release_goes_on_and_the_newer_takes_over_when_the_older_has_gone():
+    cluster = Cluster()
+    older = [cluster.add("old-1"), cluster.add("old-2")]
+    cluster.run(3.0)
+    cluster.newer = {"new-1", "new-2"}
+    newer = [cluster.add("new-1"), cluster.add("new-2")]
+    cluster.run(60.0)
+    assert {node.role for node in older} == {Role.COORDINATOR, Role.MEMBER}
+    assert {node.role for node in newer} <= {Role.ALONE, Role.JOINING}, "it tries again from time to time"
+    for node in (*newer, *older):
+        node.submit(ticket(f"of-{node.me}", at=cluster.now), PoolSettings(), cluster.now)
+    cluster.run(4.0)
+    assert len([one for one in cluster.decisions if isinstance(one, Admitted)]) == 4
+    for name in ("old-1", "old-2"):
+        cluster.nodes.pop(name).leave(cluster.now)
+    cluster.run(5.0)
+    assert {node.role for node in newer} == {Role.COORDINATOR, Role.MEMBER}
