@@ -15,7 +15,7 @@ import pytest
 
 from hivemind_addon.lab.cluster.__main__ import simulate
 from hivemind_addon.lab.cluster.scenarios import SCENARIOS
-from hivemind_addon.proxy.cluster import node, outbox
+from hivemind_addon.proxy.cluster import lease, node, outbox
 from hivemind_addon.proxy.cluster.coordinator import Coordinator
 from hivemind_addon.proxy.cluster.node import ClusterNode, Timing
 
@@ -68,7 +68,7 @@ def test_a_fault_is_found(fault, monkeypatch):
             monkeypatch.setattr(Coordinator, "_count", lambda *_: None)
         case "knows no end of its lease":
             name = "the coordinator stands still, and goes on"
-            monkeypatch.setattr(node, "_LEASE_MARGIN_S", -20.0)
+            monkeypatch.setattr(lease, "_MARGIN_S", -20.0)
         case "sends nothing again":
             name = "messages are late, lost, doubled or out of order"
             monkeypatch.setattr(node, "Timing", functools.partial(Timing, resend_s=math.inf))

@@ -31,6 +31,7 @@ from hivemind_addon.api.spend import AccountState
 from hivemind_addon.api.ticket import Attempt, AttemptResult, Hints, PoolKey, Ticket
 from hivemind_addon.proxy.cluster.coordinator import Coordinator
 from hivemind_addon.proxy.cluster.kept import KeptCopy, on_another_clock
+from hivemind_addon.proxy.cluster.lease import Heard, LeaseWatch
 from hivemind_addon.proxy.cluster.member import Member
 from hivemind_addon.proxy.cluster.messages import (
     VERSION,
@@ -65,7 +66,6 @@ from hivemind_addon.system.parts import whole
 _NEVER = float("inf")
 _TICK_S = 0.1
 """How exactly beats, acknowledgements and the like are kept."""
-_LEASE_MARGIN_S = 0.1
 _KEPT_ANYWAY_S = 30.0
 """What is kept is written as often though nothing has changed: the engine may have lost it."""
 _MOST_TOLD = 100
@@ -159,15 +159,7 @@ class ClusterNode:
             ack_s=self._timing.ack_s,
             wake=lambda: self.wake(),  # noqa: PLW0108 - it is set later
         )
-        self._epoch = 0
-        """The newest that is known."""
-        self._holder = ""
-        self._lease_until = -_NEVER
-        """Of this node's own lease, by its own clock."""
-        self._is_asking = False
-        self._did_want = False
-        """The last time that it asked."""
-        self._ask_at = -_NEVER
+        self._lease = LeaseWatch(me=me, lease_s=self._timing.lease_s, ask_s=self._timing.ask_s)
         self._sure_at: float | None = None
         """When this node was last sure to be one with the others."""
         self._since = 0.0
@@ -217,13 +209,9 @@ class ClusterNode:
         """The newest end that a coordinator knows of, or has left to the next."""
         self._resigned_number: int | None = None
         """The same, as soon as what this coordinator has left is at the engine."""
-        self._remembers: bool | None = None
-        """The engine knew of epochs at the last look; None: it was not looked at."""
-        self._forgot_at = 0.0
-        """When it was first seen not to."""
 
     def __repr__(self) -> str:
-        return f"<ClusterNode {self.me}, {self.role.value} in epoch {self._epoch}, {self._member!r}>"
+        return f"<ClusterNode {self.me}, {self.role.value} in epoch {self._lease.epoch}, {self._member!r}>"
 
     # The driver's side: tickets -------------------------------------------------------------------------------------
 
@@ -295,7 +283,7 @@ class ClusterNode:
         if self.role is Role.COORDINATOR or self._elected is not None:
             self._resign(now)
             self._step_down(now)
-            self._ask_at = now
+            self._lease.ask_at(now)
 
     @property
     def has_untold(self) -> bool:
@@ -315,11 +303,11 @@ class ClusterNode:
         """The machine slept until now: what others decided meanwhile is not known."""
         self.note(MachineSlept(at=now, slept_s=slept_s))
         self._member.wake_up(slept_s)
-        if self.role is Role.COORDINATOR and now >= self._lease_until:
+        if self.role is Role.COORDINATOR and now >= self._lease.until:
             self._step_down(now)
         elif self.role is Role.ALONE and self._own is not None:
             self._own.scheduler.wake_up(slept_s, now)
-        self._ask_at = now
+        self._lease.ask_at(now)
 
     def poll(self, now: float) -> list[Admitted | Shed | Refused]:
         """What was decided for the tickets of this process."""
@@ -420,7 +408,7 @@ class ClusterNode:
             me=self.me,
             role=self.role.value,
             coordinator=coordinator,
-            epoch=self._epoch,
+            epoch=self._lease.epoch,
             members=members,
             known_members=self._members,
             share=self._own.share if self._own is not None and self.role is Role.ALONE else 1.0,
@@ -477,8 +465,8 @@ class ClusterNode:
         if self._left:
             return
         self._look_for_standstill(now)
-        if envelope.epoch > self._epoch:
-            self._ask_at = min(self._ask_at, now)
+        if envelope.epoch > self._lease.epoch:
+            self._lease.ask_at(now)
             self._tick_at = min(self._tick_at, now)
         if envelope.to_coordinator:
             self._receive_of_member(envelope, now)
@@ -498,8 +486,6 @@ class ClusterNode:
         """The engine's answer to a request."""
         match answer:
             case Leased():
-                self._is_asking = False
-                self._ask_at = answer.asked_at + self._timing.ask_s
                 self._leased(answer, now)
             case Fetched(data, age_s=age_s):
                 if why := self._copy.fetched(data, age_s, now):
@@ -514,10 +500,9 @@ class ClusterNode:
                     self._own.was_kept()
                     self._member.was_kept(self._own.kept_number(self.me), now)
                 elif not done:
-                    self._ask_at = now
+                    self._lease.ask_at(now)
             case EngineFailed(request=TakeLease()):
-                self._is_asking = False
-                self._ask_at = now + self._timing.ask_s
+                self._lease.failed(now)
             case EngineFailed(request=Fetch()):
                 self._copy.fetch_failed()
             case EngineFailed(request=StoreKept()):
@@ -542,38 +527,22 @@ class ClusterNode:
     # The lease ------------------------------------------------------------------------------------------------------
 
     def _leased(self, answer: Leased, now: float) -> None:
-        if answer.forgot and self._remembers is not False:
-            self._forgot_at = now
-        self._remembers = not answer.forgot
-        if answer.epoch < self._epoch:
-            return  # an answer that was long on its way, or an engine that has lost its count: it is asked again
-        if answer.holder == self.me:
-            lease_until = answer.asked_at + self._timing.lease_s - _LEASE_MARGIN_S
-            is_ours = (
-                self._elected == answer.epoch
-                or (self.role is Role.COORDINATOR and self._own is not None and self._own.epoch == answer.epoch)
-            )  # fmt: skip
-            if is_ours:
-                self._lease_until = max(self._lease_until, lease_until)
-            elif answer.epoch == self._epoch or not self._wants_lease(now):
-                self._outbox.ask(Resign(answer.epoch))  # what was in this epoch is thrown away
-            elif now < lease_until:
-                self._lease_until = lease_until
+        is_leader = self.role is Role.COORDINATOR and self._own is not None
+        held = (self._elected, self._own.epoch if is_leader and self._own is not None else None)
+        match self._lease.hear(answer, now, wants=lambda: self._wants_lease(now), held=held):
+            case Heard.UNWANTED:
+                self._outbox.ask(Resign(answer.epoch))
+            case Heard.GIVEN:
                 self._begin_election(answer, now)
-            self._epoch = answer.epoch
-            self._holder = answer.holder
-            return
-        self._epoch = answer.epoch
-        if answer.holder or not answer.forgot:
-            self._holder = answer.holder
-        if self.role is Role.COORDINATOR or self._elected is not None:
-            self._step_down(now)
-        if not answer.holder and not answer.forgot and not self._did_want:
-            self._ask_at = now
-        link = self._link
-        is_known = link is not None and link.to == answer.holder and link.epoch == answer.epoch
-        if answer.holder and not is_known and now >= self._may_join_at and not self._left:
-            self._join(answer.holder, answer.epoch, now)
+            case Heard.ANOTHER:
+                if is_leader or self._elected is not None:
+                    self._step_down(now)
+                link = self._link
+                is_known = link is not None and link.to == answer.holder and link.epoch == answer.epoch
+                if answer.holder and not is_known and now >= self._may_join_at and not self._left:
+                    self._join(answer.holder, answer.epoch, now)
+            case Heard.STALE | Heard.HELD:
+                pass
 
     def _wants_lease(self, now: float) -> bool:
         """Whether to become the coordinator where nobody has the lease."""
@@ -582,10 +551,10 @@ class ClusterNode:
             # Only where nobody else took it, and for what nobody else would ever know.
             has_untold = not self._member.is_idle or self._member.number > self._told_number
             return has_untold and now >= self._closed_at + 2 * timing.ask_s
-        if self.role is Role.MEMBER and link is not None and self._holder:
+        if self.role is Role.MEMBER and link is not None and self._lease.holder:
             # An engine that has lost its memory gives it to whoever asks first: it is to be the one that is there.
             return now >= link.heard_at + timing.lease_s - timing.ask_s
-        if not self._copy.is_of_cluster and not self._remembers:
+        if not self._copy.is_of_cluster and not self._lease.remembers:
             # The same: whoever has a copy of what was kept goes first.
             return now >= self._since + timing.lease_s - timing.ask_s
         return True
@@ -593,8 +562,7 @@ class ClusterNode:
     def _begin_election(self, answer: Leased, now: float) -> None:
         """The lease is this node's: what is kept is read first."""
         self._elected = answer.epoch
-        # An engine that has forgotten may have given the lease to another one, which it ends by its own clock.
-        self._others_until = self._forgot_at + self._timing.lease_s if answer.forgot else now
+        self._others_until = self._lease.others_until if answer.forgot else now
         self._fetch_until = now + self._timing.join_grace_s
         self._copy.fetch()
 
@@ -636,8 +604,8 @@ class ClusterNode:
         """No longer the coordinator; what it knew is thrown away, and announced anew to the next."""
         self._elected = None
         if self.role is Role.COORDINATOR:
-            self._sure_at = max(min(now, self._lease_until), self._went_on_at)
-        self._lease_until = -_NEVER
+            self._sure_at = max(min(now, self._lease.until), self._went_on_at)
+        self._lease.drop()
         self._drop_own()
         self._member.send = None
         self._become(Role.JOINING, now)
@@ -707,7 +675,7 @@ class ClusterNode:
                 case Beat(members=members, kept=kept, kept_version=version):
                     self._members = max(1, members)
                     self._member.was_kept(kept, now)
-                    self._copy.look(self._epoch, version, now)
+                    self._copy.look(self._lease.epoch, version, now)
                 case Answers(asked_id, answer=answer):
                     if asked_id in self._asked_open:
                         self._asked_open.discard(asked_id)
@@ -776,7 +744,7 @@ class ClusterNode:
         own = self._own
         if own is None:
             return
-        self._may_decide = self.role is Role.ALONE or (now < self._lease_until and self._gathers_until is None)
+        self._may_decide = self.role is Role.ALONE or (now < self._lease.until and self._gathers_until is None)
         while True:
             while self._to_own:
                 own.hear(self.me, self._to_own.popleft(), now)
@@ -796,21 +764,11 @@ class ClusterNode:
         if self._left:
             return
         timing = self._timing
-        if now >= self._ask_at and not self._is_asking:
-            self._is_asking = True
-            renews = self.role is Role.COORDINATOR or self._elected is not None
-            self._did_want = self._wants_lease(now)
-            self._outbox.ask(
-                TakeLease(
-                    epoch=self._epoch,
-                    renews=renews,
-                    wants=self._did_want,
-                    ttl_s=timing.lease_s,
-                    asked_at=now,
-                )
-            )
-        if self._elected is not None and (now >= self._fetch_until or now >= self._lease_until):
-            if now >= self._lease_until:
+        renews = self.role is Role.COORDINATOR or self._elected is not None
+        if request := self._lease.ask(now, wants=self._wants_lease(now), renews=renews):
+            self._outbox.ask(request)
+        if self._elected is not None and (now >= self._fetch_until or now >= self._lease.until):
+            if now >= self._lease.until:
                 self._step_down(now)
             elif self._copy.is_of_cluster:
                 self._elect(now)
@@ -837,7 +795,8 @@ class ClusterNode:
         stood_s, self._ticked_at = now - self._ticked_at, now
         if stood_s < self._timing.lease_s:
             return
-        self._sure_at = self._went_on_at = self._ask_at = now
+        self._sure_at = self._went_on_at = now
+        self._lease.ask_at(now)
         if self._link is not None:
             self._link.heard_at = now
             if stood_s >= self._timing.lost_after_s - 2 * self._timing.ask_s:
@@ -846,8 +805,8 @@ class ClusterNode:
     def _tick_coordinator(self, now: float) -> None:
         own, timing = self._own, self._timing
         assert own is not None
-        if now >= self._lease_until:
-            if now >= self._lease_until + timing.alone_after_s - timing.lease_s:
+        if now >= self._lease.until:
+            if now >= self._lease.until + timing.alone_after_s - timing.lease_s:
                 self._step_down(now)
             return
         self._sure_at = now
@@ -898,7 +857,7 @@ class ClusterNode:
         if self._own is not None and self.role is Role.COORDINATOR:
             self._keep(self._own, now)
             self._resigned_number = self._member.number
-        self._outbox.ask(Resign(self._epoch))
+        self._outbox.ask(Resign(self._lease.epoch))
 
     def _tick_member(self, link: NodeLink[FromCoordinator], now: float) -> None:
         timing = self._timing
