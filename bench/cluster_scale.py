@@ -100,7 +100,6 @@ class Cluster:
             me=me,
             rng=random.Random(seed),
             make_scheduler=lambda: Scheduler(rng=random.Random(seed)),
-            wall=lambda: self.now,
         )
         self._turn(me)
         return me

@@ -308,7 +308,8 @@ class AttemptResult(Struct, frozen=True, gc=False):
     """False: the provider would not take the same request again; where waiting might cure it, its client is told to
     come back with another one."""
     by_others: bool = False
-    """Other processes may have attempts in flight that nobody here counts: a refusal teaches no limit."""
+    """Other processes may have attempts in flight that nobody here counts: a refusal teaches no limit, and for some
+    seconds no more is tried."""
 
 
 class Reason(Enum):

@@ -114,7 +114,6 @@ def _join(
         identity=cluster.identity,
         rng=random.Random(),  # noqa: S311 - jitter, no secret
         make_scheduler=_make_scheduler,
-        wall=clock.wall,
     )
     driver = Driver(scheduler=node, clock=clock, observers=observers)
     return driver, Membership(node=node, driver=driver, settings=cluster)

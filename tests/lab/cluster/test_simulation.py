@@ -15,7 +15,7 @@ import pytest
 
 from hivemind_addon.lab.cluster.__main__ import simulate
 from hivemind_addon.lab.cluster.scenarios import SCENARIOS
-from hivemind_addon.proxy.cluster import node
+from hivemind_addon.proxy.cluster import lease, node, outbox
 from hivemind_addon.proxy.cluster.coordinator import Coordinator
 from hivemind_addon.proxy.cluster.node import ClusterNode, Timing
 
@@ -68,7 +68,7 @@ def test_a_fault_is_found(fault, monkeypatch):
             monkeypatch.setattr(Coordinator, "_count", lambda *_: None)
         case "knows no end of its lease":
             name = "the coordinator stands still, and goes on"
-            monkeypatch.setattr(node, "_LEASE_MARGIN_S", -20.0)
+            monkeypatch.setattr(lease, "_MARGIN_S", -20.0)
         case "sends nothing again":
             name = "messages are late, lost, doubled or out of order"
             monkeypatch.setattr(node, "Timing", functools.partial(Timing, resend_s=math.inf))
@@ -80,6 +80,6 @@ def test_a_fault_is_found(fault, monkeypatch):
 
 def _read_anything(self, envelope, now):
     """As `ClusterNode._receive_of_coordinator`, without a look at who sends it, and in which epoch."""
-    for message in map(node._read_of_coordinator, envelope.messages):
+    for message in map(outbox._read_of_coordinator, envelope.messages):
         if message is not None:
             self._member.hear(message, 0.0, now)

@@ -19,7 +19,7 @@ def test_processes_that_die_for_weeks_do_not_make_what_is_kept_grow():
         coordinator.join(f"process-{number}", join, 0.0, float(number))
         coordinator.lose(f"process-{number}", number + 0.5)
         coordinator.poll(number + 0.5)
-    kept = coordinator.keep(300.0, 1_000_000.0)
+    kept = coordinator.keep(300.0)
     assert len(kept.members) == 100
     assert [len(one.presumed) for one in kept.members.values()] == [1] * 100
     assert "process-299" in kept.members, "the newest are remembered"

@@ -3,12 +3,16 @@
 import asyncio
 import logging
 import os
+import random
+import re
 import signal
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trustme
 
+from hivemind_addon.lab.cluster.engine import SimEngine
 from hivemind_addon.proxy.cluster.engine import Engine
 from hivemind_addon.proxy.cluster.messages import (
     EngineFailed,
@@ -26,6 +30,7 @@ from hivemind_addon.system.engine_url import parse_engine_url
 from tests.engine_server import EngineServer
 
 PATIENCE_S = 60
+PAGE = Path(__file__).parents[3] / "docs" / "cluster.md"
 
 
 class OneNode:
@@ -179,11 +184,55 @@ async def test_what_is_kept_is_written_by_the_newest_coordinator_only(engine):
         engine.send("DEL hivemind:{team}:lease")
         await b.take(1)
         assert await a.ask(StoreKept(1, b"late")) == Stored(done=False)
-        assert await b.ask(Fetch()) == Fetched(b"\x00first")
+        assert (await b.ask(Fetch())).data == b"\x00first"
         assert await b.ask(StoreKept(2, b"second")) == Stored(done=True)
         engine.send("DEL hivemind:{team}:lease")
         assert await a.ask(StoreKept(1, b"later still")) == Stored(done=False)
-        assert await a.ask(Fetch()) == Fetched(b"second")
+        assert (await a.ask(Fetch())).data == b"second"
+
+
+async def test_how_old_what_is_kept_is_the_engine_says_by_its_own_clock(engine):
+    async with nodes(engine.url, "a") as (a,):
+        await a.take()
+        await a.ask(StoreKept(1, b"kept"))
+        assert 0 <= (await a.ask(Fetch())).age_s < PATIENCE_S
+        seconds, _ = engine.send("TIME").decode().split("\r\n")[2::2][:2]
+        engine.send(f"HSET hivemind:{{team}}:kept at {int(seconds) - 1800}")
+        assert 1800 <= (await a.ask(Fetch())).age_s < 1800 + PATIENCE_S
+        engine.send(f"HSET hivemind:{{team}}:kept at {int(seconds) + 1800}")
+        assert (await a.ask(Fetch())).age_s == 0, "its clock was set back"
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_the_simulated_engine_answers_as_a_real_one(engine, seed):
+    """What the simulation proves counts for a real server: both are asked the same, at random."""
+    rng, simulated = random.Random(seed), SimEngine()
+    async with nodes(engine.url, "a", "b", "c") as made:
+        for step in range(80):
+            node, newest = rng.choice(made), simulated.counter
+            near = rng.choice([0, newest, newest, newest, newest + 1])
+            chance = rng.random()
+            if chance < 0.1:  # its time is over
+                engine.send("DEL hivemind:{team}:lease")
+                simulated.carry_out(Resign(newest), simulated.holder(0.0), 0.0)
+                continue
+            if chance < 0.13:
+                engine.send("FLUSHALL")
+                simulated.lose_keys()
+                continue
+            requests = [
+                TakeLease(near, bool(near) and rng.random() < 0.5, rng.random() < 0.8, 600.0, asked_at=5.0),
+                StoreKept(near, b"%d" % step),
+                Resign(near),
+            ]
+            request = rng.choices(requests, (5, 3, 1))[0]
+            expected = simulated.carry_out(request, node.me, 0.0)
+            if expected is None:
+                node.outbox.append(request)
+            else:
+                assert await node.ask(request) == expected, (step, request)
+            kept = await node.ask(Fetch())
+            assert kept.data == simulated.carry_out(Fetch(), node.me, 0.0).data, (step, request)
 
 
 async def test_messages_come_whole_and_in_order_and_only_to_whom_they_are_sent(engine):
@@ -269,6 +318,23 @@ async def test_an_engine_that_does_not_let_us_in_is_told_with_the_cure_and_no_pa
     lines = [record.getMessage() for record in caplog.records]
     assert sum(told in line for line in lines) == 1
     assert not any(word in line for line in lines for word in ("barley-bread", "open-sesame"))
+
+
+async def test_the_rights_that_the_page_gives_are_enough():
+    rights = re.search(r"ACL SETUSER (hivemind on >PASSWORD .*)", PAGE.read_text())[1]
+    server = EngineServer().start()
+    try:
+        assert server.send(f"ACL SETUSER {rights}").startswith(b"+OK")
+        async with nodes(server.url.replace("//", "//hivemind:PASSWORD@"), "a", "b") as (a, b):
+            await a.take()
+            assert await a.ask(StoreKept(1, b"kept")) == Stored(done=True)
+            assert (await b.ask(Fetch())).data == b"kept"
+            a.publish("b", b"hello")
+            await b.until(lambda: b.received == [b"hello"])
+            a.outbox.append(Resign(1))
+            assert (await a.ask(TakeLease(1, False, False, 1.0, 5.0))).holder == ""
+    finally:
+        server.stop()
 
 
 @pytest.mark.parametrize(

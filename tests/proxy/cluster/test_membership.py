@@ -38,7 +38,6 @@ class OneProxy:
             identity=identity,
             rng=random.Random(1),
             make_scheduler=lambda: Scheduler(rng=random.Random(1)),
-            wall=clock.wall,
         )
         self.driver = Driver(scheduler=self.node, clock=clock)
         self.membership = Membership(

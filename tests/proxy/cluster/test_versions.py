@@ -6,7 +6,17 @@ import msgspec
 from msgspec import Raw
 
 from hivemind_addon.api.events import OddityNoted
-from hivemind_addon.proxy.cluster.messages import VERSION, Arrived, Join, Leased, Packet, Publish, TakeLease
+from hivemind_addon.proxy.cluster.messages import (
+    VERSION,
+    Arrived,
+    Fetch,
+    Fetched,
+    Join,
+    Leased,
+    Packet,
+    Publish,
+    TakeLease,
+)
 from hivemind_addon.proxy.cluster.node import ClusterNode, Role
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.proxy.core.samples import ticket
@@ -19,13 +29,14 @@ def coordinator(now=0.0):
         me="old",
         rng=random.Random(0),
         make_scheduler=lambda: Scheduler(rng=random.Random(0)),
-        wall=lambda: 1_000_000.0,
     )
     for _ in range(40):
         node.poll(now)
         for request in node.drain_outbox(now):
             if isinstance(request, TakeLease):
                 node.answered(Leased("old", 1, request.asked_at), now)
+            elif isinstance(request, Fetch):
+                node.answered(Fetched(None), now)
         now += 0.1
     assert node.role is Role.COORDINATOR
     return node, now

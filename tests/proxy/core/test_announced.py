@@ -32,6 +32,7 @@ from hivemind_addon.proxy.core.retry import Admitted, Backoff, History, Refused,
 from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.proxy.core.samples import (
     FAILED,
+    OVERLOADED,
     POOL,
     SUCCESS,
     THROTTLED,
@@ -232,6 +233,36 @@ def test_slots_that_were_proved_elsewhere_need_no_proof():
     bench.submit("new")
     assert bench.pool.limit == 20
     assert bench.advance(0.1) == ["new"]
+
+
+def test_what_the_provider_refuses_because_of_others_teaches_no_limit_and_no_more_is_tried_for_a_while():
+    """Six go at once, a refusal takes 0.2 s; who shares the key is not known here, as when a member was cut off."""
+    bench = Bench(settings=PoolSettings(concurrency=ConcurrencySettings(initial=4, maximum=100)))
+    ends: list[tuple[float, str]] = []
+    refused, delivered, taken = 0, 0, set()
+    bench.submit(*(f"t{n}" for n in range(24)))
+    known = set()
+    while bench.now < 60.0:
+        for name in set(bench.running) - known:
+            if len(taken) < 6:
+                taken.add(name)
+            ends.append((bench.now + (1.0 if name in taken else 0.2), name))
+        known = set(bench.running)
+        for end in [end for end in ends if end[0] <= bench.now]:
+            ends.remove(end)
+            known.discard(end[1])
+            if end[1] in taken:
+                taken.discard(end[1])
+                bench.settle(end[1])
+                delivered += 1
+                bench.submit(f"{end[1]}+")
+            else:
+                bench.settle(end[1], OVERLOADED, by_others=True)
+                refused += 1
+        bench.advance(0.01)
+    assert not bench.pool.learned
+    assert refused < 0.15 * delivered, (refused, delivered)
+    assert delivered > 0.9 * 60 * 6, (refused, delivered)
 
 
 def test_who_is_in_flight_elsewhere_holds_nobody_up_where_a_level_is_not_known_yet():

@@ -13,7 +13,7 @@ def filled(limit: int, *, maximum: int = 256) -> Slots:
 def grown(settings, *, to):
     slots = Slots(settings)
     while slots.limit < to:
-        slots.passed(slots.limit)
+        slots.passed(slots.limit, 10.0)
     return slots
 
 
@@ -35,9 +35,9 @@ def test_one_more_when_the_last_one_was_not_refused_for_a_moment():
 
 def test_one_more_when_it_was_answered():
     slots = filled(4)
-    slots.passed(3)
+    slots.passed(3, 10.0)
     assert slots.limit == 4
-    slots.passed(4)
+    slots.passed(4, 10.0)
     assert slots.limit == 5
 
 
@@ -50,9 +50,20 @@ def test_what_does_not_fill_it_proves_nothing():
 
 def test_never_more_than_the_maximum():
     slots = filled(4, maximum=4)
-    slots.passed(4)
+    slots.passed(4, 10.0)
     assert slots.opens_at(4, 99.0) == float("inf")
     assert slots.limit == 4
+
+
+def test_where_it_is_crowded_one_less_and_none_more_for_a_while():
+    slots = filled(8)
+    slots.crowded(7, 20.0)
+    assert slots.limit == 6
+    slots.sent(6, 21.0)
+    slots.passed(8, 21.0)
+    assert (slots.limit, slots.opens_at(6, 21.0)) == (6, 25.0)
+    slots.passed(6, 26.0)
+    assert slots.limit == 7
 
 
 def test_after_an_outage_half_of_what_was_proved():
@@ -74,7 +85,7 @@ def test_what_has_outlived_an_outage_keeps_nobody_waiting():
 def test_after_a_rest_it_starts_as_at_first():
     slots = filled(4)
     for in_flight in range(4, 40):
-        slots.passed(in_flight)
+        slots.passed(in_flight, 10.0)
     assert slots.limit == 40
     slots.rest()
     assert slots.limit == 4
@@ -87,15 +98,15 @@ class TestConfigure:
         assert slots.limit == 8
         slots.configure(ConcurrencySettings(maximum=3))
         assert slots.limit == 3
-        slots.passed(3)
+        slots.passed(3, 10.0)
         assert slots.limit == 3
 
     def test_a_higher_maximum_lets_it_grow_again(self):
         slots = grown(ConcurrencySettings(initial=1, maximum=2), to=2)
-        slots.passed(2)
+        slots.passed(2, 10.0)
         assert slots.limit == 2
         slots.configure(ConcurrencySettings(initial=1, maximum=3))
-        slots.passed(2)
+        slots.passed(2, 10.0)
         assert slots.limit == 3
 
     def test_where_nothing_was_proved_it_begins_anew(self):

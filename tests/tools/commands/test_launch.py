@@ -243,3 +243,22 @@ def test_doctor_ends_with_a_verdict_and_programs_get_ids_and_cures():
     assert none["text"] == "proxy: nothing listens on port 1; start `hivemind run -p 1`"
     assert none["cure"] == "start `hivemind run -p 1`"
     assert all(row["cure"] for row in rows if row["verdict"] == "bad")
+
+
+@pytest.mark.parametrize(
+    ("words", "variables", "says"),
+    [
+        (("--cluster", "http://cache.test"), {}, "--cluster: 'http://cache.test' is no engine's URL; write valkey://"),
+        ((), {"HIVEMIND_CLUSTER": "valkey://cache.test:x"}, "HIVEMIND_CLUSTER: 'valkey://cache.test:x' has no port"),
+        (("--cluster", "valkey://cache.test", "--cluster-name", "a b"), {}, "--cluster-name: 'a b' is no name; take 1"),
+    ],
+)
+def test_a_cluster_that_is_none_is_told_before_anything_is_started(monkeypatch, words, variables, says):
+    for name in ("HIVEMIND_CLUSTER", "HIVEMIND_CLUSTER_NAME"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(runs, "Supervisor", None)
+    told = run("run", *words)
+    assert told.exit_code == 1
+    assert f"Error: {says}" in told.output

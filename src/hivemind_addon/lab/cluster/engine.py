@@ -19,7 +19,8 @@ class SimEngine:
 
     def __init__(self) -> None:
         self.counter = 0
-        self.kept: tuple[int, bytes] | None = None
+        self.kept: tuple[int, bytes, float] | None = None
+        """Epoch, data, when it was stored."""
         self.times_emptied = 0
         self._holder = ""
         self._lease_ends_at = 0.0
@@ -46,12 +47,14 @@ class SimEngine:
                     self._holder = ""
                 return None
             case StoreKept(epoch, data=data):
-                done = self.holder(now) == who and (self.kept is None or self.kept[0] <= epoch)
+                held = self.holder(now)
+                is_fenced = bool(held) and (held, self.counter) != (who, epoch)
+                done = not is_fenced and (self.kept is None or self.kept[0] <= epoch)
                 if done:
-                    self.kept = epoch, data
+                    self.kept = epoch, data, now
                 return Stored(done)
             case Fetch():
-                return Fetched(None if self.kept is None else self.kept[1])
+                return Fetched(None) if self.kept is None else Fetched(self.kept[1], now - self.kept[2])
 
     def _lease(self, request: TakeLease, who: str, now: float) -> Leased:
         asked, newest, holder = request.epoch, self.counter, self.holder(now)

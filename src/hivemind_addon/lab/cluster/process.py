@@ -101,7 +101,6 @@ class SimProcess:
             me=me,
             rng=random.Random(rng.random()),
             make_scheduler=lambda: Scheduler(rng=random.Random(rng.random())),
-            wall=lambda: world.wall_at + world.now,
         )
         self._rng = rng
         self._line = Line(me, receive=self._on_message, answered=self._on_answer, unheard=self._on_unheard)
@@ -111,8 +110,8 @@ class SimProcess:
         self._slept_at: float | None = None
         self._went_on_at = -math.inf
         """After the last pause, by its clock."""
-        self._settled: list[tuple[float, int]] = []
-        """When attempts were settled, and what they took."""
+        self._settled: list[tuple[float, int, int]] = []
+        """When attempts were settled, what they took, and what had been expected of them."""
         world.network.connect(self._line)
         self.do(lambda: None)
 
@@ -209,7 +208,11 @@ class SimProcess:
 
     def untold(self, seconds: float) -> int:
         """Tokens that were settled in the last seconds: nobody may know of them."""
-        return sum(tokens for at, tokens in self._settled if at > self.world.now - seconds)
+        return sum(tokens for at, tokens, _ in self._settled if at > self.world.now - seconds)
+
+    def presumed(self, seconds: float) -> int:
+        """The same, where who does not know of it presumes what was expected."""
+        return sum(max(told) for at, *told in self._settled if at > self.world.now - seconds)
 
     def close(self) -> None:
         """SIGTERM: what waits is shed, what is in flight may end."""
@@ -307,7 +310,7 @@ class SimProcess:
         self._idle_at = min(self._idle_at, self.world.now)
         if not self.node.has_untold or self.world.now >= self._idle_at + _LAST_WORDS_S:
             if self.node.has_untold or self.node.role is Role.ALONE:
-                self.world.died_with += self.untold(_WITHOUT_COORDINATOR_S)
+                self.world.died_with += self.presumed(_WITHOUT_COORDINATOR_S)
             self.node.leave(self.now)
             for request in self.node.drain_outbox(self.now):
                 self.world.sends(self, request)
@@ -398,7 +401,7 @@ class SimProcess:
         request.flight = None
         spend = actual_spend(flight.attempt.ticket, result)
         self.world.spent(spend)
-        self._settled.append((self.world.now, spend.tokens))
+        self._settled.append((self.world.now, spend.tokens, request.ticket.expected.tokens))
         verdict = self.node.settle(flight.attempt, result, self.now)
         self.world.trace(self.me, "settled", request.ticket.id, result.outcome.reason, spend.tokens, verdict)
         if not isinstance(verdict, Backoff):

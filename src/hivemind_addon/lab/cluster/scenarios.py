@@ -6,6 +6,8 @@ from hivemind_addon.lab.cluster.network import Weather
 from hivemind_addon.lab.cluster.world import FAULTS_FROM_S, ClusterWorld, FailureScenario, Place, Promise
 
 _LAST_FAULT_S = 4.0
+_FAR_S = (0.02, 0.05)
+"""To an engine on another continent."""
 
 
 def _nothing(world: ClusterWorld) -> None:
@@ -15,6 +17,7 @@ def _nothing(world: ClusterWorld) -> None:
 def _bad_hops(world: ClusterWorld) -> None:
     rng = world.rng
     weather = Weather(
+        hop_s=rng.choice([Weather().hop_s, _FAR_S]),
         slow_rate=rng.choice([0.0, 0.1, 0.3]),
         slow_s=(0.01, 0.3),
         loss_rate=rng.choice([0.0, 0.02, 0.1]),

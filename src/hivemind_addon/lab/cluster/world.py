@@ -132,7 +132,6 @@ class ClusterWorld:
         self.endpoints = (Endpoint(POOL), Endpoint(EQUAL)) if rng.random() < 0.3 else ()
         """Of the requests that have a choice."""
         self.budget = Budget(Scope.EVERYONE, "", tokens=rng.choice([3_000, 10**6]))
-        self.wall_at = 1_800_000_000.0
         self.late_s = 0.1
         """A busy process is no later."""
         self.untold_s = 4.0

@@ -58,7 +58,7 @@ from hivemind_addon.proxy.core.budget import actual_spend, calls_of
 from hivemind_addon.proxy.core.pool import PoolSettings, PoolTold
 from hivemind_addon.proxy.core.retry import ActiveBlock, Admitted, Backoff, Refused, Shed
 from hivemind_addon.proxy.core.scheduler import Scheduler
-from hivemind_addon.proxy.core.share import scaled_hints, scaled_settings
+from hivemind_addon.proxy.core.share import scaled_hints, scaled_learned, scaled_settings
 
 _OF_OWNER = (Held, Moved, Superseded, OddityNoted)
 """Events of a ticket that its member hears of; the others it makes itself."""
@@ -137,12 +137,18 @@ class Coordinator:
 
     # What lasts -------------------------------------------------------------------------------------------------
 
-    def restore(self, kept: Kept, now: float, wall: float) -> None:
-        """Begin with what an earlier coordinator has kept."""
-        age_s = max(0.0, wall - kept.wall)
-        self.scheduler.restore(kept.learned, now)
-        self.scheduler.restore_overrides(kept.orders, now, wall)
+    def restore(self, kept: Kept, age_s: float, now: float) -> None:
+        """Begin with what was kept so long ago: its share of what was learned, and orders and budgets."""
+        if kept.learned is not None:
+            learned = kept.learned if self.share == 1 else scaled_learned(kept.learned, self.share)
+            self.scheduler.restore(learned, now)
+        if kept.orders is not None:
+            self.scheduler.restore_overrides(kept.orders, now, age_s)
         self.scheduler.restore_budgets([replace(one, age_s=one.age_s + age_s) for one in kept.standings], now)
+
+    def succeed(self, kept: Kept, age_s: float, now: float) -> None:
+        """Take over from the coordinator that has kept this: its members are expected."""
+        self.restore(kept, age_s, now)
         self._version = kept.version
         if age_s < _PROVED_S:
             self._proved = dict(kept.limits)
@@ -160,7 +166,7 @@ class Coordinator:
         """Members that an earlier coordinator knew, and that have not joined yet."""
         return self._absent
 
-    def keep(self, now: float, wall: float) -> Kept:
+    def keep(self, now: float) -> Kept:
         """What is to outlive this process; `was_kept` when it does."""
         self.is_dirty = False
         self._version += 1
@@ -178,9 +184,8 @@ class Coordinator:
         return Kept(
             epoch=self.epoch,
             version=self._version,
-            wall=wall,
             learned=self.scheduler.export(),
-            orders=self.scheduler.export_overrides(now, wall),
+            orders=self.scheduler.export_overrides(now, 0.0),
             standings=self.scheduler.standings(now),
             members=members,
             limits=tuple((told.key, told.limit) for told in self.scheduler.pools_told()),

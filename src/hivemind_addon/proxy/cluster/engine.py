@@ -10,7 +10,7 @@ At the engine are the channels `hivemind:{NAME}:to:NODE` (the nodes' messages), 
 
     hivemind:{NAME}:lease    who coordinates, and in which epoch: `EPOCH NODE`; it ends by itself
     hivemind:{NAME}:epoch    the newest epoch that was given out
-    hivemind:{NAME}:kept     a hash: what outlives a coordinator (`data`), and in which `epoch` it was written
+    hivemind:{NAME}:kept     a hash: what outlives a coordinator (`data`), in which `epoch`, and `at` what time
 """
 
 import asyncio
@@ -95,10 +95,19 @@ _KEEP = """
 local held = redis.call('GET', KEYS[1])
 if held and held ~= ARGV[2] .. ' ' .. ARGV[1] then return 0 end
 if tonumber(redis.call('HGET', KEYS[2], 'epoch') or '0') > tonumber(ARGV[2]) then return 0 end
-redis.call('HSET', KEYS[2], 'epoch', ARGV[2], 'data', ARGV[3])
+local time = redis.call('TIME')
+redis.call('HSET', KEYS[2], 'epoch', ARGV[2], 'data', ARGV[3], 'at', string.format('%.3f', time[1] + time[2] / 1e6))
 return 1
 """
 """As `StoreKept` says. KEYS: lease, kept. ARGV: node, epoch, data. Answers 1 where it was written."""
+_FETCH = """
+local kept = redis.call('HMGET', KEYS[1], 'data', 'at')
+if not kept[1] then return false end
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1e6
+return {kept[1], math.floor(1000 * math.max(0, now - (kept[2] or now)))}
+"""
+"""As `Fetch` says. KEYS: kept. Answers what was written, and how many milliseconds ago."""
 
 
 @dataclass(slots=True)
@@ -350,7 +359,7 @@ class Engine:
             case StoreKept(epoch, data=data):
                 return "EVAL", _KEEP, 2, self._lease, self._kept, me, epoch, data
             case Fetch():
-                return "HGET", self._kept, "data"
+                return "EVAL", _FETCH, 1, self._kept
             case _:
                 assert_never(request)
 
@@ -408,8 +417,10 @@ class Engine:
                 answer = Leased(holder.decode(errors="replace"), epoch, asked_at, forgot=bool(forgot))
             case StoreKept(), int():
                 answer = Stored(bool(said))
-            case Fetch(), bytes() | None:
-                answer = Fetched(said)
+            case Fetch(), None:
+                answer = Fetched(None)
+            case Fetch(), [bytes() as data, int() as age_ms]:
+                answer = Fetched(data, age_ms / 1000)
             case Resign(), _:
                 return
             case _:

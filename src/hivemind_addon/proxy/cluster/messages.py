@@ -261,14 +261,14 @@ class KnownMember(Struct, frozen=True, gc=False):
 class Kept(Struct, frozen=True, gc=False):
     """What outlives a coordinator."""
 
-    epoch: int
-    version: int
-    wall: float
-    """Epoch seconds when it was put together."""
-    learned: object
-    orders: object
-    standings: tuple[AccountState, ...]
-    members: dict[str, KnownMember]
+    epoch: int = 0
+    """0: no coordinator has put it together; it is what a process's own files keep."""
+    version: int = 0
+    learned: object = None
+    orders: object = None
+    """Exported as if it were put together at the epoch's second 0."""
+    standings: tuple[AccountState, ...] = ()
+    members: dict[str, KnownMember] = field(default_factory=dict)
     limits: tuple[tuple[PoolKey, int], ...] = ()
     """How many at a time each pool was seen to take."""
 
@@ -337,6 +337,8 @@ class Fetched(Struct, frozen=True):
     """The answer to `Fetch`; None: nothing is kept."""
 
     data: bytes | None
+    age_s: float = 0.0
+    """Since it was stored, by the engine's clock: machines' own may be apart."""
 
 
 class Stored(Struct, frozen=True):

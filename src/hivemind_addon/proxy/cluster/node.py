@@ -21,7 +21,6 @@ from dataclasses import replace as replaced
 from enum import Enum
 
 import msgspec
-from msgspec import Raw
 from msgspec.structs import replace
 
 from hivemind_addon.api.command import Cancel, CommandResult, SchedulerCommand
@@ -30,8 +29,9 @@ from hivemind_addon.api.report import ClusterMember, ClusterView
 from hivemind_addon.api.snapshot import Counters, Snapshot
 from hivemind_addon.api.spend import AccountState
 from hivemind_addon.api.ticket import Attempt, AttemptResult, Hints, PoolKey, Ticket
-from hivemind_addon.proxy.cluster.channel import Channel
 from hivemind_addon.proxy.cluster.coordinator import Coordinator
+from hivemind_addon.proxy.cluster.kept import KeptCopy, on_another_clock
+from hivemind_addon.proxy.cluster.lease import Heard, LeaseWatch
 from hivemind_addon.proxy.cluster.member import Member
 from hivemind_addon.proxy.cluster.messages import (
     VERSION,
@@ -51,23 +51,21 @@ from hivemind_addon.proxy.cluster.messages import (
     Leased,
     Leaves,
     Packet,
-    Publish,
     Resign,
     Stored,
     StoreKept,
     TakeLease,
     Welcome,
 )
+from hivemind_addon.proxy.cluster.outbox import NodeLink, Outbox
 from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.core.retry import Admitted, Refused, Shed, Verdict
 from hivemind_addon.proxy.core.scheduler import Scheduler
-from hivemind_addon.proxy.core.share import scaled_learned
 from hivemind_addon.system.parts import whole
 
 _NEVER = float("inf")
 _TICK_S = 0.1
 """How exactly beats, acknowledgements and the like are kept."""
-_LEASE_MARGIN_S = 0.1
 _KEPT_ANYWAY_S = 30.0
 """What is kept is written as often though nothing has changed: the engine may have lost it."""
 _MOST_TOLD = 100
@@ -81,9 +79,6 @@ _UNLIKE = (
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_envelope = msgspec.msgpack.Decoder(Packet).decode
-_decode_of_member = msgspec.msgpack.Decoder(FromMember).decode
-_decode_of_coordinator = msgspec.msgpack.Decoder(FromCoordinator).decode
-_decode_kept = msgspec.msgpack.Decoder(Kept).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,22 +118,6 @@ class Question:
     what: bytes
 
 
-class _Link[M]:
-    """One end of a session with another node."""
-
-    __slots__ = ("channel", "epoch", "heard_at", "is_joined", "sent_at", "session", "to")
-
-    def __init__(self, to: str, epoch: int, session: int, channel: Channel[M | None], now: float) -> None:
-        self.to = to
-        self.epoch = epoch
-        self.session = session
-        self.channel = channel
-        self.heard_at = now
-        self.sent_at = -_NEVER
-        self.is_joined = False
-        """The join was answered (at the member), or has come (at the coordinator)."""
-
-
 class ClusterNode:
     """Drive it as a `core.scheduler.Scheduler`; let the engine's side call the rest, on the same loop."""
 
@@ -150,7 +129,6 @@ class ClusterNode:
         identity: str = "",
         rng: random.Random,
         make_scheduler: Callable[[], Scheduler],
-        wall: Callable[[], float],
         wake: Callable[[], None] = lambda: None,
         overhear: Callable[[Event], None] = lambda event: None,  # noqa: ARG005
         timing: Timing | None = None,
@@ -172,32 +150,27 @@ class ClusterNode:
         """Of the whole, as a coordinator told it last, on this node's clock."""
         self._rng = rng
         self._make_scheduler = make_scheduler
-        self._wall = wall
         self._timing = timing or Timing()
         self._member = Member(rng=rng)
         self._events: list[Event] = []
-        self._outbox: list[EngineRequest] = []
-        self._epoch = 0
-        """The newest that is known."""
-        self._holder = ""
-        self._lease_until = -_NEVER
-        """Of this node's own lease, by its own clock."""
-        self._is_asking = False
-        self._did_want = False
-        """The last time that it asked."""
-        self._ask_at = -_NEVER
+        self._outbox = Outbox(
+            me=me,
+            resend_s=self._timing.resend_s,
+            ack_s=self._timing.ack_s,
+            wake=lambda: self.wake(),  # noqa: PLW0108 - it is set later
+        )
+        self._lease = LeaseWatch(me=me, lease_s=self._timing.lease_s, ask_s=self._timing.ask_s)
         self._sure_at: float | None = None
         """When this node was last sure to be one with the others."""
         self._since = 0.0
         """When its role began."""
         self._session = 0
-        self._link: _Link[FromCoordinator] | None = None
+        self._link: NodeLink[FromCoordinator] | None = None
         self._may_join_at = -_NEVER
         self._join_pause_s = 1.0
-        self._peers: dict[str, _Link[FromMember]] = {}
+        self._peers: dict[str, NodeLink[FromMember]] = {}
         self._unreadable: set[str] = set()
         """Nodes of other versions, of which a person has been told."""
-        self._dirty: dict[_Link[FromMember] | _Link[FromCoordinator], None] = {}
         self._own: Coordinator | None = None
         """Elected, or alone."""
         self._to_own: deque[FromMember] = deque()
@@ -213,16 +186,13 @@ class ClusterNode:
         self._absent_until = -_NEVER
         """So long an elected coordinator counts what others had in flight that have not joined."""
         self._fetch_until = _NEVER
-        self._is_fetching = False
-        self._fetched_at = -_NEVER
         self._unheard: dict[str, float] = {}
         """Absent members that were not connected to the engine, since when."""
         self._look_at = -_NEVER
         self._keep_at = -_NEVER
         self._kept_at = -_NEVER
         self._is_keeping = False
-        self._newest: Kept | None = None
-        """What was kept last, as far as is known here."""
+        self._copy = KeptCopy(fetch=lambda: self._outbox.ask(Fetch()), fetch_s=self._timing.fetch_s)
         self._members = _UNKNOWN_MEMBERS
         self._tick_at = -_NEVER
         self._ticked_at = _NEVER
@@ -239,15 +209,9 @@ class ClusterNode:
         """The newest end that a coordinator knows of, or has left to the next."""
         self._resigned_number: int | None = None
         """The same, as soon as what this coordinator has left is at the engine."""
-        self._remembers: bool | None = None
-        """The engine knew of epochs at the last look; None: it was not looked at."""
-        self._forgot_at = 0.0
-        """When it was first seen not to."""
-        self._restored: dict[str, object] = {}
-        self._restored_standings: Sequence[AccountState] = ()
 
     def __repr__(self) -> str:
-        return f"<ClusterNode {self.me}, {self.role.value} in epoch {self._epoch}, {self._member!r}>"
+        return f"<ClusterNode {self.me}, {self.role.value} in epoch {self._lease.epoch}, {self._member!r}>"
 
     # The driver's side: tickets -------------------------------------------------------------------------------------
 
@@ -319,7 +283,7 @@ class ClusterNode:
         if self.role is Role.COORDINATOR or self._elected is not None:
             self._resign(now)
             self._step_down(now)
-            self._ask_at = now
+            self._lease.ask_at(now)
 
     @property
     def has_untold(self) -> bool:
@@ -339,11 +303,11 @@ class ClusterNode:
         """The machine slept until now: what others decided meanwhile is not known."""
         self.note(MachineSlept(at=now, slept_s=slept_s))
         self._member.wake_up(slept_s)
-        if self.role is Role.COORDINATOR and now >= self._lease_until:
+        if self.role is Role.COORDINATOR and now >= self._lease.until:
             self._step_down(now)
         elif self.role is Role.ALONE and self._own is not None:
             self._own.scheduler.wake_up(slept_s, now)
-        self._ask_at = now
+        self._lease.ask_at(now)
 
     def poll(self, now: float) -> list[Admitted | Shed | Refused]:
         """What was decided for the tickets of this process."""
@@ -382,34 +346,34 @@ class ClusterNode:
         """What was learned, as far as it is known here."""
         if self.role is Role.COORDINATOR and self._own is not None:
             return self._own.scheduler.export()
-        learned = self._newest.learned if self._newest else self._restored.get("learned")
+        learned = self._copy.newest.learned
         return learned if isinstance(learned, dict) else self._make_scheduler().export()
 
     def export_overrides(self, now: float, wall: float) -> object:
         """The orders that stand, as far as they are known here."""
         if self.role is Role.COORDINATOR and self._own is not None:
             return self._own.scheduler.export_overrides(now, wall)
-        if self._newest is not None:
-            return self._newest.orders
-        return self._restored.get("orders") or self._make_scheduler().export_overrides(now, wall)
+        return on_another_clock(self._copy.newest.orders, self._make_scheduler(), now, self._copy.age_s(now), wall)
 
     def restore(self, data: object, now: float) -> None:
         """What an earlier process learned: for a cluster of which the engine keeps nothing."""
-        self._restored["learned"] = data
-        if self._own is not None and self._newest is None:
-            self._own.scheduler.restore(data, now)
+        self._restore(Kept(learned=data), now)
 
     def restore_overrides(self, data: object, now: float, wall: float) -> None:
         """The same of orders."""
-        self._restored["orders"] = data
-        if self._own is not None and self._newest is None:
-            self._own.scheduler.restore_overrides(data, now, wall)
+        scheduler = self._make_scheduler()
+        self._restore(Kept(orders=on_another_clock(data, scheduler, now, wall, 0.0)), now)
+        self._events += (event for event in scheduler.drain_events() if isinstance(event, OddityNoted))
 
     def restore_budgets(self, standings: Sequence[AccountState], now: float) -> None:
         """The same of budgets."""
-        self._restored_standings = tuple(standings)
-        if self._own is not None and self._newest is None:
-            self._own.scheduler.restore_budgets(standings, now)
+        self._restore(Kept(standings=tuple(standings)), now)
+
+    def _restore(self, part: Kept, now: float) -> None:
+        if not self._copy.is_of_cluster:
+            self._copy.add(part, now)
+            if self._own is not None:
+                self._own.restore(part, 0.0, now)
 
     def count_in(self, standings: Sequence[AccountState], now: float) -> None:
         """Nothing is counted in that was spent before a budget was set: this journal knows one proxy's part."""
@@ -444,7 +408,7 @@ class ClusterNode:
             me=self.me,
             role=self.role.value,
             coordinator=coordinator,
-            epoch=self._epoch,
+            epoch=self._lease.epoch,
             members=members,
             known_members=self._members,
             share=self._own.share if self._own is not None and self.role is Role.ALONE else 1.0,
@@ -486,14 +450,7 @@ class ClusterNode:
 
     def drain_outbox(self, now: float) -> list[EngineRequest]:
         """What the engine is to be asked, since the last call. Answer what is no `Publish` by `answered`."""
-        links, self._dirty = self._dirty, {}
-        for link in links:
-            ack, first, messages = link.channel.take(now)
-            self._publish(link, ack, first, messages, now)
-            if link.channel.has_news:
-                self._mark(link)
-        outbox, self._outbox = self._outbox, []
-        return outbox
+        return self._outbox.drain(now)
 
     def receive(self, data: bytes, now: float) -> None:
         """An envelope came. One that is none, or of another session or epoch, is overlooked."""
@@ -508,8 +465,8 @@ class ClusterNode:
         if self._left:
             return
         self._look_for_standstill(now)
-        if envelope.epoch > self._epoch:
-            self._ask_at = min(self._ask_at, now)
+        if envelope.epoch > self._lease.epoch:
+            self._lease.ask_at(now)
             self._tick_at = min(self._tick_at, now)
         if envelope.to_coordinator:
             self._receive_of_member(envelope, now)
@@ -529,12 +486,12 @@ class ClusterNode:
         """The engine's answer to a request."""
         match answer:
             case Leased():
-                self._is_asking = False
-                self._ask_at = answer.asked_at + self._timing.ask_s
                 self._leased(answer, now)
-            case Fetched(data):
-                self._is_fetching = False
-                self._fetched(data, now)
+            case Fetched(data, age_s=age_s):
+                if why := self._copy.fetched(data, age_s, now):
+                    self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=f"cluster: what is kept: {why}"))
+                if self._elected is not None:
+                    self._elect(now)
             case Stored(done):
                 self._is_keeping = False
                 if done and self._resigned_number is not None:
@@ -543,12 +500,11 @@ class ClusterNode:
                     self._own.was_kept()
                     self._member.was_kept(self._own.kept_number(self.me), now)
                 elif not done:
-                    self._ask_at = now
+                    self._lease.ask_at(now)
             case EngineFailed(request=TakeLease()):
-                self._is_asking = False
-                self._ask_at = now + self._timing.ask_s
+                self._lease.failed(now)
             case EngineFailed(request=Fetch()):
-                self._is_fetching = False
+                self._copy.fetch_failed()
             case EngineFailed(request=StoreKept()):
                 self._is_keeping = False
                 if self._own is not None:
@@ -571,38 +527,22 @@ class ClusterNode:
     # The lease ------------------------------------------------------------------------------------------------------
 
     def _leased(self, answer: Leased, now: float) -> None:
-        if answer.forgot and self._remembers is not False:
-            self._forgot_at = now
-        self._remembers = not answer.forgot
-        if answer.epoch < self._epoch:
-            return  # an answer that was long on its way, or an engine that has lost its count: it is asked again
-        if answer.holder == self.me:
-            lease_until = answer.asked_at + self._timing.lease_s - _LEASE_MARGIN_S
-            is_ours = (
-                self._elected == answer.epoch
-                or (self.role is Role.COORDINATOR and self._own is not None and self._own.epoch == answer.epoch)
-            )  # fmt: skip
-            if is_ours:
-                self._lease_until = max(self._lease_until, lease_until)
-            elif answer.epoch == self._epoch or not self._wants_lease(now):
-                self._ask_engine(Resign(answer.epoch))  # what was in this epoch is thrown away
-            elif now < lease_until:
-                self._lease_until = lease_until
+        is_leader = self.role is Role.COORDINATOR and self._own is not None
+        held = (self._elected, self._own.epoch if is_leader and self._own is not None else None)
+        match self._lease.hear(answer, now, wants=lambda: self._wants_lease(now), held=held):
+            case Heard.UNWANTED:
+                self._outbox.ask(Resign(answer.epoch))
+            case Heard.GIVEN:
                 self._begin_election(answer, now)
-            self._epoch = answer.epoch
-            self._holder = answer.holder
-            return
-        self._epoch = answer.epoch
-        if answer.holder or not answer.forgot:
-            self._holder = answer.holder
-        if self.role is Role.COORDINATOR or self._elected is not None:
-            self._step_down(now)
-        if not answer.holder and not answer.forgot and not self._did_want:
-            self._ask_at = now
-        link = self._link
-        is_known = link is not None and link.to == answer.holder and link.epoch == answer.epoch
-        if answer.holder and not is_known and now >= self._may_join_at and not self._left:
-            self._join(answer.holder, answer.epoch, now)
+            case Heard.ANOTHER:
+                if is_leader or self._elected is not None:
+                    self._step_down(now)
+                link = self._link
+                is_known = link is not None and link.to == answer.holder and link.epoch == answer.epoch
+                if answer.holder and not is_known and now >= self._may_join_at and not self._left:
+                    self._join(answer.holder, answer.epoch, now)
+            case Heard.STALE | Heard.HELD:
+                pass
 
     def _wants_lease(self, now: float) -> bool:
         """Whether to become the coordinator where nobody has the lease."""
@@ -611,10 +551,10 @@ class ClusterNode:
             # Only where nobody else took it, and for what nobody else would ever know.
             has_untold = not self._member.is_idle or self._member.number > self._told_number
             return has_untold and now >= self._closed_at + 2 * timing.ask_s
-        if self.role is Role.MEMBER and link is not None and self._holder:
+        if self.role is Role.MEMBER and link is not None and self._lease.holder:
             # An engine that has lost its memory gives it to whoever asks first: it is to be the one that is there.
             return now >= link.heard_at + timing.lease_s - timing.ask_s
-        if self._newest is None and not self._remembers:
+        if not self._copy.is_of_cluster and not self._lease.remembers:
             # The same: whoever has a copy of what was kept goes first.
             return now >= self._since + timing.lease_s - timing.ask_s
         return True
@@ -622,22 +562,16 @@ class ClusterNode:
     def _begin_election(self, answer: Leased, now: float) -> None:
         """The lease is this node's: what is kept is read first."""
         self._elected = answer.epoch
-        # An engine that has forgotten may have given the lease to another one, which it ends by its own clock.
-        self._others_until = self._forgot_at + self._timing.lease_s if answer.forgot else now
+        self._others_until = self._lease.others_until if answer.forgot else now
         self._fetch_until = now + self._timing.join_grace_s
-        if not self._is_fetching:
-            self._is_fetching = True
-            self._ask_engine(Fetch())
+        self._copy.fetch()
 
     def _elect(self, now: float) -> None:
         """Become the coordinator, with what is kept as far as it is known."""
         assert self._elected is not None
         epoch, self._elected = self._elected, None
         own = Coordinator(epoch=epoch, scheduler=self._make_scheduler(), send=self._send, overhear=self.overhear)
-        if self._newest is not None:
-            own.restore(self._newest, now, self._wall())
-        else:
-            self._restore_own(own.scheduler, now)
+        own.succeed(self._copy.newest, self._copy.age_s(now), now)
         own.split_until = now + self._timing.lost_after_s
         self._unheard, self._look_at = {}, now
         self._coordinate(own, Role.COORDINATOR, now)
@@ -645,29 +579,13 @@ class ClusterNode:
         self._gathers_until = max(now + self._timing.join_grace_s if others else now, self._others_until)
         self._keep_at = now
 
-    def _restore_own(self, scheduler: Scheduler, now: float, share: float = 1.0) -> None:
-        """Begin with what this process's own files keep."""
-        if "learned" in self._restored:
-            scheduler.restore(scaled_learned(self._restored["learned"], share), now)
-        if "orders" in self._restored:
-            scheduler.restore_overrides(self._restored["orders"], now, self._wall())
-        scheduler.restore_budgets(self._restored_standings, now)
-
     def _go_alone(self, now: float) -> None:
         """No coordinator: this node is its own, with its share of what was known last."""
         share = 1.0 / max(1, self._members)
-        scheduler = self._make_scheduler()
-        if self._newest is not None:
-            wall = self._wall()
-            age_s = max(0.0, wall - self._newest.wall)
-            scheduler.restore(scaled_learned(self._newest.learned, share), now)
-            scheduler.restore_overrides(self._newest.orders, now, wall)
-            standings = [msgspec.structs.replace(one, age_s=one.age_s + age_s) for one in self._newest.standings]
-            scheduler.restore_budgets(standings, now)
-        else:
-            self._restore_own(scheduler, now, share)
-        self._coordinate(Coordinator(epoch=0, scheduler=scheduler, send=self._send, share=share), Role.ALONE, now)
-        scheduler.share_budgets(share, now)
+        own = Coordinator(epoch=0, scheduler=self._make_scheduler(), send=self._send, share=share)
+        own.restore(self._copy.newest, self._copy.age_s(now), now)
+        self._coordinate(own, Role.ALONE, now)
+        own.scheduler.share_budgets(share, now)
         self._gathers_until = None
 
     def _coordinate(self, own: Coordinator, role: Role, now: float) -> None:
@@ -686,8 +604,8 @@ class ClusterNode:
         """No longer the coordinator; what it knew is thrown away, and announced anew to the next."""
         self._elected = None
         if self.role is Role.COORDINATOR:
-            self._sure_at = max(min(now, self._lease_until), self._went_on_at)
-        self._lease_until = -_NEVER
+            self._sure_at = max(min(now, self._lease.until), self._went_on_at)
+        self._lease.drop()
         self._drop_own()
         self._member.send = None
         self._become(Role.JOINING, now)
@@ -703,7 +621,7 @@ class ClusterNode:
         self._peers.clear()
         self._to_own.clear()
         self._to_member.clear()
-        self._dirty = {link: None for link in self._dirty if link is self._link}
+        self._outbox.drop_members()
 
     def _become(self, role: Role, now: float) -> None:
         if role is not self.role:
@@ -721,28 +639,24 @@ class ClusterNode:
         if was in (Role.MEMBER, Role.ALONE):
             self._sure_at = now
         self._session += 1
-        timing = self._timing
-        channel = Channel(decode=_read_of_coordinator, resend_s=timing.resend_s, ack_s=timing.ack_s)
-        link = self._link = _Link(coordinator, epoch, self._session, channel, now)
+        link = self._link = self._outbox.link_to_coordinator(coordinator, epoch=epoch, session=self._session, now=now)
         self._member.send = None
         join = replace(self._member.join(), identity=self._identity)
         self._member.is_alone = False
         self._become(Role.JOINING, now)
-        link.channel.send(join)
+        self._outbox.send(link, join)
         self._member.send = self._to_coordinator
-        self._mark(link)
 
     def _drop_link(self) -> None:
         if self._link is not None:
-            self._dirty.pop(self._link, None)
+            self._outbox.drop(self._link)
             self._link = None
         self._answers += [(asked_id, None) for asked_id in self._asked_open]
         self._asked_open.clear()
 
     def _to_coordinator(self, message: FromMember) -> None:
         if self._link is not None:
-            self._link.channel.send(message)
-            self._mark(self._link)
+            self._outbox.send(self._link, message)
 
     def _receive_of_coordinator(self, envelope: Packet, now: float) -> None:
         link = self._link
@@ -761,7 +675,7 @@ class ClusterNode:
                 case Beat(members=members, kept=kept, kept_version=version):
                     self._members = max(1, members)
                     self._member.was_kept(kept, now)
-                    self._fetch_news(version, now)
+                    self._copy.look(self._lease.epoch, version, now)
                 case Answers(asked_id, answer=answer):
                     if asked_id in self._asked_open:
                         self._asked_open.discard(asked_id)
@@ -777,26 +691,6 @@ class ClusterNode:
         if link.channel.due_at < _NEVER:
             self._tick_at = min(self._tick_at, now + self._timing.ack_s)
 
-    def _fetch_news(self, version: int, now: float) -> None:
-        """Have a copy of what is kept, for the time when the engine is not there."""
-        known = self._newest
-        is_new = known is None or (known.epoch, known.version) < (self._epoch, version)
-        if is_new and not self._is_fetching and now >= self._fetched_at + self._timing.fetch_s:
-            self._is_fetching, self._fetched_at = True, now
-            self._ask_engine(Fetch())
-
-    def _fetched(self, data: bytes | None, now: float) -> None:
-        if data is not None:
-            try:
-                kept = _decode_kept(data)
-            except msgspec.MsgspecError as error:
-                self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=f"cluster: what is kept: {error}"))
-            else:
-                if self._newest is None or (self._newest.epoch, self._newest.version) < (kept.epoch, kept.version):
-                    self._newest = kept
-        if self._elected is not None:
-            self._elect(now)
-
     # Coordinator of the whole -----------------------------------------------------------------------------------------
 
     def _receive_of_member(self, envelope: Packet, now: float) -> None:
@@ -805,14 +699,13 @@ class ClusterNode:
             return
         peer = self._peers.get(envelope.sender)
         if peer is None or envelope.session > peer.session:
+            link = self._outbox.link_to_member(envelope.sender, epoch=own.epoch, session=envelope.session, now=now)
             if envelope.first != 1:
                 # A session that this coordinator does not know: it is to begin anew.
-                closed = self._link_to_member(envelope.sender, envelope.session, own.epoch, now)
-                self._publish(closed, 0, 0, [], now)
+                self._outbox.publish(link, now, first=0)
                 self.wake()
                 return
-            peer = self._link_to_member(envelope.sender, envelope.session, own.epoch, now)
-            self._peers[envelope.sender] = peer
+            peer = self._peers[envelope.sender] = link
         elif envelope.session < peer.session:
             return
         peer.heard_at = now
@@ -842,8 +735,7 @@ class ClusterNode:
         if name == self.me:
             self._to_member.append(message)
         elif (peer := self._peers.get(name)) is not None:
-            peer.channel.send(message)
-            self._mark(peer)
+            self._outbox.send(peer, message)
 
     # Turns ------------------------------------------------------------------------------------------------------------
 
@@ -852,7 +744,7 @@ class ClusterNode:
         own = self._own
         if own is None:
             return
-        self._may_decide = self.role is Role.ALONE or (now < self._lease_until and self._gathers_until is None)
+        self._may_decide = self.role is Role.ALONE or (now < self._lease.until and self._gathers_until is None)
         while True:
             while self._to_own:
                 own.hear(self.me, self._to_own.popleft(), now)
@@ -872,23 +764,17 @@ class ClusterNode:
         if self._left:
             return
         timing = self._timing
-        if now >= self._ask_at and not self._is_asking:
-            self._is_asking = True
-            renews = self.role is Role.COORDINATOR or self._elected is not None
-            self._did_want = self._wants_lease(now)
-            self._ask_engine(
-                TakeLease(
-                    epoch=self._epoch,
-                    renews=renews,
-                    wants=self._did_want,
-                    ttl_s=timing.lease_s,
-                    asked_at=now,
-                )
-            )
-        if self._elected is not None and (now >= self._fetch_until or now >= self._lease_until):
-            if now < self._lease_until:
+        renews = self.role is Role.COORDINATOR or self._elected is not None
+        if request := self._lease.ask(now, wants=self._wants_lease(now), renews=renews):
+            self._outbox.ask(request)
+        if self._elected is not None and (now >= self._fetch_until or now >= self._lease.until):
+            if now >= self._lease.until:
+                self._step_down(now)
+            elif self._copy.is_of_cluster:
                 self._elect(now)
             else:
+                # Nobody here knows what was spent, and it would be written over: another one may know it, or is told.
+                self._resign(now)
                 self._step_down(now)
         if self.role is Role.COORDINATOR:
             self._tick_coordinator(now)
@@ -909,7 +795,8 @@ class ClusterNode:
         stood_s, self._ticked_at = now - self._ticked_at, now
         if stood_s < self._timing.lease_s:
             return
-        self._sure_at = self._went_on_at = self._ask_at = now
+        self._sure_at = self._went_on_at = now
+        self._lease.ask_at(now)
         if self._link is not None:
             self._link.heard_at = now
             if stood_s >= self._timing.lost_after_s - 2 * self._timing.ask_s:
@@ -918,8 +805,8 @@ class ClusterNode:
     def _tick_coordinator(self, now: float) -> None:
         own, timing = self._own, self._timing
         assert own is not None
-        if now >= self._lease_until:
-            if now >= self._lease_until + timing.alone_after_s - timing.lease_s:
+        if now >= self._lease.until:
+            if now >= self._lease.until + timing.alone_after_s - timing.lease_s:
                 self._step_down(now)
             return
         self._sure_at = now
@@ -940,10 +827,10 @@ class ClusterNode:
             if now >= peer.heard_at + timing.alone_after_s - timing.ask_s:
                 own.split_until = now  # it may be alone by now
             if now >= peer.sent_at + timing.beat_s and peer.is_joined:
-                beat = Beat(len(self._peers) + 1, own.kept_number(peer.to), self._newest.version if self._newest else 0)
+                beat = Beat(len(self._peers) + 1, own.kept_number(peer.to), self._copy.newest.version)
                 self._send(peer.to, beat)
             elif now >= peer.channel.due_at:
-                self._mark(peer)
+                self._outbox.mark(peer)
         self._members = len(self._peers) + 1
         is_due = now >= self._keep_at and (own.is_dirty or now >= self._kept_at + _KEPT_ANYWAY_S)
         if is_due and not self._is_keeping and self._gathers_until is None:
@@ -956,21 +843,23 @@ class ClusterNode:
         self._look_at = now + self._timing.resend_s
         for name in own.absent:
             if name != self.me:
-                self._publish(self._link_to_member(name, 0, own.epoch, now), 0, 1, [], now)
+                nobody = self._outbox.link_to_member(name, epoch=own.epoch, session=0, now=now)
+                self._outbox.publish(nobody, now, first=1)
 
     def _keep(self, own: Coordinator, now: float) -> None:
         self._is_keeping, self._keep_at, self._kept_at = True, now + self._timing.keep_s, now
-        self._newest = own.keep(now, self._wall())
-        self._ask_engine(StoreKept(own.epoch, _encode(self._newest)))
+        kept = own.keep(now)
+        self._copy.put(kept, now)
+        self._outbox.ask(StoreKept(own.epoch, _encode(kept)))
 
     def _resign(self, now: float) -> None:
         """Leave to the next coordinator what this one knows, then the lease."""
         if self._own is not None and self.role is Role.COORDINATOR:
             self._keep(self._own, now)
             self._resigned_number = self._member.number
-        self._ask_engine(Resign(self._epoch))
+        self._outbox.ask(Resign(self._lease.epoch))
 
-    def _tick_member(self, link: _Link[FromCoordinator], now: float) -> None:
+    def _tick_member(self, link: NodeLink[FromCoordinator], now: float) -> None:
         timing = self._timing
         if self.role is Role.MEMBER:
             self._sure_at = link.heard_at
@@ -978,63 +867,4 @@ class ClusterNode:
                 self._go_alone(now)
                 return
         if now >= link.channel.due_at or now >= link.sent_at + timing.beat_s:
-            self._mark(link)
-
-    # The outbox -------------------------------------------------------------------------------------------------------
-
-    def _link_to_member(self, name: str, session: int, epoch: int, now: float) -> _Link[FromMember]:
-        timing = self._timing
-        channel = Channel(decode=_read_of_member, resend_s=timing.resend_s, ack_s=timing.ack_s)
-        return _Link(name, epoch, session, channel, now)
-
-    def _ask_engine(self, request: EngineRequest) -> None:
-        self._outbox.append(request)
-        self.wake()
-
-    def _mark(self, link: "_Link[FromMember] | _Link[FromCoordinator]") -> None:
-        """Something is to be sent on this link."""
-        if not self._dirty:
-            self._dirty[link] = None
-            self.wake()
-        else:
-            self._dirty[link] = None
-
-    def _publish(
-        self,
-        link: "_Link[FromMember] | _Link[FromCoordinator]",
-        ack: int,
-        first: int,
-        messages: list[Raw],
-        now: float,
-    ) -> None:
-        link.sent_at = now
-        envelope = Packet(
-            version=VERSION,
-            sender=self.me,
-            epoch=link.epoch,
-            session=link.session,
-            to_coordinator=link is self._link,
-            at=now,
-            ack=ack,
-            first=first,
-            messages=messages,
-        )
-        self._outbox.append(Publish(link.to, _encode(envelope)))
-
-
-def _read_of_member(message: Raw) -> FromMember | None:
-    """None: a newer version's, which is overlooked."""
-    try:
-        read: FromMember = _decode_of_member(message)
-    except msgspec.ValidationError:
-        return None
-    return read
-
-
-def _read_of_coordinator(message: Raw) -> FromCoordinator | None:
-    """None: a newer version's, which is overlooked."""
-    try:
-        read: FromCoordinator = _decode_of_coordinator(message)
-    except msgspec.ValidationError:
-        return None
-    return read
+            self._outbox.mark(link)

@@ -55,6 +55,8 @@ from hivemind_addon.proxy.core.stated_limits import StatedLimit
 _LEAST_AFTER_OUTAGE = 2
 _PROOF_S = 0.05
 """A limiter's refusal takes about so long."""
+_CROWDED_S = 5.0
+"""Where others may use the rest of a limit, no slot more is tried for so long after a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class Slots:
         """Attempts that may be in flight; at least 1."""
         self._filled_at: float | None = None
         """When the last slot was first used."""
+        self._crowded_until = -_NEVER
 
     def __repr__(self) -> str:
         return f"<Slots {self.limit}>"
@@ -92,10 +95,18 @@ class Slots:
         if in_flight == self.limit and self._filled_at is None:
             self._filled_at = now
 
-    def passed(self, in_flight: int) -> None:
+    def passed(self, in_flight: int, now: float) -> None:
         """The provider took an attempt that had so many in flight at its admission, itself counted."""
-        if in_flight >= self.limit:
+        if in_flight >= self.limit and now >= self._crowded_until:
             self._grow()
+
+    def crowded(self, in_flight: int, now: float) -> None:
+        """The provider refused the last of so many, and how many others have in flight is not known.
+
+        For a while there are fewer slots, and no limit is learned from it.
+        """
+        self.limit = max(1, min(self.limit, in_flight - 1))
+        self._filled_at, self._crowded_until = None, now + _CROWDED_S
 
     def opens_at(self, in_flight: int, now: float) -> float:
         """When one more attempt may go; infinite: when another one ends."""
@@ -103,7 +114,7 @@ class Slots:
             return now
         if in_flight > self.limit or self._filled_at is None or self.limit == self.maximum:
             return _NEVER
-        return max(now, self._filled_at + _PROOF_S)
+        return max(now, self._filled_at + _PROOF_S, self._crowded_until)
 
     def configure(self, settings: ConcurrencySettings) -> None:
         """Begin anew where nothing was proved yet; else keep the limit, within the new maximum."""
@@ -467,7 +478,7 @@ class Capacity:
     def _passed(self, attempt: Attempt, now: float) -> None:
         """The provider has taken an attempt."""
         limit = self.limit
-        self.slots.passed(attempt.in_flight)
+        self.slots.passed(attempt.in_flight, now)
         for hidden in (self.throttles, self.overloads):
             hidden.passed(attempt.stamp, now)
         self.sharing.passed(attempt, now)
@@ -497,7 +508,10 @@ class Capacity:
         explained = throttled and self.meters.explain(attempt.demand, now)
         self._explained += (explained - self._explained) / _EXPLAINED_OVER
         explained = (explained and self._explained < _MOST_EXPLAINED) or (throttled and result.by_others)
-        overloaded = outcome.kind is OutcomeKind.OVERLOADED and outcome.status is not None and not result.by_others
+        overloaded = outcome.kind is OutcomeKind.OVERLOADED and outcome.status is not None
+        if overloaded and result.by_others:
+            self.slots.crowded(attempt.in_flight, now)
+            overloaded = False
         if throttled and not result.by_others:
             self.trial_at = now + self._trial_after_s
             self._trial_after_s = min(2 * self._trial_after_s, _MOST_TRIAL_S)

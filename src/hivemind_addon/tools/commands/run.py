@@ -14,7 +14,15 @@ from click.core import ParameterSource
 from hivemind_addon.api.config_file import run_setting
 from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.system.engine_url import CLUSTER_NAME_VARIABLE, CLUSTER_VARIABLE, OFF, PASSWORD_VARIABLE
+from hivemind_addon.system.engine_url import (
+    CLUSTER_NAME_VARIABLE,
+    CLUSTER_VARIABLE,
+    OFF,
+    PASSWORD_VARIABLE,
+    BadEngineUrl,
+    check_cluster_name,
+    parse_engine_url,
+)
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.commands.elsewhere import OF_PROXY
@@ -201,9 +209,7 @@ def run(
 
     host, web, loop, ollama = said("host", host), said("web", web), said("loop", loop), said("ollama", ollama)
     host = host or ("127.0.0.1" if allow_clients is None else "0.0.0.0")  # noqa: S104 - for those networks alone
-    named = click.get_current_context().get_parameter_source("cluster_name") is ParameterSource.COMMANDLINE
-    if named and not cluster:
-        raise click.UsageError("--cluster-name says which cluster: add --cluster URL")
+    _check_cluster(cluster, cluster_name)
     check_loop(loop)
     params = click.get_current_context().command.params
     own = [name for one in params if not getattr(one, "hidden", False) for name in one.opts]
@@ -247,10 +253,6 @@ def run(
         mitmproxy_options += ("--set", f"hivemind_{name}={value}") if value is not None else ()
     # Not on the command line, which every user of the machine may read.
     cluster_said = {CLUSTER_VARIABLE: cluster, CLUSTER_NAME_VARIABLE: cluster_name}
-    name_said_by = click.get_current_context().get_parameter_source("cluster_name")
-    if cluster is None and name_said_by is ParameterSource.COMMANDLINE:
-        # A configuration file may name the cluster: the proxy knows, and refuses a name without one.
-        mitmproxy_options += ("--set", f"hivemind_cluster_name={cluster_name}")
     in_environment = {name: value for name, value in cluster_said.items() if value is not None}
     proxy = None if has_mode(mitmproxy_options) else upstream_of(os.environ, port)
     command = proxy_command(
@@ -287,6 +289,24 @@ def _detach(words: Sequence[str], port: int) -> None:
     for name, value in lines:
         if value:
             click.echo(f"{name:<8} {value}")
+
+
+def _check_cluster(url: str | None, name: str | None) -> None:
+    """Before anything is started: a proxy that ends at once may be taken for one that fails."""
+    said_by = click.get_current_context().get_parameter_source
+    by_option = {
+        parameter: said_by(parameter) is ParameterSource.COMMANDLINE for parameter in ("cluster", "cluster_name")
+    }
+    if by_option["cluster_name"] and not url:
+        raise click.UsageError("--cluster-name says which cluster: add --cluster URL")
+    if not url or url == OFF:
+        return
+    try:
+        parse_engine_url(url, os.environ, option="--cluster" if by_option["cluster"] else CLUSTER_VARIABLE)
+        if name:
+            check_cluster_name(name, option="--cluster-name" if by_option["cluster_name"] else CLUSTER_NAME_VARIABLE)
+    except BadEngineUrl as error:
+        raise click.ClickException(str(error)) from None
 
 
 async def _supervise(supervisor: Supervisor, port: int, *, while_used: bool) -> int:
