@@ -140,7 +140,7 @@ def test_an_answer_goes_once_it_is_among_the_messages(store):
 def steps_of_keeping(store, turns, session):
     """Hundreds of instructions of SQLite's own machine."""
     steps = []
-    connection = store._opened()  # noqa: SLF001 - its own connection
+    connection = store._opened()
     connection.set_progress_handler(lambda: steps.append(1), 100)
     try:
         store.keep(conversation(*(f"text {number} of {session}" for number in range(2 * turns + 1)), session=session))

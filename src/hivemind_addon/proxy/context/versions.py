@@ -38,9 +38,7 @@ def rest_of(context: Context, frame: Frame) -> bytes:
     return small(msgspec.msgpack.encode(_Rest(context.method, context.url, context.headers, frame)))
 
 
-def make_pieces(
-    connection: sqlite3.Connection, context: Context, parts: SplitBody, hashes: Mapping[int, bytes]
-) -> dict[bytes, bytes]:
+def make_pieces(connection: sqlite3.Connection, parts: SplitBody, hashes: Mapping[int, bytes]) -> dict[bytes, bytes]:
     """The compressed pieces that are not in the file, by hash: made while nobody waits for the file."""
     known = _piece_ids(connection, hashes.values())
     made: dict[bytes, bytes] = {}
