@@ -81,6 +81,9 @@ logger = logging.getLogger("hivemind")
 LONGEST_HEAD_BYTES = 64 * 1024
 MOST_FIELDS = 256
 MOST_INTERIMS = 16
+_HEAD_END = b"\r\n\r\n"
+_LARGE_BYTES = 16 * 1024
+"""A piece of more is not copied where that can be helped."""
 _CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]{1,8})\r\n")
 BAD_HEAD = "bad head: "
 """How our words for a head begin that is no HTTP, or too long."""
@@ -329,7 +332,7 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
     _is_chunked = False
     _missing_bytes = 0
     """Of a body that goes on in one piece."""
-    _pieces: Sequence[bytes] = ()
+    _pieces: Sequence[bytes | memoryview] = ()
     """What has come of it."""
     takes_whole: Callable[[int], bool] | None = None
     """Whether a stream, of which the head has come, wants its body in one piece."""
@@ -340,7 +343,20 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
                 return self._collect(event.data)
             if isinstance(event, events.ConnectionClosed):
                 self._give_up()
+        elif isinstance(event, events.DataReceived) and len(event.data) > _LARGE_BYTES:
+            end = event.data.find(_HEAD_END, 0, LONGEST_HEAD_BYTES) if not self.buf else -1
+            if end >= 0 and self.state == self.read_headers:
+                return self._handle_apart(event, end + len(_HEAD_END))
         return super()._handle_event(event)
+
+    def _handle_apart(self, event: events.DataReceived, end: int) -> layer.CommandGenerator[None]:
+        """First a head, then what has come behind it: so that the latter is not copied to and fro."""
+        yield from super()._handle_event(events.DataReceived(event.connection, event.data[:end]))
+        behind = memoryview(event.data)[end:]
+        if self._missing_bytes:
+            yield from self._collect(behind)
+        else:
+            yield from super()._handle_event(events.DataReceived(event.connection, bytes(behind)))
 
     def _give_up(self) -> None:
         """The rest of the body does not come; the reader says so."""
@@ -348,7 +364,7 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
         self.body_reader(self.buf)
         self._pieces, self._missing_bytes = (), 0
 
-    def _collect(self, piece: bytes) -> layer.CommandGenerator[None]:
+    def _collect(self, piece: bytes | memoryview) -> layer.CommandGenerator[None]:
         """One more piece of a body of known length: no layer sees it before the last one has come."""
         self._pieces = [*self._pieces, piece[: self._missing_bytes]]
         missing_bytes = self._missing_bytes - len(piece)
@@ -356,7 +372,7 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
         if missing_bytes > 0:
             return
         if missing_bytes < 0:
-            self.buf += piece[missing_bytes:]
+            self.buf += bytes(piece[missing_bytes:])
         body = b"".join(self._pieces)
         self._pieces = ()
         yield ReceiveHttp(RequestData(self.stream_id, body))
@@ -406,7 +422,7 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
         self.state = self.read_body
         if size is not None and size > len(self.buf) and self.takes_whole and self.takes_whole(self.stream_id):
             begun = bytes(self.buf.maybe_extract_at_most(size) or b"")
-            self._pieces, self._missing_bytes = [begun], size - len(begun)
+            self._pieces, self._missing_bytes = [begun] if begun else [], size - len(begun)
         else:
             yield from self.state(event)
 
