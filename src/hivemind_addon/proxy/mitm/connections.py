@@ -84,6 +84,8 @@ MOST_INTERIMS = 16
 _HEAD_END = b"\r\n\r\n"
 _LARGE_BYTES = 16 * 1024
 """A piece of more is not copied where that can be helped."""
+_TAKEN_BYTES = 32 * 1024
+"""By h2 at a time: two frames of the usual size."""
 _CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]{1,8})\r\n")
 BAD_HEAD = "bad head: "
 """How our words for a head begin that is no HTTP, or too long."""
@@ -104,7 +106,7 @@ class BadHead(ValueError):
 
 def take_short_ways() -> None:
     """Replace them in this process; what this mitmproxy has in another way stays as it is, with one warning."""
-    if moved := [*look_up_quickly(), *check_messages_quickly()]:
+    if moved := [*look_up_quickly(), *check_messages_quickly(), *show_frames_quickly()]:
         what = ", ".join(moved)
         logger.warning("hivemind: mitmproxy %s has no %s as we know it; requests take longer", version.VERSION, what)
 
@@ -164,6 +166,22 @@ def check_messages_quickly() -> list[str]:
     check.theirs = checked  # type: ignore[attr-defined]
     http.MessageData.__post_init__ = check  # type: ignore[method-assign]
     return []
+
+
+def show_frames_quickly() -> list[str]:
+    """Let HTTP/2's frames of data say how long they are.
+
+    h2 words each frame that comes, for a log that nobody reads; a frame of data would write all that it carries in
+    hexadecimal for that. Answers the name that it did not find.
+    """
+    if not hasattr(h2_frame.Frame, "_body_repr"):
+        return ["Frame._body_repr"]
+    h2_frame.DataFrame._body_repr = _shortly  # type: ignore[assignment, method-assign]  # noqa: SLF001
+    return []
+
+
+def _shortly(frame: h2_frame.DataFrame) -> str:
+    return f"{len(frame.data)} bytes"
 
 
 def with_field(response: http.Response, name: str, value: str) -> http.Response:
@@ -636,8 +654,14 @@ class BoundedH2Connection(BufferedH2Connection):
         self.frames = Frames(time.monotonic, from_client=not config.client_side)  # noqa: TID251
 
     def receive_data(self, data: bytes) -> list[h2.events.Event]:
-        """Take what came. Raises ProtocolError, also for a head that does not end."""
-        received: list[h2.events.Event] = super().receive_data(data)
+        """Take what came; of a body what has come together is one event, as of HTTP/1.
+
+        Raises ProtocolError, also for a head that does not end.
+        """
+        received: list[h2.events.Event] = []
+        for start in range(0, len(data), _TAKEN_BYTES):  # h2 copies all the rest for each frame that it takes
+            received += super().receive_data(data[start : start + _TAKEN_BYTES])
+        received = _joined(received)
         if sum(len(part.data) for part in self.incoming_buffer._headers_buffer) > LONGEST_HEAD_BYTES:  # noqa: SLF001
             raise Flood(f"{BAD_HEAD}{_TOO_LONG}")
         return received
@@ -650,6 +674,31 @@ class BoundedH2Connection(BufferedH2Connection):
         for frame in frames:
             self.frames.sent(frame)
         super()._prepare_for_sending(frames)
+
+
+def _joined(received: list[h2.events.Event]) -> list[h2.events.Event]:
+    """The same, with pieces of one body that follow each other as one piece."""
+    joined: list[h2.events.Event] = []
+    run: list[h2.events.DataReceived] = []
+    for event in received:
+        if run and not (isinstance(event, h2.events.DataReceived) and event.stream_id == run[0].stream_id):
+            joined.append(_one_piece(run))
+            run = []
+        if isinstance(event, h2.events.DataReceived):
+            run.append(event)
+        else:
+            joined.append(event)
+    if run:
+        joined.append(_one_piece(run))
+    return joined
+
+
+def _one_piece(run: list[h2.events.DataReceived]) -> h2.events.DataReceived:
+    last = run[-1]
+    if len(run) > 1:
+        last.data = b"".join([event.data or b"" for event in run])
+        last.flow_controlled_length = sum([event.flow_controlled_length or 0 for event in run])
+    return last
 
 
 class BoundedHttp2(NeverWaits, Http2Connection):
