@@ -137,6 +137,26 @@ def test_an_answer_goes_once_it_is_among_the_messages(store):
     assert store.read(head.id, 2).answer == b"2"
 
 
+def steps_of_keeping(store, turns, session):
+    """Hundreds of instructions of SQLite's own machine."""
+    steps = []
+    connection = store._opened()
+    connection.set_progress_handler(lambda: steps.append(1), 100)
+    try:
+        store.keep(conversation(*(f"text {number} of {session}" for number in range(2 * turns + 1)), session=session))
+    finally:
+        connection.set_progress_handler(None, 0)
+    return len(steps)
+
+
+def test_to_keep_one_takes_no_longer_beside_many_others(store):
+    grown(store, 2, session="s-first")
+    alone = steps_of_keeping(store, 100, "s-few")
+    for number in range(30):
+        steps_of_keeping(store, 100, f"s-{number}")
+    assert steps_of_keeping(store, 100, "s-many") < 1.3 * alone
+
+
 def test_what_was_spent_is_summed_from_version_to_version(store):
     for texts in (("a",), ("a", "b")):
         head = store.keep(conversation(*texts, spent=Spend(10, 3)))

@@ -582,6 +582,27 @@ def test_a_body_of_known_length_comes_in_one_piece_where_it_is_kept(path, pieces
     assert b"".join(seen).startswith(b"abcdef")
 
 
+@pytest.mark.parametrize("path", ["/ours", "/other"])
+@pytest.mark.parametrize("first", [20_000, 50_000])
+def test_a_head_with_much_behind_it_is_read_as_any(path, first):
+    seen = []
+    book, port = play()
+    port.call_hook = lambda hook: setattr(hook.flow.request, "stream", not port.is_ours(hook.flow))
+    body, empty_lines = bytes(range(256)) * 160, b"\r\n\r\n"
+    whole = empty_lines + request(path, body) + request(path, b"next")
+    server = book.layer.connections[book.client]
+    handle = server._handle_event
+    server._handle_event = lambda event: noted(handle(event), seen)
+    for start, end in ((0, first), (first, len(whole))):
+        if whole[start:end]:
+            book.from_client(whole[start:end])
+    book.from_server(response())
+    told = b"".join(seen)
+    assert told.startswith(body)
+    assert {type(piece) for piece in seen} == {bytes}
+    assert path == "/other" or seen[0] == body
+
+
 def noted(commands_, seen):
     for command in commands_:
         if isinstance(command, ReceiveHttp) and isinstance(command.event, RequestData):

@@ -77,7 +77,8 @@ def remove(connection: sqlite3.Connection, row_id: int) -> None:
 def thin(connection: sqlite3.Connection, name: str, most: int) -> None:
     """One more version of a context may be one too many: the first and the newest stay."""
     rows = connection.execute(
-        "SELECT context, number FROM version JOIN context ON context.id = context WHERE name = ? ORDER BY number",
+        "SELECT context, number FROM version JOIN context ON context.id = context"
+        " WHERE name = ? AND name != '' ORDER BY number",
         (name,),
     ).fetchall()
     if len(rows) > max(2, most):

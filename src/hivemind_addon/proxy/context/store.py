@@ -307,7 +307,7 @@ class ContextStore:
         connection = self._opened()
         hashes = {place: blake2b(data, digest_size=16).digest() for place, data in parts.pieces.items()}
         breathe()
-        made = make_pieces(connection, context, parts, hashes)
+        made = make_pieces(connection, parts, hashes)
         rest = rest_of(context, parts.frame)
         breathe()
         connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")

@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Iterable, Mapping
+from itertools import batched
 
 import msgspec
 import zstandard
@@ -17,6 +18,7 @@ HEAD = msgspec.json.Decoder(ContextHead)
 _LEVEL = 3
 _BREATH_BYTES = 64 * 1024
 _MOST_BYTES = 64 * 1024 * 1024
+_ASKED_AT_ONCE = 500
 
 
 class _Rest(Struct):
@@ -36,16 +38,14 @@ def rest_of(context: Context, frame: Frame) -> bytes:
     return small(msgspec.msgpack.encode(_Rest(context.method, context.url, context.headers, frame)))
 
 
-def make_pieces(
-    connection: sqlite3.Connection, context: Context, parts: SplitBody, hashes: Mapping[int, bytes]
-) -> dict[bytes, bytes]:
+def make_pieces(connection: sqlite3.Connection, parts: SplitBody, hashes: Mapping[int, bytes]) -> dict[bytes, bytes]:
     """The compressed pieces that are not in the file, by hash: made while nobody waits for the file."""
-    known = {hash_ for _, hash_ in _standing(connection, context.head.id).values()}
+    known = _piece_ids(connection, hashes.values())
     made: dict[bytes, bytes] = {}
     compressor = zstandard.ZstdCompressor(level=_LEVEL)  # for all of them: to make one is dear
     unbroken_bytes = 0
     for place, hash_ in hashes.items():
-        if hash_ not in known and hash_ not in made and _piece_id(connection, hash_) is None:
+        if hash_ not in known and hash_ not in made:
             made[hash_] = compressor.compress(parts.pieces[place])
             unbroken_bytes += len(parts.pieces[place])
             if unbroken_bytes > _BREATH_BYTES:
@@ -67,9 +67,12 @@ def write_version(
     `rest` is of `rest_of`, `made` of `make_pieces`.
     """
     head = context.head
-    row = connection.execute("SELECT id, newest FROM context WHERE name = ?", (head.id,)).fetchone()
+    row = connection.execute(
+        "SELECT id, newest FROM context WHERE name = ? AND name != ''",  # the latter is the index's own condition
+        (head.id,),
+    ).fetchone()
     before = newest_head(connection, row[0]) if row is not None else None
-    standing = _standing(connection, head.id)
+    standing = _standing(connection, row[0]) if row is not None else {}
     if before is not None and _is_same(connection, row[0], before, context, rest, hashes, standing):
         return _again(connection, row[0], before, context)
     if before is not None and head.arrived_wall < before.arrived_wall:
@@ -100,13 +103,12 @@ def write_version(
         "UPDATE use SET until = ? WHERE context = ? AND place = ? AND until IS NULL",
         [(head.version - 1, row_id, place) for place in over],
     )
-    for place, hash_ in hashes.items():
-        if place not in standing or standing[place][1] != hash_:
-            piece = _piece(connection, hash_, parts.pieces[place], made)
-            connection.execute(
-                "INSERT INTO use (context, place, since, piece) VALUES (?, ?, ?, ?)",
-                (row_id, place, head.version, piece),
-            )
+    new = {place: hash_ for place, hash_ in hashes.items() if place not in standing or standing[place][1] != hash_}
+    pieces = _write_pieces(connection, {hash_: parts.pieces[place] for place, hash_ in new.items()}, made)
+    connection.executemany(
+        "INSERT INTO use (context, place, since, piece) VALUES (?, ?, ?, ?)",
+        [(row_id, place, head.version, pieces[hash_]) for place, hash_ in new.items()],
+    )
     if before is not None and before.answer_bytes and head.messages > before.messages and not _of_messages(over):
         _forget_answer(connection, row_id, before)  # it is among the messages now
     connection.execute(
@@ -174,14 +176,17 @@ def _forget_answer(connection: sqlite3.Connection, row_id: int, head: ContextHea
         _put_head(connection, row_id, replace(head, answer_bytes=0))
 
 
-def _piece(connection: sqlite3.Connection, hash_: bytes, data: bytes, made: Mapping[bytes, bytes]) -> int:
-    known = _piece_id(connection, hash_)
-    if known is not None:
-        return known
-    compressed = made.get(hash_) or small(data)
-    connection.execute("INSERT INTO piece (hash, size, data) VALUES (?, ?, ?)", (hash_, len(data), compressed))
-    (piece,) = connection.execute("SELECT last_insert_rowid()").fetchone()
-    return int(piece)
+def _write_pieces(
+    connection: sqlite3.Connection, pieces: Mapping[bytes, bytes], made: Mapping[bytes, bytes]
+) -> dict[bytes, int]:
+    """Those that are not in the file; answers the ids of all, by hash."""
+    known = _piece_ids(connection, pieces)
+    missing = [hash_ for hash_ in pieces if hash_ not in known]
+    connection.executemany(
+        "INSERT INTO piece (hash, size, data) VALUES (?, ?, ?)",
+        [(hash_, len(pieces[hash_]), made.get(hash_) or small(pieces[hash_])) for hash_ in missing],
+    )
+    return known | _piece_ids(connection, missing)
 
 
 def small(data: bytes) -> bytes:
@@ -225,19 +230,22 @@ def read_version(connection: sqlite3.Connection, row_id: int, number: int | None
     )
 
 
-def _standing(connection: sqlite3.Connection, name: str) -> dict[int, tuple[int, bytes]]:
+def _standing(connection: sqlite3.Connection, row_id: int) -> dict[int, tuple[int, bytes]]:
     """The newest version's pieces: id and hash, by place."""
     rows = connection.execute(
-        "SELECT place, piece.id, hash FROM context JOIN use ON use.context = context.id AND until IS NULL"
-        " JOIN piece ON piece.id = piece WHERE name = ?",
-        (name,),
+        "SELECT place, piece.id, hash FROM use JOIN piece ON piece.id = piece WHERE context = ? AND until IS NULL",
+        (row_id,),
     )
     return {place: (piece, hash_) for place, piece, hash_ in rows}
 
 
-def _piece_id(connection: sqlite3.Connection, hash_: bytes) -> int | None:
-    row = connection.execute("SELECT id FROM piece WHERE hash = ?", (hash_,)).fetchone()
-    return None if row is None else row[0]
+def _piece_ids(connection: sqlite3.Connection, hashes: Iterable[bytes]) -> dict[bytes, int]:
+    """Of those that are in the file, by hash. Asked for many at a time: each question lets the event loop go first."""
+    found: dict[bytes, int] = {}
+    for asked in batched(dict.fromkeys(hashes), _ASKED_AT_ONCE):
+        places = ", ".join("?" * len(asked))
+        found.update(connection.execute(f"SELECT hash, id FROM piece WHERE hash IN ({places})", asked).fetchall())  # noqa: S608 - marks only
+    return found
 
 
 def newest_head(connection: sqlite3.Connection, row_id: int) -> ContextHead:

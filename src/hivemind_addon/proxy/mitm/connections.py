@@ -81,6 +81,11 @@ logger = logging.getLogger("hivemind")
 LONGEST_HEAD_BYTES = 64 * 1024
 MOST_FIELDS = 256
 MOST_INTERIMS = 16
+_HEAD_END = b"\r\n\r\n"
+_LARGE_BYTES = 16 * 1024
+"""A piece of more is not copied where that can be helped."""
+_TAKEN_BYTES = 32 * 1024
+"""By h2 at a time: two frames of the usual size."""
 _CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]{1,8})\r\n")
 BAD_HEAD = "bad head: "
 """How our words for a head begin that is no HTTP, or too long."""
@@ -101,7 +106,7 @@ class BadHead(ValueError):
 
 def take_short_ways() -> None:
     """Replace them in this process; what this mitmproxy has in another way stays as it is, with one warning."""
-    if moved := [*look_up_quickly(), *check_messages_quickly()]:
+    if moved := [*look_up_quickly(), *check_messages_quickly(), *show_frames_quickly()]:
         what = ", ".join(moved)
         logger.warning("hivemind: mitmproxy %s has no %s as we know it; requests take longer", version.VERSION, what)
 
@@ -161,6 +166,22 @@ def check_messages_quickly() -> list[str]:
     check.theirs = checked  # type: ignore[attr-defined]
     http.MessageData.__post_init__ = check  # type: ignore[method-assign]
     return []
+
+
+def show_frames_quickly() -> list[str]:
+    """Let HTTP/2's frames of data say how long they are.
+
+    h2 words each frame that comes, for a log that nobody reads; a frame of data would write all that it carries in
+    hexadecimal for that. Answers the name that it did not find.
+    """
+    if not hasattr(h2_frame.Frame, "_body_repr"):
+        return ["Frame._body_repr"]
+    h2_frame.DataFrame._body_repr = _shortly  # type: ignore[assignment, method-assign]  # noqa: SLF001
+    return []
+
+
+def _shortly(frame: h2_frame.DataFrame) -> str:
+    return f"{len(frame.data)} bytes"
 
 
 def with_field(response: http.Response, name: str, value: str) -> http.Response:
@@ -329,7 +350,7 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
     _is_chunked = False
     _missing_bytes = 0
     """Of a body that goes on in one piece."""
-    _pieces: Sequence[bytes] = ()
+    _pieces: Sequence[bytes | memoryview] = ()
     """What has come of it."""
     takes_whole: Callable[[int], bool] | None = None
     """Whether a stream, of which the head has come, wants its body in one piece."""
@@ -340,7 +361,20 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
                 return self._collect(event.data)
             if isinstance(event, events.ConnectionClosed):
                 self._give_up()
+        elif isinstance(event, events.DataReceived) and len(event.data) > _LARGE_BYTES:
+            end = event.data.find(_HEAD_END, 0, LONGEST_HEAD_BYTES) if not self.buf else -1
+            if end >= 0 and self.state == self.read_headers:
+                return self._handle_apart(event, end + len(_HEAD_END))
         return super()._handle_event(event)
+
+    def _handle_apart(self, event: events.DataReceived, end: int) -> layer.CommandGenerator[None]:
+        """First a head, then what has come behind it: so that the latter is not copied to and fro."""
+        yield from super()._handle_event(events.DataReceived(event.connection, event.data[:end]))
+        behind = memoryview(event.data)[end:]
+        if self._missing_bytes:
+            yield from self._collect(behind)
+        else:
+            yield from super()._handle_event(events.DataReceived(event.connection, bytes(behind)))
 
     def _give_up(self) -> None:
         """The rest of the body does not come; the reader says so."""
@@ -348,7 +382,7 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
         self.body_reader(self.buf)
         self._pieces, self._missing_bytes = (), 0
 
-    def _collect(self, piece: bytes) -> layer.CommandGenerator[None]:
+    def _collect(self, piece: bytes | memoryview) -> layer.CommandGenerator[None]:
         """One more piece of a body of known length: no layer sees it before the last one has come."""
         self._pieces = [*self._pieces, piece[: self._missing_bytes]]
         missing_bytes = self._missing_bytes - len(piece)
@@ -356,7 +390,7 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
         if missing_bytes > 0:
             return
         if missing_bytes < 0:
-            self.buf += piece[missing_bytes:]
+            self.buf += bytes(piece[missing_bytes:])
         body = b"".join(self._pieces)
         self._pieces = ()
         yield ReceiveHttp(RequestData(self.stream_id, body))
@@ -406,7 +440,7 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
         self.state = self.read_body
         if size is not None and size > len(self.buf) and self.takes_whole and self.takes_whole(self.stream_id):
             begun = bytes(self.buf.maybe_extract_at_most(size) or b"")
-            self._pieces, self._missing_bytes = [begun], size - len(begun)
+            self._pieces, self._missing_bytes = [begun] if begun else [], size - len(begun)
         else:
             yield from self.state(event)
 
@@ -620,8 +654,14 @@ class BoundedH2Connection(BufferedH2Connection):
         self.frames = Frames(time.monotonic, from_client=not config.client_side)  # noqa: TID251
 
     def receive_data(self, data: bytes) -> list[h2.events.Event]:
-        """Take what came. Raises ProtocolError, also for a head that does not end."""
-        received: list[h2.events.Event] = super().receive_data(data)
+        """Take what came; of a body what has come together is one event, as of HTTP/1.
+
+        Raises ProtocolError, also for a head that does not end.
+        """
+        received: list[h2.events.Event] = []
+        for start in range(0, len(data), _TAKEN_BYTES):  # h2 copies all the rest for each frame that it takes
+            received += super().receive_data(data[start : start + _TAKEN_BYTES])
+        received = _joined(received)
         if sum(len(part.data) for part in self.incoming_buffer._headers_buffer) > LONGEST_HEAD_BYTES:  # noqa: SLF001
             raise Flood(f"{BAD_HEAD}{_TOO_LONG}")
         return received
@@ -634,6 +674,31 @@ class BoundedH2Connection(BufferedH2Connection):
         for frame in frames:
             self.frames.sent(frame)
         super()._prepare_for_sending(frames)
+
+
+def _joined(received: list[h2.events.Event]) -> list[h2.events.Event]:
+    """The same, with pieces of one body that follow each other as one piece."""
+    joined: list[h2.events.Event] = []
+    run: list[h2.events.DataReceived] = []
+    for event in received:
+        if run and not (isinstance(event, h2.events.DataReceived) and event.stream_id == run[0].stream_id):
+            joined.append(_one_piece(run))
+            run = []
+        if isinstance(event, h2.events.DataReceived):
+            run.append(event)
+        else:
+            joined.append(event)
+    if run:
+        joined.append(_one_piece(run))
+    return joined
+
+
+def _one_piece(run: list[h2.events.DataReceived]) -> h2.events.DataReceived:
+    last = run[-1]
+    if len(run) > 1:
+        last.data = b"".join([event.data or b"" for event in run])
+        last.flow_controlled_length = sum([event.flow_controlled_length or 0 for event in run])
+    return last
 
 
 class BoundedHttp2(NeverWaits, Http2Connection):

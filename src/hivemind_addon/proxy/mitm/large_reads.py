@@ -1,4 +1,8 @@
-"""What has come on a connection is read at once: mitmproxy asks for 64 KB, and takes each through all layers."""
+"""What has come on a connection is read at once: mitmproxy asks for 64 KB, and takes each through all layers.
+
+asyncio's reader copies what comes into its buffer and out of it again, and stops the transport for each 128 KB. Here
+the transport gives its pieces away as they are.
+"""
 
 from __future__ import annotations
 
@@ -10,29 +14,112 @@ if TYPE_CHECKING:
     from mitmproxy.proxy.server import ConnectionHandler
 
 MOST_READ_BYTES = 1024 * 1024
+"""Of a connection that has brought as much as asyncio asks for at a time (256 KB)."""
+MOST_WAITING_BYTES = 512 * 1024
+"""So much may wait to be read; then its sender waits."""
 MOST_KEPT_BYTES = 64 * 1024
 """mitmproxy keeps the last piece until the next one comes, of a request that is held for minutes, too."""
 _TAIL_BYTES = 1024
 
 
-class LargeReads:
-    """A connection's reader, as far as mitmproxy uses it."""
+class LargeReads(asyncio.Protocol):
+    """A connection's reader, as far as mitmproxy uses it, and the protocol of its transport."""
 
-    def __init__(self, reader: asyncio.StreamReader) -> None:
+    def __init__(self, reader: asyncio.StreamReader, transport: asyncio.Transport) -> None:
+        """From now on what comes comes here; what else happens is told to the protocol that `reader` belongs to."""
         self._reader = reader
         self._holds = 0
+        self._transport = transport
+        self._theirs = transport.get_protocol()
+        self._pieces: list[bytes] = []
+        self._waiting_bytes = 0
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_over = False
+        """Their reader tells how: with the end, or what broke it."""
+        self._is_paused = False
         self._may_read = asyncio.Event()
         self._may_read.set()
         self._tail = b""
         """The end of a large piece comes apart from it: then it is this end that is kept."""
+        transport.set_protocol(self)
+        self._take_over()
+
+    def __repr__(self) -> str:
+        return f"<LargeReads of {self._transport!r}, {self._waiting_bytes} bytes wait>"
+
+    def _take_over(self) -> None:
+        """What has come before, as far as their reader would tell it without a wait."""
+        reading = self._reader.read(MOST_READ_BYTES)
+        try:
+            reading.send(None)
+        except StopIteration as told:
+            self._pieces = [told.value] if told.value else []
+            self._is_over = self._reader.at_eof()
+        except Exception:  # noqa: BLE001 - it tells that again when it is asked
+            self._is_over = True
+        else:
+            reading.close()
+
+    # The transport tells ---------------------------------------------------------------------------------------------
+
+    def data_received(self, data: bytes) -> None:
+        """Keep a piece until it is read."""
+        self._pieces.append(data)
+        self._waiting_bytes += len(data)
+        if self._waiting_bytes > MOST_WAITING_BYTES:
+            self._is_paused = True
+            self._transport.pause_reading()
+        if len(data) == getattr(self._transport, "max_size", 0) < MOST_READ_BYTES:
+            self._transport.max_size = MOST_READ_BYTES  # type: ignore[attr-defined]  # asyncio's own transports have it
+        self._wake()
+
+    def eof_received(self) -> bool | None:
+        """Nothing more comes."""
+        self._is_over = True
+        stays_open = self._theirs.eof_received()  # type: ignore[attr-defined]  # that of a stream
+        self._wake()
+        return bool(stays_open)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is gone."""
+        self._is_over = True
+        self._theirs.connection_lost(exc)
+        self._wake()
+
+    def pause_writing(self) -> None:
+        """Whoever writes has to wait."""
+        self._theirs.pause_writing()
+
+    def resume_writing(self) -> None:
+        """Or not any more."""
+        self._theirs.resume_writing()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    # mitmproxy asks --------------------------------------------------------------------------------------------------
 
     async def read(self, _at_most: int = -1) -> bytes:
         """What has come, and if nothing has what comes next; empty at the end."""
         if self._tail:
             piece, self._tail = self._tail, b""
             return piece
-        await self._may_read.wait()
-        piece = await self._reader.read(MOST_READ_BYTES)
+        if not self._may_read.is_set():
+            await self._may_read.wait()
+        if not (self._pieces or self._is_over):
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        if not self._pieces or self._reader.exception() is not None:
+            return await self._reader.read(MOST_READ_BYTES)
+        pieces, self._pieces, self._waiting_bytes = self._pieces, [], 0
+        if self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+        piece = pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if len(piece) > MOST_KEPT_BYTES:
             piece, self._tail = piece[:-_TAIL_BYTES], piece[-_TAIL_BYTES:]
         return piece
@@ -50,14 +137,14 @@ class LargeReads:
 
     def at_eof(self) -> bool:
         """Whether nothing more comes."""
-        return not self._tail and self._reader.at_eof()
+        return not (self._tail or self._pieces) and self._is_over and self._reader.at_eof()
 
 
 def read_at_once(handler: ConnectionHandler | None, connection: Connection) -> None:
     """From now on, on a TCP connection of which mitmproxy has read nothing."""
     io = handler.transports.get(connection) if handler else None
-    if io is not None and isinstance(io.reader, asyncio.StreamReader):
-        io.reader = LargeReads(io.reader)  # type: ignore[assignment]  # it does what is asked of it
+    if io is not None and isinstance(io.reader, asyncio.StreamReader) and isinstance(io.writer, asyncio.StreamWriter):
+        io.reader = LargeReads(io.reader, io.writer.transport)  # type: ignore[assignment, arg-type]  # as is asked of it
 
 
 def hold_reading(handler: ConnectionHandler | None, connection: Connection, *, held: bool) -> None:

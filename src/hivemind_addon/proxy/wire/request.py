@@ -514,6 +514,8 @@ def _is_instruction(raw: Raw) -> bool:
 def _weigh(messages: tuple[Raw, ...]) -> tuple[tuple[int, ...], int]:
     """Bytes of each message without its embedded media, and the number of all these."""
     sizes, media = list(map(len, messages)), 0
+    if max(sizes, default=0) <= _MEDIA_BYTES:
+        return tuple(sizes), 0
     for index, size in enumerate(sizes):
         if size > _MEDIA_BYTES:
             sizes[index], found = weigh(messages[index])
