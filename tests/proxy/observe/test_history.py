@@ -15,7 +15,7 @@ from hivemind_addon.api.events import (
     Submitted,
     Superseded,
 )
-from hivemind_addon.api.snapshot import TicketView
+from hivemind_addon.api.snapshot import RequestState, TicketView
 from hivemind_addon.api.ticket import OutcomeKind, Reason, Usage
 from hivemind_addon.proxy.observe.history import (
     ENDED,
@@ -53,7 +53,7 @@ def backed_off(at=114.0):
     return BackedOff(at=at, ticket_id="t1", pool=POOL, attempt=1, until=at + 4, reason="529 overloaded_error")
 
 
-def view(state="queued", *, reason="rate limit", position=3, attempts=0, starts_in_s=None):
+def view(state=RequestState.QUEUED, *, reason="rate limit", position=3, attempts=0, starts_in_s=None):
     return TicketView(
         ticket=TICKET,
         state=state,
@@ -62,6 +62,7 @@ def view(state="queued", *, reason="rate limit", position=3, attempts=0, starts_
         attempts=attempts,
         waited_s=1.0,
         starts_in_s=starts_in_s,
+        why=reason,
     )
 
 
@@ -75,11 +76,11 @@ def test_all_of_it_is_told_in_order_from_the_requests_arrival_on():
         started(at=118.0, attempt=2, waited_s=4.0),
     )
     assert [(moment.after_s, moment.text) for moment in history.moments] == [
-        (0.0, "held, place 3: rate limit"),
+        (0.0, "queued, 3rd; rate limit"),
         (12.0, "attempt 1 in flight after 12.0 s, 1 in all"),
         (14.0, "attempt 1: 529 overloaded_error, after 2.0 s"),
         (14.0, "attempt 1 failed (529 overloaded_error); again in 4.0 s"),
-        (14.0, "held, place 1: backing off"),
+        (14.0, "1st; backing off"),
         (18.0, "attempt 2 in flight after 4.0 s, 1 in all"),
     ]
     assert (history.agent, history.parent_session, history.pool, history.kind) == ("agent-7", "p", str(POOL), "turn")
@@ -123,7 +124,7 @@ def test_what_is_of_no_ticket_or_of_an_unknown_one_is_nobodys_history():
 def test_a_long_history_keeps_its_beginning_and_its_newest_moments():
     history = told(held(), *[started(at=200.0 + n, attempt=n + 1) for n in range(300)])
     assert len(history.moments) == MOMENTS
-    assert history.moments[0].text == "held, place 3: rate limit"
+    assert history.moments[0].text == "queued, 3rd; rate limit"
     assert history.moments[-1].text.startswith("attempt 300 in flight")
 
 
@@ -139,20 +140,26 @@ def test_ended_histories_are_kept_a_while_for_who_has_not_read_them():
 
 def test_the_present_in_one_line():
     cases = (
-        (view(), "held, place 3: rate limit [agent-7 t1]"),
-        (view(starts_in_s=11.2), "held, place 3: rate limit, in about 15 s [agent-7 t1]"),
+        (view(), "queued, 3rd; rate limit [agent-7 t1]"),
+        (view(starts_in_s=11.2), "queued, 3rd; rate limit, in about 15 s [agent-7 t1]"),
         (
-            view("backing off", position=1, attempts=1, starts_in_s=3.4),
-            "held, backing off: attempt 2 in about 4 s after 529 overloaded_error [agent-7 t1]",
+            view(
+                RequestState.BACKING_OFF,
+                reason="backing off: attempt 1 failed",
+                position=1,
+                attempts=1,
+                starts_in_s=3.4,
+            ),
+            "1st; backing off: attempt 1 failed (529 overloaded_error), in about 4 s [agent-7 t1]",
         ),
-        (view("in flight", position=0, attempts=1), "in flight [agent-7 t1]"),
-        (view("in flight", position=0, attempts=2), "in flight, attempt 2 [agent-7 t1]"),
+        (view(RequestState.IN_FLIGHT, position=0, attempts=1), "in flight [agent-7 t1]"),
+        (view(RequestState.IN_FLIGHT, position=0, attempts=2), "in flight, attempt 2 [agent-7 t1]"),
     )
     assert [(seen, line) for seen, line in cases if present_line(told(started(), failed()), seen) != line] == []
 
 
 def test_the_newest_moment_in_one_line():
-    assert newest_line(told(held())) == "held, place 3: rate limit [agent-7 t1]"
+    assert newest_line(told(held())) == "queued, 3rd; rate limit [agent-7 t1]"
     assert newest_line(told(held(), started(attempt=2))) == "in flight, attempt 2 [agent-7 t1]"
     assert newest_line(told()) == ""
 

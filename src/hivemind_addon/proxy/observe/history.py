@@ -18,8 +18,8 @@ from hivemind_addon.api.events import (
     Submitted,
     TicketEnded,
 )
-from hivemind_addon.api.pool_words import waiting_words
-from hivemind_addon.api.snapshot import TicketView
+from hivemind_addon.api.pool_words import waiting_line
+from hivemind_addon.api.snapshot import RequestState, TicketView
 from hivemind_addon.api.spend import amount
 from hivemind_addon.api.ticket import Ticket, Usage
 from hivemind_addon.api.words import about
@@ -198,14 +198,13 @@ def newest_line(history: TicketHistory) -> str:
 
 
 def present_line(history: TicketHistory, view: TicketView) -> str:
-    """Where a ticket that has not ended is, in one line: `held, place 3: rate limit, in about 15 s [agent-7 1a2b]`."""
+    """Where a ticket that has not ended is, in one line: `queued, 3rd; provider down, in about 15 s [a 1b]`."""
     if not view.position:
         return f"{_in_flight(view.attempts)} {history.who}"
-    start = "" if view.starts_in_s is None else f", in about {about(view.starts_in_s)}"
-    if view.state == "backing off":
-        cause = f" after {history.failure}" if history.failure else ""
-        return f"held, backing off: attempt {view.attempts + 1}{start.removeprefix(',')}{cause} {history.who}"
-    return f"held, place {view.position}: {waiting_words(view)}{start} {history.who}"
+    is_queued = view.state is RequestState.QUEUED
+    cause = f" ({history.failure})" if history.failure and not is_queued else ""
+    line = waiting_line(view.position, view.why + cause, view.starts_in_s)
+    return f"{'queued, ' if is_queued else ''}{line} {history.who}"
 
 
 def final_line(history: TicketHistory) -> str:

@@ -39,13 +39,13 @@ class PictureLook(Struct, frozen=True):
     width: int = 80
     height: int | None = None
     """None: as long as it takes, up to some rows of each kind."""
-    sort: Sort = Sort.ACTIVE
+    sort: Sort = Sort.PLACE
     pattern: str = ""
     """Only agents in which this is found."""
     selected: str | None = None
     """The row's id; None: nothing can be selected, as on paper."""
     opened: frozenset[str] | None = frozenset()
-    """Rows whose requests are listed; None: all of them."""
+    """Rows whose requests are listed; None: those of more than one, with the ids of the others in their rows."""
     gone: str = ""
     """Why the report is an old one; empty: it is fresh."""
     zone: tzinfo | None = None
@@ -308,7 +308,7 @@ def _renews(view: BudgetView) -> str:
 
 
 def _agent_lines(report: Report, tree: list[TreeLine], room: int, look: PictureLook) -> Iterator[Text]:
-    grid = agents_grid(look.width, tree, report.snapshot.budgets)
+    grid = agents_grid(look.width, tree, report.snapshot.budgets, requests=look.opened is None)
     agents = sum(line.depth == 0 for line in tree)
     found = f" with “{printable(look.pattern)}”" if look.pattern else ""
     yield Text("")
