@@ -83,9 +83,7 @@ def top(port: int, file: Path | None, *, once: bool, as_json: bool) -> None:
         from hivemind_addon.tools.dash.feed import Feed  # noqa: PLC0415 - what follows takes as long as the rest to load
         from hivemind_addon.tools.dash.live import Top  # noqa: PLC0415 - as above
 
-        Top(Feed(control_socket(port)), clock=SystemClock()).run(
-            mouse=False
-        )  # the terminal's own selection goes on working
+        Top(Feed(control_socket(port)), clock=SystemClock()).run()
 
 
 @click.command()

@@ -4,6 +4,7 @@ Their columns have fixed widths, as many as there is room for: numbers that chan
 narrow screen a column of what has never happened (losses, waste) comes when it happens first.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from msgspec import Struct
@@ -80,6 +81,11 @@ class Grid:
         """The line above the rows."""
         return self.row([GridCell(column.title, Tone.FAINT) for column in self.columns])
 
+    def drawn(self, cells: Mapping[str, GridCell]) -> list[Text]:
+        """One line's cells, by their column's title, each as wide as its column; one that is missing is empty."""
+        empty = GridCell("")
+        return [cells.get(one.title, empty).drawn(self._widths[one.title], right=one.right) for one in self.columns]
+
     def rows(self, cells: Iterable[dict[str, GridCell]]) -> Iterable[Text]:
         """Lines, from cells by their column's title; a cell that is missing is empty."""
         empty = GridCell("")
@@ -137,7 +143,11 @@ _COLUMNS = (
 """At 120 columns an operator sees who does what, how full the contexts are, what was asked and spent, what in vain, and
 of which budget."""
 _BEYOND_ALL = 100
+_ROOMY, _ROOMY_STATE = 130, 50
+"""So wide a screen has room for a limit, and for how many others wait for it."""
 _WITH_REQUESTS: Mapping[str, dict[str, int]] = {"request": {"rank": 2}, "agent": {"width": 13}, "state": {"width": 33}}
+_NAMED = re.compile("[:,;]")
+"""Before one of these, what keeps a request is named."""
 _BUDGET_BAR = 5
 _NEARLY = 0.85
 _BESIDE = " · "
@@ -163,6 +173,8 @@ def agents_grid(
         "retries": any(stats.retries_absorbed for stats in every),
     }
     columns = [one if has_any.get(one.title, True) else replace(one, rank=one.rank + _BEYOND_ALL) for one in _COLUMNS]
+    if width >= _ROOMY:
+        columns = [replace(one, width=_ROOMY_STATE) if one.title == "state" else one for one in columns]
     if requests:
         columns = [replace(one, **_WITH_REQUESTS.get(one.title, {})) for one in columns]
     return Grid(columns, width)
@@ -245,7 +257,7 @@ def state_of(node: Node) -> GridCell:
         )
         sign = "↻" if first.state is RequestState.BACKING_OFF else "○"
         text = f"{sign} {why}" + (f" ({', '.join(more)})" if more else "")
-        return GridCell(text, Tone.WAITS, marked=len(sign) + 1 + len(why.partition(":")[0]))
+        return GridCell(text, Tone.WAITS, marked=len(sign) + 1 + len(_NAMED.split(why)[0]))
     if not node.tickets and node.stats.live:
         return GridCell(f"○ {node.state} far behind", Tone.WAITS)
     if not node.tickets:
