@@ -305,6 +305,8 @@ def _waiting(
         foretold, reason, limit = told.starts.get(entry.ticket.id), selector.reason(entry, gate, now), None
         if reason in _BY_LIMITS:
             by = foretold.by if foretold else CONCURRENCY if reason is Reason.CONCURRENCY else ""
+            if not by and reason is Reason.METER:
+                by = capacity.meters.last_to_fit(selector.demand(entry.ticket, now), now)
             before = waiting_for.get(by, 0)
             waiting_for[by] = before + 1
             limit = told.need(selector.demand(entry.ticket, now), by, before)

@@ -132,7 +132,7 @@ class PoolList(OptionList):
             table = self.screen.query_one(AgentTable)
             if table.row_count:
                 table.move_cursor(row=0)
-                table.focus()
+                self.screen.set_focus(table)
         else:
             super().action_cursor_down()
 
@@ -190,7 +190,7 @@ class AgentTable(DataTable[Text]):
         pool_list = self.screen.query_one(PoolList)
         if self.cursor_row <= 0 and pool_list.option_count:
             pool_list.action_last()
-            pool_list.focus()
+            self.screen.set_focus(pool_list)
         else:
             super().action_cursor_up()
 
@@ -364,7 +364,7 @@ class Top(App[None]):
 
     def on_mount(self) -> None:
         """Begin to read."""
-        self._main.query_one(PoolList).focus()
+        self._main.set_focus(self._main.query_one(PoolList))
         self._follow()
 
     def on_unmount(self) -> None:
@@ -445,7 +445,7 @@ class Top(App[None]):
         shown = self._main.query_one(PoolList)
         if shown.option_count:
             shown.action_first()
-            shown.focus()
+            self._main.set_focus(shown)
         else:
             self._select_agent(0)
 
@@ -457,7 +457,7 @@ class Top(App[None]):
         table = self._main.query_one(AgentTable)
         if table.row_count:
             table.move_cursor(row=row)
-            table.focus()
+            self._main.set_focus(table)
 
     @on(DataTable.RowSelected)
     def list_requests(self) -> None:
@@ -487,7 +487,7 @@ class Top(App[None]):
         self._main.query_one("#filter").display = True
         line = self._main.query_one(FilterLine)
         line.value = self._look.pattern
-        line.focus()
+        self._main.set_focus(line)  # at once: the next key is its first letter
 
     @on(Input.Changed, "FilterLine")
     def follow_filter(self, event: Input.Changed) -> None:
@@ -507,7 +507,7 @@ class Top(App[None]):
         self._say(_HINTS)
         if self._main.query_one("#filter").display:
             self._main.query_one("#filter").display = False
-            self._main.query_one(AgentTable).focus()
+            self._main.set_focus(self._main.query_one(AgentTable))
         self._draw()
 
     def action_help(self) -> None:
