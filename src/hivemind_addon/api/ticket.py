@@ -335,6 +335,8 @@ class Reason(Enum):
     BUDGET = "budget spent"
     FUNDS = "its budget is reserved by running requests"
     PAUSED = "paused by a person"
+    COORDINATOR = "looking for the cluster's coordinator"
+    """It decides for its member, which has none just now."""
     ACCOUNT_BLOCK = "the account's limit is spent"
     """A subscription's window, a day's quota: after its end one request goes first, the others wait for its answer."""
 

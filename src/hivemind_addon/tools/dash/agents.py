@@ -145,7 +145,8 @@ of which budget."""
 _BEYOND_ALL = 100
 _ROOMY, _ROOMY_STATE = 130, 50
 """So wide a screen has room for a limit, and for how many others wait for it."""
-_WITH_REQUESTS: Mapping[str, dict[str, int]] = {"request": {"rank": 2}, "agent": {"width": 13}, "state": {"width": 33}}
+_SOME_ROOM = 90
+_WITH_REQUESTS: Mapping[str, dict[str, int]] = {"request": {"rank": 2}, "agent": {"width": 13}}
 _NAMED = re.compile("[:,;]")
 """Before one of these, what keeps a request is named."""
 _BUDGET_BAR = 5
@@ -176,7 +177,8 @@ def agents_grid(
     if width >= _ROOMY:
         columns = [replace(one, width=_ROOMY_STATE) if one.title == "state" else one for one in columns]
     if requests:
-        columns = [replace(one, **_WITH_REQUESTS.get(one.title, {})) for one in columns]
+        changed = {**_WITH_REQUESTS, "state": {"width": 33 if width < _SOME_ROOM else 40}}
+        columns = [replace(one, **changed.get(one.title, {})) for one in columns]
     return Grid(columns, width)
 
 

@@ -118,10 +118,11 @@ def _meters(
 
 def _meter(meter: MeterView, held: int) -> Text:
     share = meter.level / meter.limit if meter.limit > 0 else 0.0
-    line = _level(meter.name, share, *meter_words(meter), is_low=share < _LOW)
-    if held:  # it binds
-        line.append(f" ◂ {held:,}", Tone.BAD)
-        line.stylize(Tone.BAD, 0, 2 + len(meter.name))
+    level, full = meter_words(meter)
+    if not held:
+        return _level(meter.name, share, level, full, is_low=share < _LOW)
+    line = _level(meter.name, share, f"{level} ◂ {held:,}", full, is_low=share < _LOW)  # it binds
+    line.stylize(Tone.BAD, 0, 2 + len(meter.name))
     return line
 
 
