@@ -127,7 +127,7 @@ def test_a_person_sees_who_waits_steers_and_outlives_the_proxy(stand):
         top.wait_for("early", "the second agent")
         third = stand.ask("zulu")
         top.wait_for("2 queued", "what waits")
-        for words in ("#1 concurrency limit", "#2 concurrency limit", "3 agents"):
+        for words in ("1st", "2nd", "concurrency limit: 1 of 1 in flight, a", "3 agents"):
             top.wait_for(words, words)
 
         top.press("p")
@@ -137,9 +137,14 @@ def test_a_person_sees_who_waits_steers_and_outlives_the_proxy(stand):
         top.wait_for("0 of 1 in flight", "the end of the first")
         assert stand.names == ["lead"], "nothing goes while it is paused"
 
-        top.press("G")  # zulu
+        top.press("/")
+        top.wait_for("show only", "the filter")
+        top.press("zul")
+        top.wait_for("1 agent with “zul”", "what it finds")
+        top.press("\r")
+        top.wait_for(lambda text: "show only" not in text, "the keys' return")
         top.press("f")
-        top.wait_for(lambda text: row(text, "zulu").find("#1") > 0, "zulu at the front")
+        top.wait_for(lambda text: "1st" in row(text, "zulu"), "zulu at the front")
         top.press("P")
         top.wait_for(
             lambda text: "paused by a person" not in text.partition("what happened")[0], "the end of the pause"
@@ -167,7 +172,7 @@ def test_a_person_sees_who_waits_steers_and_outlives_the_proxy(stand):
 
 
 def row(text, agent):
-    return next((line for line in text.splitlines() if line.startswith(agent)), "")
+    return next((line for line in text.splitlines() if f" {agent} " in line), "")
 
 
 def test_a_request_is_cancelled_after_a_yes_and_top_stops_and_goes_on_as_its_shell_says(stand):
@@ -177,7 +182,11 @@ def test_a_request_is_cancelled_after_a_yes_and_top_stops_and_goes_on_as_its_she
         top.wait_for("1 of 1 in flight", "what is in flight")
         waiting = stand.ask("wrong")
         top.wait_for("1 queued", "what waits")
-        top.press("Gc")
+        top.press("/")
+        top.wait_for("show only", "the filter")
+        top.press("wrong\r")
+        top.wait_for(lambda text: "show only" not in text, "the keys' return")
+        top.press("c")
         top.wait_for("of wrong? y/n", "a question")
         top.press("y")
         refused = waiting.result(PATIENCE_S)

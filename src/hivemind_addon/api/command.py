@@ -231,6 +231,8 @@ class WaitView(Struct, frozen=True):
     """Requests that would go first."""
     reason: str
     """What it would wait for; empty: nothing."""
+    why: str = ""
+    """The same in the words of every view: `input tokens: needs 7.1k, 3.9k left`."""
 
 
 class Declined(Enum):

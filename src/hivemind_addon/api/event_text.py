@@ -45,6 +45,7 @@ from hivemind_addon.api.events import (
     TicketEnded,
     WindowUsed,
 )
+from hivemind_addon.api.pool_words import held_words
 from hivemind_addon.api.spend import amount
 from hivemind_addon.api.words import conversation, lasting, several
 
@@ -78,7 +79,7 @@ def text_of(event: Event) -> str:
         case Submitted(_, ticket):
             return f"submitted by {ticket.agent} for {ticket.pool}"
         case Held():
-            return f"held, place {event.position}: {event.reason.value}"
+            return held_words(event.position, event.reason.value)
         case AttemptStarted():
             return f"attempt {event.attempt} in flight after {event.waited_s:.1f} s, {event.in_flight} in all"
         case AttemptEnded():

@@ -1,12 +1,22 @@
 """What a pool does, in words: one word for one state, on the command line, in `top`, for agents and in mitmproxy."""
 
-from hivemind_addon.api.snapshot import CONCURRENCY, BreakerState, MeterView, PoolView, TicketView, WindowView
+import math
+
+from hivemind_addon.api.snapshot import (
+    CONCURRENCY,
+    BreakerState,
+    LimitNeed,
+    MeterView,
+    PoolView,
+    RequestState,
+    WindowView,
+)
 from hivemind_addon.api.ticket import Reason
-from hivemind_addon.api.words import about, count, lasting, span
+from hivemind_addon.api.words import about, count, lasting, ordinal, short, span
 
 
 def pool_line(pool: PoolView) -> str:
-    """`api.anthropic.com/org-1/sonnet: 4 of 5 in flight, 12 queued (rate limit, next in about 4 s)`."""
+    """`api.anthropic.com/org-1/sonnet: 4 of 5 in flight, 12 queued (requests: needs 1, 0 left, in about 4 s)`."""
     return f"{pool.key}: " + ", ".join(
         filter(None, (slots_used(pool), cap_words(pool), queue_words(pool), *troubles(pool).values()))
     )
@@ -25,7 +35,7 @@ def troubles(pool: PoolView) -> dict[Reason, str]:
         found[Reason.PAUSED] = Reason.PAUSED.value
     if pool.account_block is not None:
         when = f"for {lasting(pool.account_block.ends_in_s)}" if pool.account_block.ends_in_s else "and tried again now"
-        found[Reason.ACCOUNT_BLOCK] = f"account refused {when}: {pool.account_block.reason}"
+        found[Reason.ACCOUNT_BLOCK] = f"{Reason.ACCOUNT_BLOCK.value}, {when}: {pool.account_block.reason}"
     if pool.breaker != BreakerState.CLOSED.value:
         probe = "" if pool.breaker == BreakerState.OPEN.value else ", one request is trying"
         if pool.breaker_tries_in_s is not None:
@@ -47,29 +57,47 @@ def cap_words(pool: PoolView) -> str:
 
 
 def queue_words(pool: PoolView) -> str:
-    """`12 queued (rate limit, next in about 4 s)`."""
+    """`12 queued (input tokens: needs 7.1k, 3.9k left, in about 4 s)`: what the next one waits for."""
     words = f"{pool.queued:,} queued"
     first = next((view for view in pool.tickets if view.position == 1), None)
-    if first is None:
-        return words
-    start = "" if first.starts_in_s is None else f", next in about {about(first.starts_in_s)}"
-    return f"{words} ({waiting_words(first)}{start})"
+    return words if first is None else f"{words} ({first.why}{_start(first.starts_in_s)})"
 
 
-def waiting_words(view: TicketView, *, in_column: bool = False) -> str:
-    """Why a ticket waits: `input tokens: needs 7.10k, 3.90k left`; where no limit decides, the reason itself.
+def why_words(reason: Reason, limit: LimitNeed | None, detail: str = "") -> str:
+    """What keeps a request from going, named the same in every view; `detail`: which budget, block or attempt it is.
 
-    `in_column`: in few characters, `input tokens 7.10k, 3.90k left`.
+    `input tokens: needs 7.1k, 3.9k left`, `requests: needs 1, 2 left, after 3 others`, `concurrency limit: 4 of 4 in
+    flight`; where no limit decides the reason itself.
     """
-    limit = view.limit
-    if limit is None or limit.name == CONCURRENCY:
-        return Reason.CONCURRENCY.value if limit else view.reason
+    if limit is None:
+        return f"{reason.value}: {detail}" if detail else reason.value
+    others = f", after {limit.before} other{'' if limit.before == 1 else 's'}" if limit.before else ""
+    if limit.name == CONCURRENCY:
+        if limit.left >= limit.needs:  # after an overload it is tried out slowly
+            return f"{Reason.CONCURRENCY.value}{others}"
+        return f"{Reason.CONCURRENCY.value}: {short(limit.of - limit.left)} of {short(limit.of)} in flight{others}"
     name = limit.name.replace("-", " ").replace("_", " ")
-    needs, left = count(limit.needs), f"{count(limit.left)} left"
-    if in_column:
-        return f"{name} {needs}, {left}"
     # Of what is enough for itself those before it take.
-    return f"{name}: needs {needs}, {left}{' for all' if limit.left >= limit.needs else ''}"
+    left = short(math.floor(limit.left))  # nobody goes with a part of a request
+    return f"{name}: needs {short(math.ceil(limit.needs))}, {left} left{others if limit.left >= limit.needs else ''}"
+
+
+def waiting_line(place: int, why: str, starts_in_s: float | None) -> str:
+    """A request's place, what keeps it, and when it is likely to go, in one line.
+
+    `1st; input tokens: needs 7.1k, 3.9k left, in about 4 s`.
+    """
+    return f"{ordinal(place)}; {why}{_start(starts_in_s)}"
+
+
+def held_words(place: int, reason: str) -> str:
+    """That a wait began: `queued, 3rd; rate limit`, `1st; backing off`."""
+    state = "" if reason == RequestState.BACKING_OFF else f"{RequestState.QUEUED}, "
+    return f"{state}{ordinal(place)}; {reason}"
+
+
+def _start(starts_in_s: float | None) -> str:
+    return "" if starts_in_s is None else f", in about {about(starts_in_s)}"
 
 
 def meter_words(meter: MeterView) -> tuple[str, str]:

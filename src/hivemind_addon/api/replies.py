@@ -31,9 +31,9 @@ from hivemind_addon.api.command import (
     is_glob,
 )
 from hivemind_addon.api.events import PersonActed
+from hivemind_addon.api.pool_words import waiting_line
 from hivemind_addon.api.snapshot import PriorityView, Snapshot
 from hivemind_addon.api.spend import Budget, Scope, Spend, amount
-from hivemind_addon.api.words import about, several
 
 _MOST_HOLDERS = 8
 """In one answer."""
@@ -136,13 +136,10 @@ def pool_overrides(snapshot: Snapshot) -> list[str]:
 
 
 def wait_words(view: WaitView) -> str:
-    """`at once`, `in about 4 s: rate limit, 2 requests before it`, `nobody can tell when: paused by a person`."""
+    """`at once`, `3rd; requests: needs 1, 0 left, in about 4 s`, `paused by a person; nobody can tell when`."""
     if view.starts_in_s is None:
-        return f"nobody can tell when: {view.reason}" if view.reason else "nobody can tell when"
-    if not view.reason:
-        return "at once"
-    behind = f", {several(view.before, 'request')} before it" if view.before else ""
-    return f"in about {about(view.starts_in_s)}: {view.reason}{behind}"
+        return f"{view.why or view.reason}; nobody can tell when" if view.reason else "nobody can tell when"
+    return waiting_line(view.before + 1, view.why or view.reason, view.starts_in_s) if view.reason else "at once"
 
 
 def span_words(seconds: float) -> str:

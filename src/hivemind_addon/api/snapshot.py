@@ -1,6 +1,6 @@
 """A frozen view of everything at one instant. Dashboards, pages and tests read nothing else."""
 
-from enum import Enum
+from enum import Enum, StrEnum
 
 from msgspec import Struct, field
 
@@ -62,18 +62,29 @@ class LimitNeed(Struct, frozen=True, gc=False):
     """What the ticket takes of it."""
     left: float
     """What is left of it now; of calls in flight what is free."""
+    of: float = 0.0
+    """The whole limit; of calls in flight how many there may be."""
+    before: int = 0
+    """Tickets of its pool that wait for the same limit and are likely to go first."""
+
+
+class RequestState(StrEnum):
+    """Where a ticket that has not ended is. The words for it in every view."""
+
+    QUEUED = "queued"
+    BACKING_OFF = "backing off"
+    IN_FLIGHT = "in flight"
 
 
 class TicketView(Struct, frozen=True, gc=False):
     """One ticket that has not ended."""
 
     ticket: Ticket
-    state: str
-    """`queued`, `backing off` or `in flight`."""
+    state: RequestState
     reason: str
-    """Why it waits; empty in flight."""
+    """A `Reason` why it waits; empty in flight."""
     position: int
-    """Place in its pool's queue, 1 is next; 0 in flight."""
+    """Place among those of its pool that wait, in the order in which they are likely to go: 1 is next; 0 in flight."""
     attempts: int
     waited_s: float
     starts_in_s: float | None = None
@@ -81,6 +92,8 @@ class TicketView(Struct, frozen=True, gc=False):
     limit: LimitNeed | None = None
     """What makes it, or who is before it, wait until then; None: nothing that is known, or something else than a limit
     (`reason`)."""
+    why: str = ""
+    """What keeps it from going, in the words of every view: `input tokens: needs 7.1k, 3.9k left`; empty in flight."""
 
 
 class LearnedView(Struct, frozen=True, gc=False):

@@ -321,7 +321,8 @@ class Reason(Enum):
     """A refusal's retry-after, or a throttled answer without one."""
     BREAKER = "provider down"
     BACKOFF = "backing off"
-    ORDER = "behind others"
+    ORDER = "others go first"
+    """Of another pool that draws on the same limit; or nothing keeps it, and it goes with the next poll."""
     LEADER = "its prompt cache is being written"
     FAN_OUT = "enough sub-agents running"
     DEADLINE = "client about to give up"
@@ -335,6 +336,8 @@ class Reason(Enum):
     BUDGET = "budget spent"
     FUNDS = "its budget is reserved by running requests"
     PAUSED = "paused by a person"
+    COORDINATOR = "looking for the cluster's coordinator"
+    """It decides for its member, which has none just now."""
     ACCOUNT_BLOCK = "the account's limit is spent"
     """A subscription's window, a day's quota: after its end one request goes first, the others wait for its answer."""
 

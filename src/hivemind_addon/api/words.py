@@ -64,6 +64,12 @@ def several(number: int, what: str) -> str:
     return f"{number:,} {what}{'' if number == 1 else 's'}"
 
 
+def ordinal(number: int) -> str:
+    """A place in an order: `1st`, `2nd`, `13th`."""
+    ends = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number:,}{ends}"
+
+
 def short(number: float) -> str:
     """A number in a sentence: `940`, `12.3k`, `4.5M`."""
     for factor, letter in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):

@@ -87,3 +87,13 @@ def test_who_is_cancelled_by_a_person_just_as_he_is_admitted_is_refused():
     assert decision.ticket.id == ticket.id
     assert member.is_idle
     assert isinstance(sent[-1], Ended)
+
+
+def test_who_waits_while_there_is_no_coordinator_says_so():
+    member = Member(rng=random.Random(1))
+    for ticket_id in ("a", "b"):
+        member.submit(make_ticket(ticket_id, at=1.0), PoolSettings(), 1.0)
+    (view,) = member.views(4.0)
+    assert (view.queued, view.in_flight) == (2, 0)
+    assert [(one.ticket.id, one.position, one.waited_s) for one in view.tickets] == [("a", 1, 3.0), ("b", 2, 3.0)]
+    assert {one.why for one in view.tickets} == {Reason.COORDINATOR.value}

@@ -232,8 +232,8 @@ class TestViews:
         bench.submit("a", "b", "c", "d")
         bench.settle("a", after(FAILED, 100))
         seen = [(view.ticket.id, view.state, view.position) for view in bench.pool.tickets]
-        assert seen == [("b", "in flight", 0), ("c", "in flight", 0), ("a", "backing off", 1), ("d", "queued", 2)]
-        assert [view.reason for view in bench.pool.tickets][2:] == ["backing off", "concurrency limit"]
+        assert seen == [("b", "in flight", 0), ("c", "in flight", 0), ("d", "queued", 1), ("a", "backing off", 2)]
+        assert [view.reason for view in bench.pool.tickets][2:] == ["concurrency limit", "backing off"]
 
     def test_of_those_that_wait_only_the_next_ones_are_shown_and_the_others_counted(self):
         bench = Bench(slots=1)
@@ -292,7 +292,7 @@ class TestViews:
             bench.settle(f"t{number}", THROTTLED)
         rate = bench.scheduler.snapshot(bench.now).pools[0].learned
         assert [view.name for view in rate] == ["rate limit"]
-        bench.submit("x", "y", "z")
+        bench.submit(*(f"x{number}" for number in range(60)))
         told = self.told(bench)
         assert max(told) > min(told)
 
@@ -339,6 +339,9 @@ class TestLimits:
         bench.submit("b", demand=Demand(input_tokens=700))
         bench.submit("c", demand=Demand(input_tokens=100))
         held, behind = (view for view in bench.pool.tickets if view.state != "in flight")
-        assert (held.reason, behind.reason) == ("rate limit", "behind others")
+        assert (held.reason, behind.reason) == ("rate limit", "rate limit")
         assert (held.limit.name, held.limit.needs, behind.limit.needs) == ("input-tokens", 700, 100)
         assert 0 <= held.limit.left == behind.limit.left < 700
+        assert held.why.startswith("input tokens: needs 700, ")
+        assert behind.why == f"input tokens: needs 100, {int(behind.limit.left)} left, after 1 other"
+        assert held.starts_in_s == pytest.approx(bench.scheduler.next_wakeup() - bench.now, abs=0.01)

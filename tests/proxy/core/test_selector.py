@@ -164,7 +164,7 @@ class TestMeters:
         bench.observe("a", requests_reading(limit=60, remaining=10, reset_in_s=50))
         assert bench.submit("large", demand=Demand(requests=20)) == []
         assert bench.submit("small") == []
-        assert [event.reason for event in bench.of(Held)] == [Reason.METER, Reason.ORDER]
+        assert [event.reason for event in bench.of(Held)] == [Reason.METER, Reason.METER]
         assert bench.advance(10) == ["large"]
 
 

@@ -20,7 +20,7 @@ HISTORY = TicketHistory(
     model="claude-x",
     pool="api.anthropic.com/org-1/sonnet",
     priority="normal",
-    moments=[Moment(0.0, "held, place 3: rate limit"), Moment(12.0, "in flight")],
+    moments=[Moment(0.0, "queued, 3rd; rate limit"), Moment(12.0, "in flight")],
     waited_s=12.0,
 )
 RUNNING = f"{in_columns('agent-7', 'in flight', 'after 12 s')}[1a2b]"
@@ -82,7 +82,7 @@ def test_a_request_shows_the_newest_message_first_and_while_it_waits_why():
     ).encode()
     name, text = page(flow, flow.request)
     assert name == "hivemind"
-    order = [text.index(word) for word in ("held, place 3", "newest\n", "first\n", "Be brief.")]
+    order = [text.index(word) for word in ("queued, 3rd", "newest\n", "first\n", "Be brief.")]
     assert order == sorted(order)
     write(flow, "anthropic", TicketHistory(ticket_id="t", agent="a", end="delivered"), "delivered", "")
     assert "what happened" not in page(flow, flow.request)[1]

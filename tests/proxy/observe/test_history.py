@@ -16,7 +16,7 @@ from hivemind_addon.api.events import (
     Submitted,
     Superseded,
 )
-from hivemind_addon.api.snapshot import TicketView
+from hivemind_addon.api.snapshot import RequestState, TicketView
 from hivemind_addon.api.ticket import OutcomeKind, Reason, Usage
 from hivemind_addon.proxy.observe.history import (
     ENDED,
@@ -55,7 +55,7 @@ def backed_off(at=114.0):
     return BackedOff(at=at, ticket_id="t1", pool=POOL, attempt=1, until=at + 4, reason="529 overloaded_error")
 
 
-def view(state="queued", *, reason="rate limit", position=3, attempts=0, starts_in_s=None):
+def view(state=RequestState.QUEUED, *, reason="rate limit", position=3, attempts=0, starts_in_s=None):
     return TicketView(
         ticket=TICKET,
         state=state,
@@ -64,6 +64,7 @@ def view(state="queued", *, reason="rate limit", position=3, attempts=0, starts_
         attempts=attempts,
         waited_s=1.0,
         starts_in_s=starts_in_s,
+        why=reason,
     )
 
 
@@ -77,11 +78,11 @@ def test_all_of_it_is_told_in_order_from_the_requests_arrival_on():
         started(at=118.0, attempt=2, waited_s=4.0),
     )
     assert [(moment.after_s, moment.text) for moment in history.moments] == [
-        (0.0, "held, place 3: rate limit"),
+        (0.0, "queued, 3rd; rate limit"),
         (12.0, "attempt 1 in flight after 12.0 s, 1 in all"),
         (14.0, "attempt 1: 529 overloaded_error, after 2.0 s"),
         (14.0, "attempt 1 failed (529 overloaded_error); again in 4.0 s"),
-        (14.0, "held, place 1: backing off"),
+        (14.0, "1st; backing off"),
         (18.0, "attempt 2 in flight after 4.0 s, 1 in all"),
     ]
     assert (history.agent, history.parent_session, history.pool, history.kind) == ("agent-7", "p", str(POOL), "turn")
@@ -125,7 +126,7 @@ def test_what_is_of_no_ticket_or_of_an_unknown_one_is_nobodys_history():
 def test_a_long_history_keeps_its_beginning_and_its_newest_moments():
     history = told(held(), *[started(at=200.0 + n, attempt=n + 1) for n in range(300)])
     assert len(history.moments) == MOMENTS
-    assert history.moments[0].text == "held, place 3: rate limit"
+    assert history.moments[0].text == "queued, 3rd; rate limit"
     assert history.moments[-1].text.startswith("attempt 300 in flight")
 
 
@@ -146,14 +147,23 @@ def columns(line):
 
 def test_the_present_in_columns():
     cases = (
-        (view(), ["agent-7", "held, place 3", "rate limit [t1]"]),
-        (view(starts_in_s=11.2), ["agent-7", "held, place 3", "in 15 s", "rate limit [t1]"]),
+        (view(), ["agent-7", "queued, 3rd", "rate limit [t1]"]),
+        (view(starts_in_s=11.2), ["agent-7", "queued, 3rd", "in 15 s", "rate limit [t1]"]),
         (
-            view("backing off", position=1, attempts=1, starts_in_s=3.4),
-            ["agent-7", "held, backing off", "in 4 s", "attempt 2 after 529 overloaded_error [t1]"],
+            view(
+                RequestState.BACKING_OFF,
+                reason="backing off: attempt 1 failed",
+                position=1,
+                attempts=1,
+                starts_in_s=3.4,
+            ),
+            ["agent-7", "backing off, 1st", "in 4 s", "attempt 1 failed (529 overloaded_error) [t1]"],
         ),
-        (view("in flight", position=0, attempts=1), ["agent-7", "in flight", "after 15 s", "[t1]"]),
-        (view("in flight", position=0, attempts=2), ["agent-7", "in flight", "after 15 s", "attempt 2 [t1]"]),
+        (view(RequestState.IN_FLIGHT, position=0, attempts=1), ["agent-7", "in flight", "after 15 s", "[t1]"]),
+        (
+            view(RequestState.IN_FLIGHT, position=0, attempts=2),
+            ["agent-7", "in flight", "after 15 s", "attempt 2 [t1]"],
+        ),
     )
     history = told(started(), failed())
     assert [(seen, line) for seen, line in cases if columns(present_line(history, seen)) != line] == []
@@ -163,11 +173,11 @@ def test_the_present_in_columns():
 
 def test_a_long_name_moves_its_columns_and_loses_nothing():
     history = structs.replace(told(held()), agent="a" * 40)
-    assert present_line(history, view()).startswith(f"{'a' * 40}{PAD}held, place 3")
+    assert present_line(history, view()).startswith(f"{'a' * 40}{PAD}queued, 3rd")
 
 
 def test_the_newest_moment_in_columns():
-    assert columns(newest_line(told(held()))) == ["agent-7", "held, place 3", "rate limit [t1]"]
+    assert columns(newest_line(told(held()))) == ["agent-7", "queued, 3rd", "rate limit [t1]"]
     assert columns(newest_line(told(started(attempt=2, waited_s=0.0)))) == ["agent-7", "in flight", "attempt 2 [t1]"]
     assert newest_line(told()) == ""
 

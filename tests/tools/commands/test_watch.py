@@ -111,7 +111,7 @@ def test_programs_get_numbers_of_agents():
     with serving(REPORT):
         a, b, old = rows("status", "agents")
         table = list(csv.DictReader(io.StringIO(said("status", "agents", "--csv"))))
-    wanted = {"state": "waiting", "running": 1, "waiting": 1, "starts_in_s": 12.0, "priority": "normal", "lost": 1}
+    wanted = {"state": "queued", "running": 1, "waiting": 1, "starts_in_s": 12.0, "priority": "normal", "lost": 1}
     wanted |= {"input_tokens": 30, "cached_tokens": 20, "output_tokens": 5, "usd": 2.5}
     wanted["budgets"] = [
         {"per": "day", "tokens_left": 600, "renews_in_s": 60.0},
@@ -139,9 +139,9 @@ def test_programs_get_numbers_of_pools():
 def test_programs_get_numbers_of_a_wait():
     with serving(report(), answer=foreseen(VIEWS[0])):
         assert rows("eta", "me") == [
-            {"pool": "api.test/k/large", "starts_in_s": 34.2, "before": 4, "reason": "rate limit"}
+            {"pool": "api.test/k/large", "starts_in_s": 34.2, "before": 4, "reason": "rate limit", "why": ""}
         ]
-        assert said("eta", "me", "--csv").splitlines()[1] == "api.test/k/large,34.2,4,rate limit"
+        assert said("eta", "me", "--csv").splitlines()[1] == "api.test/k/large,34.2,4,rate limit,"
 
 
 def test_a_pattern_chooses_and_one_that_means_nobody_names_what_there_is():
@@ -220,4 +220,4 @@ def test_a_proxy_of_another_version_hides_none_of_the_others():
 
 def test_a_wall_is_a_state():
     with serving(report(pool(account_block=AccountBlockView("five hours", 7200)))):
-        assert rows("status", "pools")[0]["state"] == "account refused for 2 h 0 min: five hours"
+        assert rows("status", "pools")[0]["state"] == "the account's limit is spent, for 2 h 0 min: five hours"

@@ -3,6 +3,7 @@
 Recorded anew by `python -m tests.tools.dash.record`, from the checkout. The picture in the README is one of them.
 """
 
+import asyncio
 from dataclasses import replace
 from datetime import UTC
 from io import StringIO
@@ -13,6 +14,7 @@ import msgspec
 from msgspec import structs
 from rich.console import Console
 from rich.terminal_theme import TerminalTheme
+from rich.text import Text
 
 from hivemind_addon.api.command import Pause, SetLimit, SetPriority
 from hivemind_addon.api.control import decode_report
@@ -28,7 +30,9 @@ from hivemind_addon.proxy.observe.history import Histories
 from hivemind_addon.proxy.observe.news import News
 from hivemind_addon.proxy.observe.stats import Stats
 from hivemind_addon.proxy.observe.sums import Sums
-from hivemind_addon.tools.dash.picture import PictureLook, picture
+from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.tools.dash.live import Top
+from hivemind_addon.tools.dash.picture import PictureLook
 
 DATA = Path(__file__).parent / "data"
 _BEGAN = 1_800_000_000.0
@@ -218,10 +222,28 @@ def recorded(name):
     return decode_report((DATA / f"{name}.json").read_bytes(), name)
 
 
-def image():
-    """The picture of the README."""
+class OneReport:
+    """A feed that has one report to tell."""
+
+    def __init__(self, report):
+        self._report = report
+
+    async def news(self):
+        yield self._report
+
+    def close(self):
+        """There is nothing to end."""
+
+
+async def image():
+    """The picture of the README: the live screen itself, with the next agent that waits selected."""
+    app = Top(OneReport(recorded("night")), clock=SystemClock(), look=PictureLook(zone=UTC))
     console = Console(record=True, width=120, file=StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(picture(recorded("night"), PictureLook(width=120, height=38, zone=UTC)).text)
+    async with app.run_test(size=(120, 38)) as pilot:
+        await pilot.pause()
+        await pilot.press("j", "j")
+        await pilot.pause()
+        console.print(Text("\n").join(_as_text(strip) for strip in app.screen._compositor.render_strips()))
     text = console.export_svg(title="hivemind top", theme=_THEME, unique_id="hivemind-top")
     # Whoever opens the file is not to fetch a font from somewhere.
     return sub(r"@font-face \{.*?\}", "", text, flags=DOTALL).replace(
@@ -229,11 +251,15 @@ def image():
     )
 
 
+def _as_text(strip):
+    return Text.assemble(*((segment.text, segment.style or "") for segment in strip), no_wrap=True, end="")
+
+
 def main():
     DATA.mkdir(exist_ok=True)
     for name, make in RECORDED.items():
         (DATA / f"{name}.json").write_bytes(msgspec.json.encode(make()) + b"\n")
-    IMAGE.write_text(image())
+    IMAGE.write_text(asyncio.run(image()))
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from hivemind_addon.api.report import ContextPressure, PoolStats, ProxyView, Report, SessionStats, StatsView
-from hivemind_addon.api.snapshot import SCHEMA_VERSION, Counters, PoolView, Snapshot, TicketView
+from hivemind_addon.api.snapshot import SCHEMA_VERSION, Counters, PoolView, RequestState, Snapshot, TicketView
 from hivemind_addon.api.ticket import PoolKey, Usage
 from tests.proxy.core import samples
 
@@ -80,13 +80,23 @@ def session(agent="a", name="s", **changes):
 def waiting(ticket_id="t", *, agent="a", name="s", position=1, waited_s=3.0, reason="rate limit", **changes):
     """A ticket that is queued."""
     ticket = structs.replace(samples.ticket(ticket_id, session=name), agent=agent, pool=KEY)
-    view = TicketView(ticket=ticket, state="queued", reason=reason, position=position, attempts=0, waited_s=waited_s)
+    view = TicketView(
+        ticket=ticket,
+        state=RequestState.QUEUED,
+        reason=reason,
+        position=position,
+        attempts=0,
+        waited_s=waited_s,
+        why=reason,
+    )
     return replace(view, **changes)
 
 
 def flying(ticket_id="t", *, agent="a", name="s", attempts=1):
     """A ticket that is upstream."""
-    return waiting(ticket_id, agent=agent, name=name, position=0, reason="", state="in flight", attempts=attempts)
+    return waiting(
+        ticket_id, agent=agent, name=name, position=0, reason="", state=RequestState.IN_FLIGHT, attempts=attempts
+    )
 
 
 def context(agent="a", name="s", **changes):

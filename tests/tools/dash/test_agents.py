@@ -3,7 +3,7 @@ from re import split
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from hivemind_addon.api.snapshot import BudgetView
+from hivemind_addon.api.snapshot import BudgetView, RequestState
 from hivemind_addon.api.spend import Budget, Scope, Spend
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.tools.dash.agents import Column, Grid, GridCell, agent_rows, agents_grid
@@ -45,7 +45,7 @@ ROWS = {
     "waits, and it is known how long": drawn(waiting(starts_in_s=12.2)),
     "two wait": drawn(waiting("1", position=2), waiting("2", position=5)),
     "one runs, one waits": drawn(flying("1"), waiting("2", position=5)),
-    "backs off": drawn(waiting(state="backing off", reason="backing off", attempts=2)),
+    "backs off": drawn(waiting(state=RequestState.BACKING_OFF, reason="backing off: attempt 2 failed", attempts=2)),
     "idle": drawn(sessions=[session()]),
     "idle since just now": drawn(sessions=[session(seen_ago_s=0.2)]),
     "waits beyond the end of the report": drawn(sessions=[session(live=1)]),
@@ -104,7 +104,7 @@ def test_screens_of_each_width_show_what_an_operator_needs_first(golden):
     ]
     golden("widths.txt", "\n\n".join(parts))
     for fleet in ("night", "incident", "steered"):
-        assert {"in vain", "budget", "done", "out"} < set(split("  +", table(recorded(fleet), 120)[0])), fleet
+        assert {"in vain", "budget", "done", "cost"} < set(split("  +", table(recorded(fleet), 120)[0])), fleet
     assert "in vain" in table(WORST, 120)[0]
 
 

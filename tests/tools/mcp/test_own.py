@@ -21,7 +21,10 @@ async def test_status_tells_what_waits_why_and_who_else_runs(stage):
     (mine,) = status["requests"]
     assert (mine["ticket"], mine["state"], mine["position"], mine["waited_s"]) == ("b", "queued", 1, 3)
     assert mine["reason"]
-    assert "0 requests of yours run, 1 wait; the first is number 1" in status["summary"]
+    assert (
+        "0 requests of yours run, 1 wait; the first of these: 1st; concurrency limit: 1 of 1 in flight."
+        in status["summary"]
+    )
     assert status["others"] == [{"agent": "other", "running": 1, "waiting": 0}]
     (pool,) = status["pools"]
     assert (pool["pool"], pool["running"], pool["limit"], pool["waiting"]) == ("api.test/key-1/m", 1, 1, 1)

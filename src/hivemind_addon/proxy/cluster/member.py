@@ -6,7 +6,7 @@ verdict, and nobody loses it when a coordinator dies.
 
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from hivemind_addon.api.command import Cancel
 from hivemind_addon.api.events import AttemptEnded, AttemptStarted, BackedOff, Event, Submitted, TicketEnded
+from hivemind_addon.api.snapshot import BreakerState, PoolView, RequestState, TicketView
 from hivemind_addon.api.spend import Budget, Shortage, Spend
 from hivemind_addon.api.ticket import Attempt, AttemptResult, ContractError, Hints, OutcomeKind, PoolKey, Reason, Ticket
 from hivemind_addon.proxy.cluster.coordinator import NOT_SENT, shifted_event
@@ -117,6 +118,46 @@ class Member:
     def number(self) -> int:
         """Of the newest end."""
         return self._number
+
+    def views(self, now: float) -> tuple[PoolView, ...]:
+        """What it knows by itself, while no coordinator has told of the whole: its own tickets, and no limit."""
+        by_pool: dict[PoolKey, list[_Own]] = {}
+        for own in self._own.values():
+            by_pool.setdefault(own.ticket.pool, []).append(own)
+        return tuple(self._view(key, owns, now) for key, owns in by_pool.items())
+
+    def _view(self, key: PoolKey, owns: Sequence[_Own], now: float) -> PoolView:
+        flying, waiting = [one for one in owns if one.attempt], [one for one in owns if not one.attempt]
+        why = Reason.COORDINATOR.value
+        return PoolView(
+            key=key,
+            account_name=None,
+            in_flight=len(flying),
+            bypassing=self._bypassing.get(key, 0),
+            limit=self.limit_of(key),
+            queued=len(waiting),
+            breaker=BreakerState.CLOSED.value,
+            blocked_for_s=0.0,
+            meters=(),
+            tickets=(
+                *(
+                    TicketView(one.ticket, RequestState.IN_FLIGHT, "", 0, one.history.attempts, one.waited_s)
+                    for one in flying
+                ),
+                *(
+                    TicketView(
+                        one.ticket,
+                        RequestState.BACKING_OFF if one.not_before > now else RequestState.QUEUED,
+                        why,
+                        place,
+                        one.history.attempts,
+                        one.waited_s + max(0.0, now - one.wait_began_at),
+                        why=why,
+                    )
+                    for place, one in enumerate(waiting, start=1)
+                ),
+            ),
+        )
 
     # The driver's side ----------------------------------------------------------------------------------------------
 

@@ -392,7 +392,8 @@ class ClusterNode:
         yield
         if self.told is not None:
             return msgspec.structs.replace(self.told, at=clock())
-        return Snapshot(at=clock(), stopping=self._closing, pools=(), counters=Counters())
+        now = clock()
+        return Snapshot(at=now, stopping=self._closing, pools=self._member.views(now), counters=Counters())
 
     def cluster_view(self, now: float) -> ClusterView:
         """The cluster as this node sees it."""

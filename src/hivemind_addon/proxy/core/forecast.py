@@ -15,14 +15,15 @@ Callers tell what the next call of an agent will look like, as far as the last o
 """
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from hivemind_addon.api.command import ForeseeWait, WaitView
-from hivemind_addon.api.snapshot import CONCURRENCY, BreakerState, LimitNeed, PoolView, TicketView
+from hivemind_addon.api.pool_words import why_words
+from hivemind_addon.api.snapshot import CONCURRENCY, BreakerState, LimitNeed, PoolView, RequestState, TicketView
 from hivemind_addon.api.spend import Shortage
 from hivemind_addon.api.ticket import CallKind, Demand, Dimension, PoolKey, Reason, Ticket
 from hivemind_addon.proxy.core.capacity import Capacity
@@ -30,7 +31,7 @@ from hivemind_addon.proxy.core.fair_queue import FairQueue
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
 from hivemind_addon.proxy.core.lanes import QueueEntry
 from hivemind_addon.proxy.core.meter import Meter
-from hivemind_addon.proxy.core.selector import Selector
+from hivemind_addon.proxy.core.selector import Gate, Selector
 
 _NEVER = float("inf")
 _LEAST_LEFT = 0.25
@@ -152,6 +153,23 @@ class Foretold(Struct, frozen=True, gc=False):
     """The limit that it, or one before it, waits for until then: a supply's name; CONCURRENCY; empty: neither."""
 
 
+class Forecast(Struct, frozen=True, gc=False):
+    """What is likely to come of those that wait."""
+
+    starts: dict[str, Foretold]
+    """By ticket, in the order in which they are likely to go; those that nothing tells of are left out."""
+    limits: dict[str, tuple[Dimension, float, float]]
+    """What each limit counts, what is left of it now, and the whole of it, by its name in `Foretold.by`."""
+
+    def need(self, demand: Demand, by: str, before: int) -> LimitNeed | None:
+        """What a ticket needs of the limit that it waits for."""
+        if by not in self.limits:
+            return None
+        dimension, left, whole = self.limits[by]
+        needs = 1 if by == CONCURRENCY else demand.of(dimension)
+        return LimitNeed(by, needs, max(0.0, left), whole, before)
+
+
 def forecast(
     entries: Iterable[QueueEntry],
     *,
@@ -159,10 +177,12 @@ def forecast(
     slots: ForecastSlots,
     first_at: float,
     others_at: float,
+    next_at: float | None = None,
 ) -> dict[str, Foretold]:
-    """When tickets are likely to go, by id; a ticket of which nothing tells is left out.
+    """When tickets are likely to go, by id, in this order; a ticket of which nothing tells is left out.
 
     `entries` are in the order of the queue. `first_at`: from when on one may go; `others_at`: and those after it.
+    `next_at`: when the first of them goes, where that is known.
     """
     found: dict[str, Foretold] = {}
     later: list[tuple[float, int, QueueEntry]] = []
@@ -195,6 +215,8 @@ def forecast(
             heapq.heappush(later, (entry.not_before, number, entry))
             continue
         starts, by = soonest(entry)
+        if next_at is not None and not number:
+            starts = next_at
         while later and later[0][0] <= starts < _NEVER:
             _, _, due = heapq.heappop(later)
             at, before = go(due, *soonest(due))
@@ -219,8 +241,9 @@ def view_pool(
     now: float,
     *,
     waiting: Sequence[QueueEntry],
+    short: Callable[[Ticket], Shortage | None],
 ) -> PoolView:
-    """The pool. `waiting`: those that are told of its queue, in their order."""
+    """The pool. `waiting`: those that are told of its queue, in its order; `short`: what a ticket's budgets lack."""
     breaker = capacity.breaker
     return PoolView(
         key=capacity.key,
@@ -232,7 +255,7 @@ def view_pool(
         breaker=breaker.state.value,
         blocked_for_s=max(0.0, capacity.hidden[0].closed_until - now),
         meters=(*capacity.meters.views(now), *capacity.stated_views(now)),
-        tickets=(*_in_flight(capacity), *_waiting(capacity, queue, selector, now, waiting)),
+        tickets=(*_in_flight(capacity), *_waiting(capacity, queue, selector, now, waiting, short)),
         account_block=capacity.account_block.view(now),
         windows=capacity.windows.views(now),
         paused=capacity.paused,
@@ -248,7 +271,7 @@ def _in_flight(capacity: Capacity) -> Iterator[TicketView]:
     return (
         TicketView(
             ticket=_as_served(entry),
-            state="in flight",
+            state=RequestState.IN_FLIGHT,
             reason="",
             position=0,
             attempts=entry.history.attempts,
@@ -259,53 +282,78 @@ def _in_flight(capacity: Capacity) -> Iterator[TicketView]:
 
 
 def _waiting(
-    capacity: Capacity, queue: FairQueue, selector: Selector, now: float, entries: Sequence[QueueEntry]
+    capacity: Capacity,
+    queue: FairQueue,
+    selector: Selector,
+    now: float,
+    entries: Sequence[QueueEntry],
+    short: Callable[[Ticket], Shortage | None],
 ) -> Iterator[TicketView]:
-    """In their order."""
+    """In the order in which they are likely to go."""
     if not entries:
         return
-    head = queue.head()
-    gate = selector.gate(head.ticket, now) if head else None
-    starts = starts_at(capacity, (entry for entry in entries if queue.why_passed(entry) is not Reason.FAN_OUT), now)
-    for position, entry in enumerate(entries, start=1):
-        foretold = starts.get(entry.ticket.id)
-        reason = selector.reason(entry, head, gate, now)
+    following, gate = selector.likely_next(now)
+    if following is not None and following is not entries[0]:
+        entries = [following, *(one for one in entries if one is not following)]
+    told = foretell(
+        capacity, (entry for entry in entries if queue.why_passed(entry) is not Reason.FAN_OUT), now, next_gate=gate
+    )
+    place_of = {ticket_id: place for place, ticket_id in enumerate(told.starts)}
+    waiting_for: dict[str, int] = {}
+    ordered = sorted(entries, key=lambda entry: place_of.get(entry.ticket.id, len(place_of)))
+    for position, entry in enumerate(ordered, start=1):
+        foretold, reason, limit = told.starts.get(entry.ticket.id), selector.reason(entry, gate, now), None
+        if reason in _BY_LIMITS:
+            by = foretold.by if foretold else CONCURRENCY if reason is Reason.CONCURRENCY else ""
+            if not by and reason is Reason.METER:
+                by = capacity.meters.last_to_fit(selector.demand(entry.ticket, now), now)
+            before = waiting_for.get(by, 0)
+            waiting_for[by] = before + 1
+            limit = told.need(selector.demand(entry.ticket, now), by, before)
         yield TicketView(
             ticket=_as_served(entry),
-            state="backing off" if entry.not_before > now else "queued",
+            state=RequestState.BACKING_OFF if entry.not_before > now else RequestState.QUEUED,
             reason=reason.value,
             position=position,
             attempts=entry.history.attempts,
             waited_s=_waited_s(entry, now),
             starts_in_s=None if foretold is None else max(0.0, foretold.at - now),
-            limit=_need(capacity, selector.demand(entry.ticket, now), foretold.by, now)
-            if foretold is not None and reason in _BY_LIMITS
-            else None,
+            limit=limit,
+            why=why_words(reason, limit, _detail(entry, reason, capacity, short, now)),
         )
 
 
-_BY_LIMITS = (Reason.METER, Reason.ORDER, Reason.CONCURRENCY)
-"""Who waits for one of these waits for a limit, by itself or behind others."""
+_BY_LIMITS = (Reason.METER, Reason.ORDER, Reason.CONCURRENCY, Reason.BLOCKED)
+"""Who waits for one of these waits for a limit, by itself or after others."""
 
 
-def _need(capacity: Capacity, demand: Demand, by: str, now: float) -> LimitNeed | None:
-    if by == CONCURRENCY:
-        return LimitNeed(by, 1, max(0, capacity.limit - capacity.in_flight))
-    for meter in capacity.meters:
-        if meter.name == by:
-            return LimitNeed(by, meter.units_of(demand), max(0.0, meter.level(now)))
-    hidden = [one for hidden in capacity.hidden for one in Supply.of_hidden(hidden, now) if one.name == by]
-    return LimitNeed(by, demand.of(hidden[0].dimension), max(0.0, hidden[0].level)) if hidden else None
+def _detail(
+    entry: QueueEntry, reason: Reason, capacity: Capacity, short: Callable[[Ticket], Shortage | None], now: float
+) -> str:
+    """Which attempt, budget or block it is that a reason speaks of."""
+    match reason:
+        case Reason.BACKOFF:
+            return f"attempt {entry.history.attempts} failed" if entry.history.attempts else ""
+        case Reason.FUNDS:
+            shortage = short(entry.ticket)
+            return "" if shortage is None else shortage.budget.holder
+        case Reason.ACCOUNT_BLOCK:
+            block = capacity.account_block.stands(now)
+            return "" if block is None else block.reason
+        case _:
+            return ""
 
 
 def _waited_s(entry: QueueEntry, now: float) -> float:
     return entry.waited_s + max(0.0, now - entry.wait_began_at)
 
 
-def starts_at(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> dict[str, Foretold]:
-    """When tickets, in their order, are likely to go; those that nothing tells of are left out."""
+def foretell(
+    capacity: Capacity, entries: Iterable[QueueEntry], now: float, *, next_gate: Gate | None = None
+) -> Forecast:
+    """When tickets, in their order, are likely to go; `next_gate`: what keeps the first of them from going."""
     if capacity.paused:
-        return {}
+        return Forecast({}, {})
     service_s = capacity.service.mean_s if capacity.service.is_known else None
     gain, most = capacity.growth
     slots = ForecastSlots(limit=capacity.limit, gain=gain, most=most, service_s=service_s)
@@ -325,18 +373,30 @@ def starts_at(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> 
         is_sent = probes_at == _NEVER
         first_at = max(first_at, now + answer_s if is_sent else probes_at)
         others_at = first_at if is_sent else first_at + answer_s
-    return forecast(entries, supplies=supplies, slots=slots, first_at=first_at, others_at=others_at)
+    limits = {one.name: (one.dimension, one.level, one.limit) for one in supplies}
+    limits[CONCURRENCY] = Dimension.REQUESTS, capacity.limit - capacity.in_flight, capacity.limit
+    # The gate asks the limits themselves, which are played in short here; a slot is free before it with any end.
+    next_at = next_gate.opens_at if next_gate and next_gate.reason in (Reason.METER, Reason.BLOCKED) else _NEVER
+    starts = forecast(
+        entries,
+        supplies=supplies,
+        slots=slots,
+        first_at=first_at,
+        others_at=others_at,
+        next_at=next_at if next_at < _NEVER else None,
+    )
+    return Forecast(starts, limits)
+
+
+def starts_at(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> dict[str, Foretold]:
+    """As `foretell`, without what the limits have left."""
+    return foretell(capacity, entries, now).starts
 
 
 def _as_served(entry: QueueEntry) -> Ticket:
     """The ticket, in the class that counts."""
     ticket = entry.ticket
     return ticket if entry.priority is ticket.priority else replace(ticket, priority=entry.priority)
-
-
-def _at(starts: Mapping[str, Foretold], entry: QueueEntry) -> float:
-    foretold = starts.get(entry.ticket.id)
-    return _NEVER if foretold is None else foretold.at
 
 
 _WITHOUT_FORECAST = (Reason.PAUSED, Reason.FUNDS, Reason.FAN_OUT)
@@ -349,32 +409,36 @@ def foresee(
     """What a call would meet. `guest` is no ticket of this pool; `short`: what its budgets lack."""
     pool = str(capacity.key)
     if closure := capacity.account_block.stands(now):
-        return WaitView(pool, closure.until - now, 0, f"{Reason.ACCOUNT_BLOCK.value}: {closure.reason}")
+        why = why_words(Reason.ACCOUNT_BLOCK, None, closure.reason)
+        return WaitView(pool, closure.until - now, 0, Reason.ACCOUNT_BLOCK.value, why)
     if short is not None and not short.may_pass:
-        return WaitView(pool, short.renews_in_s, 0, f"{Reason.BUDGET.value}: {short.budget.holder}")
+        why = why_words(Reason.BUDGET, None, short.budget.holder)
+        return WaitView(pool, short.renews_in_s, 0, Reason.BUDGET.value, why)
     queue.seat(guest, now)
     entries = [one for one in queue.in_order(guest) if one is guest or queue.why_passed(one) is not Reason.FAN_OUT]
-    starts = starts_at(capacity, entries, now)
     before = sum(one.not_before <= now for one in entries[: entries.index(guest)])
-    head = guest if before == 0 else queue.head()
-    gate = selector.gate((head or guest).ticket, now)
-    if short is not None:
-        reason = Reason.FUNDS
-    elif before == 0 and gate is None and queue.why_passed(guest) is None:
+    head, gate = (guest, None) if before == 0 else selector.likely_next(now)
+    if head is guest or head is None:
+        gate = selector.gate(guest.ticket, now)
+    if before == 0 and short is None and gate is None and queue.why_passed(guest) is None:
         return WaitView(pool, 0.0, 0, "")
-    else:
-        reason = selector.reason(guest, head, gate, now)
+    reason = Reason.FUNDS if short is not None else selector.reason(guest, gate, now)
     if reason in _WITHOUT_FORECAST:
-        return WaitView(pool, None, before, reason.value)
-    foretold = starts.get(guest.ticket.id)
-    at = None if foretold is None else foretold.at
-    if before == 0 and gate is not None and gate.opens_at < _NEVER:
-        at = gate.opens_at  # the meters themselves, which the forecast plays in short
-    if at is not None:
-        at = max(at, queue.leader_until(guest.ticket, now))
+        return WaitView(pool, None, before, reason.value, why_words(reason, None, short.budget.holder if short else ""))
+    if head is not None and head is not entries[0]:
+        entries = [head, *(one for one in entries if one is not head)]
+    told = foretell(capacity, entries, now, next_gate=gate)
+    foretold = told.starts.get(guest.ticket.id)
+    at = None if foretold is None else max(foretold.at, queue.leader_until(guest.ticket, now))
+    limit = None
+    if foretold is not None:
         # Those that back off stand before it and let it pass; of the others some may start after it.
-        before = sum(_at(starts, one) <= at for one in entries[: entries.index(guest)])
-    return WaitView(pool, None if at is None else max(0.0, at - now), before, reason.value)
+        first = list(told.starts.values())[: list(told.starts).index(guest.ticket.id)]
+        before = len(first)
+        if reason in _BY_LIMITS:
+            same = sum(one.by == foretold.by for one in first)
+            limit = told.need(selector.demand(guest.ticket, now), foretold.by, same)
+    return WaitView(pool, None if at is None else max(0.0, at - now), before, reason.value, why_words(reason, limit))
 
 
 _MOST = 500

@@ -338,6 +338,12 @@ class Meters:
             fits_at.append(meter.earliest(meter.units_of(demand), now, kept=kept, hurried=hurried, hoped=hoped))
         return max(fits_at)
 
+    def last_to_fit(self, demand: Demand, now: float) -> str:
+        """The name of the meter that has room for a demand last of all; empty: all have it."""
+        fits_at = {meter.name: meter.earliest(meter.units_of(demand), now) for meter in self._meters.values()}
+        last = max(fits_at, key=fits_at.__getitem__, default="")
+        return last if fits_at.get(last, now) > now else ""
+
     def explain(self, demand: Demand, now: float) -> bool:
         """Whether they know why a demand was refused: it does not fit."""
         return any(meter.earliest(meter.units_of(demand), now) > now for meter in self._meters.values())

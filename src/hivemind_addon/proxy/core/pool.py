@@ -741,7 +741,16 @@ class Pool:
         """
         order = [] if most_queued == 0 else (yield from self._queue.in_order_in_parts())
         waiting = order[:most_queued]
-        return view_pool(self._capacity, self._queue, self._selector, self.account_name, clock(), waiting=waiting)
+        now = clock()
+        return view_pool(
+            self._capacity,
+            self._queue,
+            self._selector,
+            self.account_name,
+            now,
+            waiting=waiting,
+            short=lambda ticket: self._budgets.foresee(ticket, now),
+        )
 
     @property
     def agents(self) -> dict[str, str]:
@@ -833,7 +842,7 @@ class Pool:
                         at=now,
                         ticket_id=ticket_id,
                         pool=self.key,
-                        reason=self._selector.reason(entry, head, gate, now),
+                        reason=self._selector.reason(entry, gate, now),
                         # Exact for a new ticket; one that came back is somewhere before the end.
                         position=1 if entry is head else len(self._queue),
                     )

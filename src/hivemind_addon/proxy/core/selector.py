@@ -10,6 +10,7 @@ passes the next one. Nothing is decided here for good; each poll asks anew.
 
 from msgspec import Struct
 
+from hivemind_addon.api.snapshot import BreakerState
 from hivemind_addon.api.ticket import Demand, Reason, Ticket
 from hivemind_addon.proxy.core.capacity import Capacity
 from hivemind_addon.proxy.core.fair_queue import FairQueue
@@ -71,6 +72,18 @@ class Selector:
             chosen = others or queue.head() or queue.soonest()
             self._probe = chosen.ticket.id if chosen else None
         return chosen
+
+    def likely_next(self, now: float) -> tuple[QueueEntry | None, Gate | None]:
+        """Who will go next, and what keeps it from going now. For views: nothing is chosen by it, and an open breaker's
+        probe is told before its time.
+        """
+        queue, breaker = self._queue, self._capacity.breaker
+        if breaker.state is not BreakerState.CLOSED:
+            probe = queue.get(self._probe) if self._probe else None
+            entry = probe or queue.head_of_others(breaker.last_probe_session) or queue.head() or queue.soonest()
+        else:
+            entry = self.last_chance(now) or queue.head()
+        return entry, self.gate(entry.ticket, now) if entry else None
 
     def choose_anew(self) -> None:
         """The one who probes has gone, or cannot: the next time it may be another one."""
@@ -140,8 +153,8 @@ class Selector:
             return ticket.cold_demand
         return ticket.demand
 
-    def reason(self, entry: QueueEntry, head: QueueEntry | None, gate: Gate | None, now: float) -> Reason:
-        """Why a ticket waits, where `gate` keeps `head` from going."""
+    def reason(self, entry: QueueEntry, gate: Gate | None, now: float) -> Reason:
+        """Why a ticket waits, where `gate` keeps the next one from going."""
         if self._capacity.paused:
             return Reason.PAUSED
         if entry.state is EntryState.UNFUNDED:
@@ -150,9 +163,7 @@ class Selector:
             return Reason.BACKOFF
         if passed := self._queue.why_passed(entry):
             return passed
-        if gate is None or (entry is not head and gate.reason is Reason.METER):
-            return Reason.ORDER
-        return gate.reason
+        return Reason.ORDER if gate is None else gate.reason
 
     def come_back_s(self, entry: QueueEntry, now: float) -> float:
         """In what time one that is shed now may find room."""

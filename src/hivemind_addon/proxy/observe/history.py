@@ -18,11 +18,10 @@ from hivemind_addon.api.events import (
     Submitted,
     TicketEnded,
 )
-from hivemind_addon.api.pool_words import waiting_words
-from hivemind_addon.api.snapshot import TicketView
+from hivemind_addon.api.snapshot import RequestState, TicketView
 from hivemind_addon.api.spend import amount
 from hivemind_addon.api.ticket import Ticket, Usage
-from hivemind_addon.api.words import about
+from hivemind_addon.api.words import about, ordinal
 
 MOMENTS = 100
 """Of a ticket that is tried for hours the first few and the newest are kept."""
@@ -191,19 +190,19 @@ def newest_line(history: TicketHistory) -> str:
         return ""
     if not history.waits:
         return _in_flight(history, history.attempts)
-    state, _, why = history.moments[-1].text.partition(": ")
+    state, _, why = history.moments[-1].text.partition("; ")
     return _line(history, state, rest=why)
 
 
 def present_line(history: TicketHistory, view: TicketView) -> str:
-    """Where a ticket that has not ended is, in columns: `agent-7  held, place 3  in 15 s  rate limit [1a2b]`."""
+    """Where a ticket that has not ended is, in columns: `agent-7  queued, 3rd  in 15 s  provider down [1a2b]`."""
     if not view.position:
         return _in_flight(history, view.attempts)
     start = "" if view.starts_in_s is None else f"in {about(view.starts_in_s)}"
-    if view.state == "backing off":
-        cause = f" after {history.failure}" if history.failure else ""
-        return _line(history, "held, backing off", start, f"attempt {view.attempts + 1}{cause}")
-    return _line(history, f"held, place {view.position}", start, waiting_words(view))
+    is_queued = view.state is RequestState.QUEUED
+    cause = f" ({history.failure})" if history.failure and not is_queued else ""
+    why = view.why.removeprefix(f"{view.state}: ") + cause
+    return _line(history, f"{view.state}, {ordinal(view.position)}", start, why)
 
 
 def final_line(history: TicketHistory) -> str:

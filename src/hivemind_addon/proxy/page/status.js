@@ -137,30 +137,23 @@ function start(ticket) {
   if (ticket.state === "in flight" || ticket.starts_in_s == null) return "";
   return ticket.starts_in_s < 1 ? "any moment" : `in about ${lasting(ticket.starts_in_s)}`;
 }
-function waits(ticket) {
-  const limit = ticket.limit;
-  if (!limit) return ticket.reason || ticket.state;
-  if (limit.name === "concurrency") return "concurrency limit";
-  const left = `${short(limit.left)} left${limit.left >= limit.needs ? " for all" : ""}`;
-  return `${limit.name.replace(/[-_]/g, " ")}: needs ${short(limit.needs)}, ${left}`;
-}
 function requests(tickets) {
   const rows = tickets.slice(0, ROWS).map((one) => h("tr", null,
     cell(one.position ? `#${one.position}` : "–", null, "number"),
     cell([one.ticket.agent, one.ticket.kind === "turn" ? "" : h("span.quiet", null, ` ${one.ticket.kind}`)]),
-    cell(one.state === "in flight" ? pill("in flight", "good") : pill(waits(one), one.state === "backing off" ? "warn" : "accent"), null),
+    cell(one.state === "in flight" ? pill("in flight", "good") : pill(one.why, one.state === "backing off" ? "warn" : "accent"), null),
     cell(lasting(one.waited_s), "waited", "number"), cell(start(one), "starts", "number"),
     cell(one.attempts ? String(one.attempts) : "", "attempts", "number"), cell(one.ticket.model, "model")));
   return table([["place", "number"], ["agent"], ["why"], ["waited", "number"], ["starts", "number"], ["attempts", "number"], ["model"]],
     rows, tickets.length - ROWS);
 }
 function condition(mine, session) {
-  const waiting = mine.filter((one) => one.state !== "in flight").sort((a, b) => b.waited_s - a.waited_s), running = mine.length - waiting.length;
+  const waiting = mine.filter((one) => one.state !== "in flight").sort((a, b) => a.position - b.position), running = mine.length - waiting.length;
   const made = [];
   if (running) made.push(pill(running > 1 ? `${running} in flight` : "in flight", "good"));
   if (waiting.length) {
     const first = waiting[0], when = start(first);
-    made.push(pill((waiting.length > 1 ? `${waiting.length} waiting: ` : "") + waits(first), first.state === "backing off" ? "warn" : "accent"),
+    made.push(pill((waiting.length > 1 ? `${waiting.length} queued: ` : "") + first.why, first.state === "backing off" ? "warn" : "accent"),
       h("span.quiet", null, ` ${lasting(first.waited_s)}${first.position ? `, place ${first.position}` : ""}${when ? `, starts ${when}` : ""}`));
   }
   return made.length ? made : h("span.quiet", null, `idle ${lasting(session.seen_ago_s)}`);

@@ -99,7 +99,7 @@ async def _on_screen(stage: "LiveStage", fleet: "LiveFleet") -> None:
 
     assert stage.mitmdump is not None, "it is staged by a proxy"
     feed = Feed(control_socket(stage.mitmdump.port))
-    await Top(feed, clock=SystemClock(), note=_addresses(stage)).run_async(mouse=False)
+    await Top(feed, clock=SystemClock(), note=_addresses(stage)).run_async()
     click.echo(_told(stage, fleet))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.api.pool_words import held_words
 from hivemind_addon.api.spend import amount
 from hivemind_addon.api.words import brief, count, printable, several, span
 from hivemind_addon.proxy.journal.tables import AttemptRow, BudgetRow
@@ -161,7 +162,7 @@ def story(biography: Biography) -> list[TimelineLine]:
     """A request from its arrival to its end, in order."""
     ticket = biography.ticket
     told = [(ticket.arrived, 0, "came")]
-    told += [(wait.began, 1, f"held, place {wait.position}: {wait.reason}") for wait in biography.waits]
+    told += [(wait.began, 1, held_words(wait.position, wait.reason)) for wait in biography.waits]
     for attempt in biography.attempts:
         told += _of_attempt(attempt)
     told += [

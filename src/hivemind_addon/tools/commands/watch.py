@@ -98,9 +98,7 @@ def top(port: int, file: Path | None, *, once: bool, as_json: bool) -> None:
         from hivemind_addon.tools.dash.feed import Feed  # noqa: PLC0415 - what follows takes as long as the rest to load
         from hivemind_addon.tools.dash.live import Top  # noqa: PLC0415 - as above
 
-        Top(Feed(control_socket(port)), clock=SystemClock()).run(
-            mouse=False
-        )  # the terminal's own selection goes on working
+        Top(Feed(control_socket(port)), clock=SystemClock()).run()
 
 
 @status.command(short_help="Every agent: what it waits for, what it has used")
@@ -140,15 +138,17 @@ def agents(glob: str, port: int, form: Format) -> None:
 
 def _agent_row(agent: Node, report: Report) -> Row:
     """For programs: whole numbers and seconds."""
-    stats, waiting = agent.stats, agent.waiting
+    stats, waiting, first = agent.stats, agent.waiting, agent.next_request
     return {
         "agent": agent.name,
-        "state": "waiting" if waiting else "running" if agent.tickets else "idle",
+        "state": agent.state,
         "running": agent.in_flight,
         "waiting": len(waiting),
         "starts_in_s": agent.starts_in_s,
         "waited_s": agent.wait_s,
-        "reason": min(waiting, key=lambda one: one.position).reason if waiting else "",
+        "place": first.position if first else 0,
+        "reason": first.reason if first else "",
+        "why": first.why if first else "",
         "priority": priority_of(agent),
         "model": agent.model,
         **{name: getattr(stats, name) for name in _AGENT_COUNTS},

@@ -8,14 +8,16 @@ from math import inf
 from msgspec import Struct, field
 
 from hivemind_addon.api.report import ContextPressure, Report, SessionStats
-from hivemind_addon.api.snapshot import TicketView
+from hivemind_addon.api.snapshot import RequestState, TicketView
 
 _ACTIVE_S = 60.0
 """Whoever was seen in the last minute is active: between two calls an agent runs its tools."""
 
 
-_LAST_PLACE = 1_000_000
-"""Behind everybody who waits."""
+IDLE = "idle"
+"""An agent or a session that has no request."""
+_UNKNOWN_S = 1e9
+"""Of whom nothing tells when they go, they come after those of whom something does."""
 _Key = tuple[str, str]
 """Agent and session."""
 _MANY_TOKENS = 1e9
@@ -26,8 +28,8 @@ _DEEPEST = 12
 class Sort(Enum):
     """What the tree is ordered by."""
 
-    ACTIVE = "active first"
     PLACE = "who goes next"
+    ACTIVE = "active first"
     NAME = "name"
     WAIT = "longest wait"
     TOKENS = "tokens"
@@ -80,7 +82,21 @@ class Node(Struct, eq=False):
     @property
     def waiting(self) -> list[TicketView]:
         """Its requests that are not upstream."""
-        return [one for one in self.tickets if one.state != "in flight"]
+        return [one for one in self.tickets if one.state is not RequestState.IN_FLIGHT]
+
+    @property
+    def next_request(self) -> TicketView | None:
+        """Of those that wait, the one that is likely to go first."""
+        return min(self.waiting, key=_going, default=None)
+
+    @property
+    def state(self) -> str:
+        """In one word: as its request that is likely to go first; else `in flight`, `queued` far behind, or `idle`."""
+        if (first := self.next_request) is not None:
+            return first.state.value
+        if self.tickets:
+            return RequestState.IN_FLIGHT.value
+        return RequestState.QUEUED.value if self.stats.live else IDLE
 
     @property
     def wait_s(self) -> float:
@@ -95,7 +111,7 @@ class Node(Struct, eq=False):
     @property
     def in_flight(self) -> int:
         """Requests that are upstream."""
-        return sum(one.state == "in flight" for one in self.tickets)
+        return sum(one.state is RequestState.IN_FLIGHT for one in self.tickets)
 
     def take(self, other: "Node") -> None:
         """Count another one's numbers here, too."""
@@ -114,7 +130,12 @@ class TreeLine(Struct, frozen=True):
     """Of those that stand below the same node."""
 
 
-def family(report: Report, *, sort: Sort = Sort.ACTIVE, pattern: str = "") -> list[Node]:
+def _going(view: TicketView) -> tuple[float, int]:
+    """Who goes first, in whichever pool."""
+    return _UNKNOWN_S if view.starts_in_s is None else view.starts_in_s, view.position
+
+
+def family(report: Report, *, sort: Sort = Sort.PLACE, pattern: str = "") -> list[Node]:
     """The agents with everything below them, in order; `pattern` is looked for in names, models and requests' ids."""
     sessions = _sessions(report)
     roots: dict[str, list[Node]] = {}
@@ -136,16 +157,19 @@ def family(report: Report, *, sort: Sort = Sort.ACTIVE, pattern: str = "") -> li
 
 
 def lines(agents: Sequence[Node], opened: frozenset[str] | None, depth: int = 0) -> Iterator[TreeLine]:
-    """The tree from top to bottom, with the requests of those that are open; None: all are."""
+    """The tree from top to bottom, with the requests of those that are open; None: where one has several."""
     for number, node in enumerate(agents, start=1):
-        is_open = node.kind is not NodeKind.TICKET and (opened is None or node.id in opened)
-        yield TreeLine(node, depth, is_open, number == len(agents))
-        below = [*(_requests(node) if is_open else ()), *node.children]
-        yield from lines(below, opened, depth + 1)
+        listed = list(_requests(node)) if opened is None or node.id in opened else []
+        if opened is None and len(listed) == 1:
+            listed = []
+        yield TreeLine(node, depth, bool(listed), number == len(agents))
+        yield from lines([*listed, *node.children], opened, depth + 1)
 
 
 def _requests(node: Node) -> Iterator[Node]:
-    """A node's own requests, not its children's."""
+    """A node's own requests, not its children's; a request has none."""
+    if node.kind is NodeKind.TICKET:
+        return
     below = {one.ticket.id for child in node.children for one in child.tickets}
     for view in node.tickets:
         ticket = view.ticket
@@ -170,7 +194,7 @@ def _sessions(report: Report) -> dict[_Key, Node]:
         if (node := found.get((context.agent, context.session))) is not None:
             node.context = context
     for node in found.values():
-        node.tickets.sort(key=lambda one: one.position)
+        node.tickets.sort(key=_in_flight_first)
     return found
 
 
@@ -212,7 +236,7 @@ def _agent(name: str, sessions: list[Node]) -> Node:
         agent.detail = "" if sessions[0].name == name else sessions[0].name
     else:
         agent.children = sessions
-    agent.tickets.sort(key=lambda one: one.position)
+    agent.tickets.sort(key=_in_flight_first)
     return agent
 
 
@@ -220,6 +244,10 @@ def _gather(node: Node) -> None:
     for child in node.children:
         _gather(child)
         node.take(child)
+
+
+def _in_flight_first(view: TicketView) -> tuple[float, int]:
+    return _going(view) if view.position else (-1.0, 0)
 
 
 def _matches(node: Node, pattern: str) -> bool:
@@ -233,30 +261,29 @@ def _order(nodes: list[Node], sort: Sort) -> None:
         _order(node.children, sort)
 
 
-def _rank(node: Node, sort: Sort) -> float:
+def _rank(node: Node, sort: Sort) -> tuple[float, int]:
     is_idle = not node.tickets and not node.stats.live
     match sort:
-        case Sort.PLACE:  # those that wait by their places, then those that run, then the others
-            places = [one.position for one in node.waiting]
-            return (
-                min(places) if places else _LAST_PLACE * (1 + is_idle + (is_idle and node.stats.seen_ago_s > _ACTIVE_S))
-            )
+        case Sort.PLACE:  # those that wait in their order, then those that run, then the others
+            if (first := node.next_request) is not None:
+                return _going(first)
+            return inf, is_idle + (is_idle and node.stats.seen_ago_s > _ACTIVE_S)
         case Sort.ACTIVE:
-            return is_idle and node.stats.seen_ago_s > _ACTIVE_S
+            return float(is_idle and node.stats.seen_ago_s > _ACTIVE_S), 0
         case Sort.NAME:
-            return 0
+            return 0, 0
         case Sort.WAIT:
-            return -node.wait_s
+            return -node.wait_s, 0
         case Sort.TOKENS:
-            return -node.stats.tokens
+            return -node.stats.tokens, 0
         case Sort.COST:
-            return -node.stats.micro_usd
+            return -node.stats.micro_usd, 0
         case Sort.LOST:
-            return -node.stats.lost
+            return -node.stats.lost, 0
         case Sort.CONTEXT:
-            return 0 if node.context is None else -_fullness(node.context)
+            return (0 if node.context is None else -_fullness(node.context)), 0
         case Sort.GROWTH:
-            return 0 if node.context is None else -node.context.growth_per_turn
+            return (0 if node.context is None else -node.context.growth_per_turn), 0
 
 
 def _fullness(context: ContextPressure) -> float:

@@ -1,4 +1,4 @@
-"""One picture of a report: lines that fit a width and a height, whatever the fleet.
+"""A report in lines that fit a width, whatever the fleet: whole, to be printed, and its parts for the live screen.
 
 Pools come first, then who asks, then what happened. What does not fit is counted, never wrapped.
 """
@@ -7,7 +7,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, tzinfo
 from io import TextIOWrapper
-from itertools import islice
 
 from msgspec import Struct
 from rich.text import Text
@@ -25,27 +24,22 @@ from hivemind_addon.system.terminal import shows_styles, terminal_width
 from hivemind_addon.tools.dash.agents import agent_rows, agents_grid
 from hivemind_addon.tools.dash.family import Sort, TreeLine, family, lines
 from hivemind_addon.tools.dash.glyphs import Tone, bar, cut, padded, sentence
-from hivemind_addon.tools.dash.pools import PoolLines, pools
+from hivemind_addon.tools.dash.pools import pools
 
 _MOST_BANNERS = 4
 _MOST_ROWS = 40
 _LOG_ROWS = 8
-_LEAST_LOG, _LEAST_ROWS = 3, 5
 
 
 class PictureLook(Struct, frozen=True):
     """How a person looks at it."""
 
     width: int = 80
-    height: int | None = None
-    """None: as long as it takes, up to some rows of each kind."""
-    sort: Sort = Sort.ACTIVE
+    sort: Sort = Sort.PLACE
     pattern: str = ""
     """Only agents in which this is found."""
-    selected: str | None = None
-    """The row's id; None: nothing can be selected, as on paper."""
     opened: frozenset[str] | None = frozenset()
-    """Rows whose requests are listed; None: all of them."""
+    """Rows whose requests are listed; None: those of more than one, with the ids of the others in their rows."""
     gone: str = ""
     """Why the report is an old one; empty: it is fresh."""
     zone: tzinfo | None = None
@@ -53,67 +47,22 @@ class PictureLook(Struct, frozen=True):
     log: bool = True
 
 
-class Picture(Struct, frozen=True):
-    """What is to be seen, and what can be selected in it."""
-
-    lines: tuple[Text, ...]
-    rows: tuple[str, ...]
-    """Ids of all rows from top to bottom, also of those that are scrolled away."""
-    nodes: dict[str, TreeLine]
-    """The rows of the tree among them."""
-    pools: dict[str, PoolLines]
-
-    @property
-    def text(self) -> Text:
-        """All lines in one."""
-        return Text("\n", no_wrap=True, end="").join(self.lines)
-
-
-def picture(report: Report, look: PictureLook) -> Picture:
-    """Draw it."""
-    width = look.width
-    blocks = pools(report, width)
+def picture(report: Report, look: PictureLook) -> tuple[Text, ...]:
+    """All of it, for paper: as long as it takes, up to some rows of each kind."""
     tree = list(lines(family(report, sort=look.sort, pattern=look.pattern), look.opened))
-    head = [*_header(report, look), *_cluster(report, look), *_banners(report, look), Text("")]
-    budgets = list(_budgets(report.snapshot.budgets, width))
-    log = list(_log(report, look)) if look.log else []
-    pool_room, row_room, log_room = _rooms(look, len(head) + len(budgets), blocks, len(tree), len(log))
-    body = [*_pool_lines(blocks, pool_room, look), *budgets]
-    body += _agent_lines(report, tree, row_room, look)
-    if log_room:
-        body += [Text(""), _title("what happened", width), *log[-log_room:]]
-    drawn = [*head, *body]
-    if look.height is not None:
-        drawn = drawn[: look.height]
+    drawn = [*head_lines(report, look), Text(""), section("pools", look.width)]
+    drawn += [line for block in pools(report, look.width) for line in (block.head, *block.more)] or [_NO_CALL]
+    drawn += [*budget_lines(report.snapshot.budgets, look.width), *_agent_lines(report, tree, look)]
+    log = log_lines(report, look)[-_LOG_ROWS:] if look.log else []
+    if log:
+        drawn += [Text(""), section("what happened", look.width), *log]
     for line in drawn:
-        line.truncate(width)
-    if look.gone:
-        for line in drawn[len(head) - 1 :]:
-            line.stylize(Tone.FAINT)
-    return Picture(
-        lines=tuple(drawn),
-        rows=(*(block.id for block in blocks), *(line.node.id for line in tree)),
-        nodes={line.node.id: line for line in tree},
-        pools={block.id: block for block in blocks},
-    )
+        line.truncate(look.width)
+    return tuple(drawn)
 
 
-def _rooms(look: PictureLook, taken: int, blocks: list[PoolLines], rows: int, logged: int) -> tuple[int, int, int]:
-    """Lines for the pools, for the agents' rows and for the log."""
-    wanted = sum(1 + len(block.more) for block in blocks)
-    if look.height is None:
-        return wanted, min(rows, _MOST_ROWS), min(logged, _LOG_ROWS)
-    titles = 1 + 3 + (2 if look.log else 0)  # pools; agents, with a line before and one of columns; log
-    left = max(0, look.height - taken - titles)
-    log_room = min(logged, max(_LEAST_LOG, left // 5)) if look.log else 0
-    pool_room = min(wanted, max(left - log_room - min(rows, _LEAST_ROWS), min(len(blocks), left // 2), 1))
-    row_room = max(1, left - log_room - pool_room)
-    if row_room > rows:  # the log gets what is left over
-        log_room = min(logged, log_room + row_room - rows)
-    return pool_room, min(rows, row_room), log_room
-
-
-def _title(words: str, width: int, right: str = "") -> Text:
+def section(words: str, width: int, right: str = "") -> Text:
+    """The line above a part."""
     line = Text(no_wrap=True, overflow="ellipsis", end="")
     line.append(f"{words} ", Tone.TITLE)
     room = width - len(words) - 1 - (len(right) + 1 if right else 0)
@@ -122,6 +71,11 @@ def _title(words: str, width: int, right: str = "") -> Text:
         line.append(f" {right}", Tone.FAINT)
     line.truncate(width, overflow="ellipsis")
     return line
+
+
+def head_lines(report: Report, look: PictureLook) -> list[Text]:
+    """Whose report it is, what came of all, and what a person has to know before anything else."""
+    return [*_header(report, look), *_cluster(report, look), *_banners(report, look)]
 
 
 # Header ---------------------------------------------------------------------------------------------------------------
@@ -246,33 +200,10 @@ def _troubles(every: tuple[PoolView, ...], why: Reason) -> Iterator[str]:
 # Pools and budgets ----------------------------------------------------------------------------------------------------
 
 
-def _pool_lines(blocks: list[PoolLines], room: int, look: PictureLook) -> Iterator[Text]:
-    yield _title("pools", look.width)
-    if not blocks:
-        yield Text("no model call yet", Tone.FAINT, end="")
-        return
-    if look.height is not None and len(blocks) > room:
-        chosen = _around(blocks, room - 1, next((i for i, one in enumerate(blocks) if one.id == look.selected), 0))
-    else:
-        chosen = blocks
-    spare = room - len(chosen) - (len(chosen) < len(blocks))
-    for block, share in zip(chosen, _shares([len(block.more) for block in chosen], spare), strict=True):
-        yield _selectable(block.head, look, block.id)
-        yield from block.more[:share]
-    if len(chosen) < len(blocks):
-        yield Text(f"  and {len(blocks) - len(chosen)} more pools", Tone.FAINT, end="")
+_NO_CALL = Text("no model call yet", Tone.FAINT, end="")
 
 
-def _shares(wanted: list[int], room: int) -> list[int]:
-    """What each gets of the room: those that want most give way first, the later ones before the others."""
-    shares = list(wanted)
-    while sum(shares) > max(0, room):
-        most = max(shares)
-        shares[len(shares) - 1 - shares[::-1].index(most)] -= 1
-    return shares
-
-
-def _budgets(views: tuple[BudgetView, ...], width: int) -> Iterator[Text]:
+def budget_lines(views: tuple[BudgetView, ...], width: int) -> Iterator[Text]:
     """Those of groups and of everyone; an agent's own stands in its row."""
     for view in views:
         if view.budget.scope is Scope.AGENT:
@@ -307,32 +238,29 @@ def _renews(view: BudgetView) -> str:
 # Agents ---------------------------------------------------------------------------------------------------------------
 
 
-def _agent_lines(report: Report, tree: list[TreeLine], room: int, look: PictureLook) -> Iterator[Text]:
-    grid = agents_grid(look.width, tree, report.snapshot.budgets)
+def _agent_lines(report: Report, tree: list[TreeLine], look: PictureLook) -> Iterator[Text]:
+    budgets = report.snapshot.budgets
+    grid = agents_grid(look.width, tree, budgets, requests=look.opened is None)
+    yield Text("")
+    yield agents_title(tree, look, hidden=max(0, len(tree) - _MOST_ROWS))
+    yield grid.heading()
+    yield from agent_rows(grid, tree[:_MOST_ROWS], budgets)
+
+
+def agents_title(tree: list[TreeLine], look: PictureLook, *, hidden: int = 0) -> Text:
+    """How many there are, found by what, and in which order; `hidden`: rows for which there is no room."""
     agents = sum(line.depth == 0 for line in tree)
     found = f" with “{printable(look.pattern)}”" if look.pattern else ""
-    yield Text("")
-    hidden = len(tree) - room
-    more = f"{hidden:,} more row{'' if hidden == 1 else 's'}, " if hidden > 0 else ""
-    yield _title(f"{agents:,} agent{'' if agents == 1 else 's'}{found}", look.width, f"{more}by {look.sort.value}")
-    yield grid.heading()
-    at = next((index for index, line in enumerate(tree) if line.node.id == look.selected), 0)
-    shown = _around(tree, room, at)
-    for line, row in zip(shown, agent_rows(grid, shown, report.snapshot.budgets), strict=True):
-        yield _selectable(row, look, line.node.id)
-
-
-def _around[T](every: list[T], room: int, at: int) -> list[T]:
-    """As many as there is room for, the selected one among them."""
-    start = max(0, min(at - room // 2, len(every) - room))
-    return list(islice(every, start, start + max(0, room)))
-
-
-def _selectable(line: Text, look: PictureLook, row_id: str) -> Text:
-    return Text(padded(line.plain, look.width), Tone.CHOSEN, end="") if row_id == look.selected else line
+    more = f"{hidden:,} more row{'' if hidden == 1 else 's'}, " if hidden else ""
+    return section(f"{several(agents, 'agent')}{found}", look.width, f"{more}by {look.sort.value}")
 
 
 # Log ------------------------------------------------------------------------------------------------------------------
+
+
+def log_lines(report: Report, look: PictureLook) -> list[Text]:
+    """What happened of late, the newest at the end."""
+    return list(_log(report, look))
 
 
 def _log(report: Report, look: PictureLook) -> Iterator[Text]:
@@ -359,7 +287,7 @@ def _clock(wall: float, look: PictureLook) -> str:
 def print_picture(report: Report, *, requests: bool = False) -> None:
     """Print it, as wide as the terminal, or as COLUMNS says; with every request by its id instead of what happened."""
     look = PictureLook(width=terminal_width(), log=not requests, opened=None if requests else frozenset())
-    print_lines(picture(report, look).lines)
+    print_lines(picture(report, look))
 
 
 def print_lines(lines: Iterable[Text]) -> None:

@@ -1,6 +1,7 @@
 """The pools: what is upstream against the limit, what waits, and every limit with its level and its end. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 
 from msgspec import Struct
@@ -73,7 +74,8 @@ def _pool(
         (2, spark([one.queued for one in history], columns), Tone.WAITS),
         (3, _waits(stats).ljust(27), ""),
     ]
-    more = [*_meters(meters, pool.windows, width), *_notes(pool, stats, width)]
+    held = Counter(view.limit.name for view in pool.tickets if view.limit is not None)
+    more = [*_meters(meters, held, pool.windows, width), *_notes(pool, stats, width)]
     return PoolLines(pool_id(pool.key), pool.key, sentence(pieces, width), tuple(more))
 
 
@@ -98,9 +100,11 @@ def _waits(stats: PoolStats | None) -> str:
     return f"waits p50 {span(stats.wait_p50_s)}, p95 {span(stats.wait_p95_s)}"
 
 
-def _meters(meters: Sequence[MeterView], windows: Sequence[WindowView], width: int) -> Iterator[Text]:
-    """Meters and windows, as many beside each other as there is room for."""
-    cells = [_meter(meter) for meter in meters] + [_window(window) for window in windows]
+def _meters(
+    meters: Sequence[MeterView], held: Mapping[str, int], windows: Sequence[WindowView], width: int
+) -> Iterator[Text]:
+    """Meters and windows, as many beside each other as there is room for; `held`: who waits for which."""
+    cells = [_meter(meter, held.get(meter.name, 0)) for meter in meters] + [_window(window) for window in windows]
     each = max(1, width // _METER_WIDTH)
     for start in range(0, len(cells), each):
         line = Text(no_wrap=True, overflow="ellipsis", end="")
@@ -112,9 +116,14 @@ def _meters(meters: Sequence[MeterView], windows: Sequence[WindowView], width: i
         yield line
 
 
-def _meter(meter: MeterView) -> Text:
+def _meter(meter: MeterView, held: int) -> Text:
     share = meter.level / meter.limit if meter.limit > 0 else 0.0
-    return _level(meter.name, share, *meter_words(meter), is_low=share < _LOW)
+    level, full = meter_words(meter)
+    if not held:
+        return _level(meter.name, share, level, full, is_low=share < _LOW)
+    line = _level(meter.name, share, f"{level} ◂ {held:,}", full, is_low=share < _LOW)  # it binds
+    line.stylize(Tone.BAD, 0, 2 + len(meter.name))
+    return line
 
 
 def _window(window: WindowView) -> Text:

@@ -7,10 +7,10 @@ from typing import Annotated
 from msgspec import Meta, Struct, convert
 
 from hivemind_addon.api.account import account_view
-from hivemind_addon.api.command import ForeseeWait, SetPriority, names_agent
-from hivemind_addon.api.pool_words import troubles, waiting_words
+from hivemind_addon.api.command import ForeseeWait, SetPriority, WaitView, names_agent
+from hivemind_addon.api.pool_words import troubles, waiting_line
 from hivemind_addon.api.report import ACTIVE_S, ContextPressure, Report, SessionStats
-from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView, Snapshot, TicketView
+from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView, RequestState, Snapshot, TicketView
 from hivemind_addon.api.spend import Scope as Holder
 from hivemind_addon.api.ticket import Priority
 from hivemind_addon.api.words import several, span
@@ -23,7 +23,6 @@ from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, NoArguments, T
 _MAX_YIELD_S = 3600
 _MAX_LOWERED_S = 7 * 86_400
 _AT_ONCE_S = 0.001
-_IN_FLIGHT = "in flight"
 
 
 class OwnRequest(Struct, frozen=True):
@@ -34,7 +33,7 @@ class OwnRequest(Struct, frozen=True):
     pool: str
     state: Annotated[str, Meta(description="`queued`, `backing off` or `in flight`")]
     reason: Annotated[str, Meta(description="Why it waits; empty in flight")]
-    position: Annotated[int, Meta(description="Place in its pool's queue, 1 is next; 0 in flight")]
+    position: Annotated[int, Meta(description="Its place among those of its pool that wait, 1 goes next; 0 in flight")]
     attempts: int
     waited_s: float
     starts_in_s: Annotated[float | None, Meta(description="When it is likely to go; null: nothing tells")]
@@ -202,14 +201,13 @@ def status(call: Call, _: NoArguments) -> OwnStatus:
 def _summary(mine: list[TicketView]) -> str:
     if not mine:
         return "None of your requests waits or runs."
-    waiting = sorted((one for one in mine if one.state != _IN_FLIGHT), key=lambda one: one.position)
+    waiting = sorted((one for one in mine if one.state is not RequestState.IN_FLIGHT), key=lambda one: one.position)
     running = len(mine) - len(waiting)
     text = f"{several(running, 'request')} of yours {'runs' if running == 1 else 'run'}, {len(waiting)} wait"
     if not waiting:
         return f"{text}."
     first = waiting[0]
-    starts = "" if first.starts_in_s is None else f", likely to go in {span(first.starts_in_s)}"
-    return f"{text}; the first is number {first.position} in its queue ({waiting_words(first)}){starts}."
+    return f"{text}; the first of these: {waiting_line(first.position, first.why, first.starts_in_s)}."
 
 
 def _fullest(contexts: Iterable[ContextPressure]) -> str:
@@ -244,7 +242,7 @@ def _request(pool: PoolView, one: TicketView) -> OwnRequest:
         model=one.ticket.model,
         pool=str(pool.key),
         state=one.state,
-        reason=one.reason if one.state == _IN_FLIGHT else waiting_words(one),
+        reason=one.why,
         position=one.position,
         attempts=one.attempts,
         waited_s=_rounded(one.waited_s),
@@ -256,7 +254,7 @@ def _others(tickets: Iterable[TicketView], agent: str) -> tuple[OtherAgent, ...]
     counted: dict[str, list[int]] = {}
     for one in tickets:
         if one.ticket.agent != agent:
-            counted.setdefault(one.ticket.agent, [0, 0])[one.state != _IN_FLIGHT] += 1
+            counted.setdefault(one.ticket.agent, [0, 0])[one.state is not RequestState.IN_FLIGHT] += 1
     return tuple(OtherAgent(name, running, waiting) for name, (running, waiting) in list(counted.items())[:MAX_ROWS])
 
 
@@ -373,7 +371,10 @@ def wait_estimate(call: Call, planned: PlannedCall) -> WaitEstimate:
     )
     if not said.done:
         raise ToolFailed(said.text)
-    pools = convert(said.value or (), tuple[PoolWait, ...])[:MAX_ROWS]
+    pools = tuple(
+        PoolWait(one.pool, one.starts_in_s, one.before, one.why)
+        for one in convert(said.value or (), tuple[WaitView, ...])[:MAX_ROWS]
+    )
     return WaitEstimate(summary=said.text, starts_in_s=pools[0].starts_in_s if pools else 0.0, pools=pools)
 
 
