@@ -26,7 +26,7 @@ from hivemind_addon.api.snapshot import (
 from hivemind_addon.api.spend import Budget, Period, Scope, Spend
 from hivemind_addon.api.ticket import Demand, PoolKey, Ticket, Usage
 from hivemind_addon.lab.sim.server import running_server
-from hivemind_addon.proxy.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
+from hivemind_addon.proxy.page.document import ASSETS, make_document
 from tests.browser.conftest import look
 from tests.e2e.origin import running_origin
 from tests.e2e.proxy import PATIENCE_S, free_port, running
@@ -159,10 +159,21 @@ def _brightness(colour):
     return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
 
 
+def serve(page):
+    """The page itself, without a proxy."""
+    document, policy = make_document()
+    headers = {"content-security-policy": policy, "content-type": "text/html"}
+    page.route("http://hivemind.test/", lambda route: route.fulfill(body=document, headers=headers))
+    for name, (content_type, content) in ASSETS.items():
+        page.route(
+            f"http://hivemind.test/page/{name}",
+            lambda route, kind=content_type, body=content: route.fulfill(body=body, headers={"content-type": kind}),
+        )
+
+
 def shown(page, report):
     """The page over a report that is made here."""
-    headers = {"content-security-policy": CONTENT_SECURITY_POLICY, "content-type": "text/html"}
-    page.route("http://hivemind.test/", lambda route: route.fulfill(body=DOCUMENT, headers=headers))
+    serve(page)
     page.route("http://hivemind.test/report.json", lambda route: route.fulfill(body=msgspec.json.encode(report)))
     page.goto("http://hivemind.test/")
     expect(page.locator("#about")).to_contain_text("version 9")
@@ -265,9 +276,7 @@ def test_everything_that_a_report_can_hold_is_shown(page):
 def test_a_report_of_another_version_is_not_guessed_at(page):
     view = ProxyView(pid=1, port=1, listens=(), confdir="", hosts=(), version="9")
     snapshot = Snapshot(at=0, stopping=False, pools=(), counters=Counters())
-    page.route(
-        "http://hivemind.test/", lambda route: route.fulfill(body=DOCUMENT, headers={"content-type": "text/html"})
-    )
+    serve(page)
     page.route(
         "http://hivemind.test/report.json",
         lambda route: route.fulfill(body=msgspec.json.encode(Report(version=2, proxy=view, snapshot=snapshot))),

@@ -25,6 +25,7 @@ SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
     ),
     "See": (
         CommandEntry("top", "tools.commands.watch:top", "Watch everything, and steer it"),
+        CommandEntry("open", "tools.commands.open_page:open_page", "The page in your browser, with the right to steer"),
         CommandEntry("status", "tools.commands.watch:status", "The same once: limits, what waits and why"),
         CommandEntry("agents", "tools.commands.watch:agents", "Every agent: what it waits for, what it has used"),
         CommandEntry("pools", "tools.commands.watch:pools", "Every pool of limits: what is left, what waits"),
