@@ -19,9 +19,8 @@ def test_it_needs_nothing_from_elsewhere():
     assert imported <= ASSETS.keys()
     names = ("http://www.w3.org/2000/svg", "HTTPS_PROXY=http://agent-1")
     for text in OURS.values():
-        for name in names:
-            text = text.replace(name, "")
-        assert not re.search(r"@import|url\(|https?://", text)
+        others = re.sub("|".join(map(re.escape, names)), "", text)
+        assert not re.search(r"@import|url\(|https?://", others)
 
 
 def test_every_answer_has_a_policy_of_its_own_and_nothing_stands_in_the_document():

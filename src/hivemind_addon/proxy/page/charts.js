@@ -28,7 +28,7 @@ const instants = (_, splits, __, ___, step) => splits.map((x, place) => {
   const at = new Date(x * 1000), hour = clock(x).slice(0, 5);
   return step >= 86400 ? day(x).slice(5) : place === 0 || at.getHours() === 0 ? `${hour}\n${day(x).slice(5)}` : hour;
 });
-// `chart`: title, summary, xs, series ({label, colour, values, dash}), word (a value in words), bars (stacked) and their
+// `chart`: title, summary, xs, series ({label, colour, values, dash}), word (a value in words; mark: beside the axis), bars (stacked) and their
 // width in seconds; since, until, incidents.
 export function figure(chart) {
   const canvas = h("div.plot", { "aria-hidden": "true" });
@@ -55,7 +55,7 @@ function plot(canvas, chart) {
   canvas.plot = new uPlot({
     width, height: width < 420 ? 170 : 210, legend: { show: false }, cursor: { show: false }, plugins: [bands(chart.incidents, chart.until)],
     scales: { x: { time: true, range: [chart.since, chart.until] }, y: { range: (_, least, most) => [0, Math.max(chart.least || 1, most * 1.08)] } },
-    axes: [axis({ values: instants, space: 64 }), axis({ size: 58, values: (_, values) => values.map((value) => (value ? chart.word(value) : "0")) })],
+    axes: [axis({ values: instants, space: 64 }), axis({ size: 62, values: (_, values) => values.map((value) => (value ? (chart.mark || chart.word)(value) : "0")) })],
     series: [{}, ...order.map((place) => {
       const one = chart.series[place], stroke = one.swatch ? one.swatch() : colour(one.colour);
       return chart.bars ? { stroke, fill: stroke, width: 0, points: { show: false }, paths: uPlot.paths.bars({ size: [0.86, 60] }) }

@@ -69,6 +69,6 @@ function costFigure(base, costs) {
   const series = named.map((agent, number) => ({ label: agent, values: values.get(agent), swatch: () => `hsl(${HUES[number]} ${dark() ? "70% 62%" : "65% 42%"})` }));
   if (values.get("").some(Boolean)) series.push({ label: "all others", values: values.get(""), colour: "quiet" });
   const total = sum(costs, (one) => one[unit]), what = priced ? "Cost" : "Tokens";
-  return figure({ ...base, since: times[0] ?? base.since, xs: times, bars: step, word, least: priced ? 10000 : 10, title: `${what} by agent and ${span === "day" ? "hour" : "day"}`, series,
+  return figure({ ...base, since: times[0] ?? base.since, xs: times, bars: step, word, mark: priced ? (micro) => (micro >= 1e7 ? `$${short(micro / 1e6)}` : dollars(micro)) : short, least: priced ? 10000 : 10, title: `${what} by agent and ${span === "day" ? "hour" : "day"}`, series,
     summary: total ? `${word(total)} in all${named.length ? `; most by ${named[0]}, ${word(totals.get(named[0]))}` : ""}.` : "Nothing was booked." });
 }

@@ -19,7 +19,8 @@ from hivemind_addon.tools.commands.proxy import ask, one_line, typed
 _DOCUMENT = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="referrer" content="no-referrer"><title>hivemind</title>
 <meta http-equiv="refresh" content="0; url={url}"></head>
-<body><p><a href="{url}">The page of hivemind</a> opens within a minute of <code>hivemind open</code>, once.</p></body></html>
+<body><p><a href="{url}">The page of hivemind</a> opens within a minute of <code>hivemind open</code>, once.</p></body>
+</html>
 """
 
 

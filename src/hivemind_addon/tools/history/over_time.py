@@ -75,13 +75,14 @@ def costs(journal: JournalReader, span: Span, *, by_day: bool) -> list[PastCost]
         SELECT {part} AS part, +t.agent AS agent, CAST(total({booked(journal, "micro_usd")}) AS INTEGER) AS micro_usd,
             CAST(total({booked(journal, "tokens")}) AS INTEGER) AS tokens
         FROM attempt a JOIN ticket t ON t.id = a.ticket{where}
-        GROUP BY 1, 2 HAVING micro_usd > 0 OR tokens > 0 ORDER BY 1, micro_usd DESC, tokens DESC, agent
+        GROUP BY 1, 2 ORDER BY 1, 3 DESC, 4 DESC, 2
         """,
         where.values,
     )
     by_part: defaultdict[float, list[_Cost]] = defaultdict(list)
     for row in rows:
-        by_part[_began(row.part)].append(row)
+        if row.micro_usd or row.tokens:
+            by_part[_began(row.part)].append(row)
     return [one for began, some in sorted(by_part.items()) for one in _most(began, some)]
 
 
