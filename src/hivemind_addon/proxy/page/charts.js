@@ -65,4 +65,4 @@ function plot(canvas, chart) {
 }
 // Where colours change, everything is drawn anew.
 export function clear() { drawn.clear(); }
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => requestAnimationFrame(() => drawn.forEach((again) => again())));
+for (const media of ["(prefers-color-scheme: dark)", "print"]) matchMedia(media).addEventListener("change", () => drawn.forEach((again) => again()));

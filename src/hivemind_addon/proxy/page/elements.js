@@ -55,5 +55,6 @@ export function table(heads, rows, more) {
 }
 export const cell = (content, label, kind) => h("td", { "data-label": label, class: kind }, content);
 export const pill = (text, kind) => h("span", { class: "pill " + (kind || "") }, text);
-// What a press has done: a command's JSON stands on its button, and steering.js hears of every press.
-export const button = (text, act, label, kind) => h("button", { type: "button", class: kind, "data-act": JSON.stringify(act), "aria-label": label }, text);
+// What a press has done: a command's JSON stands on its button, and steering.js hears of every press. `what` it is of is
+// said to who cannot see where it stands.
+export const button = (text, act, what, kind) => h("button", { type: "button", class: kind, "data-act": JSON.stringify(act), "aria-label": what ? `${text.replace("…", "")} ${what}` : null }, text);

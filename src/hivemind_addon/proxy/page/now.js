@@ -55,8 +55,8 @@ function card(pool, stats) {
   const cap = pool.cap == null ? "" : `, capped at ${pool.cap}`, move = stats && stats.moves[0];
   const name = poolName(pool.key), glob = quoted(name);
   const acts = steers() && h("div.acts", null,
-    pool.paused ? button("Resume", { order: { type: "resume", pool: glob } }, `Resume ${name}`) : button("Pause", { order: { type: "pause", pool: glob } }, `Pause ${name}`),
-    button(pool.cap == null ? "Cap…" : `Cap ${pool.cap}…`, { form: "cap", pool: glob, name, now: pool.cap }, `Cap ${name}`));
+    pool.paused ? button("Resume", { order: { type: "resume", pool: glob } }, name) : button("Pause", { order: { type: "pause", pool: glob } }, name),
+    button(pool.cap == null ? "Cap…" : `Cap ${pool.cap}…`, { form: "cap", pool: glob, name, now: pool.cap }, `for ${name}`));
   return h("article.card", { "data-pool": name, "data-key": name },
     h("div.top", null,
       h("div", null, h("h3", null, poolName(pool.key)), pool.account_name && h("p.account", null, pool.account_name)),
@@ -91,8 +91,8 @@ function waits(ticket) {
 }
 export function requestActs(one) {
   const { id, agent } = one.ticket, whose = `request ${id} of ${agent}`;
-  return [one.state === "in flight" ? "" : button("First", { order: { type: "front", ticket_id: id } }, `Serve ${whose} next`),
-    button("Cancel…", { order: { type: "cancel", ticket_id: id }, ask: `Cancel ${whose}? Its agent gets an error that it does not try again.`, sure: "Cancel it", not: "Keep it" }, `Cancel ${whose}`, "bad")];
+  return [one.state === "in flight" ? "" : button("First", { order: { type: "front", ticket_id: id } }, whose),
+    button("Cancel…", { order: { type: "cancel", ticket_id: id }, ask: `Cancel ${whose}? Its agent gets an error that it does not try again.`, sure: "Cancel it", not: "Keep it" }, whose, "bad")];
 }
 function requests(tickets) {
   const rows = tickets.slice(0, ROWS).map((one) => h("tr", { "data-key": one.ticket.id },
@@ -101,7 +101,7 @@ function requests(tickets) {
     cell(one.state === "in flight" ? pill("in flight", "good") : pill(waits(one), one.state === "backing off" ? "warn" : "accent"), null),
     cell(lasting(one.waited_s), "waited", "number"), cell(start(one), "starts", "number"),
     cell(one.attempts ? String(one.attempts) : "", "attempts", "number"), cell(one.ticket.model, "model"), steers() && cell(requestActs(one), null, "acts")));
-  return table([["place", "number"], ["agent"], ["why"], ["waited", "number"], ["starts", "number"], ["attempts", "number"], ["model"], steers() && ["steer", "number"]].filter(Boolean),
+  return table([["place", "number"], ["agent"], ["why"], ["waited", "number"], ["starts", "number"], ["attempts", "number"], ["model"], steers() && ["steer", "acts"]].filter(Boolean),
     rows, tickets.length - ROWS);
 }
 function condition(mine, session) {
@@ -140,8 +140,8 @@ function grouped(list, of) {
   for (const one of list) made.has(of(one)) ? made.get(of(one)).push(one) : made.set(of(one), [one]);
   return made;
 }
-const agentActs = (agent) => [button("Priority…", { form: "priority", agent: quoted(agent), name: agent }, `Priority of ${agent}`),
-  button("Budget…", { form: "budget", scope: "agent", name: quoted(agent), who: `agent ${agent}` }, `Budget of ${agent}`)];
+const agentActs = (agent) => [button("Priority…", { form: "priority", agent: quoted(agent), name: agent }, `of ${agent}`),
+  button("Budget…", { form: "budget", scope: "agent", name: quoted(agent), who: `agent ${agent}` }, `of ${agent}`)];
 function agents(sessions, tickets) {
   const several = grouped(sessions, (one) => one.agent), all = tree(sessions, tickets);
   const rows = all.slice(0, ROWS).map(([one, depth, mine]) => h("tr", { "data-key": `${one.agent} ${one.session}` },
@@ -155,7 +155,7 @@ function agents(sessions, tickets) {
     cell(one.tokens ? short(one.tokens) : "", "tokens", "number"),
     cell(one.micro_usd ? (one.is_priced ? "" : "≥ ") + dollars(one.micro_usd) : "", "cost", "number"),
     cell(one.wasted_micro_usd ? dollars(one.wasted_micro_usd) : "", "in vain", "number"), steers() && cell(agentActs(one.agent), null, "acts")));
-  return table([["agent"], ["now"], ["delivered", "number"], ["lost / refused / shed", "number"], ["absorbed", "number"], ["waited", "number"], ["tokens", "number"], ["cost", "number"], ["in vain", "number"], steers() && ["steer", "number"]].filter(Boolean),
+  return table([["agent"], ["now"], ["delivered", "number"], ["lost / refused / shed", "number"], ["absorbed", "number"], ["waited", "number"], ["tokens", "number"], ["cost", "number"], ["in vain", "number"], steers() && ["steer", "acts"]].filter(Boolean),
     rows, all.length - ROWS);
 }
 
@@ -188,9 +188,9 @@ function budgets(views) {
     const { scope, name, per } = view.budget, of = { scope, name, per };
     const who = `${view.budget.scope} ${view.budget.name}`.trim(), renews = view.renews_in_s == null ? "" : `, anew in ${lasting(view.renews_in_s)}`;
     const acts = steers() && h("div.acts", null,
-      button("Add…", { form: "add", ...of, who, units: ["tokens", "micro_usd", "calls"].filter((unit) => view.budget[unit] != null) }, `Add to the budget of ${who}, per ${per}`),
-      button("Begin anew…", { order: { type: "reset-budget", ...of }, ask: `Forgive what ${who} has spent per ${per}? It begins anew with nothing spent.`, sure: "Begin anew", not: "Leave it" }, `Begin the budget of ${who} per ${per} anew`),
-      button("Change…", { form: "budget", ...of, who }, `Change the budget of ${who}, per ${per}`));
+      button("Add…", { form: "add", ...of, who, units: ["tokens", "micro_usd", "calls"].filter((unit) => view.budget[unit] != null) }, `to the budget of ${who}, per ${per}`),
+      button("Begin anew…", { order: { type: "reset-budget", ...of }, ask: `Forgive what ${who} has spent per ${per}? It begins anew with nothing spent.`, sure: "Begin anew", not: "Leave it" }, `the budget of ${who}, per ${per}`),
+      button("Change…", { form: "budget", ...of, who }, `the budget of ${who}, per ${per}`));
     return h("div.budget", { "data-key": `${scope} ${name} ${per}` }, [["tokens", (value) => short(value) + " tokens"], ["micro_usd", dollars], ["calls", (value) => short(value) + " calls"]].filter(([unit]) => view.budget[unit] != null).map(([unit, word]) => {
       const added = view.added && view.added[unit] ? `, ${word(view.added[unit])} of it added` : "";
       const aside = view.reserved[unit] ? `, ${word(view.reserved[unit])} set aside` : "", part = view.budget[unit] ? view.spent[unit] / view.budget[unit] : 1;
@@ -214,7 +214,7 @@ function standing(snapshot) {
     ...snapshot.priorities.map((one) => [`priority ${PRIORITIES[one.priority] || one.priority}: ${one.agent}${one.ends_in_s == null ? "" : `, for ${lasting(one.ends_in_s)}`}${one.by ? `, by ${one.by}` : ""}`, { type: "priority", agent: one.agent, priority: null }]),
     ...snapshot.given.map(({ budget, by }) => [`budget: ${budget.scope} ${budget.name} per ${budget.per}${by ? `, by ${by}` : ""}`.replace(/ +/g, " "), { type: "set-budget", scope: budget.scope, name: budget.name, per: budget.per }]),
   ].slice(0, ROWS).map(([text, order]) => h("li", { "data-key": text }, h("span", null, text),
-    button("Take back", { order, ...(order.type === "set-budget" ? { ask: `Take this ${text} back? What the agents file says counts again.`, sure: "Take it back", not: "Leave it" } : {}) }, `Take back ${text}`)));
+    button("Take back", { order, ...(order.type === "set-budget" ? { ask: `Take this ${text} back? What the agents file says counts again.`, sure: "Take it back", not: "Leave it" } : {}) }, text)));
 }
 
 export function clusterState(cluster) {
@@ -234,7 +234,7 @@ export function draw(report) {
     snapshot.stopping && h("p.notice.warn", null, "The proxy is stopping: running requests finish, nothing new is admitted."));
   show("#acts", steers() && [
     paused(snapshot) ? button("Resume all", { order: { type: "resume", pool: "*" } }) : button("Pause all…", { order: { type: "pause", pool: "*" }, ask: "Pause all pools? What runs goes on; nothing more is sent until somebody resumes it.", sure: "Pause all", not: "Go on" }),
-    button("Priority…", { form: "priority", agent: "", name: "" }, "Set a priority"), button("Budget…", { form: "budget", scope: "everyone", name: "", who: "" }, "Set a budget")]);
+    button("Priority…", { form: "priority", agent: "", name: "" }, "of any agent"), button("Budget…", { form: "budget", scope: "everyone", name: "", who: "" }, "of anybody")]);
   reveal("overrides", steers() && standing(snapshot).length); show("#overrides .panel", standing(snapshot));
   const cost = sum(stats.pools, (pool) => pool.micro_usd), vain = sum(stats.pools, (pool) => pool.wasted_micro_usd);
   show("#totals", [
