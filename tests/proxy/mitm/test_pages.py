@@ -37,8 +37,9 @@ class House:
         self.commands, self.questions = [], []
         self.coming = None
         """Set: commands are answered once this is."""
+        reports = ReportSource(self._report, self.clock.monotonic)
         self.pages = Pages(
-            reports=ReportSource(self._report, self.clock.monotonic),
+            reports=reports,
             metrics=self.runtime.metrics,
             driver=self.runtime.driver,
             guard=self.runtime.guard,
@@ -48,7 +49,12 @@ class House:
             may_look=lambda host: is_loopback(host) or is_in(parse_networks("172.16.0.0/12"), host),
             upstream_of=lambda request: self.upstream,
             membership=None,
-            steering=PageSteering(sessions=self.sessions, command=self._carry_out, now=self.clock.monotonic),
+            steering=PageSteering(
+                sessions=self.sessions,
+                command=self._carry_out,
+                now=self.clock.monotonic,
+                changed=reports.outdate,
+            ),
             past=Past(ask=self._ask, clock=self.clock),
         )
 
@@ -338,8 +344,11 @@ async def test_a_command_is_carried_out_once_in_the_name_of_who_opened_the_page(
     for _ in range(3):
         assert post(house, "/page/command", asked, token=token) == (200, {"done": True, "text": "done"})
     assert house.commands == [AddBudget(scope=house.commands[0].scope, calls=5, person="ann, on the page")]
+    assert house.ask().status_code == 200
+    made = house.made
     post(house, "/page/command", {"id": "2", "command": {"type": "cancel", "ticket_id": "t"}}, token=token)
     assert house.commands[1:] == [Cancel("t", person="ann, on the page")]
+    assert (house.ask().status_code, house.made) == (200, made + 1), "it is shown at once"
 
 
 async def test_a_command_whose_reply_comes_later_is_asked_for_again_and_carried_out_once(house):

@@ -135,7 +135,10 @@ class Proxy:
             may_look=lambda host: self.settings.current.may_look(host),  # noqa: PLW0108 - they change
             upstream_of=self.claims.upstream_of,
             steering=PageSteering(
-                sessions=sessions, command=self.control.carry_out, now=runtime.driver.clock.monotonic
+                sessions=sessions,
+                command=self.control.carry_out,
+                now=runtime.driver.clock.monotonic,
+                changed=reports.outdate,
             ),
             past=self.past,
         )

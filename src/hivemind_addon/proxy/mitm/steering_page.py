@@ -71,8 +71,10 @@ class PageSteering:
         sessions: PageSessions,
         command: Callable[[Command], CommandReply | Awaitable[CommandReply]],
         now: Callable[[], float],
+        changed: Callable[[], None],
     ) -> None:
-        """`command` carries one out, as the control socket's do."""
+        """`command` carries one out, as the control socket's do; `changed` is called once one was."""
+        self._changed = changed
         self._sessions = sessions
         self._command = command
         self._now = now
@@ -149,11 +151,13 @@ class PageSteering:
         reply = self._command(command)
         return reply if isinstance(reply, CommandReply) else asyncio.ensure_future(_awaited(reply))
 
-    @staticmethod
-    def _told(reply: CommandReply | asyncio.Task[CommandReply]) -> http.Response:
-        if isinstance(reply, CommandReply):
-            return _make(200, reply)
-        return _make(200, reply.result()) if reply.done() else _say(202, "it is being done")
+    def _told(self, reply: CommandReply | asyncio.Task[CommandReply]) -> http.Response:
+        if isinstance(reply, asyncio.Task):
+            if not reply.done():
+                return _say(202, "it is being done")
+            reply = reply.result()
+        self._changed()
+        return _make(200, reply)
 
 
 async def _awaited(reply: Awaitable[CommandReply]) -> CommandReply:

@@ -32,7 +32,7 @@ const instants = (_, splits, __, ___, step) => splits.map((x, place) => {
 // width in seconds; since, until, incidents.
 export function figure(chart) {
   const canvas = h("div.plot", { "aria-hidden": "true" });
-  const legend = h("div.legend", null, chart.series.map((one) => { const mark = h("i", null); mark.style.background = one.swatch ? one.swatch() : colour(one.colour); mark.style.height = chart.bars ? "8px" : "3px"; return h("span", null, mark, one.label); }),
+  const legend = h("div.legend", null, chart.series.map((one) => { const mark = h("i", null); mark.style.background = one.mark || `var(--${one.colour})`; mark.style.height = chart.bars ? "8px" : "3px"; return h("span", null, mark, one.label); }),
     chart.incidents.length > 0 && h("span", null, h("i.incident"), "incident"));
   const rows = chart.xs.map((x, place) => [x, chart.series.map((one) => one.values[place])]).filter(([, values]) => values.some(Boolean)).reverse();
   const made = h("figure.panel", null, h("h3", null, chart.title), h("p.quiet", null, chart.summary), canvas, legend,
@@ -55,7 +55,7 @@ function plot(canvas, chart) {
   canvas.plot = new uPlot({
     width, height: width < 420 ? 170 : 210, legend: { show: false }, cursor: { show: false }, plugins: [bands(chart.incidents, chart.until)],
     scales: { x: { time: true, range: [chart.since, chart.until] }, y: { range: (_, least, most) => [0, Math.max(chart.least || 1, most * 1.08)] } },
-    axes: [axis({ values: instants, space: 64 }), axis({ size: 62, values: (_, values) => values.map((value) => (value ? (chart.mark || chart.word)(value) : "0")) })],
+    axes: [axis({ values: instants, space: 64 }), axis({ size: 70, values: (_, values) => values.map((value) => (value ? (chart.mark || chart.word)(value) : "0")) })],
     series: [{}, ...order.map((place) => {
       const one = chart.series[place], stroke = one.swatch ? one.swatch() : colour(one.colour);
       return chart.bars ? { stroke, fill: stroke, width: 0, points: { show: false }, paths: uPlot.paths.bars({ size: [0.86, 60] }) }

@@ -26,7 +26,8 @@ async function look() {
   else { about(""); draw(told); }
   if (!document.hidden) timer = setTimeout(look, EVERY_MS);
 }
-const dark = () => matchMedia("(prefers-color-scheme: dark)").matches;
+const dark = () => matchMedia("(prefers-color-scheme: dark)").matches && !matchMedia("print").matches;
+const deep = (number) => `hsl(${HUES[number]} 65% 42%)`, bright = (number) => `hsl(${HUES[number]} 70% 62%)`;
 
 function draw(told) {
   const text = JSON.stringify(told.charts);
@@ -66,7 +67,7 @@ function costFigure(base, costs) {
   else for (const at = new Date(base.since * 1000); at.getTime() / 1000 < base.until; at.setDate(at.getDate() + 1)) times.push(new Date(at).setHours(0, 0, 0, 0) / 1000);
   const place = new Map(times.map((x, number) => [x, number])), zeros = () => times.map(() => 0), values = new Map([...named, ""].map((name) => [name, zeros()]));
   for (const one of costs) { const here = place.get(one.began); if (here != null) (values.get(one.agent) || values.get(""))[here] += one[unit]; }
-  const series = named.map((agent, number) => ({ label: agent, values: values.get(agent), swatch: () => `hsl(${HUES[number]} ${dark() ? "70% 62%" : "65% 42%"})` }));
+  const series = named.map((agent, number) => ({ label: agent, values: values.get(agent), swatch: () => (dark() ? bright(number) : deep(number)), mark: `light-dark(${deep(number)}, ${bright(number)})` }));
   if (values.get("").some(Boolean)) series.push({ label: "all others", values: values.get(""), colour: "quiet" });
   const total = sum(costs, (one) => one[unit]), what = priced ? "Cost" : "Tokens";
   return figure({ ...base, since: times[0] ?? base.since, xs: times, bars: step, word, mark: priced ? (micro) => (micro >= 1e7 ? `$${short(micro / 1e6)}` : dollars(micro)) : short, least: priced ? 10000 : 10, title: `${what} by agent and ${span === "day" ? "hour" : "day"}`, series,

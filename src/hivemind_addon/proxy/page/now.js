@@ -235,7 +235,8 @@ export function draw(report) {
   show("#acts", steers() && [
     paused(snapshot) ? button("Resume all", { order: { type: "resume", pool: "*" } }) : button("Pause all…", { order: { type: "pause", pool: "*" }, ask: "Pause all pools? What runs goes on; nothing more is sent until somebody resumes it.", sure: "Pause all", not: "Go on" }),
     button("Priority…", { form: "priority", agent: "", name: "" }, "of any agent"), button("Budget…", { form: "budget", scope: "everyone", name: "", who: "" }, "of anybody")]);
-  reveal("overrides", steers() && standing(snapshot).length); show("#overrides .panel", standing(snapshot));
+  const stands = steers() ? standing(snapshot) : [];
+  reveal("overrides", stands.length); show("#overrides .panel", stands);
   const cost = sum(stats.pools, (pool) => pool.micro_usd), vain = sum(stats.pools, (pool) => pool.wasted_micro_usd);
   show("#totals", [
     ["in flight", count(running)], ["waiting", count(waiting)], ["delivered", count(counters.delivered)],
