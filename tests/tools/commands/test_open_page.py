@@ -39,7 +39,7 @@ def test_a_browser_gets_a_file_that_only_its_owner_reads(monkeypatch):
     assert (url[:7], file.parent, file.stat().st_mode & 0o777) == ("file://", runtime_folder(), 0o600)
     assert f"url={KEY.url}" in file.read_text()
     assert KEY.url not in result.output
-    assert "hivemind open -p 9090` --print" in result.output
+    assert "hivemind open -p 9090 --print" in result.output
 
 
 @pytest.mark.parametrize("words", [("--print",), ()])
