@@ -1,6 +1,9 @@
-"""The signals by which a program is asked to end."""
+"""How a program is asked to end, and how it says that it has refused to start."""
 
 import signal
+
+START_REFUSED = 78
+"""Exit status of a proxy that refuses to start, however long it took to find out: EX_CONFIG of sysexits.h."""
 
 
 def end_with_us() -> None:

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from hivemind_addon.system.stop_signals import START_REFUSED
 from hivemind_addon.tools.launch.proxy_command import ProxyCommand
 from hivemind_addon.tools.launch.supervisor import MAX_FAILED_STARTS, SETTLED_S, Supervisor
 
@@ -55,6 +56,11 @@ def supervise(tmp_path, monkeypatch):
         return status, told, count.read_text().split() if count.exists() else []
 
     return run
+
+
+async def test_one_that_takes_long_to_refuse_is_not_started_again_either(supervise):
+    status, told, starts = await supervise(f"exit {START_REFUSED}", SETTLED_S * 3)
+    assert (status, told, starts) == (1, [], ["started"])
 
 
 async def test_one_that_refuses_to_start_is_not_started_again(supervise):

@@ -10,6 +10,8 @@ from functools import partial
 from importlib import import_module
 from io import TextIOWrapper
 
+from hivemind_addon.system.stop_signals import START_REFUSED
+
 
 def main() -> int | None:
     """Be that program; its exit status."""
@@ -25,7 +27,13 @@ def main() -> int | None:
     gc.freeze()
     gc.enable()
     take_loop(loop)
-    status: int | None = getattr(programs, program)()
+    try:
+        status: int | None = getattr(programs, program)()
+    except SystemExit as refused:
+        # What it exits with in its own words is told before it serves: a bad option, a port that is taken.
+        if refused.code == 1:
+            return START_REFUSED
+        raise
     return status
 
 

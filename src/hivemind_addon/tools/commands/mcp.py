@@ -38,7 +38,7 @@ def _allowed(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> f
     "-p",
     "--port",
     type=click.IntRange(1, 65535),
-    help=f"The proxy's port.  [default: {PORT_VARIABLE}, else HTTPS_PROXY's, hivemind.yaml's, or {DEFAULT_PORT}]",
+    help=f"The proxy's port; else as {PORT_VARIABLE}, HTTPS_PROXY or hivemind.yaml say, or {DEFAULT_PORT}.",
 )
 @click.option(
     "--allow",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import IO
 
 from hivemind_addon.system.clock import Clock
+from hivemind_addon.system.stop_signals import START_REFUSED
 from hivemind_addon.tools.launch.proxy_command import ProxyCommand
 
 SETTLED_S = 5.0
@@ -75,7 +76,7 @@ class Supervisor:
                 return 0 if status in (0, -signal.SIGTERM, -signal.SIGINT) else _exit_status(status)
             if status == 0:
                 return 0  # it was ended by its own command
-            settled = self._clock.awake() - began_at >= SETTLED_S
+            settled = self._clock.awake() - began_at >= SETTLED_S and status != START_REFUSED
             failed = 0 if settled else failed + 1
             # A proxy that was killed did not refuse to start.
             served = served or settled or status < 0
@@ -127,4 +128,6 @@ def _cause(status: int) -> str:
 
 def _exit_status(status: int) -> int:
     """As shells have it: 128 and the signal's number."""
+    if status == START_REFUSED:
+        return 1
     return status if status >= 0 else 128 - status
