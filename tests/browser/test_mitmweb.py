@@ -117,7 +117,7 @@ def test_held_flows_are_orange_and_say_why(person, agents):
     answers = person.hold(*agents)
     for place, agent in enumerate(agents, start=1):
         expect(person.comment(agent)).to_contain_text(
-            re.compile(rf"^{agent}\s+held, place {place}\s.*concurrency limit")
+            re.compile(rf"^{agent}\s+queued, {place}(st|nd|rd)\s.*concurrency limit")
         )
         expect(person.row(agent)).to_have_class("intercepted has-request")
         expect(person.row(agent).locator(".marker")).to_have_text("⏳")
@@ -141,7 +141,7 @@ def test_the_list_is_for_the_comment_and_its_columns_are_titled(person, agents, 
     person.fill()
     person.hold(agents[0])
     comment = person.comment(agents[0])
-    expect(comment).to_contain_text("held, place 1")
+    expect(comment).to_contain_text("queued, 1st")
     titles = person.page.locator("th.col-comment")
     shown = titles.evaluate("title => getComputedStyle(title, '::before').content")
     assert shown.strip('"').split() == ["Agent", "State", "Start", "Limit", "or", "use"]
@@ -157,14 +157,14 @@ def test_filters_find_what_is_held(person, agents):
     search = person.page.get_by_placeholder("Search")
     rows = person.page.locator(".flow-table tbody tr.has-request")
     for words, count in (
-        ("~comment held", 3),
+        ("~comment queued", 3),
         (f"~comment {agents[1]}", 1),
         ("~marker hourglass", 3),
         ("~comment flight", 1),
     ):
         search.fill(words)
         expect(rows).to_have_count(count)
-    search.fill("~comment held")
+    search.fill("~comment queued")
     person.free()
     person.house.let_go(agents[0])
     answers[0].result(PATIENCE_S)
@@ -178,8 +178,8 @@ def test_resume_moves_a_flow_to_the_front_and_not_past_the_limit(person, agents)
     answers = person.hold(*agents)
     person.row(agents[2]).click()
     person.page.get_by_role("button", name="Resume").click()
-    expect(person.comment(agents[2])).to_contain_text("held, place 1")
-    expect(person.comment(agents[0])).to_contain_text("held, place 2")
+    expect(person.comment(agents[2])).to_contain_text("queued, 1st")
+    expect(person.comment(agents[0])).to_contain_text("queued, 2nd")
     assert len(person.house.names) == 1
     person.free()
     for agent in (agents[2], agents[0], agents[1]):
@@ -195,7 +195,7 @@ def test_resume_all_breaks_no_limit_either(person, agents):
     person.page.get_by_text("Resume All").click()
     expect(person.page.locator("tr.intercepted")).to_have_count(0)
     for agent in agents:
-        expect(person.comment(agent)).to_contain_text("held, place")
+        expect(person.comment(agent)).to_contain_text("queued, ")
     assert len(person.house.names) == 1
     person.serve()
     assert [answer.result(PATIENCE_S).content for answer in answers] == [PLAIN] * 3
@@ -210,7 +210,7 @@ def test_abort_ends_a_held_request_and_its_client_does_not_come_back(person, age
     assert refused.status_code == 400
     assert refused.headers["x-should-retry"] == "false"
     expect(person.comment(agents[0])).to_contain_text("cancelled by a person")
-    expect(person.comment(agents[1])).to_contain_text("held, place 1")
+    expect(person.comment(agents[1])).to_contain_text("queued, 1st")
     person.free()
     person.house.let_go(agents[1])
     assert second.result(PATIENCE_S).content == PLAIN
@@ -296,7 +296,7 @@ def test_the_command_bar_steers(person, agents):
     said = person.do("hivemind.pause")
     expect(said).to_contain_text("paused")
     (answer,) = person.hold(agents[0])
-    expect(person.comment(agents[0])).to_contain_text(re.compile(r"held, place 1\s.*paused by a person"))
+    expect(person.comment(agents[0])).to_contain_text(re.compile(r"queued, 1st\s.*paused by a person"))
     expect(person.do("hivemind.status")).to_contain_text("1 queued (paused by a person")
     look(person.page, "mitmweb-commands")
     expect(person.do("hivemind.limit none")).to_contain_text("neither a number")
@@ -306,7 +306,7 @@ def test_the_command_bar_steers(person, agents):
     person.fill()
     first, second = person.hold(*agents[1:])
     person.do(f"hivemind.front '~comment {agents[2]}'")
-    expect(person.comment(agents[2])).to_contain_text("held, place 1")
+    expect(person.comment(agents[2])).to_contain_text("queued, 1st")
     person.do(f"hivemind.cancel '~comment {agents[1]}'")
     assert first.result(PATIENCE_S).status_code == 400
     person.free()

@@ -263,7 +263,7 @@ def test_the_command_to_call_is_split_into_words_and_found(opts):
 
 
 def test_addresses_come_from_the_environment_or_a_file_of_its_owners(opts, monkeypatch, tmp_path):
-    monkeypatch.setenv("HIVEMIND_NOTIFY", "json://host.test/secret ntfy://topic\n")
+    monkeypatch.setenv("HIVEMIND_ALERTS", "json://host.test/secret ntfy://topic\n")
     assert [one.name for one in ours.read_settings(opts).notify.addresses] == ["address 1 (JSON)", "address 2 (ntfy)"]
     file = tmp_path / "alerts"
     file.write_text("# mine\n\njson://host.test/secret\n")
@@ -288,19 +288,19 @@ def test_addresses_that_cannot_be_used_are_one_line_without_any_secret(opts, mon
             ours.read_settings(opts)
         assert "sesame" not in str(raised.value)
     opts.update(hivemind_notify="ntfy://sesame")
-    with pytest.raises(ours.BadOption, match="put it into HIVEMIND_NOTIFY") as raised:
+    with pytest.raises(ours.BadOption, match="put it into HIVEMIND_ALERTS") as raised:
         ours.read_settings(opts)
     assert "sesame" not in str(raised.value)
     opts.update(hivemind_notify="")
-    monkeypatch.setenv("HIVEMIND_NOTIFY", "nothing://sesame")
-    with pytest.raises(ours.BadOption, match=r"^HIVEMIND_NOTIFY: address 1"):
+    monkeypatch.setenv("HIVEMIND_ALERTS", "nothing://sesame")
+    with pytest.raises(ours.BadOption, match=r"^HIVEMIND_ALERTS: address 1"):
         ours.read_settings(opts)
 
 
 def test_addresses_without_the_extra_are_one_line_with_the_cure(opts, monkeypatch):
-    monkeypatch.setenv("HIVEMIND_NOTIFY", "ntfy://topic")
+    monkeypatch.setenv("HIVEMIND_ALERTS", "ntfy://topic")
     monkeypatch.setitem(sys.modules, "apprise", None)
-    with pytest.raises(ours.BadOption, match=r"^HIVEMIND_NOTIFY: .* pip install 'hivemind-addon\[alerts\]'$"):
+    with pytest.raises(ours.BadOption, match=r"^HIVEMIND_ALERTS: .* pip install 'hivemind-addon\[alerts\]'$"):
         ours.read_settings(opts)
 
 

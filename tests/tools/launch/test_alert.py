@@ -13,8 +13,8 @@ def found(option, clock, **environment):
 
 def test_each_address_of_the_environment_or_of_the_options_file_gets_a_message(service, clock, tmp_path):  # noqa: F811
     taken = (Severity.GOOD, "alert: address 1 (JSON): the service has taken it")
-    assert found("", clock, HIVEMIND_NOTIFY=to(service)) == [taken]
-    assert found("$HIVEMIND_NOTIFY", clock, HIVEMIND_NOTIFY=to(service)) == [taken]
+    assert found("", clock, HIVEMIND_ALERTS=to(service)) == [taken]
+    assert found("$HIVEMIND_ALERTS", clock, HIVEMIND_ALERTS=to(service)) == [taken]
     file = tmp_path / "alerts"
     file.write_text(to(service))
     file.chmod(0o600)
@@ -24,17 +24,17 @@ def test_each_address_of_the_environment_or_of_the_options_file_gets_a_message(s
 
 def test_what_keeps_a_message_from_its_service_is_said_without_secrets(service, clock):  # noqa: F811
     service.status = 403
-    ((verdict, text),) = found("", clock, HIVEMIND_NOTIFY=to(service))
+    ((verdict, text),) = found("", clock, HIVEMIND_ALERTS=to(service))
     assert verdict is Severity.BAD
     assert "403" in text
     assert SECRET not in text
-    ((verdict, text),) = found("", clock, HIVEMIND_NOTIFY=f"nothing://{SECRET}")
+    ((verdict, text),) = found("", clock, HIVEMIND_ALERTS=f"nothing://{SECRET}")
     assert (verdict, SECRET in text) == (Severity.BAD, False)
 
 
 def test_where_there_is_no_address_it_says_how_to_have_one(clock):
     ((verdict, text),) = found("", clock)
     assert verdict is Severity.BAD
-    assert "export HIVEMIND_NOTIFY=" in text
+    assert "export HIVEMIND_ALERTS=" in text
     ((verdict, text),) = found("/bin/sh …", clock)
     assert (verdict, "is a command; try it" in text) == (Severity.NOTE, True)

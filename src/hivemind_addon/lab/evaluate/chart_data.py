@@ -14,7 +14,7 @@ from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.policy import COMPARED, Policy, without
 
 
-class Grid(Struct):
+class ScenarioGrid(Struct):
     """A number for each scenario and policy, by kind of limits."""
 
     scenarios: list[str]
@@ -44,9 +44,9 @@ class Changes(Struct):
 class ChartData(Struct):
     """All charts of one evaluation."""
 
-    lost: Grid
+    lost: ScenarioGrid
     """Percent of agents."""
-    refused: Grid
+    refused: ScenarioGrid
     """Percent of attempts."""
     stretch: Bars
     """Time ÷ lower bound."""
@@ -80,9 +80,9 @@ def _on(campaign: Campaign, case: Case, kind: LimitKind, policy: Policy) -> tupl
     return campaign.runs.of(case, kind if kind in case.kinds else None, policy)
 
 
-def _grid(campaign: Campaign, figure_of: Callable[[Sequence[Figures]], float | None]) -> Grid:
+def _grid(campaign: Campaign, figure_of: Callable[[Sequence[Figures]], float | None]) -> ScenarioGrid:
     cases = campaign.plan.cases
-    return Grid(
+    return ScenarioGrid(
         scenarios=[case.name for case in cases],
         policies=[policy.name for policy in COMPARED],
         panels={

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter, ScalarFormatter
 
-from hivemind_addon.lab.evaluate.chart_data import Bars, Changes, ChartData, Grid
+from hivemind_addon.lab.evaluate.chart_data import Bars, Changes, ChartData, ScenarioGrid
 
 _LOOKS: Mapping[str, tuple[str, str]] = {
     "direct": ("#767676", "x"),
@@ -91,7 +91,7 @@ def _titled(figure: Figure, title: str) -> None:
     figure.suptitle(title, x=0.01, ha="left")
 
 
-def _grid(grid: Grid, title: str) -> Figure:
+def _grid(grid: ScenarioGrid, title: str) -> Figure:
     """Scenarios by policies, a number in each cell; one panel for each kind of limits."""
     figure = Figure(figsize=(8.2, 1.3 + _ROW_IN * len(grid.scenarios)))
     panels = figure.subplots(1, len(grid.panels), sharey=True)

@@ -39,7 +39,7 @@ from hivemind_addon.proxy.mitm.addresses import listens
 from hivemind_addon.proxy.mitm.listeners import page_address
 from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX, Option, cluster_url
 from hivemind_addon.proxy.page.sessions import KEY_LASTS_S, PageSessions
-from hivemind_addon.proxy.runtime.alerts import NOTIFY_VARIABLE
+from hivemind_addon.proxy.runtime.alerts import ALERTS_VARIABLE
 from hivemind_addon.system.engine_url import parse_engine_url
 from hivemind_addon.system.folders import FolderNotPrivate
 
@@ -249,8 +249,8 @@ def _present(option: Option) -> object:
     """What holds now: the option's value, or what takes its place where it is empty."""
     if option.name == "hivemind_cluster" and (url := cluster_url(ctx.options)):
         return parse_engine_url(url, os.environ).shown
-    if option.name == "hivemind_notify" and not ctx.options.hivemind_notify and os.environ.get(NOTIFY_VARIABLE):
-        return f"${NOTIFY_VARIABLE}"
+    if option.name == "hivemind_notify" and not ctx.options.hivemind_notify and os.environ.get(ALERTS_VARIABLE):
+        return f"${ALERTS_VARIABLE}"
     return getattr(ctx.options, option.name)
 
 

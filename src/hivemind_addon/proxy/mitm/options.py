@@ -34,7 +34,7 @@ from hivemind_addon.proxy.observe.agent_use import MOST_AGENTS
 from hivemind_addon.proxy.observe.contexts import DEFAULT_WARNING
 from hivemind_addon.proxy.profile.grants import Allowance, parse_allowance
 from hivemind_addon.proxy.profile.load import UnknownTool, parse_tools
-from hivemind_addon.proxy.runtime.alerts import NOTIFY_VARIABLE, Alerts, BadAddresses, read_addresses
+from hivemind_addon.proxy.runtime.alerts import ALERTS_VARIABLE, Alerts, BadAddresses, read_addresses
 from hivemind_addon.proxy.runtime.notifier import Command, Way
 from hivemind_addon.system.engine_url import (
     CLUSTER_NAME_VARIABLE,
@@ -194,7 +194,7 @@ OPTIONS = (
         "",
         "How to call for help when something stops all agents (an account block, a budget, an outage of 5 minutes, a "
         "full disk), or when a context is nearly full: a command (no shell), which reads JSON on its standard input; "
-        "or a file (mode 600) of Apprise's addresses, one a line. Default: the addresses in HIVEMIND_NOTIFY.",
+        "or a file (mode 600) of Apprise's addresses, one a line. Default: the addresses in HIVEMIND_ALERTS.",
         may_hold_secrets=True,
         reaches_out=True,
     ),
@@ -635,14 +635,14 @@ def _notify(value: str) -> Way | None:
     if "://" in value.partition(" ")[0]:
         raise BadOption(
             "hivemind_notify: an address holds secrets, which others see on a command line; put it into "
-            f"{NOTIFY_VARIABLE}, or into a file that only you may read (chmod 600), and name that file"
+            f"{ALERTS_VARIABLE}, or into a file that only you may read (chmod 600), and name that file"
         )
     try:
         words = shlex.split(value)
     except ValueError as error:
         raise BadOption(f"hivemind_notify: {value!r} cannot be split into words ({error}); close its quotes") from error
     if not words:
-        return _alerts(NOTIFY_VARIABLE, os.environ.get(NOTIFY_VARIABLE, "").split())
+        return _alerts(ALERTS_VARIABLE, os.environ.get(ALERTS_VARIABLE, "").split())
     file = Path(words[0]).expanduser()
     if len(words) == 1 and file.is_file() and not os.access(file, os.X_OK):
         try:

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
     from apprise import NotifyBase, NotifyType
 
-NOTIFY_VARIABLE = "HIVEMIND_NOTIFY"
-"""Addresses, separated by spaces or line ends; for where the option says nothing."""
+ALERTS_VARIABLE = "HIVEMIND_ALERTS"
+"""Addresses, separated by spaces or line ends; for where the option says nothing. No option's own variable: what an
+option says is shown."""
 MOST_ADDRESSES = 20
 _MOST_LINES = 10
 """Of one message."""

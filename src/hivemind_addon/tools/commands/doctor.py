@@ -27,7 +27,7 @@ _one_line = in_one_line(UnreadableReport, FolderNotPrivate, DocumentError)
 @click.command()
 @port_option
 @click.option("--agent", "program", metavar="PROGRAM", help="The program in question: claude, codex, gemini, …")
-@click.option("--alert", is_flag=True, help="Only send a test alert, as hivemind_notify or HIVEMIND_NOTIFY says.")
+@click.option("--alert", is_flag=True, help="Only send a test alert, as hivemind_notify or HIVEMIND_ALERTS says.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON list: id, verdict, text, cure.")
 @_one_line
 def doctor(port: int, program: str | None, *, alert: bool, as_json: bool) -> None:

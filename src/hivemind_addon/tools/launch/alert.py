@@ -5,7 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hivemind_addon.proxy.runtime.alerts import NOTIFY_VARIABLE, Alerts, BadAddresses, read_addresses
+from hivemind_addon.proxy.runtime.alerts import ALERTS_VARIABLE, Alerts, BadAddresses, read_addresses
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.tools.launch.finding import Finding, Severity
 
@@ -13,8 +13,8 @@ from hivemind_addon.tools.launch.finding import Finding, Severity
 def send_test(option: str, environment: Mapping[str, str], *, clock: Clock) -> Iterator[Finding]:
     """Send it; a finding for each address. `option`: `hivemind_notify` as a running proxy shows it, or empty."""
     try:
-        if option in ("", f"${NOTIFY_VARIABLE}"):
-            urls = environment.get(NOTIFY_VARIABLE, "").split()
+        if option in ("", f"${ALERTS_VARIABLE}"):
+            urls = environment.get(ALERTS_VARIABLE, "").split()
         else:
             file = Path(option).expanduser()
             if not file.is_file() or os.access(file, os.X_OK):
@@ -23,8 +23,8 @@ def send_test(option: str, environment: Mapping[str, str], *, clock: Clock) -> I
                 return
             urls = read_addresses(file)
         if not urls:
-            where = f"hivemind_notify and {NOTIFY_VARIABLE} are empty"
-            cure = f"`export {NOTIFY_VARIABLE}=ntfy://TOPIC`, for example"
+            where = f"hivemind_notify and {ALERTS_VARIABLE} are empty"
+            cure = f"`export {ALERTS_VARIABLE}=ntfy://TOPIC`, for example"
             yield Finding(Severity.BAD, "alert.none", f"alert: {where}", cure)
             return
         alerts = Alerts(urls)
