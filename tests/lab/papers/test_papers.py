@@ -107,6 +107,25 @@ def test_waste_is_told_as_a_sum_as_a_share_and_for_a_turn_and_why_the_sum_is_har
     assert "% more" in row(page(with_run(made, Policy.HIVEMIND, wasted_tokens=10**6), "x"), "Waste", "`stress`")[1]
 
 
+def test_policies_whose_runs_are_the_same_are_named_together_with_the_reason(made, text):
+    told = "The runs of `agentrm-fifo`, `round-robin`, `priority-queue` are the same: an agent asks for one turn"
+    assert told in text.partition("### The cascade")[2].partition("###")[0]
+    other = replace(made.runs.by_key[key := _cascade_key(Policy.ROUND_ROBIN)][0], zombies=1)
+    runs = Runs({**made.runs.by_key, key: (other, *made.runs.by_key[key][1:])})
+    assert told not in page(replace(made, runs=runs), "x")
+
+
+def _cascade_key(policy):
+    (kind,) = SMALL.cascade.kinds
+    return Key(SMALL.cascade.name, kind, policy.name)
+
+
+def test_where_lane_time_goes_is_told_from_the_runs(made, text):
+    runs = made.runs.of_all_kinds(SMALL.cascade, Policy.MLFQ)
+    in_vain = sum(run.attempts - run.turns_done for run in runs)
+    assert f"attempts {in_vain / len(runs):.1f} come to nothing in its queue and hold a lane for 30.0 s each" in text
+
+
 def test_the_worst_load_is_told_with_its_seed(made, text):
     assert "The scheduler loses nobody in any of them." in text
     (worst, *_) = [load for load in made.loads if load.policy == Policy.HIVEMIND and load.case.name == "random-85"]

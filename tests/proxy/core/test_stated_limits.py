@@ -36,6 +36,9 @@ def test_what_only_reads_may_take_nothing(stated):
     stated.sent(WRITE, "create", 0)
     assert stated.opens_at(READ, "create", 0) == 0
     assert stated.opens_at(WRITE, "create", 0) == pytest.approx(1, abs=0.5)
+    for _ in range(3):
+        stated.sent(READ, "create", 0)
+    assert len(stated._logs["new"]._sent) == 1, "what takes nothing need not be remembered"
 
 
 def test_more_than_all_of_it_goes_when_nothing_is_taken():

@@ -349,6 +349,8 @@ class FakeExchange:
 class FakePort:
     def __init__(self, prepare=lambda exchange: None):
         self.exchanges = []
+        self.holds = []
+        """What was said of reading the client."""
         self.redirected = {}
         self._prepare = prepare
 
@@ -362,10 +364,10 @@ class FakePort:
         return flow.request.path.startswith("/ours")
 
     def passes_body(self, flow):
-        return False
+        return flow.request.path == "/ours/long"
 
     def hold_reading(self, client, *, held):
-        raise AssertionError("nothing passes that could wait")
+        self.holds.append(held)
 
     def make_exchange(self, flow):
         if not self.is_ours(flow):
@@ -422,6 +424,51 @@ def test_a_page_is_answered_before_any_hook_and_the_next_request_goes_on():
     book.from_client(request("/other"))
     assert len(book.opened) == 1
     assert port.exchanges == []
+
+
+LONG = 3 * ours.MOST_WAITING_BYTES
+
+
+def play_long(*, decided=True, **more):
+    """A request whose body goes on as it comes, all of it sent."""
+
+    def on_hook(hook):
+        if hook.name == "requestheaders":
+            hook.flow.request.stream = True
+        return hook.name != "hivemind_hold"
+
+    book, port = play(lambda exchange: setattr(exchange, "decided", decided), on_hook=on_hook, **more)
+    whole = request("/ours/long", b"x" * LONG)
+    for at in range(0, len(whole), LONG // 16):
+        book.from_client(whole[at : at + LONG // 16])
+    return book, port
+
+
+def test_a_long_body_that_waits_for_its_turn_is_read_again_once_it_goes():
+    book, port = play_long(decided=False)
+    assert port.holds == [True]
+    book.answer(book.hooks[-1])
+    assert port.holds == [True, False]
+    assert book.to_server().endswith(b"x" * LONG)
+
+
+def test_so_is_one_that_comes_while_the_proxy_connects():
+    book, port = play_long(defer_opening=True)
+    assert port.holds == [True]
+    book.open()
+    assert port.holds == [True, False]
+    assert book.to_server().endswith(b"x" * LONG)
+    book.from_server(response())
+    assert book.to_client.endswith(b"answer")
+
+
+def test_so_is_one_that_is_refused_before_it_came():
+    book, port = play_long(decided=False)
+    port.exchanges[0].next = Next.REFUSE
+    port.exchanges[0].refusal = http.Response.make(429, b"later")
+    book.answer(book.hooks[-1])
+    assert port.holds == [True, False]
+    assert book.to_client.startswith(b"HTTP/1.1 429")
 
 
 def test_a_retried_request_is_sent_again_unchanged_and_the_client_sees_the_last_answer_only():

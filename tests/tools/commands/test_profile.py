@@ -141,6 +141,15 @@ def test_a_profile_is_told_with_what_it_inherits_and_changes(check):
     assert told["doubts"] == []
 
 
+def test_a_plain_profile_is_told_with_the_limits_that_it_states(check):
+    profile = "extends: github\nhosts: [git.example]\nsafe_paths: [/find]"
+    told = json.loads(check(profile).output)["profile"]
+    assert told["stated"]["points"] == "900 in 60 s, of which a read takes 1 and a write 5"
+    assert told["groups"]["graphql"] == ["/graphql", "/api/graphql"]
+    assert told["safe_paths"] == ["/find"]
+    assert told["doubts"] == []
+
+
 def test_a_profile_without_paths_hosts_or_accounts_is_doubted(check):
     doubts = json.loads(check("credentials: []").output)["profile"]["doubts"]
     assert [doubt.partition(":")[0] for doubt in doubts] == [

@@ -78,6 +78,12 @@ class CheckedProfile(Struct, frozen=True):
     """Where a request names its session."""
     meters: Mapping[str, str]
     """Limit → its header."""
+    stated: Mapping[str, str]
+    """Limit that a plain profile states → what it allows, in words."""
+    groups: Mapping[str, tuple[str, ...]]
+    """Calls of a plain profile that share limits: name → path globs."""
+    safe_paths: tuple[str, ...]
+    """Of a plain profile: calls that change nothing."""
     windows: tuple[str, ...]
     outcomes: int
     """How many rules of its own it has for what answers mean."""
@@ -209,11 +215,19 @@ def _told(profile: Profile, file: str, extends: tuple[str, ...]) -> CheckedProfi
         },
         sessions=profile.session_headers,
         meters={one.meter: one.limit for one in profile.meters},
+        stated={one.limit: _stated(one.amount, one.per_s, one.reads, one.writes) for one in profile.stated},
+        groups=profile.groups,
+        safe_paths=profile.safe_paths,
         windows=tuple(one.window for one in profile.windows),
         outcomes=len(profile.outcomes),
         refusals=refusals,
         doubts=tuple(_doubts(profile)),
     )
+
+
+def _stated(amount: float, per_s: float, reads: int, writes: int) -> str:
+    takes = "" if reads == writes == 1 else f", of which a read takes {reads} and a write {writes}"
+    return f"{amount:g} in {per_s:g} s{takes}"
 
 
 def _doubts(profile: Profile) -> Iterator[str]:

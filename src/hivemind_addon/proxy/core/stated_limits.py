@@ -48,8 +48,9 @@ class _Log:
         self._units = 0.0
 
     def add(self, units: float, now: float) -> None:
-        self._sent.append((now, units))
-        self._units += units
+        if units:
+            self._sent.append((now, units))
+            self._units += units
 
     def units(self, since: float) -> float:
         """What was sent after an instant; what was sent before is forgotten."""

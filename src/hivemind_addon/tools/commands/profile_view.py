@@ -80,6 +80,12 @@ def _profile_lines(told: CheckedProfile) -> _Lines:
             yield "account", f"{name}: {_listed(headers)}{by_hash}", ""
     yield "sessions", _listed(told.sessions), ""
     yield "limits", _listed([f"{meter} ({header})" for meter, header in told.meters.items()]), ""
+    for limit, words in told.stated.items():
+        yield "stated", f"{limit}: {words}", ""
+    for name, paths in told.groups.items():
+        yield "groups", f"{name}: {_listed(paths)}", ""
+    if told.safe_paths:
+        yield "safe", _listed(told.safe_paths), ""
     if told.windows:
         yield "windows", _listed(told.windows), ""
     yield "outcomes", f"{several(told.outcomes, 'rule')} before the general ones", ""
