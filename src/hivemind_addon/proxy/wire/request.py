@@ -542,7 +542,7 @@ def weigh(raw: bytes | Raw) -> tuple[int, int]:
 
 
 def _has_long_run(text: bytes) -> bool:
-    """Whether something in it goes on for long without a blank; that nothing does, nearly all text tells by a few bytes."""
+    """Whether something goes on for long without a blank; that nothing does, nearly all text tells by a few bytes."""
     begins = range(0, len(text) - _RUN_BYTES + 1, _RUN_BYTES)
     return any(text.find(b" ", begin, begin + _RUN_BYTES) < 0 for begin in begins)
 
