@@ -125,6 +125,14 @@ def test_a_data_address_is_no_text_either():
     assert facts.prompt_bytes < 500
 
 
+def test_what_is_embedded_is_found_wherever_it_stands():
+    source = {"type": "base64", "media_type": "image/png", "data": PICTURE[:4097]}
+    for words in range(0, 3000, 97):
+        content = [{"type": "text", "text": "a word " * words}, {"type": "image", "source": source}]
+        said = [{"role": "user", "content": [*content, {"type": "text", "text": "a word " * 700}]}]
+        assert read_request(body(messages=said), ANTHROPIC).media == 1
+
+
 def test_a_long_text_that_only_speaks_of_base64_is_text():
     facts = read_request(body(messages=[message("base64 is an encoding. " * 1000)]), CHAT)
     assert facts.media == 0

@@ -654,14 +654,17 @@ class BoundedH2Connection(BufferedH2Connection):
         self.frames = Frames(time.monotonic, from_client=not config.client_side)  # noqa: TID251
 
     def receive_data(self, data: bytes) -> list[h2.events.Event]:
-        """Take what came; of a body what has come together is one event, as of HTTP/1.
+        """Take what came; of a request's body what has come together is one event.
+
+        The pieces of an answer stay apart: what the first of them says may have to go to the client before the next.
 
         Raises ProtocolError, also for a head that does not end.
         """
         received: list[h2.events.Event] = []
         for start in range(0, len(data), _TAKEN_BYTES):  # h2 copies all the rest for each frame that it takes
             received += super().receive_data(data[start : start + _TAKEN_BYTES])
-        received = _joined(received)
+        if not self.config.client_side:
+            received = _joined(received)
         if sum(len(part.data) for part in self.incoming_buffer._headers_buffer) > LONGEST_HEAD_BYTES:  # noqa: SLF001
             raise Flood(f"{BAD_HEAD}{_TOO_LONG}")
         return received

@@ -37,6 +37,8 @@ _MAX_NAME_CHARS = 200
 _MEDIA_BYTES = 8192
 """Smaller images cost about as many tokens when they are taken for text, so they are not looked for."""
 
+_RUN_BYTES = _MEDIA_BYTES // 4
+"""What is embedded has no blank in it; of all that is taken for it at least so much stands at a multiple of it."""
 _MEDIA_MARKS = (b"base64", b'"images"', b'"inlineData"', b'"inline_data"', b'"bytes"')
 
 _LONE_SURROGATE = re.compile(
@@ -529,7 +531,7 @@ def weigh(raw: bytes | Raw) -> tuple[int, int]:
     if size <= _MEDIA_BYTES:
         return size, 0
     text = bytes(raw)
-    if not any(mark in text for mark in _MEDIA_MARKS):
+    if not _has_long_run(text) or not any(mark in text for mark in _MEDIA_MARKS):
         return size, 0
     try:
         value = _ANY.decode(raw)
@@ -537,6 +539,12 @@ def weigh(raw: bytes | Raw) -> tuple[int, int]:
         return size, 0
     media = [len(text) for key, text in _strings(value) if _is_media(key, text)]
     return size - sum(media), len(media)
+
+
+def _has_long_run(text: bytes) -> bool:
+    """Whether something goes on for long without a blank; that nothing does, nearly all text tells by a few bytes."""
+    begins = range(0, len(text) - _RUN_BYTES + 1, _RUN_BYTES)
+    return any(text.find(b" ", begin, begin + _RUN_BYTES) < 0 for begin in begins)
 
 
 def lasting_weight(raw: bytes | Raw) -> tuple[int, int]:
