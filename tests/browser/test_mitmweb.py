@@ -8,6 +8,7 @@ from contextlib import suppress
 import pytest
 from playwright.sync_api import Page, expect
 
+from hivemind_addon.api.words import ordinal
 from tests.browser.conftest import look, running_mitmweb
 from tests.e2e.origin import PLAIN, running_origin
 from tests.e2e.proxy import PATIENCE_S
@@ -115,7 +116,7 @@ def test_held_flows_are_orange_and_say_why(person, agents):
     person.fill()
     answers = person.hold(*agents)
     for place, agent in enumerate(agents, start=1):
-        expect(person.comment(agent)).to_contain_text(f"held, place {place}: concurrency limit")
+        expect(person.comment(agent)).to_contain_text(f"queued, {ordinal(place)}; concurrency limit")
         expect(person.row(agent)).to_have_class("intercepted has-request")
         expect(person.row(agent).locator(".marker")).to_have_text("⏳")
         expect(person.row(agent).locator(".fa-pause")).to_be_visible()
@@ -137,14 +138,14 @@ def test_filters_find_what_is_held(person, agents):
     search = person.page.get_by_placeholder("Search")
     rows = person.page.locator(".flow-table tbody tr.has-request")
     for words, count in (
-        ("~comment held", 3),
+        ("~comment queued", 3),
         (f"~comment {agents[1]}", 1),
         ("~marker hourglass", 3),
         ("~comment flight", 1),
     ):
         search.fill(words)
         expect(rows).to_have_count(count)
-    search.fill("~comment held")
+    search.fill("~comment queued")
     person.free()
     person.house.let_go(agents[0])
     answers[0].result(PATIENCE_S)
@@ -158,8 +159,8 @@ def test_resume_moves_a_flow_to_the_front_and_not_past_the_limit(person, agents)
     answers = person.hold(*agents)
     person.row(agents[2]).click()
     person.page.get_by_role("button", name="Resume").click()
-    expect(person.comment(agents[2])).to_contain_text("held, place 1")
-    expect(person.comment(agents[0])).to_contain_text("held, place 2")
+    expect(person.comment(agents[2])).to_contain_text("queued, 1st")
+    expect(person.comment(agents[0])).to_contain_text("queued, 2nd")
     assert len(person.house.names) == 1
     person.free()
     for agent in (agents[2], agents[0], agents[1]):
@@ -175,7 +176,7 @@ def test_resume_all_breaks_no_limit_either(person, agents):
     person.page.get_by_text("Resume All").click()
     expect(person.page.locator("tr.intercepted")).to_have_count(0)
     for agent in agents:
-        expect(person.comment(agent)).to_contain_text("held, place")
+        expect(person.comment(agent)).to_contain_text("queued, ")
     assert len(person.house.names) == 1
     person.serve()
     assert [answer.result(PATIENCE_S).content for answer in answers] == [PLAIN] * 3
@@ -190,7 +191,7 @@ def test_abort_ends_a_held_request_and_its_client_does_not_come_back(person, age
     assert refused.status_code == 400
     assert refused.headers["x-should-retry"] == "false"
     expect(person.comment(agents[0])).to_contain_text("cancelled by a person")
-    expect(person.comment(agents[1])).to_contain_text("held, place 1")
+    expect(person.comment(agents[1])).to_contain_text("queued, 1st")
     person.free()
     person.house.let_go(agents[1])
     assert second.result(PATIENCE_S).content == PLAIN
@@ -276,7 +277,7 @@ def test_the_command_bar_steers(person, agents):
     said = person.do("hivemind.pause")
     expect(said).to_contain_text("paused")
     (answer,) = person.hold(agents[0])
-    expect(person.comment(agents[0])).to_contain_text("held, place 1: paused by a person")
+    expect(person.comment(agents[0])).to_contain_text("queued, 1st; paused by a person")
     expect(person.do("hivemind.status")).to_contain_text("1 queued (paused by a person")
     look(person.page, "mitmweb-commands")
     expect(person.do("hivemind.limit none")).to_contain_text("neither a number")
@@ -286,7 +287,7 @@ def test_the_command_bar_steers(person, agents):
     person.fill()
     first, second = person.hold(*agents[1:])
     person.do(f"hivemind.front '~comment {agents[2]}'")
-    expect(person.comment(agents[2])).to_contain_text("held, place 1")
+    expect(person.comment(agents[2])).to_contain_text("queued, 1st")
     person.do(f"hivemind.cancel '~comment {agents[1]}'")
     assert first.result(PATIENCE_S).status_code == 400
     person.free()
