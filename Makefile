@@ -4,7 +4,7 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.py
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test browser engine check prove papers bench calls house machines mutants night site soak evaluate fleets endurance run docs clean
+.PHONY: demo test browser engine check prove papers bench calls house machines mutants newcomer night pictures site soak evaluate fleets endurance run docs clean
 
 demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
 	$(BIN)/hivemind demo
@@ -28,6 +28,12 @@ docs: $(READY)          ## write the generated parts of docs/
 site: $(READY)          ## docs/ as a site, in build/site
 	$(BIN)/python -m pip install --quiet --group site
 	$(BIN)/zensical build --clean
+
+pictures: $(READY) browser  ## all pictures of README and docs/ anew, from real runs; three minutes
+	$(BIN)/python -m bench.newcomer.pictures
+
+newcomer: $(READY)      ## a new user: empty home, the wheel, every line of README and docs/start.md, a real agent; three minutes
+	$(BIN)/python -m bench.newcomer --write
 
 bench: $(READY)         ## the price of a request beside bare mitmdump, as ratios of one run; twelve minutes, an idle machine
 	$(BIN)/python -m bench
