@@ -25,9 +25,13 @@ check: $(READY)         ## format, lint, types, generated docs fresh
 docs: $(READY)          ## write the generated parts of docs/
 	$(BIN)/hivemind lab docs
 
-site: $(READY)          ## docs/ as a site, in build/site
+site: $(READY)          ## docs/ as a site, in build/site; it can be read and searched from the disk, and fetches nothing
 	$(BIN)/python -m pip install --quiet --group site
 	$(BIN)/zensical build --clean
+	npm install --silent --no-save --no-audit --no-fund --prefix build/npm iframe-worker@1.0.4
+	cp build/npm/node_modules/iframe-worker/shim/index.js build/site/assets/javascripts/iframe-worker.js
+	perl -pi -e 's|https://unpkg.com/iframe-worker/shim|./assets/javascripts/iframe-worker.js|' build/site/*.html
+	perl -pi -e 's|https://unpkg.com/iframe-worker/shim|../assets/javascripts/iframe-worker.js|' build/site/*/*.html
 
 pictures: $(READY) browser  ## all pictures of README and docs/ anew, from real runs; three minutes
 	$(BIN)/python -m bench.newcomer.pictures

@@ -69,6 +69,8 @@ def test_links_between_pages_lead_somewhere():
             file = (page.parent / path).resolve() if path else page
             if not file.exists():
                 broken.append(f"{page.name}: {target}: there is no such file")
+            elif ROOT / "docs" in page.parents and ROOT / "docs" not in file.parents:
+                broken.append(f"{page.name}: {target}: the site does not have it")
             elif heading and file.suffix == ".md" and heading not in _headings(file.read_text(encoding="utf-8")):
                 broken.append(f"{page.name}: {target}: there is no such heading")
     assert broken == []
