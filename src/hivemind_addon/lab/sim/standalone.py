@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from hivemind_addon.lab.sim.provider import ProviderSettings
 
 _PORT = 9100
-_LIMITS = ("requests=30/min", "input_tokens=400k/min", "output_tokens=40k/min", "concurrency=4")
+_LIMITS = ("requests=30/min", "input_tokens=400k/min", "output_tokens=100k/min", "concurrency=4")
+"""Room for the largest `max_tokens` that an agent asks for by itself (Qwen Code, 64,000)."""
 _FAULTS = ("502=0.05", "reset-before-head=0.03")
 _LATENCY_S = 0.8
 _INTERVAL_S = 0.02
@@ -26,6 +27,9 @@ AGENTS: Mapping[str, str] = MappingProxyType(
         "Claude Code": 'ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=sim claude -p "hello"',
         "Codex": "SIM_KEY=sim codex exec --skip-git-repo-check -c model_provider=sim -c 'model_providers.sim="
         '{{name="sim", base_url="{url}/v1", env_key="SIM_KEY", wire_api="responses"}}\' hello',
+        "OpenCode": "ANTHROPIC_BASE_URL={url}/v1 ANTHROPIC_API_KEY=sim "
+        "opencode run --model anthropic/claude-sonnet-4-5 hello",
+        "Qwen Code": "OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=sim OPENAI_MODEL=gpt-5 qwen --auth-type openai -p hello",
         "aider": "OPENAI_API_BASE={url}/v1 OPENAI_API_KEY=sim aider --model openai/gpt-5 --no-git --message hello",
         "the OpenAI SDK": "OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=sim python my_agent.py",
         "curl": "curl {url}/v1/messages -H 'x-api-key: sim' -H 'anthropic-version: 2023-06-01' "
