@@ -81,8 +81,8 @@ def opened(browser: Browser, address: str, **context: object) -> Iterator[Page]:
 
 def status_page(tab: Page) -> bytes:
     """The proxy's page with agents on it."""
-    tab.get_by_text("api.anthropic.com").first.wait_for()
-    tab.get_by_text("agent-0").first.wait_for()
+    tab.locator("body", has_text="api.anthropic.com").wait_for()
+    tab.locator("body", has_text="agent-0").wait_for()
     tab.wait_for_timeout(500)
     return tab.screenshot()
 
