@@ -1,5 +1,6 @@
 """`make pictures`: every picture of docs/images anew, from a real run of what is installed from this checkout."""
 
+import asyncio
 import tempfile
 from pathlib import Path
 
@@ -25,7 +26,7 @@ def main(seconds: int, out: Path | None) -> None:
             (images / picture).write_bytes(content)
             click.echo(f"{picture}: {len(content) / 1000:.0f} KB")
     if out is None:
-        IMAGE.write_text(image(), encoding="utf-8")
+        IMAGE.write_text(asyncio.run(image()), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def mitmweb_list(tab: Page) -> bytes:
 def mitmweb_story(tab: Page) -> bytes:
     """One delivered flow as the conversation that it was."""
     tab.locator(".flow-table tr", has_text="delivered").last.click()
-    tab.locator(".flow-detail", has_text="delivered: ").first.wait_for()
+    tab.locator(".flow-detail", has_text="api.anthropic.com/key-").first.wait_for()
     tab.wait_for_timeout(500)  # its text comes after it
     return tab.screenshot()
 
