@@ -407,7 +407,8 @@ class Top(App[None]):
         tree = list(lines(family(report, sort=look.sort, pattern=look.pattern), look.opened))
         head, budgets = head_lines(report, look), list(budget_lines(report.snapshot.budgets, look.width))
         log = log_lines(report, look) if self._height >= _LOW_SCREEN else []
-        taken = len(head) + len(budgets) + 2 + len(self._note.splitlines())  # with the columns' titles and what was said
+        # With the columns' titles and what was said.
+        taken = len(head) + len(budgets) + 2 + len(self._note.splitlines())
         pool_room, log_room = _rooms(self._height - taken, blocks, len(tree), len(log))
         self._blocks, self._rows = {block.id: block for block in blocks}, {line.node.id: line for line in tree}
         faint = partial(_faint, is_old=bool(gone))
