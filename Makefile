@@ -4,7 +4,7 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.py
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test browser engine check prove papers bench calls house machines mutants night site soak evaluate fleets endurance run docs clean
+.PHONY: demo test browser engine check prove papers bench calls house machines mutants newcomer night pictures site soak evaluate fleets endurance run docs clean
 
 demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
 	$(BIN)/hivemind demo
@@ -25,9 +25,19 @@ check: $(READY)         ## format, lint, types, generated docs fresh
 docs: $(READY)          ## write the generated parts of docs/
 	$(BIN)/hivemind lab docs
 
-site: $(READY)          ## docs/ as a site, in build/site
+site: $(READY)          ## docs/ as a site, in build/site; it can be read and searched from the disk, and fetches nothing
 	$(BIN)/python -m pip install --quiet --group site
 	$(BIN)/zensical build --clean
+	npm install --silent --no-save --no-audit --no-fund --prefix build/npm iframe-worker@1.0.4
+	cp build/npm/node_modules/iframe-worker/shim/index.js build/site/assets/javascripts/iframe-worker.js
+	perl -pi -e 's|https://unpkg.com/iframe-worker/shim|./assets/javascripts/iframe-worker.js|' build/site/*.html
+	perl -pi -e 's|https://unpkg.com/iframe-worker/shim|../assets/javascripts/iframe-worker.js|' build/site/*/*.html
+
+pictures: $(READY) browser  ## all pictures of README and docs/ anew, from real runs; three minutes
+	$(BIN)/python -m bench.newcomer.pictures
+
+newcomer: $(READY)      ## a new user: empty home, the wheel, every line of README and docs/start.md, a real agent; three minutes
+	$(BIN)/python -m bench.newcomer --write
 
 bench: $(READY)         ## the price of a request beside bare mitmdump, as ratios of one run; twelve minutes, an idle machine
 	$(BIN)/python -m bench

@@ -2,8 +2,11 @@
 
 import ast
 import re
+import sys
+import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import chain
 from pathlib import Path
 
 import hivemind_addon
@@ -165,6 +168,27 @@ def test_pure_rooms_use_no_randomness_but_what_is_passed():
 
     for folder in ("proxy/core/", "proxy/wire/", "proxy/profile/"):
         assert not offenders(folder, random_names)
+
+
+BROUGHT = {
+    "markdown_it": "markdown-it-py",
+    "mitmproxy_rs": "mitmproxy",
+    "opentelemetry": "opentelemetry-sdk",
+    "yaml": "PyYAML",
+}
+"""Modules whose package has another name."""
+
+
+def test_whatever_is_imported_is_asked_for_by_its_own_name():
+    """What a dependency brings today its next version may bring no more."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    asked = [*project["dependencies"], *chain.from_iterable(project["optional-dependencies"].values())]
+    names = {re.split(r"[\[<>=;]", one)[0].strip().lower().replace("-", "_") for one in asked}
+    names |= {"pytest"}  # it is there where its plugin is loaded
+    used = {module.split(".")[0] for path in SOURCES for module in imports(path)}
+    foreign = used - sys.stdlib_module_names - {"hivemind_addon", ""}
+    packages = {BROUGHT.get(module, module).lower().replace("-", "_") for module in foreign}
+    assert packages <= names
 
 
 def test_no_public_class_name_means_two_things():

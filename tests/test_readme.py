@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 import pytest
+import yaml
 
 from hivemind_addon.tools.cli import main
 from tests.shell_lines import accept, blocks, calls
@@ -50,13 +51,59 @@ def test_what_is_to_be_typed_can_be():
     assert offenders == []
 
 
-def test_the_readme_has_lines_to_type():
+def test_the_readme_is_read_in_two_minutes_and_has_the_first_lines_to_type():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.split()) <= 400
     found = [(name, *arguments) for _, name, arguments in typed(ROOT / "README.md")]
-    assert ("make", "demo") in found
-    assert any(call[:2] == ("hivemind", "exec") for call in found)
+    assert ("hivemind", "demo", "--watch") in found
+    assert ("hivemind", "exec", "--", "claude") in found
+    assert all(f"`{line}`" in readme for line in ("make demo", "make test"))
 
 
 def test_links_between_pages_lead_somewhere():
-    for page in PAGES:
-        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
-            assert (page.parent / target).exists(), f"{page.name}: {target}"
+    """Pages, pictures, and the headings that they name."""
+    broken = []
+    for page in [*PAGES, ROOT / "RELEASING.md"]:
+        for target in _links(page.read_text(encoding="utf-8")):
+            path, _, heading = target.partition("#")
+            file = (page.parent / path).resolve() if path else page
+            if not file.exists():
+                broken.append(f"{page.name}: {target}: there is no such file")
+            elif ROOT / "docs" in page.parents and ROOT / "docs" not in file.parents:
+                broken.append(f"{page.name}: {target}: the site does not have it")
+            elif heading and file.suffix == ".md" and heading not in _headings(file.read_text(encoding="utf-8")):
+                broken.append(f"{page.name}: {target}: there is no such heading")
+    assert broken == []
+
+
+def test_every_page_is_in_the_site_and_nothing_else():
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    listed = list(_listed(site["nav"]))
+    docs = ROOT / "docs"
+    assert sorted(listed) == sorted({*(page.name for page in docs.glob("*.md")), "decisions/README.md"})
+    decisions = (docs / "decisions" / "README.md").read_text(encoding="utf-8")
+    assert all(f"({page.name})" in decisions for page in (docs / "decisions").glob("0*.md"))
+
+
+def _links(text):
+    """Where a page's links and pictures lead; what is code is none."""
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+    prose = re.sub(r"`[^`\n]*`", "", prose)
+    return re.findall(r"\]\((?!https?:|mailto:)([^)\s]+)\)", prose)
+
+
+def _headings(text):
+    """What a page's headings are called in addresses, on GitHub and in the site."""
+    prose = re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL)
+    titles = re.findall(r"^#+ (.+?)\s*$", prose, re.MULTILINE)
+    return {
+        re.sub(r"[^\w\- ]", "", re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", title)).strip().lower().replace(" ", "-")
+        for title in titles
+    }
+
+
+def _listed(nav):
+    """The pages of the site's navigation."""
+    for one in nav:
+        for inner in one.values() if isinstance(one, dict) else [one]:
+            yield from [inner] if isinstance(inner, str) else _listed(inner)

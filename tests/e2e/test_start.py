@@ -89,6 +89,9 @@ def test_a_mitmdump_whose_python_lacks_the_package_names_that_python_and_the_cur
             (there / entry.name).symlink_to(entry)
     script = "import sys; sys.argv[0] = 'mitmdump'; from mitmproxy.tools.main import mitmdump; mitmdump()"
     assert_refused(tmp_path, program=(str(python), "-c", script), says=(str(python), "msgspec", "-m pip install"))
+    # PyInstaller's mark, which the binaries of mitmproxy.org and Homebrew have.
+    binary = (str(python), "-c", f"import sys; sys.frozen = True; {script}")
+    assert_refused(tmp_path, program=binary, says=("standalone binary", "hivemind run"))
 
 
 # What stops the start -----------------------------------------------------------------------------------------------------

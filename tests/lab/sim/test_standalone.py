@@ -53,3 +53,9 @@ def test_a_slip_is_told_with_its_cure(option, words):
     result = CliRunner().invoke(main, ["sim", *option])
     assert result.exit_code == 2
     assert words in result.stderr
+
+
+def test_the_start_page_has_the_lines_that_it_prints():
+    page = (Path(__file__).parents[3] / "docs" / "start.md").read_text(encoding="utf-8")
+    told = {"Claude Code", "OpenCode", "Qwen Code", "aider", "the OpenAI SDK"}
+    assert {name for name, line in AGENTS.items() if line.format(url="http://127.0.0.1:8080") in page} == told

@@ -32,11 +32,7 @@ _TITLES = {
     "hivemind": "hivemind: the same agents through mitmdump -s hivemind_addon",
 }
 _LINE_EVERY_S = 5.0
-NEXT_STEP = (
-    "Before real agents: `make run`, then "
-    "HTTPS_PROXY=http://agent-1:x@127.0.0.1:8080 NODE_EXTRA_CA_CERTS=~/.mitmproxy/mitmproxy-ca-cert.pem claude"
-)
-"""One line; not to be wrapped, since it is there to be copied."""
+NEXT_STEP = "Your own agents: hivemind exec -- claude"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from hivemind_addon.api.words import several, short
+from hivemind_addon.tools.launch.port import DEFAULT_PORT
 
 if TYPE_CHECKING:
     from hivemind_addon.lab.replay.limits import GivenLimit
@@ -16,7 +17,9 @@ if TYPE_CHECKING:
     from hivemind_addon.lab.sim.provider import ProviderSettings
 
 _PORT = 9100
-_LIMITS = ("requests=30/min", "input_tokens=400k/min", "output_tokens=40k/min", "concurrency=4")
+_LIMITS = ("requests=30/min", "input_tokens=400k/min", "output_tokens=100k/min", "concurrency=4")
+"""Room for the largest `max_tokens` that an agent asks for by itself (Qwen Code, 64,000)."""
+_PROXY = f"http://127.0.0.1:{DEFAULT_PORT}"
 _FAULTS = ("502=0.05", "reset-before-head=0.03")
 _LATENCY_S = 0.8
 _INTERVAL_S = 0.02
@@ -26,6 +29,9 @@ AGENTS: Mapping[str, str] = MappingProxyType(
         "Claude Code": 'ANTHROPIC_BASE_URL={url} ANTHROPIC_API_KEY=sim claude -p "hello"',
         "Codex": "SIM_KEY=sim codex exec --skip-git-repo-check -c model_provider=sim -c 'model_providers.sim="
         '{{name="sim", base_url="{url}/v1", env_key="SIM_KEY", wire_api="responses"}}\' hello',
+        "OpenCode": "ANTHROPIC_BASE_URL={url}/v1 ANTHROPIC_API_KEY=sim "
+        "opencode run --model anthropic/claude-sonnet-4-5 hello",
+        "Qwen Code": "OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=sim OPENAI_MODEL=gpt-5 qwen --auth-type openai -p hello",
         "aider": "OPENAI_API_BASE={url}/v1 OPENAI_API_KEY=sim aider --model openai/gpt-5 --no-git --message hello",
         "the OpenAI SDK": "OPENAI_BASE_URL={url}/v1 OPENAI_API_KEY=sim python my_agent.py",
         "curl": "curl {url}/v1/messages -H 'x-api-key: sim' -H 'anthropic-version: 2023-06-01' "
@@ -131,11 +137,11 @@ async def _serve(settings: "ProviderSettings", port: int, seed: int) -> None:
     click.echo(f"a simulated provider at {server.url}")
     click.echo(f"  limits: {', '.join(told) or 'none'}")
     click.echo(f"  faults: {', '.join(f'{name}={share:g}' for name, share in settings.faults.items()) or 'none'}")
-    click.echo(f"\nThrough the scheduler: hivemind run --upstream {server.url}")
-    click.echo("then, with the address of that proxy (http://127.0.0.1:8080) or of the provider itself:\n")
+    click.echo(f"\nThrough the scheduler, in a second terminal: hivemind run --upstream {server.url}")
+    click.echo("and an agent in a third one, through that proxy:")
     for name, line in AGENTS.items():
-        click.echo(f"  {name + ':':<16}{line.format(url='URL')}")
-    click.echo("\nCtrl-C ends it.")
+        click.echo(f"\n{name}:\n{line.format(url=_PROXY)}")
+    click.echo(f"\nServing at {server.url}; Ctrl-C ends it.")
     before = ""
     while not over.is_set():
         try:

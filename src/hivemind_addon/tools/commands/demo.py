@@ -89,7 +89,7 @@ def _watch(settings: "DemoSettings") -> None:
 
 def _addresses(stage: "LiveStage") -> str:
     assert stage.mitmdump is not None, "it is staged by a proxy"
-    return f"page: http://127.0.0.1:{stage.mitmdump.port}/   mitmweb: {stage.mitmdump.web_url}"
+    return f"page:    http://127.0.0.1:{stage.mitmdump.port}/\nmitmweb: {stage.mitmdump.web_url}"
 
 
 async def _on_screen(stage: "LiveStage", fleet: "LiveFleet") -> None:

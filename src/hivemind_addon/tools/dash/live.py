@@ -328,7 +328,7 @@ class Top(App[None]):
     ]
 
     def __init__(self, feed: Feed, *, clock: Clock, note: str = "", look: PictureLook | None = None) -> None:
-        """`note`: a line below the picture; `look`: how it is looked at first."""
+        """`note`: lines below the picture; `look`: how it is looked at first."""
         super().__init__(ansi_color=True)
         self._note = note
         self._feed = feed
@@ -356,7 +356,7 @@ class Top(App[None]):
         yield Static(id="log-title", classes="line")
         yield Static(id="log", classes="lines")
         if self._note:
-            yield Static(self._note, classes="line", markup=False)
+            yield Static(self._note, classes="lines", markup=False)
         with Horizontal(id="filter"):
             yield Static(Text("show only: ", Tone.TITLE))
             yield FilterLine(compact=True)
@@ -407,7 +407,8 @@ class Top(App[None]):
         tree = list(lines(family(report, sort=look.sort, pattern=look.pattern), look.opened))
         head, budgets = head_lines(report, look), list(budget_lines(report.snapshot.budgets, look.width))
         log = log_lines(report, look) if self._height >= _LOW_SCREEN else []
-        taken = len(head) + len(budgets) + 2 + bool(self._note)  # with the columns' titles and what was said
+        # With the columns' titles and what was said.
+        taken = len(head) + len(budgets) + 2 + len(self._note.splitlines())
         pool_room, log_room = _rooms(self._height - taken, blocks, len(tree), len(log))
         self._blocks, self._rows = {block.id: block for block in blocks}, {line.node.id: line for line in tree}
         faint = partial(_faint, is_old=bool(gone))
