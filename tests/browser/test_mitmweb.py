@@ -9,7 +9,6 @@ from contextlib import suppress
 import pytest
 from playwright.sync_api import Page, expect
 
-from hivemind_addon.api.words import ordinal
 from tests.browser.conftest import look, running_mitmweb
 from tests.e2e.origin import PLAIN, running_origin
 from tests.e2e.proxy import PATIENCE_S
