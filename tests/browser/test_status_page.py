@@ -1,11 +1,6 @@
 """The status page in a real browser: it lives, it is legible, it shows names as text, and it survives the proxy."""
 
-import json
 import re
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from urllib.parse import quote
 
 import msgspec
 import pytest
@@ -27,91 +22,15 @@ from hivemind_addon.api.snapshot import (
 from hivemind_addon.api.spend import Budget, Period, Scope, Spend
 from hivemind_addon.api.ticket import Demand, PoolKey, Ticket, Usage
 from hivemind_addon.lab.sim.server import running_server
-from hivemind_addon.proxy.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
+from hivemind_addon.proxy.page.document import ASSETS, make_document
 from tests.browser.conftest import look
-from tests.e2e.origin import running_origin
-from tests.e2e.proxy import PATIENCE_S, free_port, running
+from tests.browser.team import XSS, fleet
+from tests.e2e.proxy import free_port
 from tests.tools.dash.samples import context
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("browser")]
 
 KEY = PoolKey("api.test", "key-1", "big*")
-XSS = "<img src=x onerror=alert(1)><script>document.title='taken'</script>"
-PROFILE = """
-extends: anthropic
-hosts: ["127.0.0.1:{port}"]
-concurrency: {{initial: 3, maximum: 4}}
-"""
-RULES = """
-everyone: {budgets: [{usd: 2, per: day}]}
-agents: {lead: {budgets: [{tokens: 20000, per: hour}]}}
-"""
-LEFT = {"requests": (120, 57), "input-tokens": (40_000, 31_000), "output-tokens": (8_000, 2_000)}
-"""Of each of the provider's limits."""
-
-
-class Fleet:
-    """Agents that ask through one proxy, each in a thread of its own. They are answered when a test says so."""
-
-    def __init__(self, proxy, origin):
-        self.proxy = proxy
-        self._origin = origin
-        self._threads = ThreadPoolExecutor(40)
-        self.asked = []
-
-    @property
-    def page(self):
-        return f"http://127.0.0.1:{self.proxy.port}/"
-
-    def ask(self, agent, session="", parent="", text="hello"):
-        self.asked.append(self._threads.submit(self._ask, agent, session, parent, text))
-
-    def _ask(self, agent, session, parent, text):
-        headers = {"x-api-key": "sk-fleet", "content-type": "application/json"}
-        headers |= {"x-claude-code-session-id": session} if session else {}
-        headers |= {"x-parent-session-id": parent} if parent else {}
-        content = {
-            "model": "claude-sonnet-4-5",
-            "max_tokens": 64,
-            "messages": [{"role": "user", "content": text}],
-        }
-        with self.proxy.client(quote(agent, safe=""), timeout=PATIENCE_S) as client:
-            return client.post(f"{self._origin.url}/v1/messages", content=json.dumps(content), headers=headers)
-
-    def let_run(self, agents=5):
-        """A team with sub-agents, more than may go at once."""
-        self.ask("lead", "s-lead", text="plan the work " * 200)
-        for number in range(1, agents):
-            self.ask(f"worker-{number}", f"s-{number}", "s-lead", "do a part of it " * 300)
-            self.ask(f"worker-{number}", f"s-{number}-tests", f"s-{number}", "write its tests " * 100)
-        for number in range(3):
-            self.ask(f"reviewer-{number + 1}", f"s-r{number}", text="look at it " * 200)
-        self.ask(XSS, "s-x")
-
-    def answer_one(self):
-        self._origin.wait_for_calls(1)
-        self._origin.arrived[0].go.set()
-
-    def finish(self):
-        self._origin.open()
-        for one in self.asked:
-            assert one.result(PATIENCE_S).status_code == 200
-        self._threads.shutdown()
-
-
-@contextmanager
-def fleet(folder):
-    with running_origin() as origin:
-        reset = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
-        for what, (limit, left) in LEFT.items():
-            said = {"limit": str(limit), "remaining": str(left), "reset": reset}
-            origin.says |= {f"anthropic-ratelimit-{what}-{one}": value for one, value in said.items()}
-        (folder / "profiles").mkdir(exist_ok=True)
-        (folder / "profiles" / "sim.yaml").write_text(PROFILE.format(port=origin.port))
-        (folder / "agents.yaml").write_text(RULES)
-        sets = [f"hivemind_profiles={folder / 'profiles'}", f"hivemind_agents={folder / 'agents.yaml'}"]
-        with running(folder, *(word for one in sets for word in ("--set", one))) as proxy:
-            yield Fleet(proxy, origin)
 
 
 def test_it_lives_while_requests_are_held(page, tmp_path):
@@ -160,10 +79,22 @@ def _brightness(colour):
     return sum(int(part) for part in re.findall(r"\d+", colour)[:3])
 
 
+def serve(page):
+    """The page itself, without a proxy."""
+    document, policy = make_document()
+    headers = {"content-security-policy": policy, "content-type": "text/html"}
+    page.route("http://hivemind.test/", lambda route: route.fulfill(body=document, headers=headers))
+
+    def fulfill(route):
+        content_type, content = ASSETS[route.request.url.rpartition("/")[2]]
+        route.fulfill(body=content, headers={"content-type": content_type})
+
+    page.route("http://hivemind.test/page/*", fulfill)
+
+
 def shown(page, report):
     """The page over a report that is made here."""
-    headers = {"content-security-policy": CONTENT_SECURITY_POLICY, "content-type": "text/html"}
-    page.route("http://hivemind.test/", lambda route: route.fulfill(body=DOCUMENT, headers=headers))
+    serve(page)
     page.route("http://hivemind.test/report.json", lambda route: route.fulfill(body=msgspec.json.encode(report)))
     page.goto("http://hivemind.test/")
     expect(page.locator("#about")).to_contain_text("version 9")
@@ -266,9 +197,7 @@ def test_everything_that_a_report_can_hold_is_shown(page):
 def test_a_report_of_another_version_is_not_guessed_at(page):
     view = ProxyView(pid=1, port=1, listens=(), confdir="", hosts=(), version="9")
     snapshot = Snapshot(at=0, stopping=False, pools=(), counters=Counters())
-    page.route(
-        "http://hivemind.test/", lambda route: route.fulfill(body=DOCUMENT, headers={"content-type": "text/html"})
-    )
+    serve(page)
     page.route(
         "http://hivemind.test/report.json",
         lambda route: route.fulfill(body=msgspec.json.encode(Report(version=2, proxy=view, snapshot=snapshot))),

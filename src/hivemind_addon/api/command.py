@@ -30,21 +30,28 @@ class BadCommand(ValueError):
     """It cannot be understood; one line that names what is wrong."""
 
 
-class Pause(Struct, frozen=True, tag="pause", forbid_unknown_fields=True):
+class _Ordered(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What changes something. What is as usual is not sent, so that an older proxy understands it."""
+
+    person: str = ""
+    """The person who gives it, where that is known: `ann, on the page`."""
+
+
+class Pause(_Ordered, frozen=True, tag="pause"):
     """Admit nothing more; what runs goes on, who waits keeps its place."""
 
     pool: str = "*"
     """Glob over pools' names (`host/account/model-group`), or over their hosts."""
 
 
-class Resume(Struct, frozen=True, tag="resume", forbid_unknown_fields=True):
+class Resume(_Ordered, frozen=True, tag="resume"):
     """Admit again."""
 
     pool: str = "*"
     """Glob over pools' names, or over their hosts."""
 
 
-class SetLimit(Struct, frozen=True, tag="limit", forbid_unknown_fields=True):
+class SetLimit(_Ordered, frozen=True, tag="limit"):
     """Cap the adaptive concurrency limit from above."""
 
     limit: int | None
@@ -53,7 +60,7 @@ class SetLimit(Struct, frozen=True, tag="limit", forbid_unknown_fields=True):
     """Glob over pools' names, or over their hosts."""
 
 
-class SetPriority(Struct, frozen=True, tag="priority", forbid_unknown_fields=True):
+class SetPriority(_Ordered, frozen=True, tag="priority"):
     """Serve agents in another class than the one they ask for: those that wait, and those that come."""
 
     agent: str
@@ -66,19 +73,19 @@ class SetPriority(Struct, frozen=True, tag="priority", forbid_unknown_fields=Tru
     """The agent that asks for it; empty: a person does."""
 
 
-class MoveToFront(Struct, frozen=True, tag="front", forbid_unknown_fields=True):
+class MoveToFront(_Ordered, frozen=True, tag="front"):
     """Serve a queued ticket next; no limit is broken for it."""
 
     ticket_id: str
 
 
-class Cancel(Struct, frozen=True, tag="cancel", forbid_unknown_fields=True):
+class Cancel(_Ordered, frozen=True, tag="cancel"):
     """End a ticket: its client gets an error that it does not retry; a running attempt is ended at once."""
 
     ticket_id: str
 
 
-class SetBudget(Struct, frozen=True, tag="set-budget", forbid_unknown_fields=True):
+class SetBudget(_Ordered, frozen=True, tag="set-budget"):
     """Give a holder a budget, in the place of the one that a file gives it for the same period."""
 
     scope: Scope
@@ -93,7 +100,7 @@ class SetBudget(Struct, frozen=True, tag="set-budget", forbid_unknown_fields=Tru
     calls: int | None = None
 
 
-class AddBudget(Struct, frozen=True, tag="add-budget", forbid_unknown_fields=True):
+class AddBudget(_Ordered, frozen=True, tag="add-budget"):
     """Raise a holder's limits for the present period only."""
 
     scope: Scope
@@ -107,7 +114,7 @@ class AddBudget(Struct, frozen=True, tag="add-budget", forbid_unknown_fields=Tru
     calls: int = 0
 
 
-class ResetBudget(Struct, frozen=True, tag="reset-budget", forbid_unknown_fields=True):
+class ResetBudget(_Ordered, frozen=True, tag="reset-budget"):
     """Forgive what a holder has spent: its period begins anew with its next request, and nothing is added."""
 
     scope: Scope
@@ -154,6 +161,13 @@ class Record(Struct, frozen=True, tag="record", forbid_unknown_fields=True):
     """Whether words are recorded, too."""
 
 
+class OpenPage(Struct, frozen=True, tag="open-page", forbid_unknown_fields=True):
+    """Ask for a key to the page's steering. `CommandReply.value`: a `PageKey`."""
+
+    user: str = ""
+    """Who asks, for the journal; empty: that is not known."""
+
+
 class AskMembers(Struct, frozen=True, tag="ask-members", forbid_unknown_fields=True):
     """Ask the journals of all proxies of the cluster. `CommandReply.value`: list of `MemberAnswer`."""
 
@@ -163,9 +177,11 @@ class AskMembers(Struct, frozen=True, tag="ask-members", forbid_unknown_fields=T
 
 BudgetCommand = SetBudget | AddBudget | ResetBudget
 """`CommandReply.value`: how the accounts concerned stand now, a list of `AccountView`."""
-SchedulerCommand = Pause | Resume | SetLimit | SetPriority | MoveToFront | Cancel | BudgetCommand | ForeseeWait
+Order = Pause | Resume | SetLimit | SetPriority | MoveToFront | Cancel | BudgetCommand
+"""What changes what the scheduler does."""
+SchedulerCommand = Order | ForeseeWait
 """What the scheduler carries out."""
-Command = SchedulerCommand | Record | ShowConfig | SetConfig | AskMembers
+Command = SchedulerCommand | Record | ShowConfig | SetConfig | AskMembers | OpenPage
 """What a running proxy carries out."""
 
 
@@ -178,6 +194,14 @@ class CommandReply(Struct, frozen=True, omit_defaults=True):
     """One line for people."""
     value: object = None
     """What was asked for, as plain JSON values; None: nothing was."""
+
+
+class PageKey(Struct, frozen=True):
+    """Opens the page's steering, once."""
+
+    url: str
+    """Of the page, with the key in its fragment, which no browser sends."""
+    lasts_s: float
 
 
 class MemberAnswer(Struct, frozen=True):
@@ -322,10 +346,10 @@ def read_command(value: object) -> Command:
     return command
 
 
-def asker(by: str, agent: str = "") -> str:
-    """Who asked, in words; `agent`: a glob over those that it was asked for."""
+def asker(by: str, agent: str = "", *, person: str = "") -> str:
+    """Who asked, in words; `agent`: a glob over those that it was asked for. `person`: as in a command."""
     if not by:
-        return "by a person"
+        return f"by {person or 'a person'}"
     alone = agent in (by, _MARKS.sub(r"[\g<0>]", by))  # as a glob that means nobody else
     return f"by {by} itself" if alone else f"by agent {by}"
 

@@ -342,6 +342,8 @@ class PersonActed(_Fact, frozen=True, gc=False):
     ticket_id: str | None = None
     by: str = ""
     """The agent that asked for it; empty: a person did, or nobody had to."""
+    person: str = ""
+    """The person who did, where that is known: `ann, on the page`."""
 
 
 class StateUnsaved(_Fact, frozen=True, gc=False):

@@ -83,20 +83,23 @@ def person_acted(command: SchedulerCommand, result: CommandResult, now: float) -
     """What log and journal are told of a command that was carried out; None: nothing, for it changed nothing."""
     if not result.done:
         return None
-    only = result.pools[0] if len(result.pools) == 1 else None
+    if isinstance(command, ForeseeWait):
+        return None
+    only, person = result.pools[0] if len(result.pools) == 1 else None, command.person
     match command:
         case Pause() | Resume() | SetLimit():
             which = "" if only else f"{_pools_meant(command.pool, result)}: "
-            return PersonActed(at=now, text=f"{which}{_change(command)} (by a person)", pool=only)
+            text = f"{which}{_change(command)} ({asker('', person=person)})"
+            return PersonActed(at=now, text=text, pool=only, person=person)
         case SetPriority(agent=agent, by=by):
-            return PersonActed(at=now, text=f"agent {agent}: {_change(command)} ({asker(by, agent)})", by=by)
+            text = f"agent {agent}: {_change(command)} ({asker(by, agent, person=person)})"
+            return PersonActed(at=now, text=text, by=by, person=person)
         case SetBudget() | AddBudget() | ResetBudget():
-            who = asker(command.by, command.name if command.scope is Scope.AGENT else "")
-            return PersonActed(at=now, text=f"budget: {_change(command)} ({who})", by=command.by)
+            who = asker(command.by, command.name if command.scope is Scope.AGENT else "", person=person)
+            return PersonActed(at=now, text=f"budget: {_change(command)} ({who})", by=command.by, person=person)
         case MoveToFront(ticket_id=ticket_id) | Cancel(ticket_id=ticket_id):
-            return PersonActed(at=now, text=f"{_change(command)} by a person", pool=only, ticket_id=ticket_id)
-        case ForeseeWait():
-            return None
+            text = f"{_change(command)} {asker('', person=person)}"
+            return PersonActed(at=now, text=text, pool=only, ticket_id=ticket_id, person=person)
         case _:
             assert_never(command)
 

@@ -72,6 +72,10 @@ class ReportSource:
         self._asked_at = now
         return self._newest
 
+    def outdate(self) -> None:
+        """Somebody has changed something, and looks now: the newest is good for nobody more."""
+        self._begun_at = self._made_at = float("-inf")
+
     @property
     def _fresh_s(self) -> float:
         return max(FRESH_S, LEAST_SHARE * self.took_s)

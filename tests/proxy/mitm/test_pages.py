@@ -1,5 +1,6 @@
 """Who gets a page, and what making it costs; the way through a real proxy is in tests/e2e/test_pages.py."""
 
+import asyncio
 import logging
 
 import msgspec
@@ -8,11 +9,15 @@ from mitmproxy import http
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import taddons, tflow
 
+from hivemind_addon.api.command import AddBudget, Cancel, CommandReply, Pause
 from hivemind_addon.api.report import ProxyView, Report
 from hivemind_addon.api.report_source import ReportSource
 from hivemind_addon.proxy.compose import make_runtime
 from hivemind_addon.proxy.mitm.addresses import is_in, is_loopback, parse_networks, parse_upstream
 from hivemind_addon.proxy.mitm.pages import Pages
+from hivemind_addon.proxy.mitm.past import Past
+from hivemind_addon.proxy.mitm.steering_page import PageSteering
+from hivemind_addon.proxy.page.sessions import IDLE_S, KEY_LASTS_S, PageSessions
 from tests.conftest import FakeClock
 from tests.proxy.mitm.samples import make_proxy
 
@@ -28,8 +33,13 @@ class House:
         self.fails = False
         self.stopping = False
         self.upstream = None
+        self.sessions = PageSessions()
+        self.commands, self.questions = [], []
+        self.coming = None
+        """Set: commands are answered once this is."""
+        reports = ReportSource(self._report, self.clock.monotonic)
         self.pages = Pages(
-            reports=ReportSource(self._report, self.clock.monotonic),
+            reports=reports,
             metrics=self.runtime.metrics,
             driver=self.runtime.driver,
             guard=self.runtime.guard,
@@ -39,7 +49,30 @@ class House:
             may_look=lambda host: is_loopback(host) or is_in(parse_networks("172.16.0.0/12"), host),
             upstream_of=lambda request: self.upstream,
             membership=None,
+            steering=PageSteering(
+                sessions=self.sessions,
+                command=self._carry_out,
+                now=self.clock.monotonic,
+                changed=reports.outdate,
+            ),
+            past=Past(ask=self._ask, clock=self.clock),
         )
+
+    def _carry_out(self, command):
+        self.commands.append(command)
+        reply = CommandReply(done=True, text="done")
+        if self.coming is None:
+            return reply
+
+        async def later():
+            await self.coming.wait()
+            return reply
+
+        return later()
+
+    async def _ask(self, question):
+        self.questions.append(msgspec.json.decode(question))
+        return '[{"told": true}]'
 
     def _report(self):
         if self.fails:
@@ -262,3 +295,158 @@ async def test_health_says_what_a_supervisor_should_know(house, monkeypatch):
     monkeypatch.setattr(house.runtime.driver._scheduler, "poll", fails)
     assert told() == (503, "failing")
     assert house.ask("/metrics").status_code == 200
+
+
+# Steering -------------------------------------------------------------------------------------------------------------
+
+HONEST = {
+    "origin": "http://127.0.0.1:8080",
+    "content-type": "application/json",
+    "sec-fetch-site": "same-origin",
+    "sec-fetch-mode": "cors",
+    "sec-fetch-dest": "empty",
+}
+PAUSE = {"type": "pause", "pool": "*"}
+
+
+def post(house, path, value, *, token="", headers=None, **way):
+    """What a page gets that posts, as its status and its plain value."""
+    all_headers = HONEST | ({"x-hivemind-token": token} if token else {}) | (headers or {})
+    answer = house.ask(path, method="POST", headers={k: v for k, v in all_headers.items() if v is not None}, **way)
+    if callable(answer):
+        answer = answer(msgspec.json.encode(value))
+    return answer.status_code, msgspec.json.decode(answer.content) if answer.content[:1] in b"{[" else answer.content
+
+
+def opened(house, user="ann"):
+    """The token of a page that steers."""
+    status, told = post(house, "/page/session", {"key": house.sessions.make_key(user, house.clock.monotonic())})
+    assert (status, told["user"]) == (200, user)
+    return told["token"]
+
+
+async def test_a_key_is_good_once_and_not_for_long(house):
+    key = house.sessions.make_key("ann", house.clock.monotonic())
+    assert post(house, "/page/session", {"key": key})[0] == 200
+    assert post(house, "/page/session", {"key": key})[0] == 401
+    late = house.sessions.make_key("ann", house.clock.monotonic())
+    house.clock.now += KEY_LASTS_S
+    for bad in ({"key": late}, {"key": ""}, {"key": "x" * 70_000}, {}, [], {"key": 7}):
+        assert post(house, "/page/session", bad)[0] == 401
+
+
+async def test_a_command_is_carried_out_once_in_the_name_of_who_opened_the_page(house):
+    token = opened(house)
+    asked = {
+        "id": "1",
+        "command": {"type": "add-budget", "scope": "everyone", "calls": 5, "by": "eve", "person": "eve"},
+    }
+    for _ in range(3):
+        assert post(house, "/page/command", asked, token=token) == (200, {"done": True, "text": "done"})
+    assert house.commands == [AddBudget(scope=house.commands[0].scope, calls=5, person="ann, on the page")]
+    assert house.ask().status_code == 200
+    made = house.made
+    post(house, "/page/command", {"id": "2", "command": {"type": "cancel", "ticket_id": "t"}}, token=token)
+    assert house.commands[1:] == [Cancel("t", person="ann, on the page")]
+    assert (house.ask().status_code, house.made) == (200, made + 1), "it is shown at once"
+
+
+async def test_a_command_whose_reply_comes_later_is_asked_for_again_and_carried_out_once(house):
+    token, house.coming = opened(house, user=""), asyncio.Event()
+    asked = {"id": "1", "command": PAUSE}
+    assert [post(house, "/page/command", asked, token=token)[0] for _ in range(3)] == [202] * 3
+    house.coming.set()
+    await asyncio.gather(*house.pages._steering._replies.values())
+    assert post(house, "/page/command", asked, token=token) == (200, {"done": True, "text": "done"})
+    assert house.commands == [Pause("*", person="a person, on the page")]
+
+
+async def test_without_a_good_token_nothing_is_carried_out(house):
+    token = opened(house)
+    for bad in ("", "x", token[:-1], token + "x"):
+        assert post(house, "/page/command", {"id": "1", "command": PAUSE}, token=bad)[0] == 401
+    house.clock.now += IDLE_S
+    assert post(house, "/page/command", {"id": "1", "command": PAUSE}, token=token)[0] == 401
+    token = opened(house)
+    assert post(house, "/page/end", {}, token=token)[0] == 200
+    assert post(house, "/page/command", {"id": "1", "command": PAUSE}, token=token)[0] == 401
+    assert house.commands == []
+
+
+@pytest.mark.parametrize(
+    ("way", "status"),
+    [
+        ({"headers": {"origin": "http://evil.test"}}, 403),
+        ({"headers": {"origin": "http://127.0.0.1:8081"}}, 403),
+        ({"headers": {"origin": "null"}}, 403),
+        ({"headers": {"origin": None}}, 403),
+        ({"headers": {"origin": "https://127.0.0.1:8080"}}, 403),
+        ({"headers": {"sec-fetch-site": "cross-site"}}, 403),
+        ({"headers": {"sec-fetch-site": "same-site"}}, 403),
+        ({"headers": {"sec-fetch-site": "none"}}, 403),
+        ({"headers": {"content-type": "text/plain"}}, 415),
+        ({"headers": {"content-type": "application/x-www-form-urlencoded"}}, 415),
+        ({"headers": {"content-type": None}}, 415),
+        ({"host": "hivemind.internal", "headers": {"origin": "http://hivemind.internal"}}, 403),
+        ({"peer": "172.17.0.1"}, 403),
+        ({"peer": "172.17.0.1", "host": "hivemind:8080", "headers": {"origin": "http://hivemind:8080"}}, 403),
+        ({"to": ("hivemind.internal", 80)}, 403),
+        ({"to": ("hivemind.internal", 443), "headers": {"origin": "https://hivemind.internal"}}, 403),
+    ],
+)
+async def test_a_good_token_is_good_for_nothing_from_elsewhere(house, way, status):
+    """Other sites, agents that come through the proxy, clients of allowed networks, other names of this machine."""
+    token = opened(house)
+    for path, value in (("/page/command", {"id": "1", "command": PAUSE}), ("/page/end", {}), ("/page/session", {})):
+        assert post(house, path, value, token=token, **way)[0] == status, path
+    assert house.commands == []
+    assert post(house, "/page/command", {"id": "1", "command": PAUSE}, token=token)[0] == 200
+
+
+async def test_a_name_that_was_made_to_lead_here_is_no_page_at_all(house):
+    token = opened(house)
+    for host in ("rebound.test:8080", "127.0.0.1.evil.test:8080", "127.0.0.1:8081"):
+        asked = HONEST | {"x-hivemind-token": token, "origin": f"http://{host}"}
+        assert house.ask("/page/command", method="POST", host=host, headers=asked) is None
+
+
+async def test_the_page_changes_what_is_scheduled_and_nothing_else(house):
+    token = opened(house)
+    for command in (
+        {"type": "set-config", "name": "notify", "value": "/bin/sh -c id"},
+        {"type": "record", "file": "/tmp/x"},
+        {"type": "config"},
+        {"type": "open-page"},
+        {"type": "ask-members", "question": "{}"},
+    ):
+        assert post(house, "/page/command", {"id": str(command), "command": command}, token=token)[0] == 403
+    for bad in ({"id": "1"}, {"id": 1, "command": PAUSE}, {"id": "1", "command": {"type": "pause", "pol": 1}}, []):
+        assert post(house, "/page/command", bad, token=token)[0] == 400
+    assert post(house, "/page/command", {"id": "1", "command": PAUSE, "x": "y" * 70_000}, token=token)[0] == 413
+    assert house.ask("/page/command", headers=HONEST).status_code == 405
+    assert house.commands == []
+
+
+async def test_a_link_may_lead_to_the_document_and_to_nothing_that_tells(house):
+    link = {"sec-fetch-site": "cross-site", "sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+    for path in ("/", "/history", "/request/0a1b2c3d4e", "/fleets", "/fleet/night-1a2b"):
+        answer = house.ask(path, headers=link)
+        assert (answer.status_code, answer.headers["x-frame-options"]) == (200, "DENY")
+        assert house.ask(path, headers=link | {"sec-fetch-dest": "iframe"}).status_code == 403
+    for path in ("/report.json", "/metrics", "/page/history/day.json", "/page/page.js"):
+        assert house.ask(path, headers=link).status_code == 403
+
+
+async def test_what_was_is_read_once_and_fleets_are_for_their_owner(house):
+    assert house.ask("/page/request/0a1b2c3d4e.json").status_code == 202
+    await asyncio.gather(*house.pages._past._asking.values())
+    assert house.ask("/page/request/0a1b2c3d4e.json").content == b'[{"told": true}]'
+    assert house.questions == [{"type": "story", "ticket_id": "0a1b2c3d4e"}]
+    for path in ("/page/fleets.json", "/page/fleet/night-1a2b.json"):
+        assert house.ask(path).status_code == 401
+        token = {"x-hivemind-token": opened(house)}
+        assert house.ask(path, headers=token, host="hivemind.internal").status_code == 401
+        assert house.ask(path, headers=token).status_code == 202
+    for path in ("/page/fleet/..%2F..json", "/page/request/x.json", "/request/../x", "/page/nothing.js", "/page/"):
+        assert house.ask(path, headers=token).status_code == 404
+    await house.pages._past.close()

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("folders")
 def test_it_is_read_and_asked():
     with serving(report(), port=9090) as asked:
         assert report_of(9090).proxy.port == 8080
-        assert ask(9090, Pause()) == CommandReply(done=True, text="did Pause(pool='*')")
+        assert ask(9090, Pause()) == CommandReply(done=True, text="did Pause(pool='*', person='')")
     assert asked == [Pause()]
 
 

@@ -23,7 +23,9 @@ from hivemind_addon.api.command import (
     AskMembers,
     Command,
     CommandReply,
+    OpenPage,
     OptionView,
+    PageKey,
     Record,
     SetConfig,
     ShowConfig,
@@ -32,8 +34,11 @@ from hivemind_addon.api.command import (
 from hivemind_addon.api.control import control_socket
 from hivemind_addon.api.control_server import ControlServer
 from hivemind_addon.api.events import PersonActed
+from hivemind_addon.api.proxy_user import clean
 from hivemind_addon.proxy.mitm.addresses import listens
+from hivemind_addon.proxy.mitm.listeners import page_address
 from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX, Option, cluster_url
+from hivemind_addon.proxy.page.sessions import KEY_LASTS_S, PageSessions
 from hivemind_addon.proxy.runtime.alerts import NOTIFY_VARIABLE
 from hivemind_addon.system.engine_url import parse_engine_url
 from hivemind_addon.system.folders import FolderNotPrivate
@@ -49,6 +54,7 @@ logger = logging.getLogger("hivemind")
 
 _MASK = "…"
 _NO_PATHS = ("", "off", "-")
+_NAME_CHARS = 60
 _TRUTH = {"true": True, "false": False}
 
 
@@ -62,9 +68,11 @@ class ControlSocket:
         files: Files,
         driver: Driver,
         reports: ReportSource,
+        sessions: PageSessions,
         membership: Membership | None = None,
     ) -> None:
         """`membership`: in a cluster; commands of the scheduler are carried out by its coordinator."""
+        self._sessions = sessions
         self._membership = membership
         self._settings = settings
         self._files = files
@@ -95,7 +103,7 @@ class ControlSocket:
             server = ControlServer(
                 control_socket(addresses[0][1]) if chosen is True else chosen,
                 reports=self._reports,
-                command=self._do,
+                command=self.carry_out,
             )
             await server.start()
         except (FolderNotPrivate, OSError) as error:
@@ -109,8 +117,8 @@ class ControlSocket:
             self._server.close()
             self._server = None
 
-    def _do(self, command: Command) -> CommandReply | Awaitable[CommandReply]:
-        """What a person tells us."""
+    def carry_out(self, command: Command) -> CommandReply | Awaitable[CommandReply]:
+        """What a person tells us, here or on the page."""
         match command:
             case Record():
                 return self._record(command)
@@ -119,6 +127,8 @@ class ControlSocket:
                 return CommandReply(done=True, text=f"{len(views)} options", value=msgspec.to_builtins(views))
             case SetConfig():
                 return self._configure(command)
+            case OpenPage(user):
+                return self._open_page(user)
             case AskMembers(question):
                 if self._membership is None:
                     return CommandReply(done=False, text="this proxy is in no cluster: leave --all out")
@@ -127,6 +137,18 @@ class ControlSocket:
                 return self._membership.command(command)
             case _:
                 return self._driver.command(command)
+
+    def _open_page(self, user: str) -> CommandReply:
+        """A key for a page of this machine. Whoever may open this socket may have one."""
+        try:
+            address = page_address()
+        except ValueError as error:
+            return CommandReply(done=False, text=str(error))
+        name = clean(user)[:_NAME_CHARS]
+        key = self._sessions.make_key(name, self._driver.clock.monotonic())
+        self._tell(f"the page may steer, for {name or 'a person'} who asked here", by="")
+        value = msgspec.to_builtins(PageKey(f"{address}#key={key}", KEY_LASTS_S))
+        return CommandReply(done=True, text=f"a key to the page at {address}, good for {KEY_LASTS_S:g} s", value=value)
 
     def _configure(self, command: SetConfig) -> CommandReply:
         said = set_option(command.name, command.value)

@@ -33,6 +33,21 @@ _BINDING = "setup_servers"
 """What mitmproxy calls the task that binds its ports."""
 
 
+def page_address() -> str:
+    """Where a browser of this machine sees the page: `http://127.0.0.1:8080/`. ValueError: nowhere, and the cure."""
+    for server in ctx.master.addons.get("proxyserver").servers:
+        if isinstance(server.mode, ReverseMode):
+            continue  # there every path is the upstream's
+        for address in server.listen_addrs:
+            host, port = str(address[0]), int(address[1])
+            if host in ("", "0.0.0.0", "::") or is_loopback(host):  # noqa: S104 - read, not bound
+                return f"http://{'[::1]' if host == '::1' else '127.0.0.1'}:{port}/"
+    raise ValueError(
+        "the page steers only where the proxy has a forward listener on this machine's loopback: "
+        "add --mode regular, or listen on 127.0.0.1"
+    )
+
+
 def set_defaults() -> bool:
     """Loopback, upstream connections only when a request goes, comments shown.
 

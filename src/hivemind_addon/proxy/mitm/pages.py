@@ -1,5 +1,5 @@
-"""The proxy's own pages, read-only: what goes on, for people (`/`), programs (`/report.json`), Prometheus (`/metrics`)
-and supervisors (`/health`).
+"""The proxy's own pages: what goes on, for people (`/`), programs (`/report.json`), Prometheus (`/metrics`) and
+supervisors (`/health`); what was, for people (`/history`, `/request/ID`, `/fleets`, `/fleet/ID`).
 
 They are at `http://hivemind.internal/` through the proxy, and on its own port (`http://127.0.0.1:8080/`), where all
 other paths are for a provider: a client's base URL may name us. In reverse mode every path of the port is the
@@ -9,14 +9,18 @@ that lets its name lead here must not read a model server.
 Who may look: clients on this machine and in the networks of `hivemind_allow_clients`; with mitmproxy's `proxyauth` or
 secrets of agents, those that know one. `/health` asks nobody, and tells clients elsewhere less. A browser must not show
 them to other sites: by a name that resolves to us (the Host is checked), by a script or a frame (no CORS,
-Sec-Fetch-Site, a strict CSP). Nothing here changes anything.
+Sec-Fetch-Site, a strict CSP). A link may lead to the document, which has nothing in it: what it shows it asks for.
+Nothing here changes anything; `steering_page.py` does, for pages that have a token. Fleets are shown to these alone:
+their folders are their owner's.
 """
 
 from __future__ import annotations
 
 import getpass
 import os
+import re
 import socket
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,8 +34,10 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 from hivemind_addon import __version__
 from hivemind_addon.api.report_source import FRESH_S, LEAST_SHARE
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback
+from hivemind_addon.proxy.mitm.past import ChartSpan
+from hivemind_addon.proxy.mitm.steering_page import PATHS as STEERING_PATHS
 from hivemind_addon.proxy.observe.metrics import CONTENT_TYPE
-from hivemind_addon.proxy.page.document import CONTENT_SECURITY_POLICY, DOCUMENT
+from hivemind_addon.proxy.page.document import ASSETS, STRICTEST_POLICY, make_document
 from hivemind_addon.system.memo import by_text
 from hivemind_addon.system.patterns import normal_host
 
@@ -44,6 +50,9 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.cluster.membership import Membership
     from hivemind_addon.proxy.mitm.addresses import Upstream
     from hivemind_addon.proxy.mitm.authentication import Authentication
+    from hivemind_addon.proxy.mitm.past import Past
+    from hivemind_addon.proxy.mitm.port import TakesBody
+    from hivemind_addon.proxy.mitm.steering_page import PageSteering
     from hivemind_addon.proxy.observe.metrics import Metrics
     from hivemind_addon.proxy.runtime.driver import Driver
     from hivemind_addon.proxy.runtime.guard import Guard
@@ -53,14 +62,20 @@ _LOCAL_NAMES = (".localhost", ".local", ".internal")
 _OWN_NAMES = {"localhost", "127.0.0.1", "::1"}
 _HEADERS = {
     "Cache-Control": "no-store",
-    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "Content-Security-Policy": STRICTEST_POLICY,
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-_PATHS = ("/", "/report.json", "/metrics", "/health")
+_PATHS = ("/", "/report.json", "/metrics", "/health", "/history", "/fleets")
+_BELOW = ("/page/", "/request/", "/fleet/")
+_VIEW = re.compile(r"/|/history|/fleets|/request/[0-9a-f]{1,40}|/fleet/[\w-]{1,80}")
+"""What is shown by the document."""
+_DATA = re.compile(
+    r"/page/(?:history/(?P<span>day|month)|request/(?P<request>[0-9a-f]{1,40})|fleets|fleet/(?P<fleet>[\w-]{1,80}))\.json"
+)
 _NOT_THERE = (
     b"hivemind: here are /, /report.json, /metrics and /health, and model calls by their paths; "
     b"`hivemind run --upstream URL` says where all other paths go\n"
@@ -69,6 +84,8 @@ _NOT_FROM_THERE = (
     b"hivemind: only for clients on the proxy's own machine; hivemind_allow_clients=NETWORK lets others look\n"
 )
 _ANOTHER_NAME = b"hivemind: this proxy has another name; hivemind_reverse_hosts=NAME gives it this one\n"
+_FOR_THE_OWNER = b'{"problem": "fleets are shown to their owner only: `hivemind open` opens a page that shows them"}'
+_FAILING = b"hivemind: this page cannot be made just now; the log says why\n"
 _JSON = "application/json"
 _TEXT = "text/plain; charset=utf-8"
 
@@ -89,6 +106,8 @@ class Pages:
         is_configured: Callable[[str, int], bool],
         may_look: Callable[[str], bool],
         upstream_of: Callable[[http.Request], Upstream | None],
+        steering: PageSteering,
+        past: Past,
     ) -> None:
         """`is_configured`: whether a name is one that a user gave to this proxy or its providers.
 
@@ -97,6 +116,8 @@ class Pages:
         `upstream_of`: where a request goes that is for a provider and was sent straight to us.
         """
         self._upstream_of = upstream_of
+        self._steering = steering
+        self._past = past
         self._driver = driver
         self._guard = guard
         self._authentication = authentication
@@ -113,8 +134,11 @@ class Pages:
 
     def answer(
         self, request: http.Request, client: Client, destination: tuple[str, int] | None
-    ) -> http.Response | None:
-        """The answer to a request for the proxy itself; None: it is for somebody else. Never raises."""
+    ) -> http.Response | TakesBody | None:
+        """The answer to a request for the proxy itself, or what makes it of the request's body. Never raises.
+
+        None: it is for somebody else.
+        """
         is_for_us = False
         try:
             if _goes_elsewhere(client, destination):
@@ -129,11 +153,12 @@ class Pages:
                 if upstream is not None:
                     upstream.receive(request)
                     return None
-            if not is_for_us and is_from_afar and _path(request) in _PATHS:
+            if not is_for_us and is_from_afar and _is_page(_path(request)):
                 return _make(421, _TEXT, _ANOTHER_NAME)
             if not is_for_us:
                 return response or self._refuse_stranger(request, client, asked)
-            response = response or self._admit(request, client) or self._page(request, client)
+            is_straight = destination is None and not request.host and asked[0] in _OWN_NAMES
+            made = response or self._admit(request, client) or self._page(request, client, is_straight=is_straight)
             self._failing = False
         except Exception as error:  # noqa: BLE001 - the guard at the edge
             if not self._failing:
@@ -141,10 +166,16 @@ class Pages:
             self._failing = True
             if not is_for_us:
                 return None
-            response = _make(503, _TEXT, b"hivemind: this page cannot be made just now; the log says why\n")
-        for name, value in _HEADERS.items():
-            response.headers[name] = value
-        return response
+            made = _make(503, _TEXT, _FAILING)
+        return _dressed(made) if isinstance(made, http.Response) else partial(self._with_body, made)
+
+    def _with_body(self, takes_body: TakesBody, body: bytes) -> http.Response:
+        try:
+            made = takes_body(body)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._guard.trip("page", error)
+            made = _make(503, _TEXT, _FAILING)
+        return _dressed(made)
 
     def _refuse_stranger(self, request: http.Request, client: Client, asked: tuple[str, int]) -> http.Response | None:
         """The refusal of a reverse-mode request for a name that is not ours; None: it goes to the upstream."""
@@ -184,7 +215,7 @@ class Pages:
         self, request: http.Request, destination: tuple[str, int] | None, asked: tuple[str, int]
     ) -> Upstream | None:
         """The provider of a request whose client's base URL names us; None: it asks for a page."""
-        if destination is not None or _path(request) in _PATHS or asked[0] == PAGE_HOST:
+        if destination is not None or _is_page(_path(request)) or asked[0] == PAGE_HOST:
             return None
         return self._upstream_of(request)
 
@@ -192,9 +223,9 @@ class Pages:
         """The refusal, where the request is not one that may look."""
         if not self._may_look(client.peername[0]):
             return _make(403, _TEXT, _NOT_FROM_THERE)
-        if _path(request) not in _PATHS:
+        if not _is_page(_path(request)):
             return _make(404, _TEXT, _NOT_THERE)
-        if request.method not in ("GET", "HEAD"):
+        if request.method not in ("GET", "HEAD") and request.path not in STEERING_PATHS:
             return _make(405, _TEXT, b"hivemind: these pages are read-only\n", {"Allow": "GET, HEAD"})
         if _path(request) != "/health":
             if self._authentication.is_on:
@@ -209,10 +240,18 @@ class Pages:
             lambda: self._driver.snapshot(most_queued=0), cluster=membership.view(now) if membership else None
         )
 
-    def _page(self, request: http.Request, client: Client) -> http.Response:
+    def _page(self, request: http.Request, client: Client, *, is_straight: bool) -> http.Response | TakesBody:
         match _path(request):
-            case "/":
-                return _make(200, "text/html; charset=utf-8", DOCUMENT)
+            case path if path in STEERING_PATHS:
+                return self._steering.answer(request, client, is_straight=is_straight)
+            case path if _VIEW.fullmatch(path):
+                document, policy = make_document()
+                return _make(200, "text/html; charset=utf-8", document, {"Content-Security-Policy": policy})
+            case path if asset := ASSETS.get(path.removeprefix("/page/")):
+                return _make(200, *asset)
+            case path if asked := _DATA.fullmatch(path):
+                is_steering = self._steering.user_of(request, client, is_straight=is_straight) is not None
+                return self._past_page(asked, is_steering=is_steering)
             case "/report.json":
                 return _make(200, _JSON, self._reports.at_once())
             case "/metrics":
@@ -220,6 +259,18 @@ class Pages:
             case "/health":
                 return self._health(is_near=is_loopback(client.peername[0]))
         return _make(404, _TEXT, _NOT_THERE)
+
+    def _past_page(self, asked: re.Match[str], *, is_steering: bool) -> http.Response:
+        """202: it is being read; ask again."""
+        if asked["span"]:
+            told = self._past.charts(ChartSpan(asked["span"]))
+        elif asked["request"]:
+            told = self._past.story(asked["request"])
+        elif not is_steering:
+            return _make(401, _JSON, _FOR_THE_OWNER)
+        else:
+            told = self._past.fleet(asked["fleet"]) if asked["fleet"] else self._past.fleets()
+        return _make(202, _JSON, b"null") if told is None else _make(200, _JSON, told)
 
     def _health(self, *, is_near: bool) -> http.Response:
         """Healthy: new requests are taken, and a turn of the scheduler, just now, raised nothing.
@@ -285,8 +336,18 @@ def _is_local(host: str) -> bool:
 
 
 def _refuse_sites(request: http.Request) -> http.Response | None:
-    """What a page of another site gets that asks by its reader's browser."""
+    """What a page of another site gets that asks by its reader's browser.
+
+    A link may lead to the document, in a tab of its own: `hivemind open` opens it from a file, which is another site.
+    """
     site = request.headers.get("sec-fetch-site", "none")
+    if (
+        request.method == "GET"
+        and request.headers.get("sec-fetch-mode") == "navigate"
+        and request.headers.get("sec-fetch-dest") == "document"
+        and _VIEW.fullmatch(_path(request))
+    ):
+        return None
     if site == "cross-site" or (site == "same-site" and request.headers.get("sec-fetch-mode") != "navigate"):
         return _make(403, _TEXT, b"hivemind: not for other sites\n")
     return None
@@ -326,6 +387,16 @@ def _read_authority(text: str) -> tuple[str, int]:
     except ValueError:
         return "", 0
     return normal_host(host), port or 80
+
+
+def _is_page(path: str) -> bool:
+    return path in _PATHS or path.startswith(_BELOW)
+
+
+def _dressed(response: http.Response) -> http.Response:
+    for name, value in _HEADERS.items():
+        response.headers.setdefault(name, value)
+    return response
 
 
 def _path(request: http.Request) -> str:

@@ -7,6 +7,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from mitmproxy import http
     from mitmproxy.connection import Client
     from mitmproxy.proxy.commands import StartHook
@@ -168,6 +170,10 @@ class ExchangePort(Protocol):
         """An exception of ours in the layer itself: logged, counted; the ticket's slot is released."""
 
 
+MAX_PAGE_BODY_BYTES = 64 * 1024
+"""Of a request for one of the proxy's own pages; of a longer one only the first bytes are kept, and one more."""
+type TakesBody = Callable[[bytes], http.Response]
+"""Makes the answer of such a page. Never raises."""
 Written = tuple[bool, bytes] | None
 """What a WebSocket's layer writes: a text frame, to the client (True) or to the server; None: it closes both sides."""
 
@@ -191,10 +197,13 @@ class Port(Protocol):
     redirected: dict[str, tuple[str, int]]
     """Server connection id → its own address, of the ones that a redirect sent elsewhere."""
 
-    def page(self, request: http.Request, client: Client, destination: tuple[str, int] | None) -> http.Response | None:
-        """The answer to a request for one of the proxy's own pages; None: it is for somebody else. Never raises.
+    def page(
+        self, request: http.Request, client: Client, destination: tuple[str, int] | None
+    ) -> http.Response | TakesBody | None:
+        """The answer to a request for one of the proxy's own pages, or what makes it once the request's body is there.
 
-        `destination`: of the tunnel that the request came through, or of the reverse proxy.
+        None: it is for somebody else. Never raises. `destination`: of the tunnel that the request came through, or of
+        the reverse proxy.
         """
 
     def is_ours(self, flow: http.HTTPFlow) -> bool:

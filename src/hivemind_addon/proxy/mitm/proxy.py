@@ -19,7 +19,7 @@ from hivemind_addon.api.report_source import ReportSource
 from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.api.trust import cure_of_distrust
 from hivemind_addon.proxy.capture.flow_parts import destination
-from hivemind_addon.proxy.journal.asked import ask_journal
+from hivemind_addon.proxy.journal.asked import ask_for_page, ask_journal
 from hivemind_addon.proxy.mitm.addresses import listens, web_page
 from hivemind_addon.proxy.mitm.annotation import Annotator
 from hivemind_addon.proxy.mitm.claims import Claims
@@ -29,9 +29,12 @@ from hivemind_addon.proxy.mitm.hooks import Hooks
 from hivemind_addon.proxy.mitm.intake import Intake
 from hivemind_addon.proxy.mitm.large_reads import hold_reading
 from hivemind_addon.proxy.mitm.pages import Pages
+from hivemind_addon.proxy.mitm.past import Past
 from hivemind_addon.proxy.mitm.settings import LiveSettings
+from hivemind_addon.proxy.mitm.steering_page import PageSteering
 from hivemind_addon.proxy.mitm.websocket import ScheduledSocket
 from hivemind_addon.proxy.observe.news import NOTICE
+from hivemind_addon.proxy.page.sessions import PageSessions
 from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call, is_vendor_host
 from hivemind_addon.proxy.runtime.guard import GuardedBlock
 from hivemind_addon.system.descriptors import ConnectionPlaces, raise_limit
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
     from hivemind_addon.api.ticket import Attempt
     from hivemind_addon.proxy.compose import Runtime
     from hivemind_addon.proxy.mitm.exchange import Exchange
+    from hivemind_addon.proxy.mitm.port import TakesBody
     from hivemind_addon.proxy.mitm.settings import Settings
     from hivemind_addon.proxy.mitm.turns import Turn
     from hivemind_addon.proxy.profile.model import Profile
@@ -108,10 +112,17 @@ class Proxy:
         reports = ReportSource(
             self.report_in_parts, runtime.driver.clock.monotonic, prepare=membership.refresh if membership else None
         )
+        sessions = PageSessions()
         self.control = ControlSocket(
-            settings=self.settings, files=self.files, driver=runtime.driver, reports=reports, membership=membership
+            settings=self.settings,
+            files=self.files,
+            driver=runtime.driver,
+            reports=reports,
+            sessions=sessions,
+            membership=membership,
         )
         """Where others read what goes on, and say what is to be done."""
+        self.past = Past(ask=self._ask_for_page, clock=runtime.driver.clock)
         self.pages = Pages(
             reports=reports,
             metrics=runtime.metrics,
@@ -123,6 +134,13 @@ class Proxy:
             is_configured=lambda host, port: self.settings.current.is_called(host, port),  # noqa: PLW0108 - they change
             may_look=lambda host: self.settings.current.may_look(host),  # noqa: PLW0108 - they change
             upstream_of=self.claims.upstream_of,
+            steering=PageSteering(
+                sessions=sessions,
+                command=self.control.carry_out,
+                now=runtime.driver.clock.monotonic,
+                changed=reports.outdate,
+            ),
+            past=self.past,
         )
         """Where people read it, with a browser."""
         if membership is not None:
@@ -142,9 +160,14 @@ class Proxy:
     async def _answer_history(self, question: str) -> str:
         return await ask_journal(self.settings.current.journal, question)
 
+    async def _ask_for_page(self, question: str) -> str:
+        return await ask_for_page(self.settings.current.journal, question)
+
     # Requests --------------------------------------------------------------------------------------------------------
 
-    def page(self, request: http.Request, client: Client, destination: tuple[str, int] | None) -> http.Response | None:
+    def page(
+        self, request: http.Request, client: Client, destination: tuple[str, int] | None
+    ) -> http.Response | TakesBody | None:
         """The answer to a request for one of the proxy's own pages; None: it is for somebody else."""
         return self.pages.answer(request, client, destination)
 
@@ -358,6 +381,7 @@ class Proxy:
             await self.flushed()
         if self.membership is not None:
             await self.membership.close()
+        await self.past.close()
         await self.files.close()
         await self.runtime.sinks.close()
         self.control.close()

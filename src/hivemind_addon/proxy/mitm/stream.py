@@ -95,6 +95,7 @@ from hivemind_addon.proxy.mitm.connections import (
     with_field,
 )
 from hivemind_addon.proxy.mitm.port import (
+    MAX_PAGE_BODY_BYTES,
     Alarm,
     ExchangePort,
     Handling,
@@ -123,6 +124,8 @@ if TYPE_CHECKING:
     from mitmproxy.connection import Connection
     from mitmproxy.proxy.context import Context
     from mitmproxy.proxy.mode_servers import ServerInstance
+
+    from hivemind_addon.proxy.mitm.port import TakesBody
 
 REQUEST_PARTS = RequestHeaders, RequestData, RequestTrailers, RequestEndOfMessage
 RESPONSE_PARTS = ResponseHeaders, ResponseData, ResponseTrailers, ResponseEndOfMessage
@@ -216,6 +219,10 @@ class TurnsLayer(WebsocketLayer):
 
 class ScheduledStream(HttpStream):
     """One request. Behaves as mitmproxy's own unless the port claims it."""
+
+    _takes_body: TakesBody | None = None
+    """Makes the answer of one of the proxy's own pages that takes a body."""
+    _page_body: bytearray
 
     def __init__(self, context: Context, stream_id: int, parent: SchedulingHttpLayer) -> None:
         super().__init__(context, stream_id)
@@ -427,15 +434,23 @@ class ScheduledStream(HttpStream):
             yield from super().state_wait_for_request_headers(event)
             return
         self.flow = http.HTTPFlow(self.context.client, self.context.server)
-        self.flow.request, self.flow.response = event.request, page
+        self.flow.request = event.request
+        if isinstance(page, http.Response):
+            self.flow.response = page
+        else:
+            self._takes_body, self._page_body = page, bytearray()
         self.client_state = self.state_ask_for_page
 
     def state_ask_for_page(
         self, event: RequestData | RequestTrailers | RequestEndOfMessage
     ) -> layer.CommandGenerator[None]:
-        """A page is asked for without a body; one that comes all the same is not kept."""
+        """Most pages are asked for without a body; one that comes all the same is not kept."""
         if not isinstance(event, RequestEndOfMessage):
+            if self._takes_body is not None and isinstance(event, RequestData):
+                self._page_body += event.data[: MAX_PAGE_BODY_BYTES + 1 - len(self._page_body)]
             return
+        if self._takes_body is not None:
+            self.flow.response = self._takes_body(bytes(self._page_body))
         assert self.flow.response
         self.client_state = self.server_state = self.state_done
         content = b"" if self.flow.request.method == "HEAD" else self.flow.response.raw_content

@@ -460,6 +460,24 @@ def answer(journal: JournalReader, form: Format) -> None:  # noqa: ARG001
         raise click.ClickException(f"this version does not understand the question: {error}") from error
 
 
+@history.command(hidden=True)
+@click.option("--journal", type=click.Path(path_type=Path), required=True, help="The proxy's.")
+def page(journal: Path) -> None:
+    """Answer what the page of a proxy asks; the question is on the standard input.
+
+    \b
+    Examples:
+      hivemind history page --journal journal.db < question.json
+    """
+    from hivemind_addon.tools.commands import page_answer  # noqa: PLC0415 - it reads fleets, too
+
+    try:
+        with in_one_line(NoJournal, FolderNotPrivate):
+            click.echo(page_answer.answer(journal, sys.stdin.read()), nl=False)
+    except msgspec.MsgspecError as error:
+        raise click.ClickException(f"this version does not understand the question: {error}") from error
+
+
 def _ask_members(port: int, question: str) -> list[MemberAnswer]:
     who, answers = everywhere.ask_members(port, question)
     click.echo(f"{who}.", err=True)

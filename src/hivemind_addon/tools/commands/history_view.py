@@ -231,12 +231,13 @@ def biography_lines(biography: Biography, now: float) -> Iterator[str]:
     ticket = biography.ticket
     yield f"{ticket.id} {verdict([ticket], biography.attempts)}"
     yield ""
-    yield from (f"  {printable(line)}" for line in _facts(biography, now))
+    yield from (f"  {printable(line)}" for line in (*facts(biography), summary(biography, now)))
     yield ""
     yield from _by_day(story(biography), ticket.arrived, now)
 
 
-def _facts(biography: Biography, now: float) -> Iterator[str]:
+def facts(biography: Biography) -> Iterator[str]:
+    """Whose it is, and what was asked of whom: a line each."""
     ticket = biography.ticket
     group = f" of group {ticket.group}" if ticket.group else ""
     yield f"agent {ticket.agent}{group}, session {ticket.session}"
@@ -246,7 +247,6 @@ def _facts(biography: Biography, now: float) -> Iterator[str]:
     yield f"{ticket.model} at {ticket.pool}"
     stream = "streamed" if ticket.streamed else "not streamed"
     yield f"{ticket.kind}, {ticket.priority} priority, {stream}"
-    yield summary(biography, now)
 
 
 def summary(biography: Biography, now: float) -> str:

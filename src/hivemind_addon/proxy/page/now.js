@@ -1,63 +1,9 @@
-"use strict";
-// Draws /report.json, once a second. Names in it come from requests: they only ever become text, never markup.
-const VERSION = 1, EVERY_MS = 1000, SLOWEST_MS = 8000, ROWS = 100, DEEPEST = 50;
+// The view of now: pools, requests, agents, contexts, budgets, events; for a page that may, what steers them beside each.
+import { button, cell, h, pill, reveal, show, svg, table } from "./elements.js";
+import { count, dollars, lasting, poolName, short, sum } from "./words.js";
+import { steers } from "./steering.js";
 
-// Elements -----------------------------------------------------------------------------------------------------------
-
-function h(tag, attributes, ...children) {
-  const at = tag.split("."), made = document.createElement(at[0]);
-  if (at.length > 1) made.className = at.slice(1).join(" ");
-  return filled(made, attributes, children);
-}
-function svg(tag, attributes, ...children) {
-  return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
-}
-function filled(made, attributes, children) {
-  for (const [name, value] of Object.entries(attributes || {})) if (value != null) made.setAttribute(name, value);
-  for (const child of children.flat(9)) if (child != null && child !== "" && child !== false) made.append(child);
-  return made;
-}
-// Makes `old` look like `fresh` and keeps what is the same, so that a selection or a focus stays.
-function morph(old, fresh) {
-  const before = [...old.childNodes], after = [...fresh.childNodes];
-  after.forEach((node, place) => {
-    const stood = before[place];
-    if (!stood) old.append(node);
-    else if (stood.nodeType !== node.nodeType || stood.nodeName !== node.nodeName) stood.replaceWith(node);
-    else if (node.nodeType === Node.TEXT_NODE) { if (stood.data !== node.data) stood.data = node.data; }
-    else {
-      for (const { name } of [...stood.attributes]) if (!node.hasAttribute(name) && name !== "style") stood.removeAttribute(name);
-      for (const { name, value } of node.attributes) if (name !== "style" && stood.getAttribute(name) !== value) stood.setAttribute(name, value);
-      if (stood.style && node.style.width !== stood.style.width) stood.style.width = node.style.width;
-      morph(stood, node);
-    }
-  });
-  before.slice(after.length).forEach((node) => node.remove());
-}
-function show(selector, ...children) { morph(document.querySelector(selector), h("div", null, children)); }
-function reveal(id, wanted) { document.getElementById(id).hidden = !wanted; }
-
-// Words --------------------------------------------------------------------------------------------------------------
-
-const count = (value) => Math.round(value).toLocaleString("en-US");
-function short(value) {
-  for (const [least, letter] of [[1e9, "G"], [1e6, "M"], [1e4, "k"]])
-    if (value >= least) return (value / (letter === "k" ? 1e3 : least)).toFixed(value < 10 * least && letter !== "k" ? 1 : 0) + letter;
-  return count(value);
-}
-function lasting(seconds) {
-  const s = Math.max(0, Math.round(seconds));
-  if (s < 90) return `${s} s`;
-  const minutes = Math.round(s / 60), hours = Math.floor(minutes / 60);
-  if (hours >= 48) return `${Math.floor(hours / 24)} d` + (hours % 24 ? ` ${hours % 24} h` : "");
-  return [hours ? `${hours} h` : "", minutes % 60 ? `${minutes % 60} min` : ""].filter(Boolean).join(" ");
-}
-function dollars(micro) {
-  const usd = micro / 1e6;
-  return "$" + (usd >= 1 || !usd ? usd.toLocaleString("en-US", { minimumFractionDigits: 2, maximumFractionDigits: 2 }) : usd.toFixed(4));
-}
-const poolName = (key) => `${key.host}/${key.account}/${key.model_group}`;
-const sum = (list, of) => list.reduce((total, one) => total + of(one), 0);
+const ROWS = 100, DEEPEST = 50, PRIORITIES = ["critical", "high", "normal", "low"];
 
 // Pools --------------------------------------------------------------------------------------------------------------
 
@@ -69,7 +15,6 @@ function bar(label, said, part, kind) {
 }
 const leftKind = (part) => (part < 0.1 ? "bad" : part < 0.3 ? "warn" : "good");
 const usedKind = (part) => (part >= 1 ? "bad" : part > 0.85 ? "warn" : "");
-const pill = (text, kind) => h("span", { class: "pill " + (kind || "") }, text);
 
 function pills(pool) { // the words of api/pool_words.py
   const made = [];
@@ -108,7 +53,11 @@ function card(pool, stats) {
     ["in vain", stats.wasted_micro_usd ? dollars(stats.wasted_micro_usd) : null],
   ].filter(([, value]) => value != null).map(([name, value]) => h("span", null, name + " ", h("b", null, value))) : [];
   const cap = pool.cap == null ? "" : `, capped at ${pool.cap}`, move = stats && stats.moves[0];
-  return h("article.card", { "data-pool": poolName(pool.key) },
+  const name = poolName(pool.key), glob = quoted(name);
+  const acts = steers() && h("div.acts", null,
+    pool.paused ? button("Resume", { order: { type: "resume", pool: glob } }, name) : button("Pause", { order: { type: "pause", pool: glob } }, name),
+    button(pool.cap == null ? "Cap…" : `Cap ${pool.cap}…`, { form: "cap", pool: glob, name, now: pool.cap }, `for ${name}`));
+  return h("article.card", { "data-pool": name, "data-key": name },
     h("div.top", null,
       h("div", null, h("h3", null, poolName(pool.key)), pool.account_name && h("p.account", null, pool.account_name)),
       h("div.pills", null, pills(pool))),
@@ -122,29 +71,30 @@ function card(pool, stats) {
       [one.used == null ? null : `${Math.round(100 * one.used)} % used`, one.status, one.resets_in_s == null ? null : `anew in ${lasting(one.resets_in_s)}`]
         .filter(Boolean).join(", "), one.used || 0, usedKind(one.used || 0)))),
     h("div.story", null, history(stats),
-      h("div.facts", null, facts, learned, move && h("span", { title: move.reason }, "limit moved ", h("b", null, `${lasting(move.ago_s)} ago`))))));
+      h("div.facts", null, facts, learned, move && h("span", { title: move.reason }, "limit moved ", h("b", null, `${lasting(move.ago_s)} ago`))))), acts);
 }
+// A name as a glob that means nothing else.
+const quoted = (name) => name.replace(/[*?[]/g, "[$&]");
 
 // Tables -------------------------------------------------------------------------------------------------------------
-
-function table(heads, rows, more) {
-  return [h("table", null, h("thead", null, h("tr", null, heads.map(([name, kind]) => h("th", { class: kind, scope: "col" }, name)))), h("tbody", null, rows)),
-    more > 0 && h("p.more", null, `and ${count(more)} more`)].filter(Boolean);
-}
-const cell = (content, label, kind) => h("td", { "data-label": label, class: kind }, content);
 
 function start(ticket) {
   if (ticket.state === "in flight" || ticket.starts_in_s == null) return "";
   return ticket.starts_in_s < 1 ? "any moment" : `in about ${lasting(ticket.starts_in_s)}`;
 }
+export function requestActs(one) {
+  const { id, agent } = one.ticket, whose = `request ${id} of ${agent}`;
+  return [one.state === "in flight" ? "" : button("First", { order: { type: "front", ticket_id: id } }, whose),
+    button("Cancel…", { order: { type: "cancel", ticket_id: id }, ask: `Cancel ${whose}? Its agent gets an error that it does not try again.`, sure: "Cancel it", not: "Keep it" }, whose, "bad")];
+}
 function requests(tickets) {
-  const rows = tickets.slice(0, ROWS).map((one) => h("tr", null,
+  const rows = tickets.slice(0, ROWS).map((one) => h("tr", { "data-key": one.ticket.id },
     cell(one.position ? `#${one.position}` : "–", null, "number"),
-    cell([one.ticket.agent, one.ticket.kind === "turn" ? "" : h("span.quiet", null, ` ${one.ticket.kind}`)]),
+    cell([h("a", { href: `/request/${one.ticket.id}` }, one.ticket.agent), one.ticket.kind === "turn" ? "" : h("span.quiet", null, ` ${one.ticket.kind}`)]),
     cell(one.state === "in flight" ? pill("in flight", "good") : pill(one.why, one.state === "backing off" ? "warn" : "accent"), null),
     cell(lasting(one.waited_s), "waited", "number"), cell(start(one), "starts", "number"),
-    cell(one.attempts ? String(one.attempts) : "", "attempts", "number"), cell(one.ticket.model, "model")));
-  return table([["place", "number"], ["agent"], ["why"], ["waited", "number"], ["starts", "number"], ["attempts", "number"], ["model"]],
+    cell(one.attempts ? String(one.attempts) : "", "attempts", "number"), cell(one.ticket.model, "model"), steers() && cell(requestActs(one), null, "acts")));
+  return table([["place", "number"], ["agent"], ["why"], ["waited", "number"], ["starts", "number"], ["attempts", "number"], ["model"], steers() && ["steer", "acts"]].filter(Boolean),
     rows, tickets.length - ROWS);
 }
 function condition(mine, session) {
@@ -183,9 +133,11 @@ function grouped(list, of) {
   for (const one of list) made.has(of(one)) ? made.get(of(one)).push(one) : made.set(of(one), [one]);
   return made;
 }
+const agentActs = (agent) => [button("Priority…", { form: "priority", agent: quoted(agent), name: agent }, `of ${agent}`),
+  button("Budget…", { form: "budget", scope: "agent", name: quoted(agent), who: `agent ${agent}` }, `of ${agent}`)];
 function agents(sessions, tickets) {
   const several = grouped(sessions, (one) => one.agent), all = tree(sessions, tickets);
-  const rows = all.slice(0, ROWS).map(([one, depth, mine]) => h("tr", null,
+  const rows = all.slice(0, ROWS).map(([one, depth, mine]) => h("tr", { "data-key": `${one.agent} ${one.session}` },
     h("td", { class: "wide" }, h("span", { class: depth ? `d${Math.min(4, depth)}` : null, title: one.session }, one.agent,
       several.get(one.agent).length > 1 && one.session !== one.agent ? h("span.quiet", null, ` ${one.session.slice(0, 18)}`) : "")),
     h("td", { class: "wide" }, condition(mine, one)),
@@ -195,8 +147,8 @@ function agents(sessions, tickets) {
     cell(one.waited_s >= 0.5 ? lasting(one.waited_s) : "", "waited", "number"),
     cell(one.tokens ? short(one.tokens) : "", "tokens", "number"),
     cell(one.micro_usd ? (one.is_priced ? "" : "≥ ") + dollars(one.micro_usd) : "", "cost", "number"),
-    cell(one.wasted_micro_usd ? dollars(one.wasted_micro_usd) : "", "in vain", "number")));
-  return table([["agent"], ["now"], ["delivered", "number"], ["lost / refused / shed", "number"], ["absorbed", "number"], ["waited", "number"], ["tokens", "number"], ["cost", "number"], ["in vain", "number"]],
+    cell(one.wasted_micro_usd ? dollars(one.wasted_micro_usd) : "", "in vain", "number"), steers() && cell(agentActs(one.agent), null, "acts")));
+  return table([["agent"], ["now"], ["delivered", "number"], ["lost / refused / shed", "number"], ["absorbed", "number"], ["waited", "number"], ["tokens", "number"], ["cost", "number"], ["in vain", "number"], steers() && ["steer", "acts"]].filter(Boolean),
     rows, all.length - ROWS);
 }
 
@@ -225,13 +177,18 @@ function contexts(list) {
 // Budgets and events -------------------------------------------------------------------------------------------------
 
 function budgets(views) {
-  return views.slice(0, ROWS).flatMap((view) => {
+  return views.slice(0, ROWS).map((view) => {
+    const { scope, name, per } = view.budget, of = { scope, name, per };
     const who = `${view.budget.scope} ${view.budget.name}`.trim(), renews = view.renews_in_s == null ? "" : `, anew in ${lasting(view.renews_in_s)}`;
-    return [["tokens", (value) => short(value) + " tokens"], ["micro_usd", dollars], ["calls", (value) => short(value) + " calls"]].filter(([unit]) => view.budget[unit] != null).map(([unit, word]) => {
+    const acts = steers() && h("div.acts", null,
+      button("Add…", { form: "add", ...of, who, units: ["tokens", "micro_usd", "calls"].filter((unit) => view.budget[unit] != null) }, `to the budget of ${who}, per ${per}`),
+      button("Begin anew…", { order: { type: "reset-budget", ...of }, ask: `Forgive what ${who} has spent per ${per}? It begins anew with nothing spent.`, sure: "Begin anew", not: "Leave it" }, `the budget of ${who}, per ${per}`),
+      button("Change…", { form: "budget", ...of, who }, `the budget of ${who}, per ${per}`));
+    return h("div.budget", { "data-key": `${scope} ${name} ${per}` }, [["tokens", (value) => short(value) + " tokens"], ["micro_usd", dollars], ["calls", (value) => short(value) + " calls"]].filter(([unit]) => view.budget[unit] != null).map(([unit, word]) => {
       const added = view.added && view.added[unit] ? `, ${word(view.added[unit])} of it added` : "";
       const aside = view.reserved[unit] ? `, ${word(view.reserved[unit])} set aside` : "", part = view.budget[unit] ? view.spent[unit] / view.budget[unit] : 1;
       return bar(`${who}, per ${view.budget.per}`, `${word(view.spent[unit])} of ${word(view.budget[unit])}${added}${aside}${renews}`, part, usedKind(part));
-    });
+    }), acts);
   });
 }
 function lines(log) {
@@ -239,27 +196,40 @@ function lines(log) {
     h("span", { class: line.level === "WARNING" ? "warn" : null }, line.text)));
 }
 
-// The page -----------------------------------------------------------------------------------------------------------
+// The view -----------------------------------------------------------------------------------------------------------
 
-function clusterState(cluster) {
+const paused = (snapshot) => snapshot.pauses["*"] || (snapshot.pools.length && snapshot.pools.every((pool) => pool.paused));
+// What persons set and what stands until it is taken back, each with what takes it back.
+function standing(snapshot) {
+  return [
+    ...Object.entries(snapshot.pauses).filter(([, is]) => is).map(([glob]) => ["paused: " + (glob === "*" ? "all pools" : glob), { type: "resume", pool: glob }]),
+    ...Object.entries(snapshot.caps).filter(([, cap]) => cap != null).map(([glob, cap]) => [`at most ${cap} at once: ${glob === "*" ? "all pools" : glob}`, { type: "limit", limit: null, pool: glob }]),
+    ...snapshot.priorities.map((one) => [`priority ${PRIORITIES[one.priority] || one.priority}: ${one.agent}${one.ends_in_s == null ? "" : `, for ${lasting(one.ends_in_s)}`}${one.by ? `, by ${one.by}` : ""}`, { type: "priority", agent: one.agent, priority: null }]),
+    ...snapshot.given.map(({ budget, by }) => [`budget: ${budget.scope} ${budget.name} per ${budget.per}${by ? `, by ${by}` : ""}`.replace(/ +/g, " "), { type: "set-budget", scope: budget.scope, name: budget.name, per: budget.per }]),
+  ].slice(0, ROWS).map(([text, order]) => h("li", { "data-key": text }, h("span", null, text),
+    button("Take back", { order, ...(order.type === "set-budget" ? { ask: `Take this ${text} back? What the agents file says counts again.`, sure: "Take it back", not: "Leave it" } : {}) }, text)));
+}
+
+export function clusterState(cluster) {
   const { role, name, epoch, known_members, coordinator, share } = cluster;
   if (role === "alone") return `cluster ${name}: alone for ${lasting(cluster.since_s)}, with 1/${Math.round(1 / share)} of the limits`;
   if (role === "joining") return `cluster ${name}: joining for ${lasting(cluster.since_s)}`;
   return `cluster ${name}: ${known_members} member${known_members === 1 ? "" : "s"}, ${role === "coordinator" ? "this proxy" : coordinator} coordinates (epoch ${epoch})${cluster.summed_s === null ? "" : `, sums of ${lasting(cluster.summed_s)}`}`;
 }
-function draw(report) {
+export function draw(report) {
   const { proxy, snapshot, stats } = report, counters = snapshot.counters;
   const tickets = snapshot.pools.flatMap((pool) => pool.tickets);
   tickets.sort((a, b) => (a.state === "in flight") - (b.state === "in flight") || a.position - b.position);
   const waiting = sum(snapshot.pools, (pool) => pool.queued), running = sum(snapshot.pools, (pool) => pool.in_flight);
-  const paused = snapshot.pools.some((pool) => pool.paused), down = snapshot.pools.some((pool) => pool.account_block || pool.breaker === "open");
-  say(snapshot.stopping ? "stopping" : paused ? "paused" : down ? "a provider does not serve" : "serving", snapshot.stopping || paused || down ? "warn" : "good");
-  show("#about", `${proxy.listens.join(", ")} · up ${lasting(report.told_wall - proxy.began_wall)} · version ${proxy.version}${report.cluster ? ` · ${clusterState(report.cluster)}` : ""}`);
-  document.title = waiting ? `hivemind (${count(waiting)} waiting)` : "hivemind";
   show("#notices",
     report.cluster && report.cluster.role === "alone" && h("p.notice.warn", null, clusterState(report.cluster)),
     counters.guard_trips > 0 && h("p.notice.bad", null, `${count(counters.guard_trips)} guard trips: errors of the scheduler's own; the log has them`),
     snapshot.stopping && h("p.notice.warn", null, "The proxy is stopping: running requests finish, nothing new is admitted."));
+  show("#acts", steers() && [
+    paused(snapshot) ? button("Resume all", { order: { type: "resume", pool: "*" } }) : button("Pause all…", { order: { type: "pause", pool: "*" }, ask: "Pause all pools? What runs goes on; nothing more is sent until somebody resumes it.", sure: "Pause all", not: "Go on" }),
+    button("Priority…", { form: "priority", agent: "", name: "" }, "of any agent"), button("Budget…", { form: "budget", scope: "everyone", name: "", who: "" }, "of anybody")]);
+  const stands = steers() ? standing(snapshot) : [];
+  reveal("overrides", stands.length); show("#overrides .panel", stands);
   const cost = sum(stats.pools, (pool) => pool.micro_usd), vain = sum(stats.pools, (pool) => pool.wasted_micro_usd);
   show("#totals", [
     ["in flight", count(running)], ["waiting", count(waiting)], ["delivered", count(counters.delivered)],
@@ -276,33 +246,3 @@ function draw(report) {
   reveal("budgets", snapshot.budgets.length); show("#budgets .panel", budgets(snapshot.budgets));
   reveal("log", stats.log.length); show("#log ol", lines(stats.log));
 }
-function say(text, kind) {
-  const state = document.getElementById("state");
-  if (state.textContent !== text) state.textContent = text; // it is read aloud when it changes, and only then
-  state.className = kind;
-}
-let wait_ms = EVERY_MS, timer = 0, drawn = null, told = "";
-function gone(why) {
-  document.body.classList.add("gone");
-  say("gone", "bad");
-  show("#about", drawn ? `${why}; below is what it told at ${told}` : why);
-}
-async function look() {
-  clearTimeout(timer);
-  try {
-    const answer = await fetch("/report.json", { cache: "no-store", signal: AbortSignal.timeout(5000) });
-    if (!answer.ok) throw new Error(`the proxy answers ${answer.status}`);
-    const report = await answer.json();
-    if (drawn && drawn !== report.proxy.version) { location.reload(); return; } // another version has another page
-    if (report.version !== VERSION) throw new Error("the proxy is of another version: load this page anew");
-    draw(report);
-    document.body.classList.remove("gone");
-    drawn = report.proxy.version; told = new Date().toLocaleTimeString(); wait_ms = EVERY_MS;
-  } catch (error) {
-    gone(error.message.startsWith("the proxy") ? error.message : "the proxy does not answer");
-    wait_ms = Math.min(SLOWEST_MS, 2 * wait_ms);
-  }
-  if (!document.hidden) timer = setTimeout(look, wait_ms);
-}
-document.addEventListener("visibilitychange", () => { if (!document.hidden) look(); });
-look();
