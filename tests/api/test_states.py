@@ -17,7 +17,7 @@ from hivemind_addon.tools.dash.picture import PictureLook, picture
 from hivemind_addon.tools.mcp.own import _request, _summary
 from tests.tools.dash.samples import flying, pool, report, session, waiting
 
-PAGE_SCRIPT = Path(__file__).parents[2] / "src" / "hivemind_addon" / "proxy" / "page" / "status.js"
+PAGE_SCRIPT = Path(__file__).parents[2] / "src" / "hivemind_addon" / "proxy" / "page" / "now.js"
 GLOSSARY = (Path(__file__).parents[2] / "docs" / "glossary.md").read_text(encoding="utf-8")
 WAITS = (
     Reason.PAUSED,

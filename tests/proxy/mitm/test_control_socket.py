@@ -3,13 +3,15 @@
 import asyncio
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from mitmproxy import exceptions
 from mitmproxy.addons.proxyserver import Proxyserver
+from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import taddons
 
-from hivemind_addon.api.command import CommandReply, Pause, Record, SetConfig, ShowConfig
+from hivemind_addon.api.command import CommandReply, OpenPage, Pause, Record, SetConfig, ShowConfig
 from hivemind_addon.api.control import read_report, send_command
 from hivemind_addon.api.events import PersonActed
 from hivemind_addon.proxy.mitm.control_socket import option_views, set_option
@@ -226,3 +228,38 @@ def test_a_cluster_is_shown_as_it_is_without_its_password(options, monkeypatch):
     assert shown("hivemind_cluster").value == "valkey://ali@cache.test:6379/0"
     options.update(hivemind_cluster="valkeys://:open-sesame@other.test/2")
     assert shown("hivemind_cluster").value == "valkeys://other.test:6379/2"
+
+
+class Listener:
+    def __init__(self, mode, host, port):
+        self.mode, self.listen_addrs = ProxyMode.parse(mode), ((host, port),)
+
+
+@pytest.mark.parametrize(
+    ("listeners", "address"),
+    [
+        ([("regular", "127.0.0.1", 8080)], "http://127.0.0.1:8080/"),
+        ([("regular", "0.0.0.0", 8080), ("regular", "127.0.0.1", 9090)], "http://127.0.0.1:8080/"),
+        ([("regular", "::1", 8080)], "http://[::1]:8080/"),
+        ([("reverse:http://ollama.test", "127.0.0.1", 8080), ("regular", "127.0.0.1", 9090)], "http://127.0.0.1:9090/"),
+        ([("reverse:http://ollama.test", "127.0.0.1", 8080)], ""),
+        ([("regular", "192.0.2.7", 8080)], ""),
+    ],
+)
+async def test_a_key_to_the_page_is_given_where_a_browser_of_this_machine_sees_it(
+    proxy, monkeypatch, listeners, address
+):
+    served = [Listener(*one) for one in listeners]
+    monkeypatch.setattr(
+        "hivemind_addon.proxy.mitm.listeners.ctx.master.addons.get", lambda _: SimpleNamespace(servers=served)
+    )
+    heard = []
+    proxy.driver.note = heard.append
+    said = proxy.control.carry_out(OpenPage("ann\n\x1b[31m"))
+    if not address:
+        assert (said.done, "--mode regular" in said.text, heard) == (False, True, [])
+        return
+    url, _, key = said.value["url"].partition("#key=")
+    assert (url, len(key) > 40, said.value["lasts_s"]) == (address, True, 60.0)
+    assert key not in said.text + heard[0].text
+    assert "\x1b" not in heard[0].text

@@ -36,7 +36,7 @@ function parts(id, story, live, web, problem) {
   const acts = steers() && live ? h("div.acts", null, requestActs(live)) : null;
   // mitmweb has a flow's request id in its comment.
   const link = web && h("p", null, h("a", { href: `${web}#/flows?s=${encodeURIComponent(`~comment ${id}`)}`, rel: "noreferrer", target: "_blank" }, "Its flow in mitmweb"));
-  const state = live ? pill(live.state === "in flight" ? "in flight" : live.reason || live.state, live.state === "in flight" ? "good" : "accent") : story && pill(story.end || "open", story.end === "delivered" ? "good" : story.end ? "warn" : "accent");
+  const state = live ? pill(live.state === "in flight" ? "in flight" : live.why || live.state, live.state === "in flight" ? "good" : "accent") : story && pill(story.end || "open", story.end === "delivered" ? "good" : story.end ? "warn" : "accent");
   if (!story) return [h("p.notice.warn", null, problem), live && h("p", null, state, ` ${live.ticket.agent}, ${live.ticket.model}, waited ${lasting(live.waited_s)}`), acts, link];
   const used = [story.tokens ? `${short(story.tokens)} tokens` : "", story.micro_usd ? dollars(story.micro_usd) : ""].filter(Boolean).join(", ");
   return [

@@ -17,7 +17,7 @@ SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
     ),
     "See": (
         CommandEntry("top", "tools.commands.watch:top", "Watch everything, and steer it"),
-        CommandEntry("open", "tools.commands.open_page:open_page", "The page in your browser, with the right to steer"),
+        CommandEntry("open", "tools.commands.open_page:open_page", "The page in your browser, which steers"),
         CommandEntry("status", "tools.commands.watch:status", "The same once; every agent, every pool"),
         CommandEntry("eta", "tools.commands.eta:eta", "When would my next call be sent?"),
         CommandEntry("history", "tools.commands.history:history", "What happened to every request, and what it cost"),
