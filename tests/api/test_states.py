@@ -11,7 +11,7 @@ from hivemind_addon.api.pool_words import pool_state, queue_words, troubles, wai
 from hivemind_addon.api.replies import wait_words
 from hivemind_addon.api.snapshot import AccountBlockView, LimitNeed, RequestState
 from hivemind_addon.api.ticket import Reason
-from hivemind_addon.proxy.observe.history import TicketHistory, present_line
+from hivemind_addon.proxy.observe.history import PAD, TicketHistory, present_line
 from hivemind_addon.tools.dash.family import IDLE, family
 from hivemind_addon.tools.dash.picture import PictureLook, picture
 from hivemind_addon.tools.mcp.own import _request, _summary
@@ -76,7 +76,8 @@ def test_every_view_says_what_binds_in_the_same_words(reason):
         story = text.partition("agents ─")[2] if name == "status and top" else text
         assert not [word for word in others if re.search(rf"\b{word}\b", story.replace(view.why, ""))], (name, text)
     lines = views_of(view)
-    assert lines["eta"] in lines["mitmweb"] == f"{'' if reason is Reason.BACKOFF else 'queued, '}{lines['eta']} [a t]"
+    why = "" if reason is Reason.BACKOFF else f"{view.why} "  # the state says it
+    assert re.split(f"{PAD}+", lines["mitmweb"]) == ["a", f"{state}, 3rd", "in 4 s", f"{why}[t]"]
     assert lines["eta"] == waiting_line(3, view.why, 4.0) == f"3rd; {view.why}, in about 4 s"
 
 

@@ -160,7 +160,6 @@ def test_filters_find_what_is_held(person, agents):
         ("~comment queued", 3),
         (f"~comment {agents[1]}", 1),
         ("~marker hourglass", 3),
-        ("~comment flight", 1),
     ):
         search.fill(words)
         expect(rows).to_have_count(count)

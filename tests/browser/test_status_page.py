@@ -177,7 +177,7 @@ def test_everything_that_a_report_can_hold_is_shown(page):
         "#state": ["stopping"],
         "#notices": ["2 guard trips", "stopping"],
         "#pools": [
-            "Acme <b>Labs</b>", "account refused", "paused by a person", "told to wait 12 s", "provider down, one request tries in 3 s",
+            "Acme <b>Labs</b>", "the account's limit is spent", "paused by a person", "told to wait 12 s", "provider down, one request tries in 3 s",
             "1 past the scheduler",
             "5-hour limit: for 2 h 1 min", "1 of 2, capped at 2", "1,000 of 40k left, full in 2 min",
             "102 % used, rejected, anew in 2 h 1 min", "ceiling 2 at a time",

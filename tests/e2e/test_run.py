@@ -118,7 +118,7 @@ def test_in_the_background_what_refuses_to_start_says_why(mine):
     done = mine.run("run", "--detach", "--set", "hivemind_notify=no-such-program")
     assert done.returncode == 1
     assert f"the proxy does not start on port {mine.port}; it said:" in done.stderr
-    assert "'no-such-program' is no program here; give its full path" in done.stderr
+    assert "'no-such-program' is no program here, and no file; give its full path" in done.stderr
 
 
 def test_files_and_the_environment_say_options_where_the_command_line_does_not_and_a_mistake_names_the_file(mine):

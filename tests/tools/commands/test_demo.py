@@ -36,7 +36,7 @@ def test_demo_prints_its_table_and_succeeds_when_nobody_was_lost(pretended):
     result = run("demo", "--agents", "3", "--turns", "2", "--seed", "5", "--provider", "window")
     assert result.exit_code == 0
     assert "one fleet, two ways" in result.output
-    assert any("`make run`" in line and line.endswith(" claude") for line in result.output.splitlines())
+    assert result.output.rstrip().endswith("hivemind exec -- claude")
     assert asked == [DemoSettings(agents=3, turns=2, seed=5, kind=demo.LimitKind.WINDOW)]
 
 

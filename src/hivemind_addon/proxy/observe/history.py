@@ -201,7 +201,7 @@ def present_line(history: TicketHistory, view: TicketView) -> str:
     start = "" if view.starts_in_s is None else f"in {about(view.starts_in_s)}"
     is_queued = view.state is RequestState.QUEUED
     cause = f" ({history.failure})" if history.failure and not is_queued else ""
-    why = view.why.removeprefix(f"{view.state}: ") + cause
+    why = view.why.removeprefix(view.state).removeprefix(": ") + cause  # the state says it
     return _line(history, f"{view.state}, {ordinal(view.position)}", start, why)
 
 
