@@ -389,6 +389,7 @@ def test_everything_can_be_done_with_the_keyboard_alone(page, tmp_path):
         expect(page.locator("dialog")).to_be_hidden()
         expect(page.locator(":focus")).to_have_text("Pause all…")
         page.keyboard.press("Enter")
+        expect(page.locator("dialog")).to_be_visible()
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         expect(page.locator("#state")).to_have_text("paused")
