@@ -39,6 +39,7 @@ LISTENERS = "listeners"
 """Addons that have a hook of a request, for each hook."""
 LEFT = "objects left to the collector"
 FIRST = (
+    "instructions",
     CALLS,
     "C calls",
     "objects made by a class",
@@ -59,6 +60,7 @@ FIRST = (
     "calls of asyncio",
     "calls of others",
     "calls in other threads",
+    "instructions in other threads",
 )
 """The order of the table; the folders of the addon follow."""
 _STILL_S = 0.04
@@ -72,6 +74,8 @@ class Counts:
     numbers: dict[str, float]
     left: dict[str, float]
     """What only the collector frees, by type."""
+    steps: dict[str, float]
+    """The interpreter's instructions in each function."""
     functions: dict[str, float]
     """The calls of each of our functions."""
     origins: dict[str, float]
@@ -142,7 +146,7 @@ def measure(stack, questions, cell, variant):
     asked.ask("begin")
     samples = []
     before = asked.still()
-    told_before = {what: Counter(asked.ask(what)) for what in ("top", "origins")}
+    told_before = {what: Counter(asked.ask(what)) for what in ("steps", "top", "origins")}
     for _ in range(cell.requests):
         send(1)
         after = asked.still()
@@ -154,7 +158,7 @@ def measure(stack, questions, cell, variant):
     numbers = {name: min(sample[name] for sample in samples) for name in names}
     numbers[LEFT] = sum(left.values()) / cell.requests
     numbers[LISTENERS] = sum(asked.ask("listeners").values())
-    return Counts(numbers, _each(left, cell.requests), told["top"], told["origins"])
+    return Counts(numbers, _each(left, cell.requests), told["steps"], told["top"], told["origins"])
 
 
 def count(stack, questions, cells):
@@ -200,6 +204,7 @@ def details(counted, most):
             ("left to the collector through the addon", variants["addon"].left),
             ("made by, through bare", variants["bare"].origins),
             ("made by, through the addon", variants["addon"].origins),
+            ("instructions by function", variants["addon"].steps),
             ("calls of our functions", variants["addon"].functions),
         ):
             lines += [f"\n{cell.name}: {title}"]
@@ -213,7 +218,11 @@ def main(arguments=None):
         "--only", default="", metavar="TEXT", help="the cells whose name has this, `1 KB plain` for example"
     )
     parser.add_argument(
-        "--top", type=int, default=0, metavar="N", help="our functions with the most calls, and garbage by type"
+        "--top",
+        type=int,
+        default=0,
+        metavar="N",
+        help="the functions with the most instructions and calls, and garbage by type",
     )
     parser.add_argument("--requests", type=int, default=REQUESTS, metavar="N")
     options = parser.parse_args(arguments)

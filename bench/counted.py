@@ -6,6 +6,7 @@ Who connects to its port says in lines, each answered by one of JSON:
     end        count no more
     read       what was counted so far: numbers by name
     top        calls of each of our functions so far
+    steps      instructions of the interpreter in each function so far
     origins    who made tasks, futures, timers and callbacks, and whose hooks were called
     listeners  how many addons have each hook of a request
     sample     from now on, look each few milliseconds of processor time where the event loop is
@@ -67,6 +68,8 @@ class Counting:
     def __init__(self):
         self.counts = Counter()
         self.functions = Counter()
+        self.steps = Counter()
+        """Instructions by code."""
         self.origins = Counter()
         """Of tasks, futures, timers and callbacks: who made them; of hooks: whose."""
         self.codes = {}
@@ -89,9 +92,11 @@ class Counting:
             (_EVENTS.PY_RESUME, self.resumed),
             (_EVENTS.PY_THROW, self.resumed),
             (_EVENTS.CALL, self.called),
+            (_EVENTS.INSTRUCTION, self.stepped),
         ):
             sys.monitoring.register_callback(_TOOL, event, callback)
-        sys.monitoring.set_events(_TOOL, _EVENTS.PY_START | _EVENTS.PY_RESUME | _EVENTS.PY_THROW | _EVENTS.CALL)
+        calls = _EVENTS.PY_START | _EVENTS.PY_RESUME | _EVENTS.PY_THROW | _EVENTS.CALL
+        sys.monitoring.set_events(_TOOL, calls | _EVENTS.INSTRUCTION)
 
     def end(self):
         sys.monitoring.set_events(_TOOL, 0)
@@ -129,6 +134,13 @@ class Counting:
                 caller = caller.f_back
             self.origins[f"{name}: {code.co_qualname if name == 'hooks called' else _place(caller.f_code)}"] += 1
 
+    def stepped(self, code, _offset):
+        if threading.get_ident() == self.thread:
+            self.counts["instructions"] += 1
+            self.steps[code] += 1
+        else:
+            self.counts["instructions in other threads"] += 1
+
     def resumed(self, code, _offset, _error=None):
         if threading.get_ident() == self.thread:
             self.entered(code)
@@ -164,6 +176,12 @@ class Counting:
             bound = function.__self__ if isinstance(function, BuiltinFunctionType) else first
             if hasattr(bound, "getsockname"):
                 counts[f"{'writes' if name in _WRITES else 'reads'}, {self._side(bound)}"] += 1
+
+    def steps_by_place(self):
+        places = Counter()
+        for code, steps in self.steps.copy().items():
+            places[_place(code)] += steps
+        return places
 
     def _side(self, sock):
         try:
@@ -283,6 +301,8 @@ class Answering(socketserver.StreamRequestHandler):
                     told = dict(counting.counts)
                 case "top":
                     told = dict(counting.functions)
+                case "steps":
+                    told = counting.steps_by_place()
                 case "origins":
                     told = dict(counting.origins)
                 case "listeners":
