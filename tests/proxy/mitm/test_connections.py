@@ -557,7 +557,7 @@ def test_a_provider_can_be_asked_again_at_the_end_of_its_answer():
         assert b"".join(command.data for command in sent).startswith(b"GET / HTTP/1.1")
         answer = client.handle_event(events.DataReceived(context.server, response(body=b"x")))
         for command in answer:
-            if isinstance(command.event, ResponseEndOfMessage):
+            if isinstance(command.event, (ResponseEndOfMessage, ours.WholeResponse)):
                 assert client.stream_id is None
                 break
         else:
@@ -607,6 +607,8 @@ def noted(commands_, seen):
     for command in commands_:
         if isinstance(command, ReceiveHttp) and isinstance(command.event, RequestData):
             seen.append(command.event.data)
+        if isinstance(command, ReceiveHttp) and isinstance(command.event, ours.WholeRequest):
+            seen.append(command.event.content)
         yield command
 
 

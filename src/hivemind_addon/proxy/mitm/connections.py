@@ -18,6 +18,7 @@ import copy
 import logging
 import re
 import time
+from dataclasses import dataclass
 from operator import methodcaller
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
@@ -74,6 +75,7 @@ if TYPE_CHECKING:
 
     from h11._readers import ChunkedReader
     from h11._receivebuffer import ReceiveBuffer
+    from mitmproxy.connection import Connection
     from mitmproxy.proxy.context import Context
 
 logger = logging.getLogger("hivemind")
@@ -302,6 +304,20 @@ class NeverWaits(HttpConnection):
         return self._handle_event(event) if self.debug is None else super().handle_event(event)
 
 
+@dataclass
+class WholeRequest(RequestHeaders):
+    """A request whose body, which is not empty, has come with its head, or is to be sent so: no other event follows."""
+
+    content: bytes = b""
+
+
+@dataclass
+class WholeResponse(ResponseHeaders):
+    """The same of an answer."""
+
+    content: bytes = b""
+
+
 class QuickHttp1(NeverWaits, Http1Connection):
     """An HTTP/1 connection that hands an event to what handles it, without a generator in between."""
 
@@ -399,7 +415,21 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
 
     def send(self, event: HttpEvent) -> layer.CommandGenerator[None]:
         """Pass trailers over, which the base class does not know."""
+        if type(event) is WholeResponse:
+            return self._send_whole(event)
         return _nothing() if isinstance(event, ResponseTrailers) else super().send(event)
+
+    def _send_whole(self, event: WholeResponse) -> layer.CommandGenerator[None]:
+        response = event.response
+        if response.is_http2 or response.is_http3 or "transfer-encoding" in response.headers:
+            yield from super().send(ResponseHeaders(event.stream_id, response))
+            yield from super().send(ResponseData(event.stream_id, event.content))
+            yield from super().send(ResponseEndOfMessage(event.stream_id))
+            return
+        assert event.stream_id == self.stream_id
+        self.response = response
+        yield from _in_one_piece(self.conn, http1.assemble_response_head(response), event.content)
+        yield from self.mark_done(response=True)
 
     def framed(self, stream_id: int, data: bytes) -> commands.Command | None:
         """What sends a piece of an answer's body; None: this connection is about something else."""
@@ -435,6 +465,11 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
                 )
             self.state = self.done
             return
+        if size and 0 < size <= len(self.buf) and self.takes_whole is not None and request.method != "CONNECT":
+            content = bytes(self.buf.maybe_extract_at_most(size) or b"")
+            yield ReceiveHttp(WholeRequest(self.stream_id, request, end_stream=False, content=content))
+            yield from self.mark_done(request=True)
+            return
         yield ReceiveHttp(RequestHeaders(self.stream_id, request, size == 0))
         self.body_reader = _body_reader(size)
         self.state = self.read_body
@@ -467,7 +502,21 @@ class BoundedHttp1Client(WithOutlets, QuickHttp1, Http1Client):
         """Pass trailers over, which the base class does not know."""
         if isinstance(event, RequestHeaders):
             self._interims = 0
+        if type(event) is WholeRequest:
+            return self._send_whole(event)
         return _nothing() if isinstance(event, RequestTrailers) else super().send(event)
+
+    def _send_whole(self, event: WholeRequest) -> layer.CommandGenerator[None]:
+        request = event.request
+        if request.is_http2 or request.is_http3 or "transfer-encoding" in request.headers:
+            yield from super().send(RequestHeaders(event.stream_id, request, end_stream=False))
+            yield from super().send(RequestData(event.stream_id, event.content))
+            yield from super().send(RequestEndOfMessage(event.stream_id))
+            return
+        assert self.stream_id in (None, event.stream_id)
+        self.stream_id, self.request = event.stream_id, request
+        yield from _in_one_piece(self.conn, http1.assemble_request_head(request), event.content)
+        yield from self.mark_done(request=True)
 
     def read_headers(self, event: events.ConnectionEvent) -> layer.CommandGenerator[None]:
         """Read an answer's head, and pass over the interim ones before it."""
@@ -492,10 +541,27 @@ class BoundedHttp1Client(WithOutlets, QuickHttp1, Http1Client):
             yield from self._refuse(str(error))
             return
         self.response = response
+        if size and size == len(self.buf) and self._goes_on(self.request, response):
+            # As of one in parts, its end is told when this connection can take the next request.
+            whole = WholeResponse(self.stream_id, response, content=bytes(self.buf.maybe_extract_at_most(size) or b""))
+            yield from self.mark_done(response=True)
+            yield ReceiveHttp(whole)
+            return
         yield ReceiveHttp(ResponseHeaders(self.stream_id, response, size == 0))
         self.body_reader = _body_reader(size)
         self.state = self.read_body
         yield from self.state(event)
+
+    def _goes_on(self, request: http.Request, response: http.Response) -> bool:
+        """Whether this connection takes another request after this one: then its end is nothing to wait for."""
+        return (
+            self.request_done
+            and response.status_code != _SWITCHING_PROTOCOLS
+            and request.method != "CONNECT"
+            and not (request.is_http2 or request.is_http3)
+            and not http1.connection_close(request.http_version, request.headers)
+            and not http1.connection_close(response.http_version, response.headers)
+        )
 
     def _final_head(self) -> http.Response | None:
         """The head of the final answer; None: it is not here. Raises BadHead."""
@@ -516,6 +582,15 @@ class BoundedHttp1Client(WithOutlets, QuickHttp1, Http1Client):
 
 def _nothing() -> layer.CommandGenerator[None]:
     yield from ()
+
+
+def _in_one_piece(conn: Connection, head: bytes, content: bytes) -> layer.CommandGenerator[None]:
+    """Send a message, a large body without a copy."""
+    if len(content) <= _LARGE_BYTES:
+        yield commands.SendData(conn, head + content)
+    else:
+        yield commands.SendData(conn, head)
+        yield commands.SendData(conn, content)
 
 
 def _parsed[M](read: Callable[[list[bytes]], M], head: list[bytes]) -> M:

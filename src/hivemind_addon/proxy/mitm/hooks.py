@@ -22,11 +22,10 @@ from bisect import bisect_right
 from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass
-from enum import Enum, auto
 from functools import partial
 from itertools import repeat
 from operator import attrgetter
-from types import ModuleType, coroutine
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from mitmproxy import addonmanager, exceptions, flow, version
@@ -35,7 +34,7 @@ from mitmproxy.addons.onboarding import Onboarding
 from mitmproxy.proxy import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from mitmproxy import http
     from mitmproxy.hooks import Hook
@@ -108,15 +107,12 @@ class _Addons(NamedTuple):
     listeners: dict[str, _Listeners]
 
 
-class _Way(Enum):
-    """How listeners are called."""
+class _Waiting(NamedTuple):
+    """A hook of which one listener has answered what is to be awaited."""
 
-    TASK = auto()
-    """In a task, where they may wait."""
-    TASK_IF_NEEDED = auto()
-    """In none; the first that may wait gets one."""
-    NO_TASK = auto()
-    """They may not wait."""
+    answer: Awaitable[object]
+    call: _Call
+    """Whose answer it is."""
 
 
 class DirectAddonManager(addonmanager.AddonManager):
@@ -130,52 +126,87 @@ class DirectAddonManager(addonmanager.AddonManager):
             await event.begun.over()
             return
         args = event.args()
-        await self._call(event.name, args, _Way.TASK)
+        await self._call(event.name, args)
         if isinstance(args[0], flow.Flow):
-            await self._call("update", ([args[0]],), _Way.TASK)
+            await self._call("update", ([args[0]],))
 
-    async def of_flow(self, name: str, of: flow.Flow) -> None:
-        """Call a hook of a flow, and `update`. To be begun outside a task; pauses where it needs one of its own."""
-        way = await self._call(name, (of,), _Way.TASK_IF_NEEDED)
-        if way is _Way.TASK or not self._nobody_still_listens("update"):
-            await self._call("update", ([of],), way)
+    def of_flow(self, name: str, of: flow.Flow) -> Coroutine[Any, Any, None] | None:
+        """Call a hook of a flow, and `update`. None: that is done; else what is left of it, to be run in a task."""
+        chain = self.chain
+        waiting = self._begin(name, (of,), chain, None)
+        if waiting is not None:
+            return self._end_of_flow(name, of, chain, waiting)
+        if self._nobody_still_listens("update"):
+            return None
+        chain = self.chain
+        waiting = self._begin("update", ([of],), chain, None)
+        return None if waiting is None else self._end("update", ([of],), chain, waiting)
+
+    async def _end_of_flow(self, name: str, of: flow.Flow, chain: list[object], waiting: _Waiting) -> None:
+        await self._end(name, (of,), chain, waiting)
+        await self._call("update", ([of],))
 
     def trigger(self, event: Hook) -> None:
         """Call a hook; none of its listeners may be async."""
-        try:
-            self._call(event.name, event.args(), _Way.NO_TASK).send(None)
-        except StopIteration:
-            return
-        raise AssertionError("it waits")
+        self._begin(event.name, event.args(), self.chain, None, may_wait=False)
 
-    async def _call(self, name: str, args: Sequence[object], way: _Way) -> _Way:
+    async def _call(self, name: str, args: Sequence[object]) -> None:
         chain = self.chain  # As in mitmproxy: who is added to it now is called, and who is removed is, too.
-        listeners = self._listeners(name, chain)
-        at = 0
-        while at < len(listeners.calls):
-            listener, addon, place, may_change = listeners.calls[at]
+        waiting = self._begin(name, args, chain, None)
+        if waiting is not None:
+            await self._end(name, args, chain, waiting)
+
+    async def _end(self, name: str, args: Sequence[object], chain: list[object], waiting: _Waiting) -> None:
+        """Await what a listener has answered, and call those behind it."""
+        still: _Waiting | None = waiting
+        while still is not None:
+            place = still.call.place
             try:
-                if way is _Way.NO_TASK and inspect.iscoroutinefunction(listener):
+                await still.answer
+            except exceptions.AddonHalt:
+                return
+            except exceptions.OptionsError:
+                raise
+            except Exception as error:  # noqa: BLE001 - one addon's fault is not another's
+                _log(error)
+                place = place[0], math.inf
+            still = self._begin(name, args, chain, place)
+
+    def _begin(
+        self,
+        name: str,
+        args: Sequence[object],
+        chain: list[object],
+        behind: tuple[int, float] | None,
+        *,
+        may_wait: bool = True,
+    ) -> _Waiting | None:
+        """Call those who listen, of all or behind a place. None: all were called; else one of them is to be awaited."""
+        calls = self._listeners(name, chain).calls
+        at, count = 0 if behind is None else bisect_right(calls, behind, key=_place), len(calls)
+        while at < count:
+            call = calls[at]
+            at += 1
+            listener, addon, place, may_change = call
+            try:
+                if not may_wait and inspect.iscoroutinefunction(listener):
                     _refuse(f"Async handler {name} ({addon}) cannot be called from sync context")
                 answer = listener(*args)
-                if answer is not None and way is not _Way.NO_TASK and inspect.isawaitable(answer):
-                    if way is _Way.TASK_IF_NEEDED:
-                        way = _Way.TASK
-                        await _pause()
-                    await answer
             except exceptions.AddonHalt:
-                return way
+                return None
             except exceptions.OptionsError:
                 raise
             except Exception as error:  # noqa: BLE001 - one addon's fault is not another's
                 _log(error)
                 place = place[0], math.inf
                 may_change = True
-            at += 1
+            else:
+                if answer is not None and may_wait and inspect.isawaitable(answer):
+                    return _Waiting(answer, call)
             if may_change:
-                listeners = self._listeners(name, chain)
-                at = bisect_right(listeners.calls, place, key=_place)
-        return way
+                calls = self._listeners(name, chain).calls
+                at, count = bisect_right(calls, place, key=_place), len(calls)
+        return None
 
     def _nobody_still_listens(self, name: str) -> bool:
         """Whether it is certain that nobody listens, right after other calls: those have looked who the addons are."""
@@ -205,11 +236,6 @@ class DirectAddonManager(addonmanager.AddonManager):
 
 
 _place = attrgetter("place")
-
-
-@coroutine
-def _pause() -> Generator[None]:
-    yield
 
 
 def _ask(addons: list[object], name: str) -> list[object]:
@@ -316,13 +342,12 @@ class Hooks:
             return hook
         of: flow.Flow = hook.flow  # type: ignore[attr-defined]
         context = copy_context()
-        calls: Coroutine[Any, Any, None] = self._manager.of_flow(hook.name, of)
         try:
-            context.run(calls.send, None)
-        except StopIteration:
-            return HivemindWaitHook(Begun(None, of)) if of.intercepted else None
+            calls = context.run(self._manager.of_flow, hook.name, of)
         except exceptions.OptionsError as error:
             calls = _fail(error)
+        if calls is None:
+            return HivemindWaitHook(Begun(None, of)) if of.intercepted else None
         task = asyncio.Task(calls, loop=asyncio.get_running_loop(), context=context, eager_start=True)
         if task.done() and not task.cancelled() and task.exception() is None and not of.intercepted:
             return None

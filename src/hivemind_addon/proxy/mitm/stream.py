@@ -84,9 +84,12 @@ from hivemind_addon.api.ticket import REQUEST_HEADER
 from hivemind_addon.proxy.mitm.body import Body
 from hivemind_addon.proxy.mitm.connections import (
     BAD_HEAD,
+    BoundedHttp1Client,
     BoundedHttp1Server,
     BoundedHttp2Server,
     BoundedUpstreamProxy,
+    WholeRequest,
+    WholeResponse,
     WithOutlets,
     dissolve,
     error_page,
@@ -121,7 +124,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from mitmproxy.addons.proxyserver import Servers
-    from mitmproxy.connection import Connection
+    from mitmproxy.connection import Connection, Server
     from mitmproxy.proxy.context import Context
     from mitmproxy.proxy.mode_servers import ServerInstance
 
@@ -146,6 +149,8 @@ FLOW_HOOKS = frozenset(
 LONGEST_ALARM_S = 5.0
 """After this time an exchange is asked again, whatever it waits for: so long may an alarm outlive its stream."""
 CALLED_OFF = "a person cancelled it"
+_SWITCHING = 101
+"""The status of an answer after which another protocol is spoken."""
 MOST_WAITING_BYTES = 1024 * 1024
 """Of a body that goes on as it comes, while it cannot."""
 
@@ -334,6 +339,8 @@ class ScheduledStream(HttpStream):
         event = command.event
         if isinstance(event, RequestHeaders):
             event.request = request
+            if type(event) is WholeRequest:
+                event.content = request.raw_content or b""
         elif isinstance(event, RequestData):
             event.data = request.raw_content or b""
 
@@ -363,6 +370,10 @@ class ScheduledStream(HttpStream):
 
     def _reaction(self, event: events.Event) -> layer.CommandGenerator[None]:
         """What an event leads to; a message's parts go to its state without a step in between."""
+        if type(event) is WholeRequest:
+            return self._take_request(event)
+        if type(event) is WholeResponse:
+            return self._take_answer(event)
         if isinstance(event, REQUEST_PARTS):
             return self.client_state(event)  # type: ignore[no-any-return]  # the host assigns it
         if isinstance(event, RESPONSE_PARTS):
@@ -378,6 +389,27 @@ class ScheduledStream(HttpStream):
             if isinstance(event, RequestProtocolError):
                 return self._on_client_error(event)
         return super()._handle_event(event)  # type: ignore[no-any-return]  # the host reassigns it
+
+    def _take_request(self, event: WholeRequest) -> layer.CommandGenerator[None]:
+        """One that came in one piece: its parts, unless the head has led elsewhere."""
+        yield from self.client_state(event)
+        if self.client_state == self.state_consume_request_body:
+            yield from self._end_request(event.content)
+            return
+        for part in (RequestData(self.stream_id, event.content), RequestEndOfMessage(self.stream_id)):
+            if self.parent.streams.get(self.stream_id) is self:  # else it is over, and more of it is for nobody
+                yield from self._handle_event(part)
+
+    def _take_answer(self, event: WholeResponse) -> layer.CommandGenerator[None]:
+        """The same of an answer."""
+        attempt_id = self.attempt_id
+        yield from self.server_state(event)
+        if self.server_state == self.state_collect and self.attempt_id == attempt_id:
+            yield from self._end_collecting(event.content)
+            return
+        for part in (ResponseData(self.stream_id, event.content), ResponseEndOfMessage(self.stream_id)):
+            if self.attempt_id == attempt_id and self.parent.streams.get(self.stream_id) is self:
+                yield from self.server_state(part)
 
     def _on_client_error(self, event: RequestProtocolError) -> layer.CommandGenerator[None]:
         """The client went, or broke the protocol."""
@@ -479,6 +511,46 @@ class ScheduledStream(HttpStream):
         else:
             yield from super().start_request_stream()
 
+    def state_consume_request_body(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """A request that is sent when all of it is here."""
+        if not isinstance(event, RequestEndOfMessage):
+            yield from super().state_consume_request_body(event)
+            return
+        content = bytes(self.request_body_buf)
+        self.request_body_buf.clear()
+        yield from self._end_request(content)
+
+    def _end_request(self, content: bytes) -> layer.CommandGenerator[None]:
+        """All of it is here: what mitmproxy does then, with fewer commands."""
+        flow = self.flow
+        flow.request.timestamp_end = time.time()  # noqa: TID251 - mitmproxy's own wall stamp
+        flow.request.data.content = content
+        self.client_state = self.state_done
+        yield HttpRequestHook(flow)
+        if (yield from self.check_killed(True)):
+            return
+        if flow.response:  # an addon's
+            flow.response.timestamp_start = time.time()  # noqa: TID251
+            yield HttpResponseHeadersHook(flow)
+            if not (yield from self.check_killed(True)):
+                yield from self.send_response()
+        elif (yield from self.make_server_connection()):
+            yield from self._send_request(self.stream_id)
+
+    def _send_request(self, attempt_id: int) -> layer.CommandGenerator[None]:
+        """Send all of it upstream, in one command where that connection takes it so."""
+        server, request = self.context.server, self.flow.request
+        content = request.raw_content
+        if content and not request.trailers and isinstance(self.parent.connection_to(server), BoundedHttp1Client):
+            yield SendHttp(WholeRequest(attempt_id, request, end_stream=False, content=content), server)
+            return
+        yield SendHttp(RequestHeaders(attempt_id, request, not (content or request.trailers)), server)
+        if content:
+            yield SendHttp(RequestData(attempt_id, content), server)
+        if request.trailers:
+            yield SendHttp(RequestTrailers(attempt_id, request.trailers), server)
+        yield SendHttp(RequestEndOfMessage(attempt_id), server)
+
     def handle_connect_upstream(self) -> layer.CommandGenerator[None]:
         """Tunnel what is not ours through a proxy whose answer is bounded."""
         self.child_layer = BoundedUpstreamProxy.make(self.context, send_connect=True)[0]
@@ -506,7 +578,9 @@ class ScheduledStream(HttpStream):
             )
             request.draining = self.parent.draining
             request.redirected = self.parent.port.redirected
-            connection, error = yield request
+            connection, error = self.parent.ready_connection(request), None
+            if connection is None:
+                connection, error = yield request
             if exchange and (yield from self._left(exchange)):
                 return False
             if exchange and exchange.refusal:  # a person cancelled it while it connected
@@ -600,7 +674,7 @@ class ScheduledStream(HttpStream):
         elif handling is Handling.PEEK:
             self.server_state = self.state_peek
             yield from self._arm(exchange, Stage.PEEKED)
-        else:
+        elif type(event) is not WholeResponse:
             yield from self._arm(exchange, Stage.COLLECTED)
 
     def state_collect(self, event: events.Event) -> layer.CommandGenerator[None]:
@@ -618,11 +692,17 @@ class ScheduledStream(HttpStream):
         elif isinstance(event, ResponseEndOfMessage):
             body = bytes(self.response_body_buf)
             self.response_body_buf.clear()
-            if exchange.collected(self.flow.response, body):
-                yield from self._retry()
-            else:
-                self.flow.response.data.content = body
-                yield from self._deliver(exchange)
+            yield from self._end_collecting(body)
+
+    def _end_collecting(self, body: bytes) -> layer.CommandGenerator[None]:
+        """Step 7: all of an answer is here."""
+        exchange = self._scheduled()
+        assert self.flow.response
+        if exchange.collected(self.flow.response, body):
+            yield from self._retry()
+        else:
+            self.flow.response.data.content = body
+            yield from self._deliver(exchange)
 
     def state_peek(self, event: events.Event) -> layer.CommandGenerator[None]:
         """A streamed answer, kept back until its first content is judged (or, delivered whole, until its end)."""
@@ -769,6 +849,45 @@ class ScheduledStream(HttpStream):
                 yield SendHttp(ResponseEndOfMessage(self.stream_id), self.context.client)
             yield from self._part()
 
+    def send_response(self, already_streamed: bool = False) -> layer.CommandGenerator[None]:
+        """Let the flow's hook have an answer, and send it, in one command where the client's connection takes it so."""
+        response = self.flow.response
+        assert response
+        client = self.context.client
+        if (
+            already_streamed
+            or response.status_code == _SWITCHING
+            or type(self.parent.connections[client]) is not BoundedHttp1Server
+        ):
+            yield from super().send_response(already_streamed)
+            return
+        response.timestamp_end = time.time()  # noqa: TID251 - mitmproxy's own wall stamp
+        yield HttpResponseHook(self.flow)
+        self.server_state = self.state_done
+        if (yield from self.check_killed(False)):
+            return
+        response = self.flow.response
+        assert response
+        content = response.raw_content
+        if (
+            content
+            and not response.trailers
+            and self.client_state == self.state_done
+            and response.status_code != _SWITCHING
+        ):
+            self.flow.live = False
+            yield DropStream(self.stream_id)
+            self.parent.leaving.add(self)
+            yield SendHttp(WholeResponse(self.stream_id, response, content=content), client)
+            return
+        yield SendHttp(ResponseHeaders(self.stream_id, response, not (content or response.trailers)), client)
+        if content:
+            yield SendHttp(ResponseData(self.stream_id, content), client)
+        if response.trailers:
+            yield SendHttp(ResponseTrailers(self.stream_id, response.trailers), client)
+        if self.client_state == self.state_done:
+            yield from self.flow_done()
+
     def _finish(self) -> layer.CommandGenerator[None]:
         """Everything has gone out: the response hook, and a clean end of message."""
         if self.committed and self.flow.response:
@@ -901,15 +1020,8 @@ class ScheduledStream(HttpStream):
         self.server_state = self.state_wait_for_response_headers
         if not (yield from self.make_server_connection()):
             return
-        self.attempt_id = attempt_id = self.parent.alias(self)
-        request = self.flow.request
-        content = request.raw_content
-        yield SendHttp(RequestHeaders(attempt_id, request, not (content or request.trailers)), self.context.server)
-        if content:
-            yield SendHttp(RequestData(attempt_id, content), self.context.server)
-        if request.trailers:
-            yield SendHttp(RequestTrailers(attempt_id, request.trailers), self.context.server)
-        yield SendHttp(RequestEndOfMessage(attempt_id), self.context.server)
+        self.attempt_id = self.parent.alias(self)
+        yield from self._send_request(self.attempt_id)
 
     # Keep-alive and alarms -------------------------------------------------------------------------------------------
 
@@ -1019,9 +1131,14 @@ class SchedulingHttpLayer(DrainingHttpLayer):
 
     def make_stream(self, stream_id: int) -> layer.CommandGenerator[None]:
         """Build one of our streams."""
-        stream = ScheduledStream(_forked(self.context), stream_id, self)
-        self.streams[stream_id] = stream
-        yield from self.event_to_child(stream, events.Start())
+        self._new_stream(stream_id)
+        yield from ()
+
+    def _new_stream(self, stream_id: int) -> ScheduledStream:
+        """Waiting for its head: it is not told to start, since it says nothing to that."""
+        stream = self.streams[stream_id] = ScheduledStream(_forked(self.context), stream_id, self)
+        stream.client_state = stream.state_wait_for_request_headers
+        return stream
 
     def take_alarm(self, stream: ScheduledStream, delay_s: float) -> commands.RequestWakeup | None:
         """One that was left and rings no later; from now on it rings for this stream. None: there is none."""
@@ -1040,6 +1157,17 @@ class SchedulingHttpLayer(DrainingHttpLayer):
     def connection_to(self, peer: Connection) -> layer.Layer | None:
         """The innermost layer of a connection: the one that speaks HTTP."""
         return deque(_stack(self.connections.get(peer)), maxlen=1).pop() if peer in self.connections else None
+
+    def ready_connection(self, wanted: FreshConnection) -> Server | None:
+        """The one that `get_connection` would answer with at once; None: it has to be asked."""
+        is_http2 = self.context.client.alpn == b"h2"
+        for connection in self.connections:
+            if wanted.connection_spec_matches(connection):
+                if connection in self.waiting_for_establishment:
+                    return None
+                if connection.connected and not (is_http2 and connection.alpn != b"h2"):
+                    return cast("Server", connection)
+        return None
 
     def alias(self, stream: ScheduledStream) -> int:
         """A new id under which the server side knows `stream`."""
@@ -1131,7 +1259,7 @@ class SchedulingHttpLayer(DrainingHttpLayer):
             for command in doing:
                 if isinstance(command, ReceiveHttp):
                     if isinstance(command.event, RequestHeaders):
-                        yield from self.make_stream(command.event.stream_id)
+                        self._new_stream(command.event.stream_id)
                     # One that is over is gone: late data is for nobody.
                     if stream := self.streams.get(command.event.stream_id):
                         active.append((stream, stream.handle_event(command.event)))
