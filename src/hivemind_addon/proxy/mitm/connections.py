@@ -260,6 +260,22 @@ class _Chunks:
         self._come_whole = taken == len(data)
         return pieces
 
+    def whole(self, data: bytes) -> bytes | None:
+        """What is in a read that is chunks from its first to its last byte, and not the last one; None: it is not."""
+        if self._after is not None or not self._come_whole:
+            return None
+        pieces, taken, size = list[bytes](), 0, len(data)
+        while taken < size and (head := _CHUNK_HEAD.match(data, taken)):
+            begin = head.end()
+            end = begin + int(head[1], 16)
+            if end == begin or data[end : end + 2] != b"\r\n":
+                return None
+            pieces.append(data[begin:end])
+            taken = end + 2
+        if taken != size:
+            return None
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
     def __call__(self, buf: ReceiveBuffer) -> h11.Data | h11.EndOfMessage | None:
         after, self._after = self._after, None
         pieces = self._take_whole(buf) if self._come_whole and after is None else []
@@ -484,6 +500,24 @@ class BoundedHttp1Client(WithOutlets, QuickHttp1, Http1Client):
     """A provider's HTTP/1 connection."""
 
     _interims = 0
+
+    def handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """Handle it; a piece of a stream that has an outlet goes there at once."""
+        if self.outlets and type(event) is events.DataReceived and (passed := self.passed_on(event.data)) is not None:
+            return passed  # type: ignore[return-value]  # who asks goes through it
+        return super().handle_event(event)
+
+    def passed_on(self, data: bytes) -> tuple[commands.Command, ...] | None:
+        """What a read leads to whose all goes to a stream's outlet; None: it has to go the usual way."""
+        outlet = self.outlets.get(self.stream_id or 0)
+        reader: object = self.body_reader if outlet else None
+        if outlet is None or not isinstance(reader, _Chunks) or self.buf or self.state != self.read_body:
+            return None
+        piece = reader.whole(data)
+        passed = outlet(piece) if piece else None
+        if passed is None:
+            return None
+        return () if type(passed) is Flush else (passed,)
 
     def read_body(self, event: events.Event) -> layer.CommandGenerator[None]:
         """Tell the end of an answer when this connection can take the next request: it may come at once."""

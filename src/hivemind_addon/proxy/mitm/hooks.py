@@ -182,31 +182,30 @@ class DirectAddonManager(addonmanager.AddonManager):
         may_wait: bool = True,
     ) -> _Waiting | None:
         """Call those who listen, of all or behind a place. None: all were called; else one of them is to be awaited."""
-        calls = self._listeners(name, chain).calls
-        at, count = 0 if behind is None else bisect_right(calls, behind, key=_place), len(calls)
-        while at < count:
-            call = calls[at]
-            at += 1
-            listener, addon, place, may_change = call
-            try:
-                if not may_wait and inspect.iscoroutinefunction(listener):
-                    _refuse(f"Async handler {name} ({addon}) cannot be called from sync context")
-                answer = listener(*args)
-            except exceptions.AddonHalt:
-                return None
-            except exceptions.OptionsError:
-                raise
-            except Exception as error:  # noqa: BLE001 - one addon's fault is not another's
-                _log(error)
-                place = place[0], math.inf
-                may_change = True
-            else:
+        while True:
+            calls = self._listeners(name, chain).calls
+            if behind is not None:
+                calls = calls[bisect_right(calls, behind, key=_place) :]
+            for call in calls:
+                listener, addon, behind, may_change = call
+                try:
+                    if not may_wait and inspect.iscoroutinefunction(listener):
+                        _refuse(f"Async handler {name} ({addon}) cannot be called from sync context")
+                    answer = listener(*args)
+                except exceptions.AddonHalt:
+                    return None
+                except exceptions.OptionsError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - one addon's fault is not another's
+                    _log(error)
+                    behind = behind[0], math.inf
+                    break
                 if answer is not None and may_wait and inspect.isawaitable(answer):
                     return _Waiting(answer, call)
-            if may_change:
-                calls = self._listeners(name, chain).calls
-                at, count = bisect_right(calls, place, key=_place), len(calls)
-        return None
+                if may_change:
+                    break
+            else:
+                return None
 
     def _nobody_still_listens(self, name: str) -> bool:
         """Whether it is certain that nobody listens, right after other calls: those have looked who the addons are."""
@@ -217,7 +216,7 @@ class DirectAddonManager(addonmanager.AddonManager):
             and listeners
             and not listeners.calls
             and known.chain == self.chain
-            and _ask(listeners.asked, name) == listeners.answers
+            and (not listeners.asked or _ask(listeners.asked, name) == listeners.answers)
         )
 
     def _listeners(self, name: str, chain: list[object]) -> _Listeners:

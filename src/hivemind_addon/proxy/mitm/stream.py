@@ -44,7 +44,7 @@ from mitmproxy.proxy.layers.http import (
     RegisterHttpConnection,
     SendHttp,
 )
-from mitmproxy.proxy.layers.http._base import ReceiveHttp
+from mitmproxy.proxy.layers.http._base import HttpConnection, ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     RequestData,
@@ -786,6 +786,8 @@ class ScheduledStream(HttpStream):
         if isinstance(client, (BoundedHttp1Server, BoundedHttp2Server)):
             source.open_outlet(self.attempt_id, partial(self._pass_on, exchange, client.framed))
             self._source = source, self.attempt_id
+            if isinstance(source, BoundedHttp1Client) and self.parent.speaks_itself(source):
+                self.parent.sources[source.conn.id] = source
 
     def _pass_on(
         self, exchange: ExchangePort, framed: Callable[[int, bytes], commands.Command | None], data: bytes
@@ -808,6 +810,7 @@ class ScheduledStream(HttpStream):
         if self._source is not None:
             source, stream_id = self._source
             source.close_outlet(stream_id)
+            self.parent.sources.pop(source.conn.id, None)
             self._source = None
 
     def _send_chunk(self, chunk: bytes) -> layer.CommandGenerator[None]:
@@ -1126,6 +1129,8 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         self.port = port
         self.leaving: set[ScheduledStream] = set()
         """Those that are over, or about to be."""
+        self.sources: dict[str, BoundedHttp1Client] = {}
+        """By connection id: whose pieces of a stream go to an outlet, and come here as they are to be read."""
         self._idle_alarms: set[commands.RequestWakeup] = set()
         """Nobody waits for them any more: each alarm is a task, which mitmproxy lets sleep to its end."""
 
@@ -1158,6 +1163,11 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         """The innermost layer of a connection: the one that speaks HTTP."""
         return deque(_stack(self.connections.get(peer)), maxlen=1).pop() if peer in self.connections else None
 
+    def speaks_itself(self, speaker: HttpConnection) -> bool:
+        """Whether nothing, TLS for one, is between what comes from a connection and who speaks HTTP there."""
+        top = self.connections.get(speaker.conn)
+        return top is speaker or (isinstance(top, GracefulHttpClient) and top.child_layer is speaker)
+
     def ready_connection(self, wanted: FreshConnection) -> Server | None:
         """The one that `get_connection` would answer with at once; None: it has to be asked."""
         is_http2 = self.context.client.alpn == b"h2"
@@ -1174,6 +1184,14 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         attempt_id = next(self.alias_ids)
         self.streams[attempt_id] = stream
         return attempt_id
+
+    def handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
+        """Handle it; a piece of a stream that nothing but its two connections has to see is passed on at once."""
+        if type(event) is events.DataReceived and self._paused is None and self.debug is None:
+            source = self.sources.get(event.connection.id)
+            if source is not None and (passed := source.passed_on(event.data)) is not None:
+                return passed  # type: ignore[return-value]  # who asks goes through it
+        return super().handle_event(event)
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         return in_one_write(self._handle_turn(event), then=self._let_go)
