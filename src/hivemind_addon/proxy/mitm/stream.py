@@ -554,7 +554,14 @@ class ScheduledStream(HttpStream):
     def handle_connect_upstream(self) -> layer.CommandGenerator[None]:
         """Tunnel what is not ours through a proxy whose answer is bounded."""
         self.child_layer = BoundedUpstreamProxy.make(self.context, send_connect=True)[0]
-        yield from self.handle_connect_finish()  # type: ignore[no-untyped-call]  # the host's own
+        yield from self.handle_connect_finish()
+
+    def handle_connect_finish(self) -> layer.CommandGenerator[None]:
+        """Answer a client that has asked for a tunnel."""
+        yield from super().handle_connect_finish()  # type: ignore[no-untyped-call]  # the host's own
+        speaker = self.parent.connections[self.context.client]
+        if self.child_layer is not None and isinstance(speaker, BoundedHttp1Server) and speaker.is_pipe:
+            self.parent.tunnel = self
 
     # The gate --------------------------------------------------------------------------------------------------------
 
@@ -1129,6 +1136,8 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         self.port = port
         self.leaving: set[ScheduledStream] = set()
         """Those that are over, or about to be."""
+        self.tunnel: ScheduledStream | None = None
+        """Where all that comes goes, once a client has asked for a tunnel."""
         self.sources: dict[str, BoundedHttp1Client] = {}
         """By connection id: whose pieces of a stream go to an outlet, and come here as they are to be read."""
         self._idle_alarms: set[commands.RequestWakeup] = set()
@@ -1186,12 +1195,33 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         return attempt_id
 
     def handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        """Handle it; a piece of a stream that nothing but its two connections has to see is passed on at once."""
-        if type(event) is events.DataReceived and self._paused is None and self.debug is None:
-            source = self.sources.get(event.connection.id)
-            if source is not None and (passed := source.passed_on(event.data)) is not None:
-                return passed  # type: ignore[return-value]  # who asks goes through it
-        return super().handle_event(event)
+        """Handle it; what comes from a connection that is known goes there with no step in between."""
+        if type(event) is not events.DataReceived or self._paused is not None or self.debug is not None:
+            return super().handle_event(event)
+        source = self.sources.get(event.connection.id)
+        if source is not None and (passed := source.passed_on(event.data)) is not None:
+            return passed  # type: ignore[return-value]  # who asks goes through it
+        if self.tunnel is not None and not self.tunnel.waits:
+            return self._through(self.tunnel, event)
+        known = self.connections.get(event.connection)
+        if known is None:
+            return super().handle_event(event)
+        return in_one_write(self.event_to_child(known, event), then=self._let_go)
+
+    def _through(self, tunnel: ScheduledStream, event: events.DataReceived) -> layer.CommandGenerator[None]:
+        """Give it to the layers inside a tunnel; what they write is written as it is."""
+        assert tunnel.child_layer is not None
+        client = self.context.client
+        for command in tunnel.child_layer.handle_event(event):
+            if isinstance(command, commands.SendData):
+                yield command
+            elif isinstance(command, commands.CloseConnection) and command.connection == client:
+                end = ResponseProtocolError(tunnel.stream_id, "EOF", ErrorCode.PASSTHROUGH_CLOSE)
+                yield from self.event_to_child(self.connections[client], end)
+            elif isinstance(command, commands.CloseTcpConnection):
+                yield commands.CloseConnection(command.connection)  # as the host does: never by half
+            else:
+                yield from self._obey(command, tunnel)
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         return in_one_write(self._handle_turn(event), then=self._let_go)
