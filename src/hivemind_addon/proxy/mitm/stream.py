@@ -109,6 +109,7 @@ from hivemind_addon.proxy.mitm.port import (
     SocketPort,
     Stage,
 )
+from hivemind_addon.proxy.mitm.tls import quicken
 from hivemind_addon.proxy.mitm.upstream_client import (
     DrainingHttpLayer,
     FreshConnection,
@@ -560,8 +561,8 @@ class ScheduledStream(HttpStream):
         """Answer a client that has asked for a tunnel."""
         yield from super().handle_connect_finish()  # type: ignore[no-untyped-call]  # the host's own
         speaker = self.parent.connections[self.context.client]
-        if self.child_layer is not None and isinstance(speaker, BoundedHttp1Server) and speaker.is_pipe:
-            self.parent.tunnel = self
+        if self.child_layer is not None and isinstance(speaker, BoundedHttp1Server):
+            self.parent.tunnel = self, speaker
 
     # The gate --------------------------------------------------------------------------------------------------------
 
@@ -1136,8 +1137,8 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         self.port = port
         self.leaving: set[ScheduledStream] = set()
         """Those that are over, or about to be."""
-        self.tunnel: ScheduledStream | None = None
-        """Where all that comes goes, once a client has asked for a tunnel."""
+        self.tunnel: tuple[ScheduledStream, BoundedHttp1Server] | None = None
+        """Where all that comes goes once a client has asked for a tunnel, and who speaks with it until that is made."""
         self.sources: dict[str, BoundedHttp1Client] = {}
         """By connection id: whose pieces of a stream go to an outlet, and come here as they are to be read."""
         self._idle_alarms: set[commands.RequestWakeup] = set()
@@ -1201,8 +1202,10 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         source = self.sources.get(event.connection.id)
         if source is not None and (passed := source.passed_on(event.data)) is not None:
             return passed  # type: ignore[return-value]  # who asks goes through it
-        if self.tunnel is not None and not self.tunnel.waits:
-            return self._through(self.tunnel, event)
+        if self.tunnel is not None:
+            tunnel, speaker = self.tunnel
+            if speaker.is_pipe and not tunnel.waits:
+                return self._through(tunnel, event)
         known = self.connections.get(event.connection)
         if known is None:
             return super().handle_event(event)
@@ -1341,7 +1344,9 @@ class SchedulingHttpLayer(DrainingHttpLayer):
 
 def _bound(child: layer.Layer) -> None:
     """Give a new upstream connection a client that survives a graceful GOAWAY, and bound a proxy's answer."""
-    for inner in _stack(child):
+    stack = list(_stack(child))
+    quicken(stack)
+    for inner in stack:
         if type(inner) is HttpClient:
             # The base class builds it inside get_connection and offers no factory to override.
             inner.__class__ = GracefulHttpClient
@@ -1368,7 +1373,9 @@ def _stack(top: layer.Layer | None) -> Iterator[layer.Layer]:
 
 
 def scheduling_layer(chosen: layer.Layer | None, port: Port) -> layer.Layer | None:
-    """Replace the `HttpLayer` in the stack that mitmproxy chose by ours; any other stack stays as it is."""
+    """Replace the `HttpLayer` in the stack that mitmproxy chose by ours; of any other only TLS takes the short way."""
+    if chosen is not None:
+        quicken(chosen.context.layers)
     above: layer.Layer | None = None
     current: Any = chosen
     while current is not None and type(current) is not HttpLayer:
