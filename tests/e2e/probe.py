@@ -63,7 +63,7 @@ TRIPPABLE = {
     "head": ("hivemind_addon.proxy.wire.hints", None, "read_hints"),
     "observe": ("hivemind_addon.proxy.core.scheduler", "Scheduler", "observe"),
     # Step 7
-    "collect": ("hivemind_addon.proxy.mitm.stream", "ScheduledStream", "state_collect"),
+    "collect": ("hivemind_addon.proxy.mitm.stream", "ScheduledStream", "_end_collecting"),
     "peek": ("hivemind_addon.proxy.mitm.stream", "ScheduledStream", "state_peek"),
     "judge": ("hivemind_addon.proxy.wire.outcome", None, "judge_answer"),
     "judge_transport": ("hivemind_addon.proxy.wire.outcome", None, "judge_transport"),
