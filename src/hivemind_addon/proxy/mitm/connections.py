@@ -188,15 +188,15 @@ def _shortly(frame: h2_frame.DataFrame) -> str:
 
 def with_field(response: http.Response, name: str, value: str) -> http.Response:
     """The same answer with one more field in its head, in place of any of this name; `response` stays as it is."""
-    head, wanted = _twin(response), name.encode()
-    data = head.data = _twin(response.data)
+    head, wanted = twin(response), name.encode()
+    data = head.data = twin(response.data)
     fields = [field for field in data.headers.fields if field[0].lower() != wanted]
-    data.headers = _twin(data.headers)
+    data.headers = twin(data.headers)
     data.headers.fields = (*fields, (wanted, value.encode()))
     return head
 
 
-def _twin[One](one: One) -> One:
+def twin[One](one: One) -> One:
     """What `copy.copy` answers, in less time."""
     twin: One = object.__new__(type(one))
     vars(twin).update(vars(one))

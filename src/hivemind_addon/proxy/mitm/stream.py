@@ -1,6 +1,6 @@
 """Hold, peek, retry and keep-alive inside mitmproxy's HTTP layer.
 
-Every private mitmproxy name we use is in this file and, of its hooks and connections, in `hooks.py`,
+Every private mitmproxy name we use is in this file and, of its hooks, connections and TLS, in `hooks.py`, `tls.py`,
 `connections.py` and `upstream_client.py` beside it.
 
 mitmproxy builds one `HttpStream` per request inside one `HttpLayer` per client connection. We subclass both:
@@ -25,7 +25,6 @@ from __future__ import annotations
 import itertools
 import time
 from collections import deque
-from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -95,6 +94,7 @@ from hivemind_addon.proxy.mitm.connections import (
     error_page,
     over,
     server_for,
+    twin,
     with_field,
 )
 from hivemind_addon.proxy.mitm.port import (
@@ -1356,7 +1356,7 @@ def _bound(child: layer.Layer) -> None:
 
 def _forked(context: Context) -> Context:
     """What `fork` answers, which also makes a server, with an id of its own, and throws it away."""
-    forked = copy(context)
+    forked = twin(context)
     forked.layers = context.layers.copy()
     return forked
 
