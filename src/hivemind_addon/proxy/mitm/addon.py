@@ -459,7 +459,7 @@ def _make_proxy(settings: Settings) -> Proxy:
     runtime = make_runtime(cluster=settings.cluster, port=settings.port)
     proxy = Proxy(runtime=runtime, settings=settings)
     setattr(ctx.master, ADOPTABLE, proxy)
-    take_short_ways()
+    take_short_ways(ctx.options)
     collect_rarely()
     reuse_freed_memory()
     return proxy
