@@ -9,10 +9,13 @@ from weakref import WeakMethod
 
 from hyperframe import frame as h2_frame
 from mitmproxy import http, version
+from mitmproxy.net.http import http1
 from mitmproxy.options import Options
+from mitmproxy.proxy import layers
 from mitmproxy.utils import strutils
 
 from hivemind_addon.proxy.capture.flow_parts import field_names, plain_headers
+from hivemind_addon.proxy.mitm.heads import expected_body_size, validate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,6 +32,7 @@ def take_short_ways(options: Options) -> None:
     if moved := [
         *look_up_quickly(),
         *remember_options(options),
+        *check_heads_quickly(),
         *check_messages_quickly(),
         *show_frames_quickly(),
     ]:
@@ -124,6 +128,18 @@ def remember_options(options: Options) -> list[str]:
         # The first of all: each change is told here, and who hears of it later asks for values.
         receivers.insert(0, WeakMethod(cast("RememberingOptions", options).forget))
     return [] if hasattr(options, "remembered") else ["Options.changed"]
+
+
+def check_heads_quickly() -> list[str]:
+    """Let mitmproxy check a head, and find out how long its body is, with what is known of it and of those before.
+
+    For a request it does both some seven times. Answers the name that it did not find.
+    """
+    if not hasattr(layers.http, "validate_headers"):
+        return ["layers.http.validate_headers"]
+    layers.http.validate_headers = validate
+    http1.expected_http_body_size = expected_body_size
+    return []
 
 
 def check_messages_quickly() -> list[str]:
