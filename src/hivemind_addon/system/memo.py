@@ -8,11 +8,11 @@ REMEMBERED_CHARS = 200
 _MOST = 1024
 
 
-def by_text[T](answer: Callable[[str], T]) -> Callable[[str], T]:
+def by_text[S: (str, bytes), T](answer: Callable[[S], T]) -> Callable[[S], T]:
     """The same answers, each worked out once for a text. They depend on nothing else."""
     remembered = lru_cache(maxsize=_MOST)(answer)
 
-    def ask(text: str) -> T:
+    def ask(text: S) -> T:
         return remembered(text) if len(text) <= REMEMBERED_CHARS else answer(text)
 
     return ask

@@ -17,7 +17,6 @@ from mitmproxy.utils import human
 from hivemind_addon.proxy.compose import make_runtime
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, hang_up, own_addresses
 from hivemind_addon.proxy.mitm.commands import Commands
-from hivemind_addon.proxy.mitm.connections import take_short_ways
 from hivemind_addon.proxy.mitm.contentview import ExchangeView
 from hivemind_addon.proxy.mitm.flow_list import widen_comments
 from hivemind_addon.proxy.mitm.large_reads import read_at_once
@@ -41,6 +40,7 @@ from hivemind_addon.proxy.mitm.options import (
 from hivemind_addon.proxy.mitm.proxy import Proxy, end_on_hangup
 from hivemind_addon.proxy.mitm.readers import FlowReaders
 from hivemind_addon.proxy.mitm.settings import BadOption
+from hivemind_addon.proxy.mitm.short_ways import take_short_ways
 from hivemind_addon.proxy.mitm.stream import EndAttempt, SocketWord, scheduling_layer
 from hivemind_addon.proxy.mitm.view import ViewSync
 from hivemind_addon.system.memory import collect_rarely, reuse_freed_memory
@@ -459,7 +459,7 @@ def _make_proxy(settings: Settings) -> Proxy:
     runtime = make_runtime(cluster=settings.cluster, port=settings.port)
     proxy = Proxy(runtime=runtime, settings=settings)
     setattr(ctx.master, ADOPTABLE, proxy)
-    take_short_ways()
+    take_short_ways(ctx.options)
     collect_rarely()
     reuse_freed_memory()
     return proxy

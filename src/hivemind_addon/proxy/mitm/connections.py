@@ -9,17 +9,15 @@
 What is said of a broken message never quotes it: a provider may echo a key in it, and the words go far.
 
 What passes here passes in few calls: a body that is kept comes in one piece, a streamed one goes from one connection to
-the other (`WithOutlets`), and mitmproxy's own small functions are done in less time where their results are the same.
+the other (`WithOutlets`).
 """
 
 from __future__ import annotations
 
-import copy
 import logging
 import re
 import time
 from dataclasses import dataclass
-from operator import methodcaller
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
@@ -29,7 +27,7 @@ import h2.events
 import h2.exceptions
 import h11
 from hyperframe import frame as h2_frame
-from mitmproxy import http, optmanager, version
+from mitmproxy import http, version
 from mitmproxy.net.http import http1
 from mitmproxy.net.http.validate import validate_headers
 from mitmproxy.proxy import commands, events, layer
@@ -68,6 +66,19 @@ from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy.utils import human
 
+from hivemind_addon.proxy.mitm.heads import BAD_HEAD as BAD_HEAD  # noqa: PLC0414 - others have it from here
+from hivemind_addon.proxy.mitm.heads import (
+    LONGEST_HEAD_BYTES,
+    MOST_FIELDS,
+    TOO_LONG,
+    TOO_MANY,
+    BadHead,
+    body_size,
+    check_fields,
+    take_request,
+    take_response,
+)
+from hivemind_addon.proxy.mitm.heads import with_field as with_field  # noqa: PLC0414
 from hivemind_addon.proxy.mitm.writes import Flush
 
 if TYPE_CHECKING:
@@ -80,8 +91,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hivemind")
 
-LONGEST_HEAD_BYTES = 64 * 1024
-MOST_FIELDS = 256
 MOST_INTERIMS = 16
 _HEAD_END = b"\r\n\r\n"
 _LARGE_BYTES = 16 * 1024
@@ -89,118 +98,7 @@ _LARGE_BYTES = 16 * 1024
 _TAKEN_BYTES = 32 * 1024
 """By h2 at a time: two frames of the usual size."""
 _CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]{1,8})\r\n")
-BAD_HEAD = "bad head: "
-"""How our words for a head begin that is no HTTP, or too long."""
-_TOO_LONG = f"it is longer than {LONGEST_HEAD_BYTES // 1024} KB"
-_TOO_MANY = f"it has more than {MOST_FIELDS} fields"
 _SWITCHING_PROTOCOLS = 101
-_IMMUTABLE = frozenset({bool, int, float, str, bytes, type(None)})
-_MOST_COMBINATIONS = 1000
-"""Of types; a dozen is usual."""
-
-
-class BadHead(ValueError):
-    """A head that is no HTTP or beyond the bounds, in words that quote nothing of it."""
-
-
-# What each message costs: mitmproxy's own small functions, with the same results in less time -------------------------
-
-
-def take_short_ways() -> None:
-    """Replace them in this process; what this mitmproxy has in another way stays as it is, with one warning."""
-    if moved := [*look_up_quickly(), *check_messages_quickly(), *show_frames_quickly()]:
-        what = ", ".join(moved)
-        logger.warning("hivemind: mitmproxy %s has no %s as we know it; requests take longer", version.VERSION, what)
-
-
-def look_up_quickly() -> list[str]:
-    """Let mitmproxy compare a header's name, and answer an option's value, without functions of Python's in between.
-
-    For a request it looks some 25 headers up, each among all that there are, and some 20 options, each copied twice.
-    Answers the names that it did not find.
-    """
-    moved = []
-    if isinstance(vars(http.Headers).get("_kconv"), staticmethod):
-        http.Headers.get = _get  # type: ignore[assignment, method-assign]
-        http.Headers._kconv = staticmethod(methodcaller("lower"))  # type: ignore[assignment, method-assign]  # noqa: SLF001
-    else:
-        moved.append("Headers._kconv")
-    option = getattr(optmanager, "_Option", None)
-    if hasattr(option, "current") and hasattr(optmanager, "unset"):
-        optmanager._Option.current = _current  # type: ignore[assignment, method-assign]  # noqa: SLF001
-    else:
-        moved.append("_Option.current")
-    return moved
-
-
-def _get(headers: http.Headers, name: str | bytes, default: object = None) -> object:
-    wanted = (name.encode("utf-8", "surrogateescape") if isinstance(name, str) else name).lower()
-    values = [value for known, value in headers.fields if known.lower() == wanted]
-    return ", ".join([value.decode("utf-8", "surrogateescape") for value in values]) if values else default
-
-
-def _current(option: optmanager._Option) -> object:
-    value = option._default if option.value is optmanager.unset else option.value  # noqa: SLF001
-    return value if type(value) in _IMMUTABLE else copy.deepcopy(value)
-
-
-def check_messages_quickly() -> list[str]:
-    """Let mitmproxy check the types of a message's fields once for each combination of them.
-
-    Its check raises and catches an exception for each field that may be None: some 40 µs a head, and what it raises
-    waits for the collector, a hundred objects a request. It looks at types alone, so that what it let pass once passes.
-    Answers the name of the check if it is not there.
-    """
-    checked = getattr(http.MessageData, "__post_init__", None)
-    if checked is None:
-        return ["MessageData.__post_init__"] if __debug__ else []
-    if hasattr(checked, "theirs"):  # a reloaded addon has been here
-        return []
-    passed: set[tuple[type, ...]] = set()
-
-    def check(self: http.MessageData) -> None:
-        types = (type(self), *map(type, vars(self).values()))
-        if types not in passed:
-            checked(self)
-            if len(passed) < _MOST_COMBINATIONS:
-                passed.add(types)
-
-    check.theirs = checked  # type: ignore[attr-defined]
-    http.MessageData.__post_init__ = check  # type: ignore[method-assign]
-    return []
-
-
-def show_frames_quickly() -> list[str]:
-    """Let HTTP/2's frames of data say how long they are.
-
-    h2 words each frame that comes, for a log that nobody reads; a frame of data would write all that it carries in
-    hexadecimal for that. Answers the name that it did not find.
-    """
-    if not hasattr(h2_frame.Frame, "_body_repr"):
-        return ["Frame._body_repr"]
-    h2_frame.DataFrame._body_repr = _shortly  # type: ignore[assignment, method-assign]  # noqa: SLF001
-    return []
-
-
-def _shortly(frame: h2_frame.DataFrame) -> str:
-    return f"{len(frame.data)} bytes"
-
-
-def with_field(response: http.Response, name: str, value: str) -> http.Response:
-    """The same answer with one more field in its head, in place of any of this name; `response` stays as it is."""
-    head, wanted = twin(response), name.encode()
-    data = head.data = twin(response.data)
-    fields = [field for field in data.headers.fields if field[0].lower() != wanted]
-    data.headers = twin(data.headers)
-    data.headers.fields = (*fields, (wanted, value.encode()))
-    return head
-
-
-def twin[One](one: One) -> One:
-    """What `copy.copy` answers, in less time."""
-    twin: One = object.__new__(type(one))
-    vars(twin).update(vars(one))
-    return twin
 
 
 def error_page(status: int, message: str, request: http.Request) -> http.Response:
@@ -217,19 +115,6 @@ def error_page(status: int, message: str, request: http.Request) -> http.Respons
 
 
 # HTTP/1 ---------------------------------------------------------------------------------------------------------------
-
-
-def _take_head(buf: ReceiveBuffer) -> list[bytes] | None:
-    """The lines of the next head; None: it is not complete. Raises BadHead beyond the bounds."""
-    lines: list[bytearray] | None = []
-    while lines == [] and buf:  # empty lines before a head are passed over
-        lines = buf.maybe_extract_lines()
-    size = len(buf) if lines is None else sum(map(len, lines or []))
-    if size > LONGEST_HEAD_BYTES:
-        raise BadHead(_TOO_LONG)
-    if len(lines or []) > MOST_FIELDS + 1:
-        raise BadHead(_TOO_MANY)
-    return [bytes(line) for line in lines] if lines else None
 
 
 class _Chunks:
@@ -469,11 +354,11 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
             return
         request: http.Request | None = None
         try:
-            head = _take_head(self.buf)
-            if head is None:
+            request = take_request(self.buf)
+            if request is None:
                 return
-            request = self.request = _parsed(http1.read_request_head, head)
-            size = _length(request)
+            self.request = request
+            size = body_size(request)
         except BadHead as error:
             yield commands.SendData(self.conn, make_error_response(400, f"{BAD_HEAD}{error}"))
             yield commands.CloseConnection(self.conn)
@@ -573,9 +458,9 @@ class BoundedHttp1Client(WithOutlets, QuickHttp1, Http1Client):
             response = self._final_head()
             if response is None:
                 return
-            size = _length(self.request, response)
+            size = body_size(self.request, response)
             if self.context.options.validate_inbound_headers:
-                _validate(response)
+                check_fields(response)
         except BadHead as error:
             yield from self._refuse(str(error))
             return
@@ -604,8 +489,7 @@ class BoundedHttp1Client(WithOutlets, QuickHttp1, Http1Client):
 
     def _final_head(self) -> http.Response | None:
         """The head of the final answer; None: it is not here. Raises BadHead."""
-        while (head := _take_head(self.buf)) is not None:
-            response = _parsed(http1.read_response_head, head)
+        while (response := take_response(self.buf)) is not None:
             if response.status_code >= 200 or response.status_code == _SWITCHING_PROTOCOLS:
                 return response
             self._interims += 1
@@ -632,27 +516,6 @@ def _in_one_piece(conn: Connection, head: bytes, content: bytes) -> layer.Comman
         yield commands.SendData(conn, content)
 
 
-def _parsed[M](read: Callable[[list[bytes]], M], head: list[bytes]) -> M:
-    try:
-        return read(head)
-    except ValueError:
-        raise BadHead("it is no HTTP/1") from None
-
-
-def _length(request: http.Request, response: http.Response | None = None) -> int | None:
-    try:
-        return http1.expected_http_body_size(request, response)
-    except ValueError:
-        raise BadHead("it does not say how long the body is") from None
-
-
-def _validate(response: http.Response) -> None:
-    try:
-        validate_headers(response)
-    except ValueError:
-        raise BadHead("it has invalid fields") from None
-
-
 class BoundedUpstreamProxy(HttpUpstreamProxy):
     """A tunnel through another proxy."""
 
@@ -663,14 +526,13 @@ class BoundedUpstreamProxy(HttpUpstreamProxy):
         where = human.format_address(self.tunnel_connection.address)
         self.buf += data
         try:
-            head = _take_head(self.buf)
-            if head is None:
-                return False, None
-            status = _parsed(http1.read_response_head, head).status_code
+            response = take_response(self.buf)
         except BadHead as error:
             return False, f"upstream proxy {where}: {BAD_HEAD}{error}"
-        if not 200 <= status < 300:
-            return False, f"upstream proxy {where} refused to connect: {status}"
+        if response is None:
+            return False, None
+        if not 200 <= response.status_code < 300:
+            return False, f"upstream proxy {where} refused to connect: {response.status_code}"
         if self.buf:
             yield from self.receive_data(bytes(self.buf))
             del self.buf
@@ -780,7 +642,7 @@ class BoundedH2Connection(BufferedH2Connection):
         if not self.config.client_side:
             received = _joined(received)
         if sum(len(part.data) for part in self.incoming_buffer._headers_buffer) > LONGEST_HEAD_BYTES:  # noqa: SLF001
-            raise Flood(f"{BAD_HEAD}{_TOO_LONG}")
+            raise Flood(f"{BAD_HEAD}{TOO_LONG}")
         return received
 
     def _receive_frame(self, frame: h2_frame.Frame) -> list[h2.events.Event]:
@@ -853,7 +715,7 @@ class BoundedHttp2(NeverWaits, Http2Connection):
     ) -> None:
         headers = event.headers or []
         if len(headers) > MOST_FIELDS:
-            raise BadHead(_TOO_MANY)
+            raise BadHead(TOO_MANY)
         try:
             if isinstance(event, h2.events.RequestReceived):
                 parse_h2_request_headers(headers)

@@ -1,13 +1,16 @@
 """What has come on a connection is read at once: mitmproxy asks for 64 KB, and takes each through all layers.
 
 asyncio's reader copies what comes into its buffer and out of it again, and stops the transport for each 128 KB. Here
-the transport gives its pieces away as they are.
+the transport gives its pieces away as they are: to mitmproxy's layers at once, if all that a task of mitmproxy's would
+do is to take a piece to them; else they wait for that task.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
+
+from mitmproxy.proxy.events import DataReceived
 
 if TYPE_CHECKING:
     from mitmproxy.connection import Connection
@@ -25,9 +28,22 @@ _TAIL_BYTES = 1024
 class LargeReads(asyncio.Protocol):
     """A connection's reader, as far as mitmproxy uses it, and the protocol of its transport."""
 
-    def __init__(self, reader: asyncio.StreamReader, transport: asyncio.Transport) -> None:
-        """From now on what comes comes here; what else happens is told to the protocol that `reader` belongs to."""
+    def __init__(
+        self,
+        handler: ConnectionHandler,
+        connection: Connection,
+        reader: asyncio.StreamReader,
+        transport: asyncio.Transport,
+        stuck: set[object],
+    ) -> None:
+        """From now on what comes comes here; what else happens is told to the protocol that `reader` belongs to.
+
+        `stuck`: those of the handler's connections that take no more for now; what comes on any of them waits.
+        """
+        self._handler = handler
+        self._connection = connection
         self._reader = reader
+        self.stuck = stuck
         self._holds = 0
         self._transport = transport
         self._theirs = transport.get_protocol()
@@ -39,6 +55,8 @@ class LargeReads(asyncio.Protocol):
         self._is_paused = False
         self._may_read = asyncio.Event()
         self._may_read.set()
+        self._asked_bytes = getattr(transport, "max_size", 0)
+        """At a time; 0: it is no matter, or the most already."""
         self._tail = b""
         """The end of a large piece comes apart from it: then it is this end that is kept."""
         transport.set_protocol(self)
@@ -63,15 +81,32 @@ class LargeReads(asyncio.Protocol):
     # The transport tells ---------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Keep a piece until it is read."""
+        """Give a piece to the layers; or keep it until it is read."""
+        if len(data) == self._asked_bytes:
+            self._asked_bytes = 0
+            self._transport.max_size = MOST_READ_BYTES  # type: ignore[attr-defined]  # asyncio's own transports have it
+        if self._is_waited_for() and self._is_given(data):
+            return
         self._pieces.append(data)
         self._waiting_bytes += len(data)
         if self._waiting_bytes > MOST_WAITING_BYTES:
             self._is_paused = True
             self._transport.pause_reading()
-        if len(data) == getattr(self._transport, "max_size", 0) < MOST_READ_BYTES:
-            self._transport.max_size = MOST_READ_BYTES  # type: ignore[attr-defined]  # asyncio's own transports have it
         self._wake()
+
+    def _is_waited_for(self) -> bool:
+        """Whether the task of this connection has nothing else to do, and may take what comes."""
+        return self._waiter is not None and not (self._waiter.done() or self._holds or self.stuck)
+
+    def _is_given(self, data: bytes) -> bool:
+        """Do what that task does with a piece, and let it wait for the next one. False: it has to do it itself."""
+        handling = self._handler.server_event(DataReceived(self._connection, data))
+        try:
+            handling.send(None)
+        except StopIteration:
+            return True
+        handling.close()  # it has not begun: other events wait for their turn, so that this one does, too
+        return False
 
     def eof_received(self) -> bool | None:
         """Nothing more comes."""
@@ -84,15 +119,18 @@ class LargeReads(asyncio.Protocol):
         """It is gone."""
         self._is_over = True
         self._theirs.connection_lost(exc)
+        self.stuck.discard(self)
         self._wake()
 
     def pause_writing(self) -> None:
         """Whoever writes has to wait."""
         self._theirs.pause_writing()
+        self.stuck.add(self)
 
     def resume_writing(self) -> None:
         """Or not any more."""
         self._theirs.resume_writing()
+        self.stuck.discard(self)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -113,6 +151,8 @@ class LargeReads(asyncio.Protocol):
                 await self._waiter
             finally:
                 self._waiter = None
+        if self.stuck:
+            await self._handler.drain_writers()  # what was given may have filled them
         if not self._pieces or self._reader.exception() is not None:
             return await self._reader.read(MOST_READ_BYTES)
         pieces, self._pieces, self._waiting_bytes = self._pieces, [], 0
@@ -143,8 +183,17 @@ class LargeReads(asyncio.Protocol):
 def read_at_once(handler: ConnectionHandler | None, connection: Connection) -> None:
     """From now on, on a TCP connection of which mitmproxy has read nothing."""
     io = handler.transports.get(connection) if handler else None
-    if io is not None and isinstance(io.reader, asyncio.StreamReader) and isinstance(io.writer, asyncio.StreamWriter):
-        io.reader = LargeReads(io.reader, io.writer.transport)  # type: ignore[assignment, arg-type]  # as is asked of it
+    if handler and io and isinstance(io.reader, asyncio.StreamReader) and isinstance(io.writer, asyncio.StreamWriter):
+        stuck: set[object]
+        client = handler.transports.get(handler.client)
+        if client is io or client is None:
+            stuck = set()
+        elif isinstance(client.reader, LargeReads):
+            stuck = client.reader.stuck
+        else:
+            stuck = {client.reader}  # it does not tell when it is
+        reads = LargeReads(handler, connection, io.reader, cast("asyncio.Transport", io.writer.transport), stuck)
+        io.reader = reads  # type: ignore[assignment]  # as is asked of it
 
 
 def hold_reading(handler: ConnectionHandler | None, connection: Connection, *, held: bool) -> None:

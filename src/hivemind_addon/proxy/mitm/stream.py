@@ -82,7 +82,6 @@ from wsproto.frame_protocol import CloseReason
 from hivemind_addon.api.ticket import REQUEST_HEADER
 from hivemind_addon.proxy.mitm.body import Body
 from hivemind_addon.proxy.mitm.connections import (
-    BAD_HEAD,
     BoundedHttp1Client,
     BoundedHttp1Server,
     BoundedHttp2Server,
@@ -94,9 +93,8 @@ from hivemind_addon.proxy.mitm.connections import (
     error_page,
     over,
     server_for,
-    twin,
-    with_field,
 )
+from hivemind_addon.proxy.mitm.heads import BAD_HEAD, twin, with_field
 from hivemind_addon.proxy.mitm.port import (
     MAX_PAGE_BODY_BYTES,
     Alarm,

@@ -1,0 +1,184 @@
+"""What each message costs: mitmproxy's own small functions, with the same results in less time."""
+
+from __future__ import annotations
+
+import logging
+from operator import methodcaller
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakMethod
+
+from hyperframe import frame as h2_frame
+from mitmproxy import http, version
+from mitmproxy.net.http import http1
+from mitmproxy.options import Options
+from mitmproxy.proxy import layers
+from mitmproxy.utils import strutils
+
+from hivemind_addon.proxy.capture.flow_parts import field_names, plain_headers
+from hivemind_addon.proxy.mitm.heads import expected_body_size, validate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+logger = logging.getLogger("hivemind")
+
+_IMMUTABLE = frozenset({bool, int, float, str, bytes, type(None)})
+_MOST_COMBINATIONS = 1000
+"""Of types; a dozen is usual."""
+
+
+def take_short_ways(options: Options) -> None:
+    """Replace them in this process; what this mitmproxy has in another way stays as it is, with one warning."""
+    if moved := [
+        *look_up_quickly(),
+        *remember_options(options),
+        *check_heads_quickly(),
+        *check_messages_quickly(),
+        *show_frames_quickly(),
+    ]:
+        what = ", ".join(moved)
+        logger.warning("hivemind: mitmproxy %s has no %s as we know it; requests take longer", version.VERSION, what)
+
+
+def look_up_quickly() -> list[str]:
+    """Let mitmproxy look a header up in all that its head says, which is worked out once.
+
+    For a request it looks some 25 headers up, each among all that there are, each name of them made lower case.
+    Answers the names that it did not find.
+    """
+    if not isinstance(vars(http.Headers).get("_kconv"), staticmethod):
+        return ["Headers._kconv"]
+    for name, quick in _LOOKUPS.items():
+        setattr(http.Headers, name, quick)
+    return []
+
+
+def _get(headers: http.Headers, name: str | bytes, default: object = None) -> object:
+    return plain_headers(headers.fields).get(field_names[name], default)
+
+
+def _has(headers: http.Headers, name: str | bytes) -> bool:
+    return field_names[name] in plain_headers(headers.fields)
+
+
+def _item(headers: http.Headers, name: str | bytes) -> str:
+    value = plain_headers(headers.fields).get(field_names[name])
+    if value is None:
+        raise KeyError(name)
+    return value
+
+
+def _set_all(headers: http.Headers, name: str | bytes, values: Iterable[str | bytes]) -> None:
+    raw, fields, key = [_raw(value) for value in values], headers.fields, field_names[name]
+    keys = [field_names[known] for known, _ in fields]
+    if len(raw) == keys.count(key) == 1:
+        place = keys.index(key)
+        headers.fields = *fields[:place], (fields[place][0], raw[0]), *fields[place + 1 :]
+    else:
+        super(http.Headers, headers).set_all(_raw(name), raw)
+
+
+def _raw(text: str | bytes) -> bytes:
+    return strutils.always_bytes(text, "utf-8", "surrogateescape")
+
+
+def _written(headers: http.Headers) -> bytes:
+    return b"\r\n".join([*map(b": ".join, headers.fields), b""])
+
+
+_LOOKUPS = {
+    "get": _get,
+    "__contains__": _has,
+    "__getitem__": _item,
+    "set_all": _set_all,
+    "__bytes__": _written,
+    "_kconv": staticmethod(methodcaller("lower")),
+}
+
+
+class RememberingOptions(Options):
+    """mitmproxy's options. A value that cannot be changed is looked up once until any option is set.
+
+    For a request mitmproxy and its addons ask for some 20 options, and each is copied twice.
+    """
+
+    remembered: list[str]
+    """The names of the values that are."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = super().__getattr__(name)  # type: ignore[no-untyped-call]
+        if type(value) in _IMMUTABLE:
+            vars(self)[name] = value  # found there from now on, and this function is not called
+            self.remembered.append(name)
+        return value
+
+    def forget(self, updated: set[str]) -> None:  # noqa: ARG002 - what hears of a change
+        """Look all values up anew."""
+        for name in self.remembered:
+            del vars(self)[name]
+        self.remembered.clear()
+
+
+def remember_options(options: Options) -> list[str]:
+    """Let these options remember their values. Answers the name that it did not find."""
+    receivers = getattr(options.changed, "receivers", None)
+    if type(options) is Options and isinstance(receivers, list):
+        vars(options)["remembered"] = []
+        object.__setattr__(options, "__class__", RememberingOptions)  # they take an assignment for an option's
+        # The first of all: each change is told here, and who hears of it later asks for values.
+        receivers.insert(0, WeakMethod(cast("RememberingOptions", options).forget))
+    return [] if hasattr(options, "remembered") else ["Options.changed"]
+
+
+def check_heads_quickly() -> list[str]:
+    """Let mitmproxy check a head, and find out how long its body is, with what is known of it and of those before.
+
+    For a request it does both some seven times. Answers the name that it did not find.
+    """
+    if not hasattr(layers.http, "validate_headers"):
+        return ["layers.http.validate_headers"]
+    layers.http.validate_headers = validate
+    http1.expected_http_body_size = expected_body_size
+    return []
+
+
+def check_messages_quickly() -> list[str]:
+    """Let mitmproxy check the types of a message's fields once for each combination of them.
+
+    Its check raises and catches an exception for each field that may be None: some 40 µs a head, and what it raises
+    waits for the collector, a hundred objects a request. It looks at types alone, so that what it let pass once passes.
+    Answers the name of the check if it is not there.
+    """
+    checked = getattr(http.MessageData, "__post_init__", None)
+    if checked is None:
+        return ["MessageData.__post_init__"] if __debug__ else []
+    if hasattr(checked, "theirs"):  # a reloaded addon has been here
+        return []
+    passed: set[tuple[type, ...]] = set()
+
+    def check(self: http.MessageData) -> None:
+        types = (type(self), *map(type, vars(self).values()))
+        if types not in passed:
+            checked(self)
+            if len(passed) < _MOST_COMBINATIONS:
+                passed.add(types)
+
+    check.theirs = checked  # type: ignore[attr-defined]
+    http.MessageData.__post_init__ = check  # type: ignore[method-assign]
+    return []
+
+
+def show_frames_quickly() -> list[str]:
+    """Let HTTP/2's frames of data say how long they are.
+
+    h2 words each frame that comes, for a log that nobody reads; a frame of data would write all that it carries in
+    hexadecimal for that. Answers the name that it did not find.
+    """
+    if not hasattr(h2_frame.Frame, "_body_repr"):
+        return ["Frame._body_repr"]
+    h2_frame.DataFrame._body_repr = _shortly  # type: ignore[assignment, method-assign]  # noqa: SLF001
+    return []
+
+
+def _shortly(frame: h2_frame.DataFrame) -> str:
+    return f"{len(frame.data)} bytes"
