@@ -1,9 +1,15 @@
 """mitmproxy's small functions in less time: the same results."""
 
 import copy
+import importlib.util
+import logging
 from collections.abc import Mapping
 
+import hpack
 import pytest
+from h2 import utilities
+from h2.exceptions import ProtocolError
+from hpack.table import HeaderTable
 from mitmproxy import exceptions, http, options, optmanager
 from mitmproxy.coretypes import multidict
 
@@ -143,3 +149,52 @@ def test_what_has_moved_in_mitmproxy_stays_as_it_is_with_one_warning(monkeypatch
     assert before == (vars(http.Headers), vars(http.MessageData))
     (line,) = caplog.messages
     assert "has no Headers._kconv, Options.changed, MessageData.__post_init__ as we know it" in line
+
+
+CHARACTERS = [bytes([code]) for code in range(256)]
+NAMES_OF_2 = [b"", b":path", b"a:b", b":a:b", b"x-y", *CHARACTERS, *(b"a" + one + b"b" for one in CHARACTERS)]
+VALUES_OF_2 = [b"", b" ", b"a b", b"  a", b"a\t", *CHARACTERS, *(b"a" + one + b"b" for one in CHARACTERS)]
+
+
+def test_http2_finds_the_same_fields_legal_and_says_the_same_of_others():
+    ours.code_heads_quickly()
+    ours.code_heads_quickly()  # a reloaded addon
+    check = utilities._reject_illegal_characters
+    assert not hasattr(check.theirs, "theirs")
+
+    def said(function, field):
+        try:
+            return list(function([(b"fine", b"too"), field], None))
+        except ProtocolError as error:
+            return str(error)
+
+    fields = [(name, b"v") for name in NAMES_OF_2] + [(b"n", value) for value in VALUES_OF_2]
+    assert [said(check, field) for field in fields] == [said(check.theirs, field) for field in fields]
+    assert sum(isinstance(said(check, field), str) for field in fields) > 300
+
+
+def test_hpack_finds_a_field_where_it_did(monkeypatch):
+    fields = [(b":method", b"POST"), (b":method", b"PUT"), (b"x", b"1"), (b"x", b"2"), (b"y", b""), (b"date", b"1")]
+    fields += [(b"date", b"2"), (b"x", b"1"), (b"z", b"3")]
+
+    def found():
+        table, places = HeaderTable(), []
+        for field in fields:
+            places += [table.search(*one) for one in fields]
+            table.add(*field)
+        return places
+
+    quick = found()
+    theirs = importlib.util.module_from_spec(importlib.util.find_spec("hpack.table"))
+    theirs.__spec__.loader.exec_module(theirs)
+    monkeypatch.setattr(HeaderTable, "search", theirs.HeaderTable.search)
+    assert found() == quick
+    assert len(set(quick)) > 10
+
+
+def test_a_head_of_http2_is_written_and_read_without_words_for_a_log(caplog):
+    ours.code_heads_quickly()
+    caplog.set_level(logging.DEBUG)
+    fields = [(b":path", b"/v1"), (b"x-key", b"secret")]
+    assert hpack.Decoder().decode(hpack.Encoder().encode(fields), raw=True) == fields
+    assert "secret" not in caplog.text
