@@ -466,9 +466,11 @@ class BoundedHttp1Client(WithOutlets, QuickHttp1, Http1Client):
             return
         self.response = response
         if size and size == len(self.buf) and self._goes_on(self.request, response):
-            # As of one in parts, its end is told when this connection can take the next request.
+            # As of one in parts, its end is told when this connection can take the next request: what `mark_done` does.
             whole = WholeResponse(self.stream_id, response, content=bytes(self.buf.maybe_extract_at_most(size) or b""))
-            yield from self.mark_done(response=True)
+            self.request_done = self.response_done = False
+            self.request = self.response = self.stream_id = None
+            self.state = self.read_headers
             yield ReceiveHttp(whole)
             return
         yield ReceiveHttp(ResponseHeaders(self.stream_id, response, size == 0))
