@@ -334,18 +334,18 @@ class Capacity:
     def state(self, limits: Sequence[StatedLimit]) -> None:
         """What the profile states of the account's limits; what was stated before is over."""
         self.stated = tuple(limits)
-        if limits or self.sharing.stated:
+        if limits or self.sharing.stated.limits:
             self.sharing.stated.state(limits)
 
     def stated_until(self, ticket: Ticket, now: float) -> float:
         """When what the profile states lets an attempt pass."""
         stated = self.sharing.stated
-        return stated.opens_at(ticket, self.key.model_group, now) if stated else now
+        return stated.opens_at(ticket, self.key.model_group, now) if stated.limits else now
 
     def stated_views(self, now: float) -> tuple[MeterView, ...]:
         """What the profile states, at one instant."""
         sharing = self.sharing
-        if not sharing.stated:
+        if not sharing.stated.limits:
             return ()
         return sharing.stated.views(self.key.model_group, [one.key.model_group for one in sharing.members], now)
 
@@ -374,7 +374,7 @@ class Capacity:
         cost_s = dominant_s(demand, self.meters, service_s=self.service.mean_s, slots=self.limit)
         cost_s = max(cost_s, self._hidden_s(demand))
         stated = self.sharing.stated
-        return max(cost_s, stated.cost_s(self.key.model_group)) if stated else cost_s
+        return max(cost_s, stated.cost_s(self.key.model_group)) if stated.limits else cost_s
 
     def _hidden_s(self, demand: Demand) -> float:
         """The same of the limits that refusals taught."""
@@ -398,7 +398,7 @@ class Capacity:
             return cost_s
         cost_s = max(cost_s, self._hidden_s(took))
         stated = self.sharing.stated
-        return max(cost_s, stated.cost_s(self.key.model_group, attempt.ticket)) if stated else cost_s
+        return max(cost_s, stated.cost_s(self.key.model_group, attempt.ticket)) if stated.limits else cost_s
 
     # An attempt's way ------------------------------------------------------------------------------------------------
 
@@ -415,7 +415,7 @@ class Capacity:
             is_probe=self.is_provider_down,
         )
         self.meters.reserve(demand, stamp=attempt.stamp, now=now)
-        if self.sharing.stated:
+        if self.sharing.stated.limits:
             self.sharing.stated.sent(ticket, self.key.model_group, now)
         self.account_block.sent(ticket.id)
         self.slots.sent(attempt.in_flight, now)

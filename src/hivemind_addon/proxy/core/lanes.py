@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from hivemind_addon.api.ticket import Attempt, CallKind, ContractError, Demand, Priority, Ticket
 from hivemind_addon.proxy.core.retry import History
 from hivemind_addon.proxy.core.shares import Share, Shares
-from hivemind_addon.system.heap import KeyedHeap
+from hivemind_addon.system.heap import NOTHING, KeyedHeap
 
 _NEVER = float("inf")
 _LONG_AGO = float("-inf")
@@ -213,8 +213,8 @@ class Tree(Share):
         super().__init__(root, start_s)
         self._roots = roots
         self.lanes: dict[tuple[str, Priority, bool], Lane] = {}
-        self.own: KeyedHeap[Lane] = KeyedHeap()
-        self.children: KeyedHeap[Lane] = KeyedHeap()
+        self.own: KeyedHeap[Lane] = NOTHING
+        self.children: KeyedHeap[Lane] = NOTHING
         self.children_running = 0
         self.sessions: list[str] = []
         self.next: QueueEntry | None = None
@@ -302,6 +302,8 @@ class Lanes:
         lane = tree.lanes.get(name)
         if lane is None:
             lane = tree.lanes[name] = Lane(name)
+            if tree.own is NOTHING:
+                tree.own, tree.children = KeyedHeap(), KeyedHeap()
         entry.lane = lane
         lane.tickets.put(entry, entry.order)
         # Behind others of its lane it changes nothing yet.
@@ -374,7 +376,7 @@ class Lanes:
         tree.children_running -= entry.is_child
         self._refresh(agent, tree, now)
         if payer is not None:
-            self._agents.charge_too(payer, correction_s, weight=weight)
+            self._agents.charge_too(payer, correction_s, weight)
             self._refresh_agent(payer, now)
         entry.agent = entry.tree = entry.payer = None
 
@@ -440,7 +442,7 @@ class Lanes:
         entry.agent, entry.tree, entry.charged_s = agent, tree, cost_s
         if entry.is_background:
             entry.payer = self._agent((entry.ticket.agent, False), _NEVER)
-            self._agents.charge_too(entry.payer, cost_s, weight=weight)
+            self._agents.charge_too(entry.payer, cost_s, weight)
             self._refresh_agent(entry.payer, now)
         self._agents.serve(agent, cost_s, weight=weight)
         agent.trees.serve(tree, cost_s, weight=weight)
@@ -459,16 +461,20 @@ class Lanes:
             assert entry.tree is not None
             return entry.agent, entry.tree
         ticket = entry.ticket
+        session, parent = ticket.session, ticket.parent_session
         agent = self._agent((ticket.agent, entry.is_background), entry.agent_start_s)
-        root = agent.root_of(ticket)
+        roots = agent.roots
+        root = roots.get(session) or roots.get(parent) or parent or session
         tree = agent.trees.get(root)
         if tree is None:
-            tree = Tree(root, min(entry.tree_start_s, agent.trees.floor_s()), agent.roots)
+            tree = Tree(root, min(entry.tree_start_s, agent.trees.floor_s()), roots)
             agent.trees.add(tree)
-        for session in (ticket.session, ticket.parent_session):
-            if session and session not in agent.roots:
-                agent.roots[session] = root
-                tree.sessions.append(session)
+        if session and session not in roots:
+            roots[session] = root
+            tree.sessions.append(session)
+        if parent and parent not in roots:
+            roots[parent] = root
+            tree.sessions.append(parent)
         return agent, tree
 
     def _agent(self, name: tuple[str, bool], start_s: float) -> Agent:

@@ -33,7 +33,7 @@ from hivemind_addon.api.events import (
     Superseded,
     TicketEnded,
 )
-from hivemind_addon.api.snapshot import PoolView
+from hivemind_addon.api.snapshot import BreakerState, PoolView
 from hivemind_addon.api.spend import Shortage, Spend
 from hivemind_addon.api.ticket import (
     Attempt,
@@ -469,7 +469,18 @@ class Pool:
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits."""
-        return not self._queue
+        return not self._queue.entries
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether a poll would find nothing to do: nobody waits, here or for what this pool shares, and none probes."""
+        capacity = self._capacity
+        return not (
+            self._queue.entries
+            or capacity.breaker.state is BreakerState.HALF_OPEN
+            or capacity.sharing.was_in_force
+            or capacity.sharing.is_in_force
+        )
 
     @property
     def is_hungry(self) -> bool:
@@ -548,7 +559,7 @@ class Pool:
 
     def poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
         """Admit, shed and refuse what is due."""
-        if not self._queue:
+        if not self._queue.entries:
             self._rest(now)
             return []
         decisions = self.begin_poll(now, stopping=stopping)
@@ -566,7 +577,7 @@ class Pool:
     def begin_poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
         """Shed and refuse what is due; then come `next_key` and `step`, and `end_poll`."""
         decisions: list[Admitted | Shed | Refused] = []
-        if not self._queue:
+        if not self._queue.entries:
             self._review = False
             return decisions
         if stopping:
@@ -592,7 +603,7 @@ class Pool:
     def _find_next(self, now: float) -> QueueEntry | None:
         """Its next ticket, for `step`."""
         self._gate = self._next = None
-        if not self._queue:
+        if not self._queue.entries:
             # Nobody waits: only a probe that lives may have something to tell.
             self._capacity.look_at_probe(now)
             return None

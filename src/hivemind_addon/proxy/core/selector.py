@@ -136,7 +136,7 @@ class Selector:
             # Nobody is there whose answer would tell what the meters only assume.
             hoped_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now, hoped=True)
             fits_at = min(fits_at, max(hoped_at, capacity.trial_at))
-        if capacity.sharing.stated:
+        if capacity.sharing.stated.limits:
             fits_at = max(fits_at, capacity.stated_until(ticket, now))
         throttled_until = capacity.throttled_until(demand, now)
         overloaded_until = capacity.overloaded_until(demand, now)

@@ -174,7 +174,7 @@ class Sharing:
             self.has_one_cap
             or self.has_one_rate
             or self.meters.is_in_use
-            or (bool(self.stated) and len(self.members) > 1)
+            or (len(self.members) > 1 and bool(self.stated.limits))
         )
 
     def next_stamp(self) -> int:

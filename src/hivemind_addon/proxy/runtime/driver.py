@@ -321,7 +321,7 @@ class Driver:
         while self._pulses.first_key <= now and (ticket_id := self._pulses.first) is not None:
             self._pulses.drop(ticket_id)
             self._waiters[ticket_id].ring()
-        if self._scheduler.is_idle:
+        if self._drained and self._scheduler.is_idle:
             for idle in self._drained:
                 if not idle.done():
                     idle.set_result(None)
