@@ -266,7 +266,7 @@ class Capacity:
     @property
     def in_flight(self) -> int:
         """Attempts upstream, bypassing ones counted."""
-        return len(self.flights) + self.bypassing
+        return len(self.flights.by_ticket) + self.bypassing
 
     def choose_hidden(self) -> None:
         """What is known of whose limits the hidden ones are may have changed."""
@@ -302,6 +302,22 @@ class Capacity:
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
         """Whether less is left than so many times a demand, or what is left is only guessed."""
         return self.is_rate_hidden or self.meters.is_near(demand, times, now)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is known that may keep an attempt from going now, meters apart."""
+        throttles, overloads = self.hidden
+        in_flight = len(self.flights.by_ticket) + self.bypassing
+        return not (
+            self.paused
+            or self.breaker.state is not BreakerState.CLOSED
+            or self.account_block.closure is not None
+            or in_flight >= self.slots.limit
+            or (self.cap is not None and in_flight >= self.cap)
+            or throttles.has_refused
+            or overloads.has_refused
+            or self.sharing.stated.limits
+        )
 
     @property
     def is_full(self) -> bool:

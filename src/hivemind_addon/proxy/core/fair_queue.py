@@ -242,6 +242,19 @@ class FairQueue:
 
     # Who is next -----------------------------------------------------------------------------------------------------
 
+    def only(self, now: float) -> QueueEntry | None:
+        """The one that waits, where there is no other, and nothing but its turn is waited for. It need not be woken.
+
+        None: there is none like that, or its time is short.
+        """
+        entry = self._lanes.alone
+        if entry is None or len(self.entries) > 1 or entry.shed_at <= now or entry.leaves_at <= now:
+            return None
+        if self._turns.first_key <= now or self._cache.opens_at(entry.ticket, now) != _LONG_AGO:
+            return None
+        self._now = now
+        return entry
+
     def wake(self, now: float) -> None:
         """Let those take part again whose backoff is over or whose leader took too long; warm prefixes lapse."""
         self._now = now

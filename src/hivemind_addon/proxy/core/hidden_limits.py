@@ -207,6 +207,8 @@ class HiddenLimits:
         """What the limit says of attempts in flight."""
         self.is_of_a_rate = False
         """Whether the limit counts what is sent in some time."""
+        self.has_refused = False
+        """Whether anything was ever refused; else all may go."""
         self._told = RetryAfters()
         self._bank = Bank(prior, self._told)
         self._trials = _Trials()
@@ -228,11 +230,6 @@ class HiddenLimits:
     def __repr__(self) -> str:
         best = self.limit
         return f"<HiddenLimits {best}>" if best else "<HiddenLimits none known>"
-
-    @property
-    def has_refused(self) -> bool:
-        """Whether anything was ever refused; else all may go."""
-        return bool(self._bank.layers)
 
     # What is sent, and what comes of it ------------------------------------------------------------------------------
 
@@ -337,6 +334,7 @@ class HiddenLimits:
         self._take_over_limit()
 
     def _take_over_limit(self) -> None:
+        self.has_refused = True
         limit = self.limit = self._bank.limit
         self.known = self._bank.known
         self.is_of_a_rate = limit is not None and limit.window_s is not None

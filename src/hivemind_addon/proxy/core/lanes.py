@@ -250,8 +250,10 @@ class Lanes:
         self._credit_s = credit_s
         self._cost_s = cost_s
         self._agents: Shares[Agent] = Shares(credit_s=credit_s)
-        self._alone: QueueEntry | None = None
-        """It came when nobody waited, and is in no lane before anything but its own admission is asked for."""
+        self.alone: QueueEntry | None = None
+        """It came when nobody waited, and is in no lane before anything but its own admission is asked for. Only this
+        class changes it.
+        """
         self._alone_since = 0.0
 
     def __repr__(self) -> str:
@@ -265,8 +267,8 @@ class Lanes:
 
     def next(self) -> QueueEntry | None:
         """The next ticket."""
-        if self._alone is not None:
-            return self._alone
+        if self.alone is not None:
+            return self.alone
         agent = self._agents.waiting.first
         return None if agent is None else agent.next
 
@@ -284,15 +286,15 @@ class Lanes:
         """Put a ticket in its lane."""
         self._seat()
         if self._agents.waiting.first is None and not entry.is_child and not entry.is_background:
-            self._alone, self._alone_since = entry, now
+            self.alone, self._alone_since = entry, now
         else:
             self._enter(entry, now)
 
     def _seat(self) -> None:
         """The one that is alone is in its lane from now on, as if it had always been."""
-        entry = self._alone
+        entry = self.alone
         if entry is not None:
-            self._alone = None
+            self.alone = None
             self._enter(entry, self._alone_since)
 
     def _enter(self, entry: QueueEntry, now: float) -> None:
@@ -337,7 +339,7 @@ class Lanes:
 
         `settle` it when it ends.
         """
-        if entry is self._alone:
+        if entry is self.alone:
             self._charge_alone(entry, now)
             return
         self._seat()
@@ -351,7 +353,7 @@ class Lanes:
 
     def _charge_alone(self, entry: QueueEntry, now: float) -> None:
         """Nobody waits beside it: it comes, is charged, and goes."""
-        self._alone, since = None, self._alone_since
+        self.alone, since = None, self._alone_since
         agent, tree = self._shares(entry)
         cost_s, weight = self._cost_s(entry.ticket.demand), entry.weight
         tree_start_s = agent.trees.serve_at_once(
@@ -558,16 +560,17 @@ class InFlight:
     """The entries of one pool whose attempts are upstream; each has one at most."""
 
     def __init__(self) -> None:
-        self._by_ticket: dict[str, QueueEntry] = {}
+        self.by_ticket: dict[str, QueueEntry] = {}
+        """The oldest first. Only this class changes it."""
         self._by_request: dict[tuple[str, str], dict[str, QueueEntry]] = {}
         """By agent and hash: several at one time are nobody's mistake."""
 
     def __len__(self) -> int:
-        return len(self._by_ticket)
+        return len(self.by_ticket)
 
     def __iter__(self) -> Iterator[QueueEntry]:
         """The oldest first."""
-        return iter(self._by_ticket.values())
+        return iter(self.by_ticket.values())
 
     def __repr__(self) -> str:
         return f"<InFlight {len(self)}>"
@@ -575,27 +578,27 @@ class InFlight:
     @property
     def attempts(self) -> Iterator[Attempt]:
         """The oldest first."""
-        return (entry.attempt for entry in self._by_ticket.values() if entry.attempt is not None)
+        return (entry.attempt for entry in self.by_ticket.values() if entry.attempt is not None)
 
     def of(self, attempt: Attempt) -> QueueEntry | None:
         """Whose attempt it is; None: it has ended."""
-        entry = self._by_ticket.get(attempt.ticket.id)
+        entry = self.by_ticket.get(attempt.ticket.id)
         return entry if entry is not None and entry.attempt is attempt else None
 
     def of_ticket(self, ticket_id: str) -> QueueEntry | None:
         """A ticket's entry; None: it has no attempt upstream."""
-        return self._by_ticket.get(ticket_id)
+        return self.by_ticket.get(ticket_id)
 
     def add(self, entry: QueueEntry) -> None:
         """Its attempt was sent."""
         ticket = entry.ticket
-        self._by_ticket[ticket.id] = entry
+        self.by_ticket[ticket.id] = entry
         self._by_request.setdefault((ticket.agent, ticket.request_hash), {})[ticket.id] = entry
 
     def remove(self, attempt: Attempt) -> None:
         """It has ended."""
         ticket = attempt.ticket
-        self._by_ticket.pop(ticket.id).attempt = None
+        self.by_ticket.pop(ticket.id).attempt = None
         alike = self._by_request[ticket.agent, ticket.request_hash]
         del alike[ticket.id]
         if not alike:

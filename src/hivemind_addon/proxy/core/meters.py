@@ -249,28 +249,28 @@ class Meters:
     ) -> None:
         """`account`: of the pools that may draw on the same limits; the rest is the pool's own."""
         self.model_group = model_group
-        self._meters: dict[str, Meter] = {}
-        """That count."""
+        self.by_name: dict[str, Meter] = {}
+        """Those that count. Only this class changes it."""
         self._own: dict[str, Meter] = {}
         """The pool's; they learn beside the common ones, too."""
         self._account = CommonMeters() if account is None else account
         self._account.join(self, InFlight() if flights is None else flights)
 
     def __len__(self) -> int:
-        return len(self._meters)
+        return len(self.by_name)
 
     def __iter__(self) -> Iterator[Meter]:
         """In the order in which they became known."""
-        return iter(self._meters.values())
+        return iter(self.by_name.values())
 
     def __repr__(self) -> str:
-        return f"<Meters {', '.join(self._meters)}>"
+        return f"<Meters {', '.join(self.by_name)}>"
 
     @property
     def learned(self) -> tuple[LearnedMeter, ...]:
         """What outlives a run."""
         return tuple(
-            replace(meter.learned, is_common=bool(self._account.members_of(meter))) for meter in self._meters.values()
+            replace(meter.learned, is_common=bool(self._account.members_of(meter))) for meter in self.by_name.values()
         )
 
     def resume(self, learned: Iterable[LearnedMeter], flights: InFlight, now: float) -> None:
@@ -291,7 +291,7 @@ class Meters:
 
     def draw_on(self, name: str, common: Meter | None) -> None:
         """A limit is one with those of other pools; None: it is the pool's own."""
-        self._meters[name] = self._own[name] if common is None else common
+        self.by_name[name] = self._own[name] if common is None else common
 
     def move(self, account: CommonMeters | None, flights: InFlight) -> None:
         """The pool's account proved to be another one; None: the pool is no more."""
@@ -333,20 +333,20 @@ class Meters:
     ) -> float:
         """When all have room for a ticket's demand beside what is kept for others, if nothing else changes."""
         fits_at, has_backoffs = [now], bool(backoffs)
-        for meter in self._meters.values():
+        for meter in self.by_name.values():
             kept = backoffs.kept_of_meter(meter, ticket, now) if has_backoffs else 0
             fits_at.append(meter.earliest(meter.units_of(demand), now, kept=kept, hurried=hurried, hoped=hoped))
         return max(fits_at)
 
     def last_to_fit(self, demand: Demand, now: float) -> str:
         """The name of the meter that has room for a demand last of all; empty: all have it."""
-        fits_at = {meter.name: meter.earliest(meter.units_of(demand), now) for meter in self._meters.values()}
+        fits_at = {meter.name: meter.earliest(meter.units_of(demand), now) for meter in self.by_name.values()}
         last = max(fits_at, key=fits_at.__getitem__, default="")
         return last if fits_at.get(last, now) > now else ""
 
     def explain(self, demand: Demand, now: float) -> bool:
         """Whether they know why a demand was refused: it does not fit."""
-        return any(meter.earliest(meter.units_of(demand), now) > now for meter in self._meters.values())
+        return any(meter.earliest(meter.units_of(demand), now) > now for meter in self.by_name.values())
 
     def are_scarce(self, demand: Demand, waiting: int, now: float) -> bool:
         """Whether one that counts requests has not so many times a demand.
@@ -355,13 +355,13 @@ class Meters:
         """
         return any(
             meter.level(now) < waiting * demand.requests
-            for meter in self._meters.values()
+            for meter in self.by_name.values()
             if meter.dimension is Dimension.REQUESTS
         )
 
     def next_window_at(self, now: float) -> float | None:
         """When the first fixed window turns; None where there is none."""
-        ends_at = (meter.window_ends_at(now) for meter in self._meters.values())
+        ends_at = (meter.window_ends_at(now) for meter in self.by_name.values())
         return min((at for at in ends_at if at is not None), default=None)
 
     def reserve(self, demand: Demand, *, stamp: int, now: float) -> None:
@@ -410,7 +410,7 @@ class Meters:
         """The pools that draw on a common limit that has no room for a demand now."""
         return {
             meters
-            for meter in self._meters.values()
+            for meter in self.by_name.values()
             if (members := self._account.members_of(meter)) and meter.earliest(meter.units_of(demand), now) > now
             for meters in members
         }
@@ -420,7 +420,7 @@ class Meters:
         return [*self._own.values(), *common] if common else self._own.values()
 
     def _add(self, meter: Meter, flights: InFlight, now: float) -> None:
-        self._own[meter.name] = self._meters[meter.name] = meter
+        self._own[meter.name] = self.by_name[meter.name] = meter
         for attempt in flights.attempts:
             _adopt(meter, attempt, now)
 

@@ -562,6 +562,10 @@ class Pool:
         if not self._queue.entries:
             self._rest(now)
             return []
+        entry = None if stopping else self._selector.goes_at_once(now)
+        if entry is not None and self._budgets.reserve(entry.ticket, now) is None:
+            self._rest(now)
+            return [self._admit(entry, now)]
         decisions = self.begin_poll(now, stopping=stopping)
         while self._find_next(now) is not None and (step := self.step(now)) is not None:
             decisions += step
@@ -569,7 +573,7 @@ class Pool:
         return decisions
 
     def _rest(self, now: float) -> None:
-        """Nobody waits: only a probe that lives may have something to tell."""
+        """Nobody has to wait: only a probe that lives may have something to tell."""
         self._review, self._next, self._gate, self.wakeup_at = False, None, None, None
         self._to_announce.clear()
         self._capacity.look_at_probe(now)

@@ -57,6 +57,20 @@ class Selector:
     def __repr__(self) -> str:
         return f"<Selector of {self._queue!r}>"
 
+    def goes_at_once(self, now: float) -> QueueEntry | None:
+        """Who goes without more ado: it alone waits, and nothing is known that may keep it.
+
+        Most tickets come when nobody waits. What is said of all others in `next`, `gate` and the poll holds for it, too.
+        """
+        entry, capacity = self._queue.only(now), self._capacity
+        if entry is None or not capacity.is_free:
+            return None
+        if capacity.meters.by_name:
+            ticket = entry.ticket
+            if capacity.meters.fits_at(self.demand(ticket, now), ticket, self._backoffs, now) > now:
+                return None
+        return entry
+
     def next(self, now: float) -> QueueEntry | None:
         """Who goes next: the head, or while the provider is down the one who probes."""
         queue, breaker = self._queue, self._capacity.breaker
