@@ -179,7 +179,8 @@ class Breaker:
             self._lived_at = admitted_at
         if admitted_at < self._row_since:
             # It was taken before the failures began.
-            self._learn_share(failed=0, attempts=1)
+            if self._share > self._least_share:
+                self._learn_share(failed=0, attempts=1)
             return False
         if self.state is not BreakerState.CLOSED:
             self._revive()

@@ -279,11 +279,13 @@ class Capacity:
     @property
     def limit(self) -> int:
         """The concurrency limit: what was learned, or less where a person said so."""
-        least = self.slots.limit if self.cap is None else min(self.slots.limit, self.cap)
-        for hidden in self.hidden:
-            if hidden.most_in_flight < least:
-                least = hidden.most_in_flight
-        return least
+        throttles, overloads = self.hidden
+        least = self.slots.limit
+        if throttles.most_in_flight < least:
+            least = throttles.most_in_flight
+        if overloads.most_in_flight < least:
+            least = overloads.most_in_flight
+        return least if self.cap is None or self.cap > least else self.cap
 
     @property
     def growth(self) -> tuple[float, int]:
@@ -388,16 +390,15 @@ class Capacity:
     def cost_s(self, demand: Demand) -> float:
         """What an attempt is expected to take."""
         cost_s = dominant_s(demand, self.meters, service_s=self.service.mean_s, slots=self.limit)
-        cost_s = max(cost_s, self._hidden_s(demand))
-        stated = self.sharing.stated
-        return max(cost_s, stated.cost_s(self.key.model_group)) if stated.limits else cost_s
+        return self._longest_s(cost_s, demand)
 
-    def _hidden_s(self, demand: Demand) -> float:
-        """The same of the limits that refusals taught."""
+    def _longest_s(self, cost_s: float, demand: Demand, ticket: Ticket | None = None) -> float:
+        """What a demand takes, or so many seconds of it that refusals taught or the profile states, if that is more."""
         throttles, overloads = self.hidden
-        if not throttles.has_refused and not overloads.has_refused:
-            return 0.0
-        return max(throttles.cost_s(demand), overloads.cost_s(demand))
+        if throttles.has_refused or overloads.has_refused:
+            cost_s = max(cost_s, throttles.cost_s(demand), overloads.cost_s(demand))
+        stated = self.sharing.stated
+        return max(cost_s, stated.cost_s(self.key.model_group, ticket)) if stated.limits else cost_s
 
     def saved_s(self, tokens: int) -> float:
         """What so many warm tokens save."""
@@ -410,35 +411,33 @@ class Capacity:
             took = Demand(requests=0) if result.outcome.kind in FAILURES else attempt.demand
         held_s = now - attempt.admitted_at
         cost_s = dominant_s(took, self.meters, service_s=held_s, slots=self.limit)
-        if not took.requests:
-            return cost_s
-        cost_s = max(cost_s, self._hidden_s(took))
-        stated = self.sharing.stated
-        return max(cost_s, stated.cost_s(self.key.model_group, attempt.ticket)) if stated.limits else cost_s
+        return self._longest_s(cost_s, took, attempt.ticket) if took.requests else cost_s
 
     # An attempt's way ------------------------------------------------------------------------------------------------
 
     def reserve(self, entry: QueueEntry, demand: Demand, now: float) -> Attempt:
         """A ticket's next attempt goes: all limits count it. While the provider is down it is the probe."""
-        ticket = entry.ticket
+        ticket, sharing = entry.ticket, self.sharing
+        stamp, in_flight = sharing.next_stamp(), len(self.flights.by_ticket) + self.bypassing + 1
         attempt = entry.attempt = Attempt(
             ticket=ticket,
             number=entry.history.attempts,
             admitted_at=now,
             demand=demand,
-            stamp=self.sharing.next_stamp(),
-            in_flight=self.in_flight + 1,
-            is_probe=self.is_provider_down,
+            stamp=stamp,
+            in_flight=in_flight,
+            is_probe=self.breaker.state is not BreakerState.CLOSED,
         )
-        self.meters.reserve(demand, stamp=attempt.stamp, now=now)
-        if self.sharing.stated.limits:
-            self.sharing.stated.sent(ticket, self.key.model_group, now)
+        self.meters.reserve(demand, stamp=stamp, now=now)
+        if sharing.stated.limits:
+            sharing.stated.sent(ticket, self.key.model_group, now)
         self.account_block.sent(ticket.id)
-        self.slots.sent(attempt.in_flight, now)
-        for hidden in (self.throttles, self.overloads):
-            hidden.sent(attempt.stamp, demand, attempt.in_flight, now)
+        self.slots.sent(in_flight, now)
+        self.throttles.sent(stamp, demand, in_flight, now)
+        self.overloads.sent(stamp, demand, in_flight, now)
         self.flights.add(entry)
-        self.sharing.sent(attempt, now)
+        if len(sharing.members) > 1:
+            sharing.sent(attempt, now)
         if attempt.is_probe:
             before = self.breaker.state
             self.breaker.probe_started(ticket.session, now)
@@ -473,7 +472,8 @@ class Capacity:
 
     def hear(self, hints: Hints, attempt: Attempt, now: float, *, answered: bool) -> None:
         """The head of an attempt's response arrived; `answered`: it is no refusal."""
-        self._note_windows(hints, now)
+        if hints.windows:
+            self._note_windows(hints, now)
         if answered:
             self._pass_account_block(attempt.ticket.id, now)
             self._passed(attempt, now)
@@ -493,11 +493,12 @@ class Capacity:
 
     def _passed(self, attempt: Attempt, now: float) -> None:
         """The provider has taken an attempt."""
-        limit = self.limit
+        limit, stamp = self.limit, attempt.stamp
         self.slots.passed(attempt.in_flight, now)
-        for hidden in (self.throttles, self.overloads):
-            hidden.passed(attempt.stamp, now)
-        self.sharing.passed(attempt, now)
+        self.throttles.passed(stamp, now)
+        self.overloads.passed(stamp, now)
+        if self.sharing.hears:
+            self.sharing.passed(attempt, now)
         before = self.breaker.state
         if self.breaker.answered(admitted_at=attempt.admitted_at):
             self._closed(before, "it answers", now)
@@ -509,7 +510,10 @@ class Capacity:
         outcome = result.outcome
         limit = self.limit
         known = [hidden.known for hidden in self.hidden]
-        self._judge(attempt, result, now)
+        if outcome.kind is OutcomeKind.SUCCESS:
+            self._succeeded(attempt, result.charged, now)
+        else:
+            self._judge(attempt, result, now)
         self._judge_breaker(attempt, outcome, now)
         if self.limit != limit:
             self._tell_limit(outcome.reason, now)
@@ -518,7 +522,17 @@ class Capacity:
                 self._tell_hidden(before, hidden.known, now)
         self._judge_account_block(attempt.ticket.id, outcome, now)
 
+    def _succeeded(self, attempt: Attempt, charged: Demand | None, now: float) -> None:
+        self._explained -= self._explained / _EXPLAINED_OVER
+        self._trial_after_s = _FIRST_TRIAL_S
+        self._passed(attempt, now)
+        self.throttles.ended(attempt.stamp, now, charged=charged)
+        self.overloads.ended(attempt.stamp, now)
+        if self.sharing.hears:
+            self.sharing.ended(attempt, charged, now)
+
     def _judge(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
+        """It did not succeed."""
         outcome, charged = result.outcome, result.charged
         throttled = outcome.kind is OutcomeKind.THROTTLED
         explained = throttled and self.meters.explain(attempt.demand, now)
@@ -531,10 +545,7 @@ class Capacity:
         if throttled and not result.by_others:
             self.trial_at = now + self._trial_after_s
             self._trial_after_s = min(2 * self._trial_after_s, _MOST_TRIAL_S)
-        if outcome.kind is OutcomeKind.SUCCESS:
-            self._trial_after_s = _FIRST_TRIAL_S
-            self._passed(attempt, now)
-        elif overloaded and not self.is_provider_down:
+        if overloaded and not self.is_provider_down:
             self._refuse((self.overloads, self.sharing.overloads), attempt, outcome, now)
         elif throttled and not explained:
             closed_until = self.hidden[0].closed_until

@@ -142,7 +142,7 @@ class FairQueue:
 
     def move(self, entry: QueueEntry, not_before: float, now: float) -> None:
         """Let a waiting ticket be due at another instant; infinite: when there are funds. It keeps its position."""
-        self._lanes.note_position(entry)
+        self._lanes.note_position(entry, now)
         self._take_out(entry, now)
         self.put_back(entry, not_before, now)
 
@@ -154,7 +154,7 @@ class FairQueue:
         """Take a ticket out for good; None when it is not waiting."""
         entry = self.entries.get(ticket_id)
         if entry is not None:
-            self._lanes.note_position(entry)
+            self._lanes.note_position(entry, now)
             self._take_out(entry, now)
             entry.become(EntryState.ENDED)
         return entry
@@ -210,7 +210,8 @@ class FairQueue:
         """The answer to a ticket's attempt began: those that wait for the same prefix need wait no longer."""
         ticket = entry.ticket
         warmed = self._cache.began(ticket, sent_at=sent_at, now=now)
-        self._release(ticket.prefix, now)
+        if self._aside:
+            self._release(ticket.prefix, now)
         for cached in warmed:
             for ticket_id in self._cached.get(cached, ()):
                 self._revalue(self.entries[ticket_id], now)

@@ -137,10 +137,12 @@ class QueueEntry(Struct, eq=False):
     """For the attempt in flight."""
 
     def __post_init__(self) -> None:
-        self.shed_at = self.ticket.shed_at
-        self.priority = self.ticket.priority
-        self.is_background = self.ticket.kind is CallKind.AUXILIARY
-        self.is_child = bool(self.ticket.parent_session) and not self.is_background
+        ticket = self.ticket
+        self.shed_at, self.priority = ticket.shed_at, ticket.priority
+        if ticket.kind is CallKind.AUXILIARY:
+            self.is_background = True
+        elif ticket.parent_session:
+            self.is_child = True
 
     def become(self, state: EntryState) -> None:
         """Go over to another state. Raises ContractError where the table has no such transition."""
@@ -382,11 +384,16 @@ class Lanes:
             self._refresh_agent(payer, now)
         entry.agent = entry.tree = entry.payer = None
 
-    def note_position(self, entry: QueueEntry) -> None:
+    def note_position(self, entry: QueueEntry, now: float) -> None:
         """Write down what a waiting ticket's position is worth, for one that comes back for it."""
         self._seat()
         if not entry.was_sent:
-            self._note_starts(entry, *self._shares(entry))
+            agent, tree = self._shares(entry)
+            self._note_starts(entry, agent, tree)
+            if not tree.waits:
+                agent.trees.rest(tree, now)
+            if not agent.waits:
+                self._agents.rest(agent, now)
 
     def is_capped(self, entry: QueueEntry) -> bool:
         """Whether a ticket in its lane lets others pass because its tree has in flight what its agent was granted."""
@@ -598,11 +605,12 @@ class InFlight:
     def remove(self, attempt: Attempt) -> None:
         """It has ended."""
         ticket = attempt.ticket
+        request = ticket.agent, ticket.request_hash
         self.by_ticket.pop(ticket.id).attempt = None
-        alike = self._by_request[ticket.agent, ticket.request_hash]
+        alike = self._by_request[request]
         del alike[ticket.id]
         if not alike:
-            del self._by_request[ticket.agent, ticket.request_hash]
+            del self._by_request[request]
 
     def alike(self, ticket: Ticket) -> Iterator[QueueEntry]:
         """Those with the same request of the same agent; none where its hash is unknown."""

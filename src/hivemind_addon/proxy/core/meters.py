@@ -186,23 +186,24 @@ class Backoffs:
     """Queued tickets that have been tried, due or not."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, QueueEntry] = {}
+        self.entries: dict[str, QueueEntry] = {}
+        """In the order in which they were put back. Only this class changes it."""
         self._told: dict[str, OutcomeKind] = {}
         """Those that wait because a refusal of this kind told them to."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def __iter__(self) -> Iterator[QueueEntry]:
         """In the order in which they were put back."""
-        return iter(self._entries.values())
+        return iter(self.entries.values())
 
     def __repr__(self) -> str:
         return f"<Backoffs {len(self)}>"
 
     def add(self, entry: QueueEntry, told_by: OutcomeKind | None = None) -> None:
         """A ticket is to be tried again; `told_by`: when, is what a refusal of this kind told."""
-        self._entries[entry.ticket.id] = entry
+        self.entries[entry.ticket.id] = entry
         if told_by is not None:
             self._told[entry.ticket.id] = told_by
 
@@ -210,7 +211,7 @@ class Backoffs:
         """Those that wait for what is no longer believed; each is named once."""
         if not self._told:
             return []
-        told = [(self._entries[ticket_id], kind) for ticket_id, kind in self._told.items()]
+        told = [(self.entries[ticket_id], kind) for ticket_id, kind in self._told.items()]
         found = [entry for entry, kind in told if not believes_told(kind, entry.ticket.demand)]
         for entry in found:
             del self._told[entry.ticket.id]
@@ -218,12 +219,12 @@ class Backoffs:
 
     def discard(self, ticket_id: str) -> None:
         """It goes, or goes no more; nothing happens when it was never tried."""
-        self._entries.pop(ticket_id, None)
+        self.entries.pop(ticket_id, None)
         self._told.pop(ticket_id, None)
 
     def kept_of_meter(self, meter: Meter, ticket: Ticket, now: float) -> int:
         """Units of a meter that others will want before its window ends, as far as a ticket has to leave them."""
-        if not self._entries:
+        if not self.entries:
             return 0
         half = int(meter.limit / 2)
         ends_at = meter.window_ends_at(now)
@@ -236,7 +237,7 @@ class Backoffs:
         """Others that back off now and are due, in time, before a window ends."""
         return (
             entry
-            for entry in self._entries.values()
+            for entry in self.entries.values()
             if now < entry.not_before < ends_at - _LATE_IN_WINDOW_S and entry.ticket.id != ticket.id
         )
 
@@ -366,11 +367,15 @@ class Meters:
 
     def reserve(self, demand: Demand, *, stamp: int, now: float) -> None:
         """An attempt was admitted."""
+        if not self._own:
+            return
         for meter in self._counting():
             meter.reserve(stamp=stamp, units=meter.units_of(demand), now=now)
 
     def settle(self, attempt: Attempt, charged: Demand | None, outcome: Outcome, *, stamp: int, now: float) -> None:
         """An attempt ended; `charged` is what the provider takes for it, where it is known. `stamp`: of its end."""
+        if not self._own:
+            return
         # One that was cut off without a word may have been charged though refusals are not.
         failed = outcome.status is not None and outcome.kind in FAILURES
         generated = outcome.kind not in FAILURES or outcome.ambiguous

@@ -89,9 +89,8 @@ class Shares[S: Share]:
         return self._shares.get(name)
 
     def add(self, share: S) -> None:
-        """Remember a new one; it rests until it waits or is served."""
+        """Remember a new one. Say then whether it waits or rests."""
         self._shares[share.name] = share
-        self._resting.put(share, share.start_s)
 
     def floor_s(self) -> float:
         """The least start of a share that begins to wait."""
