@@ -7,6 +7,7 @@ needs no more than its attributes; the heap is made when a second one comes.
 
 import heapq
 from collections.abc import Hashable, Iterator
+from typing import Any, Never
 
 _NEVER = float("inf")
 _STALE_ALLOWED = 16
@@ -110,3 +111,14 @@ class KeyedHeap[Item: Hashable]:
         if len(heap) > 2 * len(living) + _STALE_ALLOWED:
             self._heap = list(living.values())
             heapq.heapify(self._heap)
+
+
+class _Nothing(KeyedHeap[Any]):
+    __slots__ = ()
+
+    def put(self, item: object, key: float, rank: int = 0) -> Never:  # noqa: ARG002
+        raise TypeError("it stands for an empty heap: put into one of your own")
+
+
+NOTHING = _Nothing()
+"""Where a heap would be that nothing was put into yet, as most never get anything."""

@@ -179,7 +179,8 @@ class Breaker:
             self._lived_at = admitted_at
         if admitted_at < self._row_since:
             # It was taken before the failures began.
-            self._learn_share(failed=0, attempts=1)
+            if self._share > self._least_share:
+                self._learn_share(failed=0, attempts=1)
             return False
         if self.state is not BreakerState.CLOSED:
             self._revive()
@@ -316,23 +317,24 @@ class AccountBlock:
     """One pool's account block."""
 
     def __init__(self) -> None:
-        self._closure: ActiveBlock | None = None
+        self.closure: ActiveBlock | None = None
+        """Until one that went after its end is answered; None: everybody may go. Only this class changes it."""
         self._probe: str | None = None
         """The ticket that goes first."""
 
     def __repr__(self) -> str:
-        return "<AccountBlock open>" if self._closure is None else f"<AccountBlock until {self._closure.until:.3f}>"
+        return "<AccountBlock open>" if self.closure is None else f"<AccountBlock until {self.closure.until:.3f}>"
 
     def stands(self, now: float) -> ActiveBlock | None:
         """Why and until when everybody is refused; None: nobody is."""
-        return self._closure if self._closure is not None and now < self._closure.until else None
+        return self.closure if self.closure is not None and now < self.closure.until else None
 
     @property
     def passes_at(self) -> float:
         """From when on it lets an attempt go: always, at its end, or not before the one that went first is answered."""
-        if self._closure is None:
+        if self.closure is None:
             return -_NEVER
-        return self._closure.until if self._probe is None else _NEVER
+        return self.closure.until if self._probe is None else _NEVER
 
     def hit(self, reason: str, account_block_s: float, now: float) -> bool:
         """The provider refuses for so many seconds more. True: this is news."""
@@ -341,20 +343,20 @@ class AccountBlock:
         known = self.stands(now)
         if known is not None and until <= known.until + _SAME_S:
             return False
-        self._closure = ActiveBlock(reason, until)
+        self.closure = ActiveBlock(reason, until)
         self._probe = None
         return True
 
     def sent(self, ticket_id: str) -> None:
         """An attempt was admitted: past its end it is the one that goes first."""
-        if self._closure is not None:
+        if self.closure is not None:
             self._probe = ticket_id
 
     def answered(self, ticket_id: str) -> bool:
         """An attempt got an answer that is no refusal. True: that has ended it."""
-        if self._closure is None or self._probe != ticket_id:
+        if self.closure is None or self._probe != ticket_id:
             return False
-        self._closure = self._probe = None
+        self.closure = self._probe = None
         return True
 
     def ended(self, ticket_id: str) -> None:
@@ -364,6 +366,6 @@ class AccountBlock:
 
     def view(self, now: float) -> AccountBlockView | None:
         """It at one instant."""
-        if self._closure is None:
+        if self.closure is None:
             return None
-        return AccountBlockView(reason=self._closure.reason, ends_in_s=max(0.0, self._closure.until - now))
+        return AccountBlockView(reason=self.closure.reason, ends_in_s=max(0.0, self.closure.until - now))

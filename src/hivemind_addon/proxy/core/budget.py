@@ -308,8 +308,8 @@ class Budgets:
         self._in_flight: dict[str, tuple[tuple[Account, ...], Spend]] = {}
         self._share = 1.0
         """Of what is left in each account, that may be spent here."""
-        self._renewals: KeyedHeap[Account] = KeyedHeap()
-        """Accounts that tickets wait for, by the end of their period."""
+        self.renewals: KeyedHeap[Account] = KeyedHeap()
+        """Accounts that tickets wait for, by the end of their period. Only this class changes it."""
 
     def __repr__(self) -> str:
         return f"<Budgets {len(self._accounts)} accounts, {len(self._in_flight)} in flight>"
@@ -348,6 +348,8 @@ class Budgets:
     def reserve(self, ticket: Ticket, now: float) -> Shortage | None:
         """Set the expected spend of a ticket aside in all of its budgets, or in none and say why."""
         payers = self._payers(ticket, now)
+        if not payers:
+            return None
         short = _worst(payers, ticket, now)
         if short is None:
             self._set_aside(ticket, payers, now, now)
@@ -370,7 +372,7 @@ class Budgets:
         account = self.open(short.budget.key, now)
         account.waiting[ticket.id] = None
         if account.ends_at < _NEVER:
-            self._renewals.put(account, account.ends_at)
+            self.renewals.put(account, account.ends_at)
 
     def settle(self, ticket: Ticket, actual: Spend, now: float) -> list[str]:
         """Book what an attempt really took. The tickets to look at again, in the order of their waits."""
@@ -399,15 +401,10 @@ class Budgets:
 
     # Time -------------------------------------------------------------------------------------------------------------
 
-    @property
-    def renews_at(self) -> float:
-        """When the first account renews that a ticket waits for; infinite: none does."""
-        return self._renewals.first_key
-
     def renewed(self, now: float) -> list[str]:
         """The tickets to look at again because a period is over, in the order of their waits."""
         woken: dict[str, None] = {}
-        while self._renewals.first_key <= now and (account := self._renewals.first) is not None:
+        while self.renewals.first_key <= now and (account := self.renewals.first) is not None:
             self._renew(account, now)
             self._wake(account, woken)
         return list(woken)
@@ -437,8 +434,8 @@ class Budgets:
             if account is None or not _is_sound(standing) or standing.age_s >= standing.budget.per.length_s:
                 continue
             account.count_in(standing, now)
-            if account in self._renewals:
-                self._renewals.put(account, account.ends_at)
+            if account in self.renewals:
+                self.renewals.put(account, account.ends_at)
             self.changed(account, now)
 
     def book(
@@ -457,8 +454,8 @@ class Budgets:
             self._renew(account, now)
             if spend != _NOTHING and age_s < account.key[2].length_s:
                 account.book(spend, now - max(0.0, age_s))
-                if account in self._renewals:
-                    self._renewals.put(account, account.ends_at)
+                if account in self.renewals:
+                    self.renewals.put(account, account.ends_at)
                 self.changed(account, now)
                 self._wake(account, woken)
         return list(woken)
@@ -553,7 +550,7 @@ class Budgets:
     def _wake(self, account: Account, woken: dict[str, None]) -> None:
         woken.update(account.waiting)
         account.waiting.clear()
-        self._renewals.drop(account)
+        self.renewals.drop(account)
 
 
 def holders_of(agent: str, group: str) -> list[tuple[Scope, str]]:

@@ -112,11 +112,11 @@ class PromptCache:
 
     def ended(self, ticket: Ticket, *, answered: bool) -> bool:
         """An attempt ended. `answered`: what began was an answer, and no refusal. True when a leader hands over."""
-        before = self._began.pop(ticket.id, {})
-        if not answered:
+        before = self._began.pop(ticket.id, None)
+        if before is not None and not answered:
             for entry, until in before.items():
                 self._warm.put(entry, until)
-        lead = self._leads.get(ticket.prefix)
+        lead = self._leads.get(ticket.prefix) if self._leads else None
         if lead is None or lead.ticket_id != ticket.id:
             return False
         del self._leads[ticket.prefix]

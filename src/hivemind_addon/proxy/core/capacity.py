@@ -266,7 +266,7 @@ class Capacity:
     @property
     def in_flight(self) -> int:
         """Attempts upstream, bypassing ones counted."""
-        return len(self.flights) + self.bypassing
+        return len(self.flights.by_ticket) + self.bypassing
 
     def choose_hidden(self) -> None:
         """What is known of whose limits the hidden ones are may have changed."""
@@ -279,11 +279,13 @@ class Capacity:
     @property
     def limit(self) -> int:
         """The concurrency limit: what was learned, or less where a person said so."""
-        least = self.slots.limit if self.cap is None else min(self.slots.limit, self.cap)
-        for hidden in self.hidden:
-            if hidden.most_in_flight < least:
-                least = hidden.most_in_flight
-        return least
+        throttles, overloads = self.hidden
+        least = self.slots.limit
+        if throttles.most_in_flight < least:
+            least = throttles.most_in_flight
+        if overloads.most_in_flight < least:
+            least = overloads.most_in_flight
+        return least if self.cap is None or self.cap > least else self.cap
 
     @property
     def growth(self) -> tuple[float, int]:
@@ -302,6 +304,22 @@ class Capacity:
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
         """Whether less is left than so many times a demand, or what is left is only guessed."""
         return self.is_rate_hidden or self.meters.is_near(demand, times, now)
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing is known that may keep an attempt from going now, meters apart."""
+        throttles, overloads = self.hidden
+        in_flight = len(self.flights.by_ticket) + self.bypassing
+        return not (
+            self.paused
+            or self.breaker.state is not BreakerState.CLOSED
+            or self.account_block.closure is not None
+            or in_flight >= self.slots.limit
+            or (self.cap is not None and in_flight >= self.cap)
+            or throttles.has_refused
+            or overloads.has_refused
+            or self.sharing.stated.limits
+        )
 
     @property
     def is_full(self) -> bool:
@@ -334,18 +352,18 @@ class Capacity:
     def state(self, limits: Sequence[StatedLimit]) -> None:
         """What the profile states of the account's limits; what was stated before is over."""
         self.stated = tuple(limits)
-        if limits or self.sharing.stated:
+        if limits or self.sharing.stated.limits:
             self.sharing.stated.state(limits)
 
     def stated_until(self, ticket: Ticket, now: float) -> float:
         """When what the profile states lets an attempt pass."""
         stated = self.sharing.stated
-        return stated.opens_at(ticket, self.key.model_group, now) if stated else now
+        return stated.opens_at(ticket, self.key.model_group, now) if stated.limits else now
 
     def stated_views(self, now: float) -> tuple[MeterView, ...]:
         """What the profile states, at one instant."""
         sharing = self.sharing
-        if not sharing.stated:
+        if not sharing.stated.limits:
             return ()
         return sharing.stated.views(self.key.model_group, [one.key.model_group for one in sharing.members], now)
 
@@ -372,16 +390,15 @@ class Capacity:
     def cost_s(self, demand: Demand) -> float:
         """What an attempt is expected to take."""
         cost_s = dominant_s(demand, self.meters, service_s=self.service.mean_s, slots=self.limit)
-        cost_s = max(cost_s, self._hidden_s(demand))
-        stated = self.sharing.stated
-        return max(cost_s, stated.cost_s(self.key.model_group)) if stated else cost_s
+        return self._longest_s(cost_s, demand)
 
-    def _hidden_s(self, demand: Demand) -> float:
-        """The same of the limits that refusals taught."""
+    def _longest_s(self, cost_s: float, demand: Demand, ticket: Ticket | None = None) -> float:
+        """What a demand takes, or so many seconds of it that refusals taught or the profile states, if that is more."""
         throttles, overloads = self.hidden
-        if not throttles.has_refused and not overloads.has_refused:
-            return 0.0
-        return max(throttles.cost_s(demand), overloads.cost_s(demand))
+        if throttles.has_refused or overloads.has_refused:
+            cost_s = max(cost_s, throttles.cost_s(demand), overloads.cost_s(demand))
+        stated = self.sharing.stated
+        return max(cost_s, stated.cost_s(self.key.model_group, ticket)) if stated.limits else cost_s
 
     def saved_s(self, tokens: int) -> float:
         """What so many warm tokens save."""
@@ -394,35 +411,33 @@ class Capacity:
             took = Demand(requests=0) if result.outcome.kind in FAILURES else attempt.demand
         held_s = now - attempt.admitted_at
         cost_s = dominant_s(took, self.meters, service_s=held_s, slots=self.limit)
-        if not took.requests:
-            return cost_s
-        cost_s = max(cost_s, self._hidden_s(took))
-        stated = self.sharing.stated
-        return max(cost_s, stated.cost_s(self.key.model_group, attempt.ticket)) if stated else cost_s
+        return self._longest_s(cost_s, took, attempt.ticket) if took.requests else cost_s
 
     # An attempt's way ------------------------------------------------------------------------------------------------
 
     def reserve(self, entry: QueueEntry, demand: Demand, now: float) -> Attempt:
         """A ticket's next attempt goes: all limits count it. While the provider is down it is the probe."""
-        ticket = entry.ticket
+        ticket, sharing = entry.ticket, self.sharing
+        stamp, in_flight = sharing.next_stamp(), len(self.flights.by_ticket) + self.bypassing + 1
         attempt = entry.attempt = Attempt(
             ticket=ticket,
             number=entry.history.attempts,
             admitted_at=now,
             demand=demand,
-            stamp=self.sharing.next_stamp(),
-            in_flight=self.in_flight + 1,
-            is_probe=self.is_provider_down,
+            stamp=stamp,
+            in_flight=in_flight,
+            is_probe=self.breaker.state is not BreakerState.CLOSED,
         )
-        self.meters.reserve(demand, stamp=attempt.stamp, now=now)
-        if self.sharing.stated:
-            self.sharing.stated.sent(ticket, self.key.model_group, now)
+        self.meters.reserve(demand, stamp=stamp, now=now)
+        if sharing.stated.limits:
+            sharing.stated.sent(ticket, self.key.model_group, now)
         self.account_block.sent(ticket.id)
-        self.slots.sent(attempt.in_flight, now)
-        for hidden in (self.throttles, self.overloads):
-            hidden.sent(attempt.stamp, demand, attempt.in_flight, now)
+        self.slots.sent(in_flight, now)
+        self.throttles.sent(stamp, demand, in_flight, now)
+        self.overloads.sent(stamp, demand, in_flight, now)
         self.flights.add(entry)
-        self.sharing.sent(attempt, now)
+        if len(sharing.members) > 1:
+            sharing.sent(attempt, now)
         if attempt.is_probe:
             before = self.breaker.state
             self.breaker.probe_started(ticket.session, now)
@@ -457,7 +472,8 @@ class Capacity:
 
     def hear(self, hints: Hints, attempt: Attempt, now: float, *, answered: bool) -> None:
         """The head of an attempt's response arrived; `answered`: it is no refusal."""
-        self._note_windows(hints, now)
+        if hints.windows:
+            self._note_windows(hints, now)
         if answered:
             self._pass_account_block(attempt.ticket.id, now)
             self._passed(attempt, now)
@@ -477,11 +493,12 @@ class Capacity:
 
     def _passed(self, attempt: Attempt, now: float) -> None:
         """The provider has taken an attempt."""
-        limit = self.limit
+        limit, stamp = self.limit, attempt.stamp
         self.slots.passed(attempt.in_flight, now)
-        for hidden in (self.throttles, self.overloads):
-            hidden.passed(attempt.stamp, now)
-        self.sharing.passed(attempt, now)
+        self.throttles.passed(stamp, now)
+        self.overloads.passed(stamp, now)
+        if self.sharing.hears:
+            self.sharing.passed(attempt, now)
         before = self.breaker.state
         if self.breaker.answered(admitted_at=attempt.admitted_at):
             self._closed(before, "it answers", now)
@@ -493,7 +510,10 @@ class Capacity:
         outcome = result.outcome
         limit = self.limit
         known = [hidden.known for hidden in self.hidden]
-        self._judge(attempt, result, now)
+        if outcome.kind is OutcomeKind.SUCCESS:
+            self._succeeded(attempt, result.charged, now)
+        else:
+            self._judge(attempt, result, now)
         self._judge_breaker(attempt, outcome, now)
         if self.limit != limit:
             self._tell_limit(outcome.reason, now)
@@ -502,7 +522,17 @@ class Capacity:
                 self._tell_hidden(before, hidden.known, now)
         self._judge_account_block(attempt.ticket.id, outcome, now)
 
+    def _succeeded(self, attempt: Attempt, charged: Demand | None, now: float) -> None:
+        self._explained -= self._explained / _EXPLAINED_OVER
+        self._trial_after_s = _FIRST_TRIAL_S
+        self._passed(attempt, now)
+        self.throttles.ended(attempt.stamp, now, charged=charged)
+        self.overloads.ended(attempt.stamp, now)
+        if self.sharing.hears:
+            self.sharing.ended(attempt, charged, now)
+
     def _judge(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
+        """It did not succeed."""
         outcome, charged = result.outcome, result.charged
         throttled = outcome.kind is OutcomeKind.THROTTLED
         explained = throttled and self.meters.explain(attempt.demand, now)
@@ -515,10 +545,7 @@ class Capacity:
         if throttled and not result.by_others:
             self.trial_at = now + self._trial_after_s
             self._trial_after_s = min(2 * self._trial_after_s, _MOST_TRIAL_S)
-        if outcome.kind is OutcomeKind.SUCCESS:
-            self._trial_after_s = _FIRST_TRIAL_S
-            self._passed(attempt, now)
-        elif overloaded and not self.is_provider_down:
+        if overloaded and not self.is_provider_down:
             self._refuse((self.overloads, self.sharing.overloads), attempt, outcome, now)
         elif throttled and not explained:
             closed_until = self.hidden[0].closed_until

@@ -99,7 +99,8 @@ class Endpoints:
         """When time alone may make one move."""
         self._pools = pools
         self._merged = merged
-        self._places: dict[PoolKey, _Place] = {}
+        self.places: dict[PoolKey, _Place] = {}
+        """Of each pool that is equal to another one. Only this class changes it."""
         self._homes: dict[tuple[str, str], tuple[PoolKey, float]] = {}
         """By agent and session: where it was last, and when; the oldest first."""
         self._looked_at = 0.0
@@ -107,11 +108,7 @@ class Endpoints:
         """Tickets that were moved at this instant: none moves twice."""
 
     def __repr__(self) -> str:
-        return f"<Endpoints {len(self._places)} pools, {len(self._homes)} sessions>"
-
-    def __bool__(self) -> bool:
-        """Whether there are any."""
-        return bool(self._places)
+        return f"<Endpoints {len(self.places)} pools, {len(self._homes)} sessions>"
 
     def place(self, ticket: Ticket, now: float, *, was_at: PoolKey | None = None) -> Pool:
         """Where a new ticket waits first; its pools are all there. `was_at`: where another process had it."""
@@ -158,16 +155,16 @@ class Endpoints:
 
     def merged(self, key: PoolKey, into: PoolKey) -> None:
         """One pool proved to be another one."""
-        left = self._places.pop(key, None)
+        left = self.places.pop(key, None)
         if left is not None:
-            self._places.setdefault(into, _Place()).sessions += left.sessions
+            self.places.setdefault(into, _Place()).sessions += left.sessions
 
     def refugees(self, now: float) -> Iterator[Move]:
         """Who is to leave a pool before any is polled: an account's block would refuse them, or a person has paused it.
 
         Neither ends soon: they go also where others wait.
         """
-        for pool in [pool for key in self._places if (pool := self._pools.get(key)) is not None]:
+        for pool in [pool for key in self.places if (pool := self._pools.get(key)) is not None]:
             is_blocked = pool.is_blocked(now)
             if is_blocked or pool.paused:
                 for entry in pool.waiting:
@@ -184,9 +181,9 @@ class Endpoints:
         """One that can go at once elsewhere, after all pools were polled; ask again until there is none."""
         self._count_idling(now)
         self.wakeup_at = _NEVER
-        waiting = [pool for key in self._places if (pool := self._pools.get(key)) is not None and not pool.is_idle]
+        waiting = [pool for key in self.places if (pool := self._pools.get(key)) is not None and not pool.is_idle]
         found: Move | None = None
-        for key, place in self._places.items():
+        for key, place in self.places.items():
             target = self._pools.get(key)
             place.idles = False
             if target is None:
@@ -282,7 +279,7 @@ class Endpoints:
         passed_s, self._looked_at = now - self._looked_at, now
         if passed_s > 0:
             self._moved.clear()
-        for place in self._places.values():
+        for place in self.places.values():
             if place.idles:
                 place.idled_s = min(place.idled_s + passed_s, _MOST_IDLED_S)
 
@@ -300,7 +297,7 @@ class Endpoints:
         return self._place(pool).sessions / weight
 
     def _place(self, pool: Pool) -> _Place:
-        return self._places.setdefault(pool.key, _Place())
+        return self.places.setdefault(pool.key, _Place())
 
     def _home(self, ticket: Ticket) -> PoolKey | None:
         for session in (ticket.session, ticket.parent_session):
@@ -330,4 +327,4 @@ class Endpoints:
             self._leave(home)
 
     def _leave(self, home: PoolKey) -> None:
-        self._places[self._merged.get(home, home)].sessions -= 1
+        self.places[self._merged.get(home, home)].sessions -= 1

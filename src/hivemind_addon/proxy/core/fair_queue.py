@@ -88,7 +88,8 @@ class FairQueue:
         self._saved_s = saved_s
         self._cache = PromptCache(settings.cache)
         self._lanes = Lanes(credit_s=settings.credit_s, cost_s=cost_s)
-        self._entries: dict[str, QueueEntry] = {}
+        self.entries: dict[str, QueueEntry] = {}
+        """Who waits, by ticket. Only this class changes it."""
         self._returning: KeyedHeap[str] = KeyedHeap()
         self._front: KeyedHeap[str] = KeyedHeap()
         self._later: KeyedHeap[str] = KeyedHeap()
@@ -108,14 +109,14 @@ class FairQueue:
         self._now = _LONG_AGO
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def __contains__(self, ticket_id: str) -> bool:
-        return ticket_id in self._entries
+        return ticket_id in self.entries
 
     def __iter__(self) -> Iterator[QueueEntry]:
         """Who waits, in no order; they may be moved meanwhile."""
-        return iter(tuple(self._entries.values()))
+        return iter(tuple(self.entries.values()))
 
     def configure(self, settings: OrderSettings) -> None:
         """Go on with other settings: a ticket feels them with its next move."""
@@ -124,7 +125,7 @@ class FairQueue:
 
     def __repr__(self) -> str:
         aside = sum(map(len, self._aside.values()))
-        return f"<FairQueue {len(self._entries)} waiting, {len(self._later)} backing off, {aside} following>"
+        return f"<FairQueue {len(self.entries)} waiting, {len(self._later)} backing off, {aside} following>"
 
     # Who waits -------------------------------------------------------------------------------------------------------
 
@@ -141,26 +142,26 @@ class FairQueue:
 
     def move(self, entry: QueueEntry, not_before: float, now: float) -> None:
         """Let a waiting ticket be due at another instant; infinite: when there are funds. It keeps its position."""
-        self._lanes.note_position(entry)
+        self._lanes.note_position(entry, now)
         self._take_out(entry, now)
         self.put_back(entry, not_before, now)
 
     def get(self, ticket_id: str) -> QueueEntry | None:
         """A waiting ticket's entry."""
-        return self._entries.get(ticket_id)
+        return self.entries.get(ticket_id)
 
     def remove(self, ticket_id: str, now: float) -> QueueEntry | None:
         """Take a ticket out for good; None when it is not waiting."""
-        entry = self._entries.get(ticket_id)
+        entry = self.entries.get(ticket_id)
         if entry is not None:
-            self._lanes.note_position(entry)
+            self._lanes.note_position(entry, now)
             self._take_out(entry, now)
             entry.become(EntryState.ENDED)
         return entry
 
     def take_all(self, now: float) -> list[QueueEntry]:
         """Empty the queue, whose pool proved to be another one, where these are new; the oldest first."""
-        entries = sorted(self._entries.values(), key=lambda entry: entry.order)
+        entries = sorted(self.entries.values(), key=lambda entry: entry.order)
         for entry in entries:
             self._take_out(entry, now)
             entry.renew()
@@ -180,7 +181,7 @@ class FairQueue:
 
     def move_to_front(self, ticket_id: str, now: float) -> bool:
         """Move a ticket before all others. It still backs off as long as it has to, but follows no leader."""
-        entry = self._entries.get(ticket_id)
+        entry = self.entries.get(ticket_id)
         if entry is None:
             return False
         self._take_out(entry, now)
@@ -209,10 +210,11 @@ class FairQueue:
         """The answer to a ticket's attempt began: those that wait for the same prefix need wait no longer."""
         ticket = entry.ticket
         warmed = self._cache.began(ticket, sent_at=sent_at, now=now)
-        self._release(ticket.prefix, now)
+        if self._aside:
+            self._release(ticket.prefix, now)
         for cached in warmed:
             for ticket_id in self._cached.get(cached, ()):
-                self._revalue(self._entries[ticket_id], now)
+                self._revalue(self.entries[ticket_id], now)
 
     def charge_again(self, entry: QueueEntry, now: float) -> None:
         """An attempt in flight was charged for in another pool, which proved to be this one."""
@@ -241,16 +243,29 @@ class FairQueue:
 
     # Who is next -----------------------------------------------------------------------------------------------------
 
+    def only(self, now: float) -> QueueEntry | None:
+        """The one that waits, where there is no other, and nothing but its turn is waited for. It need not be woken.
+
+        None: there is none like that, or its time is short.
+        """
+        entry = self._lanes.alone
+        if entry is None or len(self.entries) > 1 or entry.shed_at <= now or entry.leaves_at <= now:
+            return None
+        if self._turns.first_key <= now or self._cache.opens_at(entry.ticket, now) != _LONG_AGO:
+            return None
+        self._now = now
+        return entry
+
     def wake(self, now: float) -> None:
         """Let those take part again whose backoff is over or whose leader took too long; warm prefixes lapse."""
         self._now = now
         while self._later.first_key <= now and (ticket_id := self._later.first) is not None:
             self._later.drop(ticket_id)
-            self._insert_due(self._entries[ticket_id], now)
+            self._insert_due(self.entries[ticket_id], now)
         while self._gates.first_key <= now and (prefix := self._gates.first) is not None:
             self._release(prefix, now)
         while self._turns.first_key <= now and (ticket_id := self._turns.first) is not None:
-            self._revalue(self._entries[ticket_id], now)
+            self._revalue(self.entries[ticket_id], now)
 
     def head(self) -> QueueEntry | None:
         """The first ticket that is due and need not let others pass."""
@@ -265,7 +280,7 @@ class FairQueue:
         """The first such ticket that is not of this session. O(n): asked once per probe."""
         others = (
             entry
-            for entry in self._entries.values()
+            for entry in self.entries.values()
             if entry.ticket.session != session
             and (entry.state in _SENT_FIRST or self._lanes.is_first_of_lane(entry))
             and self.why_passed(entry) is None
@@ -275,7 +290,7 @@ class FairQueue:
     def soonest(self) -> QueueEntry | None:
         """Of the tickets that back off, the one that is due first."""
         first = self._later.first
-        return None if first is None else self._entries[first]
+        return None if first is None else self.entries[first]
 
     def next_due_at(self) -> float:
         """When the next backoff ends or the next follower goes without its leader; infinite when there is none."""
@@ -288,12 +303,12 @@ class FairQueue:
     def first_to_shed(self, now: float) -> QueueEntry | None:
         """A ticket whose `shed_at` has come."""
         first = self._shed.first
-        return None if first is None or self._shed.first_key > now else self._entries[first]
+        return None if first is None or self._shed.first_key > now else self.entries[first]
 
     def first_to_leave(self) -> QueueEntry | None:
         """The ticket whose client may leave first, or that is to be shed first."""
         first = self._leaving.first
-        return None if first is None else self._entries[first]
+        return None if first is None else self.entries[first]
 
     def expect(self, entry: QueueEntry, leaves_at: float) -> None:
         """A waiting ticket's client may leave at another instant."""
@@ -324,7 +339,7 @@ class FairQueue:
                 yield
         ranked.sort(key=itemgetter(0, 1))
         yield
-        return [one for _, _, one in ranked if one is guest or self._entries.get(one.ticket.id) is one]
+        return [one for _, _, one in ranked if one is guest or self.entries.get(one.ticket.id) is one]
 
     def seat(self, guest: QueueEntry, now: float) -> None:
         """Give one that shall be a guest the number and the bonus that it would get; nothing here changes."""
@@ -350,7 +365,7 @@ class FairQueue:
 
     def _insert(self, entry: QueueEntry, now: float) -> None:
         ticket = entry.ticket
-        self._entries[ticket.id] = entry
+        self.entries[ticket.id] = entry
         self._shed.put(ticket.id, entry.shed_at)
         self._leaving.put(ticket.id, min(entry.shed_at, entry.leaves_at))
         if entry.cache_entry:
@@ -377,7 +392,7 @@ class FairQueue:
 
     def _take_out(self, entry: QueueEntry, now: float) -> None:
         ticket = entry.ticket
-        del self._entries[ticket.id]
+        del self.entries[ticket.id]
         self._shed.drop(ticket.id)
         self._leaving.drop(ticket.id)
         if entry.cache_entry:
@@ -409,13 +424,13 @@ class FairQueue:
     def _first(self) -> QueueEntry | None:
         """The first ticket that is due."""
         if (first := self._front.first) is not None:
-            return self._entries[first]
+            return self.entries[first]
         returning = self._returning.first
         if returning is None:
             return self._lanes.next()
         waiting = self._lanes.first()
         if waiting is None or self._returning.first_key <= waiting[0]:
-            return self._entries[returning]
+            return self.entries[returning]
         return waiting[1]
 
     def _set_aside(self, entry: QueueEntry, opens_at: float) -> None:
@@ -432,7 +447,7 @@ class FairQueue:
             return
         self._gates.drop(prefix)
         for ticket_id in followers:
-            self._insert_due(self._entries[ticket_id], now)
+            self._insert_due(self.entries[ticket_id], now)
 
     def _bonus_s(self, entry: QueueEntry, now: float) -> float:
         """What moves a ticket forward beside fairness; remembers when that changes."""
@@ -484,7 +499,7 @@ class FairQueue:
     def _forecast(self, guest: QueueEntry | None = None) -> Iterator[tuple[float, int, QueueEntry]]:
         """Every waiting ticket with the key that it will have if nothing else comes, and its order among equals."""
         fresh: list[QueueEntry] = [] if guest is None else [guest]
-        for entry in list(self._entries.values()):  # it may be asked in parts
+        for entry in list(self.entries.values()):  # it may be asked in parts
             if entry.front:
                 yield _LONG_AGO, entry.front, entry
             elif entry.was_sent:

@@ -17,7 +17,7 @@ refusals is one more witness (`retry_afters.py`); one goes to *look* whether it 
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.api.ticket import Demand
@@ -207,6 +207,10 @@ class HiddenLimits:
         """What the limit says of attempts in flight."""
         self.is_of_a_rate = False
         """Whether the limit counts what is sent in some time."""
+        self.has_refused = False
+        """Whether anything that is remembered was; else all may go."""
+        self._is_taught = False
+        """Whether anything was ever refused, or is known from elsewhere."""
         self._told = RetryAfters()
         self._bank = Bank(prior, self._told)
         self._trials = _Trials()
@@ -229,11 +233,6 @@ class HiddenLimits:
         best = self.limit
         return f"<HiddenLimits {best}>" if best else "<HiddenLimits none known>"
 
-    @property
-    def has_refused(self) -> bool:
-        """Whether anything was ever refused; else all may go."""
-        return bool(self._bank.layers)
-
     # What is sent, and what comes of it ------------------------------------------------------------------------------
 
     @property
@@ -243,11 +242,10 @@ class HiddenLimits:
 
     def sent(self, stamp: int, demand: Demand, in_flight: int, now: float) -> None:
         """An attempt was admitted; `in_flight` counts it."""
-        is_cap = _is_cap(self.limit)
-        if is_cap:
-            self._judge_trial(now)
         sent = Sent(stamp, now, _units(demand), in_flight, most_in_flight=in_flight)
-        if self._bank.layers:
+        if self.has_refused:
+            if _is_cap(self.limit):
+                self._judge_trial(now)
             self._expect(sent, now)
         self._bank.sent(sent)
 
@@ -278,8 +276,11 @@ class HiddenLimits:
         if sent is None or sent.refused is not None:
             return
         self._bank.passed(sent, now)
-        self._told.passed(sent)
         self._share -= self._share / _SHARE_OVER
+        if not self._is_taught:
+            self._usual_share = self._share
+            return
+        self._told.passed(sent)
         if not self._bank.row_length(now):
             self._usual_share = self._share
             self._guard_until = -_NEVER
@@ -299,6 +300,7 @@ class HiddenLimits:
         sent = self._bank.open.get(stamp)
         if sent is None:
             return
+        self._is_taught = True
         is_first = not self._bank.layers
         self._bank.refused(sent, now)
         self._bored += self._last_hold_s > _BORED_S
@@ -337,6 +339,7 @@ class HiddenLimits:
         self._take_over_limit()
 
     def _take_over_limit(self) -> None:
+        self.has_refused = bool(self._bank.layers)
         limit = self.limit = self._bank.limit
         self.known = self._bank.known
         self.is_of_a_rate = limit is not None and limit.window_s is not None
@@ -362,6 +365,7 @@ class HiddenLimits:
 
     def forget_since(self, at: float, now: float) -> None:
         """What was refused since an instant was an outage and no limit, as what was before it since one passed."""
+        self._is_taught = True
         self._bank.forget_since(at)
         self._guard_until = -_NEVER
         self._weigh(now)
@@ -369,6 +373,7 @@ class HiddenLimits:
     def resume(self, limit: HiddenLimit | None, now: float) -> None:
         """Go on with what an earlier run has learned, or another pool of the same account."""
         if limit is not None:
+            self._is_taught = True
             # It is tried when a trial is due, and where few go soon.
             self._trials.begin_again(now)
             self._probes.at = now + _BORED_S / 2
@@ -478,6 +483,11 @@ class HiddenLimits:
     def remembers_since(self) -> float:
         """The oldest attempt that has to be explained was sent then; infinite: there is none."""
         return self._bank.remembers_since
+
+    @property
+    def open(self) -> Mapping[int, Sent]:
+        """The attempts that it has heard of and that are in flight, by stamp."""
+        return self._bank.open
 
     def explains(self, since: float, now: float) -> tuple[float, bool]:
         """How well the best hypothesis explains what was sent since an instant, and whether it is more than chance.

@@ -340,11 +340,14 @@ class Bank:
 
         Before a cap that is within a round trip. Elsewhere that would make the refused ones seem to have found more.
         """
+        history = self._history
+        if not history or history[-1].stamp <= sent.stamp:
+            return  # nothing was
         has_cap = self.limit_in_flight < _NEVER
         # Who is refused later than that was not refused at the door.
         is_at_door = has_cap and self.refused_after_s <= _AT_THE_DOOR_S
         since = now - (max(_INSTANT_S, self.refused_after_s) if is_at_door else _INSTANT_S)
-        for one in reversed(self._history):
+        for one in reversed(history):
             if one.stamp <= sent.stamp or one.sent_at < since:
                 break
             one.in_flight = max(1, one.in_flight - 1)

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 from hivemind_addon.api.ticket import Attempt, CallKind, ContractError, Demand, Priority, Ticket
 from hivemind_addon.proxy.core.retry import History
 from hivemind_addon.proxy.core.shares import Share, Shares
-from hivemind_addon.system.heap import KeyedHeap
+from hivemind_addon.system.heap import NOTHING, KeyedHeap
 
 _NEVER = float("inf")
 _LONG_AGO = float("-inf")
@@ -137,10 +137,12 @@ class QueueEntry(Struct, eq=False):
     """For the attempt in flight."""
 
     def __post_init__(self) -> None:
-        self.shed_at = self.ticket.shed_at
-        self.priority = self.ticket.priority
-        self.is_background = self.ticket.kind is CallKind.AUXILIARY
-        self.is_child = bool(self.ticket.parent_session) and not self.is_background
+        ticket = self.ticket
+        self.shed_at, self.priority = ticket.shed_at, ticket.priority
+        if ticket.kind is CallKind.AUXILIARY:
+            self.is_background = True
+        elif ticket.parent_session:
+            self.is_child = True
 
     def become(self, state: EntryState) -> None:
         """Go over to another state. Raises ContractError where the table has no such transition."""
@@ -213,8 +215,8 @@ class Tree(Share):
         super().__init__(root, start_s)
         self._roots = roots
         self.lanes: dict[tuple[str, Priority, bool], Lane] = {}
-        self.own: KeyedHeap[Lane] = KeyedHeap()
-        self.children: KeyedHeap[Lane] = KeyedHeap()
+        self.own: KeyedHeap[Lane] = NOTHING
+        self.children: KeyedHeap[Lane] = NOTHING
         self.children_running = 0
         self.sessions: list[str] = []
         self.next: QueueEntry | None = None
@@ -250,8 +252,10 @@ class Lanes:
         self._credit_s = credit_s
         self._cost_s = cost_s
         self._agents: Shares[Agent] = Shares(credit_s=credit_s)
-        self._alone: QueueEntry | None = None
-        """It came when nobody waited, and is in no lane before anything but its own admission is asked for."""
+        self.alone: QueueEntry | None = None
+        """It came when nobody waited, and is in no lane before anything but its own admission is asked for. Only this
+        class changes it.
+        """
         self._alone_since = 0.0
 
     def __repr__(self) -> str:
@@ -265,8 +269,8 @@ class Lanes:
 
     def next(self) -> QueueEntry | None:
         """The next ticket."""
-        if self._alone is not None:
-            return self._alone
+        if self.alone is not None:
+            return self.alone
         agent = self._agents.waiting.first
         return None if agent is None else agent.next
 
@@ -284,15 +288,15 @@ class Lanes:
         """Put a ticket in its lane."""
         self._seat()
         if self._agents.waiting.first is None and not entry.is_child and not entry.is_background:
-            self._alone, self._alone_since = entry, now
+            self.alone, self._alone_since = entry, now
         else:
             self._enter(entry, now)
 
     def _seat(self) -> None:
         """The one that is alone is in its lane from now on, as if it had always been."""
-        entry = self._alone
+        entry = self.alone
         if entry is not None:
-            self._alone = None
+            self.alone = None
             self._enter(entry, self._alone_since)
 
     def _enter(self, entry: QueueEntry, now: float) -> None:
@@ -302,6 +306,8 @@ class Lanes:
         lane = tree.lanes.get(name)
         if lane is None:
             lane = tree.lanes[name] = Lane(name)
+            if tree.own is NOTHING:
+                tree.own, tree.children = KeyedHeap(), KeyedHeap()
         entry.lane = lane
         lane.tickets.put(entry, entry.order)
         # Behind others of its lane it changes nothing yet.
@@ -335,7 +341,7 @@ class Lanes:
 
         `settle` it when it ends.
         """
-        if entry is self._alone:
+        if entry is self.alone:
             self._charge_alone(entry, now)
             return
         self._seat()
@@ -349,7 +355,7 @@ class Lanes:
 
     def _charge_alone(self, entry: QueueEntry, now: float) -> None:
         """Nobody waits beside it: it comes, is charged, and goes."""
-        self._alone, since = None, self._alone_since
+        self.alone, since = None, self._alone_since
         agent, tree = self._shares(entry)
         cost_s, weight = self._cost_s(entry.ticket.demand), entry.weight
         tree_start_s = agent.trees.serve_at_once(
@@ -374,15 +380,20 @@ class Lanes:
         tree.children_running -= entry.is_child
         self._refresh(agent, tree, now)
         if payer is not None:
-            self._agents.charge_too(payer, correction_s, weight=weight)
+            self._agents.charge_too(payer, correction_s, weight)
             self._refresh_agent(payer, now)
         entry.agent = entry.tree = entry.payer = None
 
-    def note_position(self, entry: QueueEntry) -> None:
+    def note_position(self, entry: QueueEntry, now: float) -> None:
         """Write down what a waiting ticket's position is worth, for one that comes back for it."""
         self._seat()
         if not entry.was_sent:
-            self._note_starts(entry, *self._shares(entry))
+            agent, tree = self._shares(entry)
+            self._note_starts(entry, agent, tree)
+            if not tree.waits:
+                agent.trees.rest(tree, now)
+            if not agent.waits:
+                self._agents.rest(agent, now)
 
     def is_capped(self, entry: QueueEntry) -> bool:
         """Whether a ticket in its lane lets others pass because its tree has in flight what its agent was granted."""
@@ -440,7 +451,7 @@ class Lanes:
         entry.agent, entry.tree, entry.charged_s = agent, tree, cost_s
         if entry.is_background:
             entry.payer = self._agent((entry.ticket.agent, False), _NEVER)
-            self._agents.charge_too(entry.payer, cost_s, weight=weight)
+            self._agents.charge_too(entry.payer, cost_s, weight)
             self._refresh_agent(entry.payer, now)
         self._agents.serve(agent, cost_s, weight=weight)
         agent.trees.serve(tree, cost_s, weight=weight)
@@ -459,16 +470,20 @@ class Lanes:
             assert entry.tree is not None
             return entry.agent, entry.tree
         ticket = entry.ticket
+        session, parent = ticket.session, ticket.parent_session
         agent = self._agent((ticket.agent, entry.is_background), entry.agent_start_s)
-        root = agent.root_of(ticket)
+        roots = agent.roots
+        root = roots.get(session) or roots.get(parent) or parent or session
         tree = agent.trees.get(root)
         if tree is None:
-            tree = Tree(root, min(entry.tree_start_s, agent.trees.floor_s()), agent.roots)
+            tree = Tree(root, min(entry.tree_start_s, agent.trees.floor_s()), roots)
             agent.trees.add(tree)
-        for session in (ticket.session, ticket.parent_session):
-            if session and session not in agent.roots:
-                agent.roots[session] = root
-                tree.sessions.append(session)
+        if session and session not in roots:
+            roots[session] = root
+            tree.sessions.append(session)
+        if parent and parent not in roots:
+            roots[parent] = root
+            tree.sessions.append(parent)
         return agent, tree
 
     def _agent(self, name: tuple[str, bool], start_s: float) -> Agent:
@@ -552,16 +567,17 @@ class InFlight:
     """The entries of one pool whose attempts are upstream; each has one at most."""
 
     def __init__(self) -> None:
-        self._by_ticket: dict[str, QueueEntry] = {}
+        self.by_ticket: dict[str, QueueEntry] = {}
+        """The oldest first. Only this class changes it."""
         self._by_request: dict[tuple[str, str], dict[str, QueueEntry]] = {}
         """By agent and hash: several at one time are nobody's mistake."""
 
     def __len__(self) -> int:
-        return len(self._by_ticket)
+        return len(self.by_ticket)
 
     def __iter__(self) -> Iterator[QueueEntry]:
         """The oldest first."""
-        return iter(self._by_ticket.values())
+        return iter(self.by_ticket.values())
 
     def __repr__(self) -> str:
         return f"<InFlight {len(self)}>"
@@ -569,31 +585,32 @@ class InFlight:
     @property
     def attempts(self) -> Iterator[Attempt]:
         """The oldest first."""
-        return (entry.attempt for entry in self._by_ticket.values() if entry.attempt is not None)
+        return (entry.attempt for entry in self.by_ticket.values() if entry.attempt is not None)
 
     def of(self, attempt: Attempt) -> QueueEntry | None:
         """Whose attempt it is; None: it has ended."""
-        entry = self._by_ticket.get(attempt.ticket.id)
+        entry = self.by_ticket.get(attempt.ticket.id)
         return entry if entry is not None and entry.attempt is attempt else None
 
     def of_ticket(self, ticket_id: str) -> QueueEntry | None:
         """A ticket's entry; None: it has no attempt upstream."""
-        return self._by_ticket.get(ticket_id)
+        return self.by_ticket.get(ticket_id)
 
     def add(self, entry: QueueEntry) -> None:
         """Its attempt was sent."""
         ticket = entry.ticket
-        self._by_ticket[ticket.id] = entry
+        self.by_ticket[ticket.id] = entry
         self._by_request.setdefault((ticket.agent, ticket.request_hash), {})[ticket.id] = entry
 
     def remove(self, attempt: Attempt) -> None:
         """It has ended."""
         ticket = attempt.ticket
-        self._by_ticket.pop(ticket.id).attempt = None
-        alike = self._by_request[ticket.agent, ticket.request_hash]
+        request = ticket.agent, ticket.request_hash
+        self.by_ticket.pop(ticket.id).attempt = None
+        alike = self._by_request[request]
         del alike[ticket.id]
         if not alike:
-            del self._by_request[ticket.agent, ticket.request_hash]
+            del self._by_request[request]
 
     def alike(self, ticket: Ticket) -> Iterator[QueueEntry]:
         """Those with the same request of the same agent; none where its hash is unknown."""

@@ -186,23 +186,24 @@ class Backoffs:
     """Queued tickets that have been tried, due or not."""
 
     def __init__(self) -> None:
-        self._entries: dict[str, QueueEntry] = {}
+        self.entries: dict[str, QueueEntry] = {}
+        """In the order in which they were put back. Only this class changes it."""
         self._told: dict[str, OutcomeKind] = {}
         """Those that wait because a refusal of this kind told them to."""
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return len(self.entries)
 
     def __iter__(self) -> Iterator[QueueEntry]:
         """In the order in which they were put back."""
-        return iter(self._entries.values())
+        return iter(self.entries.values())
 
     def __repr__(self) -> str:
         return f"<Backoffs {len(self)}>"
 
     def add(self, entry: QueueEntry, told_by: OutcomeKind | None = None) -> None:
         """A ticket is to be tried again; `told_by`: when, is what a refusal of this kind told."""
-        self._entries[entry.ticket.id] = entry
+        self.entries[entry.ticket.id] = entry
         if told_by is not None:
             self._told[entry.ticket.id] = told_by
 
@@ -210,7 +211,7 @@ class Backoffs:
         """Those that wait for what is no longer believed; each is named once."""
         if not self._told:
             return []
-        told = [(self._entries[ticket_id], kind) for ticket_id, kind in self._told.items()]
+        told = [(self.entries[ticket_id], kind) for ticket_id, kind in self._told.items()]
         found = [entry for entry, kind in told if not believes_told(kind, entry.ticket.demand)]
         for entry in found:
             del self._told[entry.ticket.id]
@@ -218,12 +219,12 @@ class Backoffs:
 
     def discard(self, ticket_id: str) -> None:
         """It goes, or goes no more; nothing happens when it was never tried."""
-        self._entries.pop(ticket_id, None)
+        self.entries.pop(ticket_id, None)
         self._told.pop(ticket_id, None)
 
     def kept_of_meter(self, meter: Meter, ticket: Ticket, now: float) -> int:
         """Units of a meter that others will want before its window ends, as far as a ticket has to leave them."""
-        if not self._entries:
+        if not self.entries:
             return 0
         half = int(meter.limit / 2)
         ends_at = meter.window_ends_at(now)
@@ -236,7 +237,7 @@ class Backoffs:
         """Others that back off now and are due, in time, before a window ends."""
         return (
             entry
-            for entry in self._entries.values()
+            for entry in self.entries.values()
             if now < entry.not_before < ends_at - _LATE_IN_WINDOW_S and entry.ticket.id != ticket.id
         )
 
@@ -249,28 +250,28 @@ class Meters:
     ) -> None:
         """`account`: of the pools that may draw on the same limits; the rest is the pool's own."""
         self.model_group = model_group
-        self._meters: dict[str, Meter] = {}
-        """That count."""
+        self.by_name: dict[str, Meter] = {}
+        """Those that count. Only this class changes it."""
         self._own: dict[str, Meter] = {}
         """The pool's; they learn beside the common ones, too."""
         self._account = CommonMeters() if account is None else account
         self._account.join(self, InFlight() if flights is None else flights)
 
     def __len__(self) -> int:
-        return len(self._meters)
+        return len(self.by_name)
 
     def __iter__(self) -> Iterator[Meter]:
         """In the order in which they became known."""
-        return iter(self._meters.values())
+        return iter(self.by_name.values())
 
     def __repr__(self) -> str:
-        return f"<Meters {', '.join(self._meters)}>"
+        return f"<Meters {', '.join(self.by_name)}>"
 
     @property
     def learned(self) -> tuple[LearnedMeter, ...]:
         """What outlives a run."""
         return tuple(
-            replace(meter.learned, is_common=bool(self._account.members_of(meter))) for meter in self._meters.values()
+            replace(meter.learned, is_common=bool(self._account.members_of(meter))) for meter in self.by_name.values()
         )
 
     def resume(self, learned: Iterable[LearnedMeter], flights: InFlight, now: float) -> None:
@@ -291,7 +292,7 @@ class Meters:
 
     def draw_on(self, name: str, common: Meter | None) -> None:
         """A limit is one with those of other pools; None: it is the pool's own."""
-        self._meters[name] = self._own[name] if common is None else common
+        self.by_name[name] = self._own[name] if common is None else common
 
     def move(self, account: CommonMeters | None, flights: InFlight) -> None:
         """The pool's account proved to be another one; None: the pool is no more."""
@@ -333,20 +334,20 @@ class Meters:
     ) -> float:
         """When all have room for a ticket's demand beside what is kept for others, if nothing else changes."""
         fits_at, has_backoffs = [now], bool(backoffs)
-        for meter in self._meters.values():
+        for meter in self.by_name.values():
             kept = backoffs.kept_of_meter(meter, ticket, now) if has_backoffs else 0
             fits_at.append(meter.earliest(meter.units_of(demand), now, kept=kept, hurried=hurried, hoped=hoped))
         return max(fits_at)
 
     def last_to_fit(self, demand: Demand, now: float) -> str:
         """The name of the meter that has room for a demand last of all; empty: all have it."""
-        fits_at = {meter.name: meter.earliest(meter.units_of(demand), now) for meter in self._meters.values()}
+        fits_at = {meter.name: meter.earliest(meter.units_of(demand), now) for meter in self.by_name.values()}
         last = max(fits_at, key=fits_at.__getitem__, default="")
         return last if fits_at.get(last, now) > now else ""
 
     def explain(self, demand: Demand, now: float) -> bool:
         """Whether they know why a demand was refused: it does not fit."""
-        return any(meter.earliest(meter.units_of(demand), now) > now for meter in self._meters.values())
+        return any(meter.earliest(meter.units_of(demand), now) > now for meter in self.by_name.values())
 
     def are_scarce(self, demand: Demand, waiting: int, now: float) -> bool:
         """Whether one that counts requests has not so many times a demand.
@@ -355,22 +356,26 @@ class Meters:
         """
         return any(
             meter.level(now) < waiting * demand.requests
-            for meter in self._meters.values()
+            for meter in self.by_name.values()
             if meter.dimension is Dimension.REQUESTS
         )
 
     def next_window_at(self, now: float) -> float | None:
         """When the first fixed window turns; None where there is none."""
-        ends_at = (meter.window_ends_at(now) for meter in self._meters.values())
+        ends_at = (meter.window_ends_at(now) for meter in self.by_name.values())
         return min((at for at in ends_at if at is not None), default=None)
 
     def reserve(self, demand: Demand, *, stamp: int, now: float) -> None:
         """An attempt was admitted."""
+        if not self._own:
+            return
         for meter in self._counting():
             meter.reserve(stamp=stamp, units=meter.units_of(demand), now=now)
 
     def settle(self, attempt: Attempt, charged: Demand | None, outcome: Outcome, *, stamp: int, now: float) -> None:
         """An attempt ended; `charged` is what the provider takes for it, where it is known. `stamp`: of its end."""
+        if not self._own:
+            return
         # One that was cut off without a word may have been charged though refusals are not.
         failed = outcome.status is not None and outcome.kind in FAILURES
         generated = outcome.kind not in FAILURES or outcome.ambiguous
@@ -410,7 +415,7 @@ class Meters:
         """The pools that draw on a common limit that has no room for a demand now."""
         return {
             meters
-            for meter in self._meters.values()
+            for meter in self.by_name.values()
             if (members := self._account.members_of(meter)) and meter.earliest(meter.units_of(demand), now) > now
             for meters in members
         }
@@ -420,7 +425,7 @@ class Meters:
         return [*self._own.values(), *common] if common else self._own.values()
 
     def _add(self, meter: Meter, flights: InFlight, now: float) -> None:
-        self._own[meter.name] = self._meters[meter.name] = meter
+        self._own[meter.name] = self.by_name[meter.name] = meter
         for attempt in flights.attempts:
             _adopt(meter, attempt, now)
 

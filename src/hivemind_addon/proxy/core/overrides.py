@@ -100,6 +100,8 @@ class Overrides:
         }
         self.has_budgets = False
         """Whether anybody was given one."""
+        self.ends_at = _NEVER
+        """When the next one ends by itself; infinite: none does."""
 
     def __repr__(self) -> str:
         budgets = [rules for rules in self._budgets.values() if rules]
@@ -116,6 +118,7 @@ class Overrides:
     def prefer(self, glob: str, priority: Priority | None, *, ends_at: float = _NEVER, by: str = "") -> None:
         """Serve these agents in a class, whatever they ask for."""
         self._priorities.put(glob, priority, ends_at=ends_at, by=by)
+        self.ends_at = self._priorities.ends_at
 
     def give(self, budget: Budget, *, by: str = "") -> None:
         """Give a holder (agents by a glob) a budget; one that limits nothing takes back what was given."""
@@ -187,15 +190,11 @@ class Overrides:
 
     # Time and restarts ------------------------------------------------------------------------------------------------
 
-    @property
-    def ends_at(self) -> float:
-        """When the next one ends by itself; infinite: none does."""
-        return self._priorities.ends_at
-
     def expire(self, now: float) -> list[PriorityView]:
         """Drop those whose time is over, and name them."""
         ended = [view for view in self.priorities(now) if view.ends_in_s == 0]
         self._priorities.expire(now)
+        self.ends_at = self._priorities.ends_at
         return ended
 
     def export(self, now: float, wall: float) -> object:
@@ -224,6 +223,7 @@ class Overrides:
         self._pauses.restore([_Rule(saved.glob, saved.paused or None) for saved in pauses])
         self._caps.restore([_Rule(saved.glob, saved.limit) for saved in caps])
         self._priorities.restore([saved.rule(now, wall) for saved in priorities])
+        self.ends_at = self._priorities.ends_at
         self.expire(now)
         for (scope, per), rules in self._budgets.items():
             rules.restore([saved.rule() for saved in budgets if (saved.scope, saved.per) == (scope, per)])

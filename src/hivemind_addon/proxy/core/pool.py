@@ -33,7 +33,7 @@ from hivemind_addon.api.events import (
     Superseded,
     TicketEnded,
 )
-from hivemind_addon.api.snapshot import PoolView
+from hivemind_addon.api.snapshot import BreakerState, PoolView
 from hivemind_addon.api.spend import Shortage, Spend
 from hivemind_addon.api.ticket import (
     Attempt,
@@ -100,6 +100,8 @@ class KeptPositions:
 
     def claim(self, ticket: Ticket, now: float) -> QueueEntry | None:
         """The entry of an earlier ticket for the same request; None: there is none."""
+        if not self._kept:
+            return None
         self._forget(now)
         kept = self._kept.get((ticket.agent, ticket.request_hash))
         if not kept:
@@ -353,7 +355,7 @@ class Pool:
         if entry.history.attempts:
             self._backoffs.add(entry)
         self._queue.append(entry, now)
-        self.sharing.order.came(entry.ticket.id)
+        self._capacity.sharing.order.came(entry.ticket.id)
 
     def cancel(self, ticket_id: str, now: float) -> bool:
         """Take a queued ticket out, whose client went."""
@@ -469,7 +471,18 @@ class Pool:
     @property
     def is_idle(self) -> bool:
         """Whether nobody waits."""
-        return not self._queue
+        return not self._queue.entries
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether a poll would find nothing to do: nobody waits, here or for what this pool shares, and none probes."""
+        capacity = self._capacity
+        return not (
+            self._queue.entries
+            or capacity.breaker.state is BreakerState.HALF_OPEN
+            or capacity.sharing.was_in_force
+            or capacity.sharing.is_in_force
+        )
 
     @property
     def is_hungry(self) -> bool:
@@ -548,9 +561,13 @@ class Pool:
 
     def poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
         """Admit, shed and refuse what is due."""
-        if not self._queue:
+        if not self._queue.entries:
             self._rest(now)
             return []
+        entry = None if stopping else self._selector.goes_at_once(now)
+        if entry is not None and self._budgets.reserve(entry.ticket, now) is None:
+            self._rest(now)
+            return [self._admit(entry, now)]
         decisions = self.begin_poll(now, stopping=stopping)
         while self._find_next(now) is not None and (step := self.step(now)) is not None:
             decisions += step
@@ -558,7 +575,7 @@ class Pool:
         return decisions
 
     def _rest(self, now: float) -> None:
-        """Nobody waits: only a probe that lives may have something to tell."""
+        """Nobody has to wait: only a probe that lives may have something to tell."""
         self._review, self._next, self._gate, self.wakeup_at = False, None, None, None
         self._to_announce.clear()
         self._capacity.look_at_probe(now)
@@ -566,7 +583,7 @@ class Pool:
     def begin_poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
         """Shed and refuse what is due; then come `next_key` and `step`, and `end_poll`."""
         decisions: list[Admitted | Shed | Refused] = []
-        if not self._queue:
+        if not self._queue.entries:
             self._review = False
             return decisions
         if stopping:
@@ -592,7 +609,7 @@ class Pool:
     def _find_next(self, now: float) -> QueueEntry | None:
         """Its next ticket, for `step`."""
         self._gate = self._next = None
-        if not self._queue:
+        if not self._queue.entries:
             # Nobody waits: only a probe that lives may have something to tell.
             self._capacity.look_at_probe(now)
             return None
@@ -667,23 +684,24 @@ class Pool:
         judged: Verdict | None = None,
     ) -> Verdict:
         """End an attempt and judge what follows, or do what was `judged` where its client is."""
-        entry, outcome = self._capacity.flights.of(attempt), result.outcome
+        capacity, queue, outcome = self._capacity, self._queue, result.outcome
+        entry = capacity.flights.of(attempt)
         if entry is None:
             raise ContractError(f"{attempt.ticket.id}: attempt {attempt.number} was settled already")
-        if successor := self._queue.get(self._superseded_by_ticket.of_ended(attempt.ticket.id)):
-            self._queue.move(successor, now, now)
-        took_s = self._capacity.settle(attempt, result, now)
+        if successor := queue.get(self._superseded_by_ticket.of_ended(attempt.ticket.id)):
+            queue.move(successor, now, now)
+        took_s = capacity.settle(attempt, result, now)
         entry.wait_began_at = now
         if outcome.kind is OutcomeKind.SUCCESS:
-            self._queue.began(entry, sent_at=attempt.admitted_at, now=now)
+            queue.began(entry, sent_at=attempt.admitted_at, now=now)
         answered = outcome.kind is OutcomeKind.SUCCESS or outcome.status is None or outcome.status < 400
-        self._queue.settle(entry, took_s, now, answered=answered)
-        self.sharing.order.settle(entry, took_s)
+        queue.settle(entry, took_s, now, answered=answered)
+        capacity.sharing.order.settle(entry, took_s)
         self._emit(
             AttemptEnded(
                 at=now,
                 ticket_id=entry.ticket.id,
-                pool=self.key,
+                pool=capacity.key,
                 attempt=attempt.number,
                 outcome=outcome,
                 usage=result.usage,
@@ -691,9 +709,12 @@ class Pool:
                 spend=spend,
             )
         )
-        self._capacity.learn(attempt, result, now)
+        capacity.learn(attempt, result, now)
         self._bring_forward(now)
-        believes_told = self._capacity.believes_told(outcome.kind, attempt.demand)
+        if outcome.kind is OutcomeKind.SUCCESS and judged is None:
+            self._finish(entry, result, now)
+            return Finished()
+        believes_told = capacity.believes_told(outcome.kind, attempt.demand)
         entry.history, verdict = judge(
             self._settings.retry,
             entry.history,
@@ -701,9 +722,9 @@ class Pool:
             now,
             self._rng,
             # Who has been tried already is tried as long as an answer can come in time.
-            shed_at=max(entry.shed_at, self._capacity.hopeless_at(entry.ticket)),
-            provider_down=self._capacity.is_provider_down,
-            nobody_answered=self._capacity.breaker.is_one_sessions,
+            shed_at=max(entry.shed_at, capacity.hopeless_at(entry.ticket)),
+            provider_down=capacity.is_provider_down,
+            nobody_answered=capacity.breaker.is_one_sessions,
             believes_told=believes_told,
             stopping=stopping,
         )
@@ -774,8 +795,9 @@ class Pool:
         demand = self._selector.demand(ticket, now)
         self._queue.admit(entry, now)
         cost_s = entry.charged_s if demand is ticket.demand else self._capacity.cost_s(demand)
-        self.sharing.order.served(entry, cost_s)
-        self._backoffs.discard(ticket.id)
+        self._capacity.sharing.order.served(entry, cost_s)
+        if self._backoffs.entries:
+            self._backoffs.discard(ticket.id)
         entry.history = entry.history.started()
         attempt = self._capacity.reserve(entry, demand, now)
         if attempt.is_probe:
@@ -788,7 +810,7 @@ class Pool:
             AttemptStarted(
                 at=now,
                 ticket_id=entry.ticket.id,
-                pool=self.key,
+                pool=self._capacity.key,
                 attempt=attempt.number,
                 waited_s=entry.end_wait(attempt.admitted_at),
                 in_flight=attempt.in_flight,
@@ -884,6 +906,8 @@ class Pool:
 
     def _bring_forward(self, now: float) -> None:
         """Who waits only because it was told to goes with the others, where these have shown that it need not."""
+        if not self._backoffs.entries:
+            return
         for entry in self._backoffs.told_falsely(self._capacity.believes_told):
             if entry.state is EntryState.BACKING_OFF:
                 self._queue.move(entry, now, now)
@@ -908,12 +932,12 @@ class Pool:
     def _end_ticket(self, entry: QueueEntry, now: float, *, end: str, reason: str, last_outcome: str = "") -> None:
         if entry.state is not EntryState.ENDED:
             entry.become(EntryState.ENDED)
-        self.sharing.order.gone(entry.ticket.id)
+        self._capacity.sharing.order.gone(entry.ticket.id)
         self._emit(
             TicketEnded(
                 at=now,
                 ticket_id=entry.ticket.id,
-                pool=self.key,
+                pool=self._capacity.key,
                 end=end,
                 reason=reason,
                 attempts=entry.history.attempts,

@@ -14,7 +14,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -68,6 +68,44 @@ _COUNTER_OF_END = {
     "refused": "refused",
     "cancelled": "cancelled",
 }
+
+
+def _count_ticket(counts: Counter[str], _: Submitted) -> None:
+    counts["tickets"] += 1
+
+
+def _count_start(counts: Counter[str], event: AttemptStarted) -> None:
+    counts["attempts"] += 1
+    if event.attempt > 1:
+        counts["retries"] += 1
+
+
+def _count_attempt(counts: Counter[str], event: AttemptEnded) -> None:
+    if event.outcome.kind is OutcomeKind.THROTTLED:
+        counts["throttled"] += 1
+    if event.usage is not None:
+        counts["input_tokens"] += event.usage.total_input_tokens
+        counts["output_tokens"] += event.usage.output_tokens
+
+
+def _count_end(counts: Counter[str], event: TicketEnded) -> None:
+    counts[_COUNTER_OF_END[event.end]] += 1
+    if event.ambiguous_resends:
+        counts["ambiguous_resends"] += event.ambiguous_resends
+
+
+def _count_trip(counts: Counter[str], _: GuardTripped) -> None:
+    counts["guard_trips"] += 1
+
+
+_COUNTED: Mapping[type[Event], Callable[[Counter[str], Any], None]] = {
+    Submitted: _count_ticket,
+    AttemptStarted: _count_start,
+    AttemptEnded: _count_attempt,
+    TicketEnded: _count_end,
+    GuardTripped: _count_trip,
+}
+"""What events add to the counters of a snapshot."""
 
 
 class Scheduler:
@@ -253,19 +291,22 @@ class Scheduler:
         while self._wakeups.first_key <= now and (due := self._wakeups.first) is not None:
             self._wakeups.drop(due)
             self._changed[due] = None
-        if self._budgets.renews_at <= now:
+        if self._budgets.renewals.first_key <= now:
             self._look_again(self._budgets.renewed(now), now)
         if self._overrides.ends_at <= now:
             for view in self._overrides.expire(now):
                 self.note(priority_ended(view, now))
             self._wake(self._commands.apply_overrides(now))
+        has_equals = bool(self._endpoints.places) and not self._stopping
+        if not (self._changed or self._refused or has_equals):
+            return []
         decisions: list[Admitted | Shed | Refused] = [*self._refused]
         self._refused.clear()
-        if self._endpoints and not self._stopping:
+        if has_equals:
             for flight in tuple(self._endpoints.refugees(now)):
                 self._move(flight, now)
         decisions += self._poll_changed(now)
-        if self._endpoints and not self._stopping:
+        if has_equals:
             while (move := self._endpoints.next_move(now)) is not None:
                 self._move(move, now)
                 decisions += self._poll_changed(now)
@@ -337,7 +378,12 @@ class Scheduler:
 
     def next_wakeup(self) -> float | None:
         """The next instant at which `poll` could do something if nothing else happens; later than the last poll."""
-        at = min(self._wakeups.first_key, self._budgets.renews_at, self._overrides.ends_at, self._endpoints.wakeup_at)
+        at = min(
+            self._wakeups.first_key,
+            self._budgets.renewals.first_key,
+            self._overrides.ends_at,
+            self._endpoints.wakeup_at,
+        )
         return None if at == _NEVER else at
 
     def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None:
@@ -351,10 +397,10 @@ class Scheduler:
         pool = self._pool_of_ticket.get(ticket.id)
         if pool is None:
             return
-        if hints.account is not None:
+        if hints.account is not None and hints.account != pool.account_name:
             pool = self._name_account(pool, hints.account, now)
         pool.observe(attempt, hints, now, answered=answered)
-        self._changed[pool] = None
+        self._learned_more(pool)
 
     def settle(self, attempt: Attempt, result: AttemptResult, now: float, *, judged: Verdict | None = None) -> Verdict:
         """End an attempt, exactly once (ContractError on the second time), and judge what follows.
@@ -374,8 +420,15 @@ class Scheduler:
         self._look_again(self._budgets.settle(ticket, spend + Spend(calls=calls_of(result)), now), now)
         if not isinstance(verdict, Backoff):
             del self._pool_of_ticket[ticket.id]
-        self._changed[pool] = None
+        self._learned_more(pool)
         return verdict
+
+    def _learned_more(self, pool: Pool) -> None:
+        """An attempt has taught a pool something: where somebody waits, who goes next may be another one."""
+        if pool.is_at_rest:
+            self._untold[pool] = None
+        else:
+            self._changed[pool] = None
 
     def cancel(self, ticket_id: str, now: float) -> bool:
         """The client of a queued ticket went. False when it is unknown, in flight or ended (settle that one)."""
@@ -427,12 +480,16 @@ class Scheduler:
 
     def drain_superseded(self) -> list[Attempt]:
         """Attempts that are to be ended now, since the last call: their clients have come back. Settle them."""
-        superseded, self._superseded = self._superseded, []
+        if not (superseded := self._superseded):
+            return []
+        self._superseded = []
         return superseded
 
     def drain_cancelled(self) -> list[Attempt]:
         """Attempts that a person has cancelled since the last call. End them, and settle them as CANCELLED."""
-        called_off, self._cancelled_by_person = self._cancelled_by_person, []
+        if not (called_off := self._cancelled_by_person):
+            return []
+        self._cancelled_by_person = []
         return called_off
 
     def wake_up(self, slept_s: float, now: float) -> None:
@@ -561,26 +618,14 @@ class Scheduler:
     def note(self, event: Event) -> None:
         """Put an event of the outside (a guard trip, an oddity) into the same list, in order."""
         self._events.append(event)
-        match event:
-            case Submitted():
-                self._counts["tickets"] += 1
-            case AttemptStarted():
-                self._counts["attempts"] += 1
-                self._counts["retries"] += event.attempt > 1
-            case AttemptEnded():
-                self._counts["throttled"] += event.outcome.kind is OutcomeKind.THROTTLED
-                if event.usage is not None:
-                    self._counts["input_tokens"] += event.usage.total_input_tokens
-                    self._counts["output_tokens"] += event.usage.output_tokens
-            case TicketEnded():
-                self._counts[_COUNTER_OF_END[event.end]] += 1
-                self._counts["ambiguous_resends"] += event.ambiguous_resends
-            case GuardTripped():
-                self._counts["guard_trips"] += 1
+        if (count := _COUNTED.get(type(event))) is not None:
+            count(self._counts, event)
 
     def drain_events(self) -> list[Event]:
         """Events since the last call, oldest first. The caller owns the list."""
-        events, self._events = self._events, []
+        if not (events := self._events):
+            return []
+        self._events = []
         return events
 
     def snapshot(self, now: float, *, most_queued: int | None = None) -> Snapshot:

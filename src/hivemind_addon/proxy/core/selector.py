@@ -57,6 +57,20 @@ class Selector:
     def __repr__(self) -> str:
         return f"<Selector of {self._queue!r}>"
 
+    def goes_at_once(self, now: float) -> QueueEntry | None:
+        """Who goes without more ado: it alone waits, and nothing is known that may keep it.
+
+        Most tickets come when nobody waits. What is said of all others in `next`, `gate` and the poll holds for it, too.
+        """
+        entry, capacity = self._queue.only(now), self._capacity
+        if entry is None or not capacity.is_free:
+            return None
+        if capacity.meters.by_name:
+            ticket = entry.ticket
+            if capacity.meters.fits_at(self.demand(ticket, now), ticket, self._backoffs, now) > now:
+                return None
+        return entry
+
     def next(self, now: float) -> QueueEntry | None:
         """Who goes next: the head, or while the provider is down the one who probes."""
         queue, breaker = self._queue, self._capacity.breaker
@@ -136,7 +150,7 @@ class Selector:
             # Nobody is there whose answer would tell what the meters only assume.
             hoped_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now, hoped=True)
             fits_at = min(fits_at, max(hoped_at, capacity.trial_at))
-        if capacity.sharing.stated:
+        if capacity.sharing.stated.limits:
             fits_at = max(fits_at, capacity.stated_until(ticket, now))
         throttled_until = capacity.throttled_until(demand, now)
         overloaded_until = capacity.overloaded_until(demand, now)

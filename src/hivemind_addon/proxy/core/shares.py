@@ -22,7 +22,7 @@ and one cost of each. Hence, for a share that begins to wait and owes nothing, e
 
 from collections.abc import Hashable
 
-from hivemind_addon.system.heap import KeyedHeap
+from hivemind_addon.system.heap import NOTHING, KeyedHeap
 
 _LONG_AGO = float("-inf")
 _PACE = 0.5
@@ -75,9 +75,9 @@ class Shares[S: Share]:
         """Of all that wait or run."""
         self._idle_since: float | None = None
         self._shares: dict[Hashable, S] = {}
-        self.waiting: KeyedHeap[S] = KeyedHeap()
+        self.waiting: KeyedHeap[S] = NOTHING
         """Those that have something to serve, the next one first. Only this class changes it."""
-        self._by_start: KeyedHeap[S] = KeyedHeap()
+        self._by_start: KeyedHeap[S] = NOTHING
         """Those that wait; one whose start has moved on since may still be by an earlier one."""
         self._resting: KeyedHeap[S] = KeyedHeap()
 
@@ -89,9 +89,8 @@ class Shares[S: Share]:
         return self._shares.get(name)
 
     def add(self, share: S) -> None:
-        """Remember a new one; it rests until it waits or is served."""
+        """Remember a new one. Say then whether it waits or rests."""
         self._shares[share.name] = share
-        self._resting.put(share, share.start_s)
 
     def floor_s(self) -> float:
         """The least start of a share that begins to wait."""
@@ -119,8 +118,11 @@ class Shares[S: Share]:
         `floor_s`: a start that it had been granted before.
         """
         if not share.waits:
+            if self.waiting is NOTHING:
+                self.waiting, self._by_start = KeyedHeap(), KeyedHeap()
             self._resting.drop(share)
-            self._make_up(now)
+            if self._make_up(now):
+                self._forget()
             share.waits = True
             share.start_s = max(share.start_s, min(floor_s, self.floor_s()))
             self._by_start.put(share, share.start_s)
@@ -176,16 +178,16 @@ class Shares[S: Share]:
         share.running -= 1
         self._charge(share, correction_s, weight)
 
-    def charge_too(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
+    def charge_too(self, share: S, cost_s: float, weight: float = 1.0) -> None:
         """It pays for what another share took as well. Say then whether it waits or rests."""
-        share.start_s += cost_s / weight
-        if share.start_s > self._latest_s:
-            self._latest_s = share.start_s
+        start_s = share.start_s = share.start_s + cost_s / weight
+        if start_s > self._latest_s:
+            self._latest_s = start_s
         if cost_s < 0 and share.waits:
-            self._by_start.put(share, share.start_s)
+            self._by_start.put(share, start_s)
 
     def _charge(self, share: S, cost_s: float, weight: float) -> None:
-        self.charge_too(share, cost_s, weight=weight)
+        self.charge_too(share, cost_s, weight)
         ideal_s = self.now_s + _PACE * cost_s / self._weights
         bound_s = self._latest_s + 2 * self._credit_s
         if bound_s < self.now_s:
@@ -203,16 +205,21 @@ class Shares[S: Share]:
         self._weights += weight - share.weight
         share.weight = weight
 
-    def _make_up(self, now: float) -> None:
-        if self.waiting.first is None and self._idle_since is not None:
-            made_up_s = min(self._latest_s + self._credit_s, self.now_s + now - self._idle_since)
-            self.now_s = max(self.now_s, made_up_s)
-            self._idle_since = None
-            self._forget()
+    def _make_up(self, now: float) -> bool:
+        """For the seconds that nobody waited in. False: there were none."""
+        idle_since = self._idle_since
+        if idle_since is None or self.waiting.first is not None:
+            return False
+        made_up_s = min(self._latest_s + self._credit_s, self.now_s + now - idle_since)
+        if made_up_s > self.now_s:
+            self.now_s = made_up_s
+        self._idle_since = None
+        return True
 
     def _forget(self) -> None:
         """Drop those to whom `wait` would give the same start if they were new."""
-        while (share := self._resting.first) is not None and self._resting.first_key <= self.floor_s():
-            self._resting.drop(share)
+        resting, floor_s = self._resting, self.now_s - self._credit_s
+        while resting.first_key <= floor_s and (share := resting.first) is not None:
+            resting.drop(share)
             del self._shares[share.name]
             share.forgotten()

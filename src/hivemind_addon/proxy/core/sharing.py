@@ -25,7 +25,7 @@ import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hivemind_addon.api.ticket import Attempt, Outcome, OutcomeKind
+from hivemind_addon.api.ticket import Attempt, Demand, Outcome, OutcomeKind
 from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
 from hivemind_addon.proxy.core.hypotheses import OF_OVERLOADS, OF_THROTTLES
 from hivemind_addon.proxy.core.learned import COMMON_CONCURRENCY, COMMON_RATE, LearnedPool
@@ -79,19 +79,22 @@ class CommonOrder:
 
     def served(self, entry: QueueEntry, cost_s: float) -> None:
         """A ticket goes, and is expected to take so much. `settle` it when its attempt ends."""
-        ticket = entry.ticket
-        owed_s = self._served_s.get(ticket.agent, _LONG_AGO)
-        if ticket.id not in self._sent:
-            self._came_s[ticket.id] = self._start_s(entry)
-            self._sent.add(ticket.id)
-        start_s = self._came_s[ticket.id]
+        ticket, came_s, served_s, now_s = entry.ticket, self._came_s, self._served_s, self._now_s
+        ticket_id = ticket.id
+        owed_s = served_s.get(ticket.agent, _LONG_AGO)
+        start_s = came_s.get(ticket_id, now_s)
+        if ticket_id not in self._sent:
+            if owed_s > start_s:
+                start_s = owed_s
+            came_s[ticket_id] = start_s
+            self._sent.add(ticket_id)
         # As in an ideal system that serves all who are here at once: newcomers do not go before others for ever.
-        now_s = start_s if start_s > self._now_s else self._now_s
-        self._now_s = now_s + _PACE * cost_s / len(self._came_s)
-        self._served_s[ticket.agent] = (owed_s if owed_s > start_s else start_s) + cost_s / entry.weight
-        self._charged_s[ticket.id] = cost_s
-        if len(self._served_s) > self._forget_at:
-            self._served_s = {agent: at_s for agent, at_s in self._served_s.items() if at_s > self._now_s}
+        now_s = (start_s if start_s > now_s else now_s) + _PACE * cost_s / len(came_s)
+        self._now_s = now_s
+        served_s[ticket.agent] = (owed_s if owed_s > start_s else start_s) + cost_s / entry.weight
+        self._charged_s[ticket_id] = cost_s
+        if len(served_s) > self._forget_at:
+            self._served_s = {agent: at_s for agent, at_s in served_s.items() if at_s > now_s}
             self._forget_at = max(_FORGET_FROM, 2 * len(self._served_s))
 
     def settle(self, entry: QueueEntry, cost_s: float) -> None:
@@ -174,7 +177,7 @@ class Sharing:
             self.has_one_cap
             or self.has_one_rate
             or self.meters.is_in_use
-            or (bool(self.stated) and len(self.members) > 1)
+            or (len(self.members) > 1 and bool(self.stated.limits))
         )
 
     def next_stamp(self) -> int:
@@ -215,10 +218,20 @@ class Sharing:
             for hidden in (self.throttles, self.overloads):
                 hidden.sent(attempt.stamp, attempt.demand, self.in_flight, now)
 
+    @property
+    def hears(self) -> bool:
+        """Whether any attempt in flight was one of several pools'."""
+        return bool(self.throttles.open)
+
     def passed(self, attempt: Attempt, now: float) -> None:
         """The provider has taken it."""
         for hidden in (self.throttles, self.overloads):
             hidden.passed(attempt.stamp, now)
+
+    def ended(self, attempt: Attempt, charged: Demand | None, now: float) -> None:
+        """It was answered, and is over; `charged`: what the provider takes for it, where that is known."""
+        self.throttles.ended(attempt.stamp, now, charged=charged)
+        self.overloads.ended(attempt.stamp, now)
 
     def judge(self, member: "Capacity", outcome: Outcome, now: float) -> None:
         """An attempt ended, and both pairs have heard of it: whose limits do refusals speak for?"""

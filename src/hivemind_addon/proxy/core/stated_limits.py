@@ -71,23 +71,21 @@ class StatedLimits:
     """One account's. Each of its pools says what its profile states, and tells of all its attempts."""
 
     def __init__(self) -> None:
-        self._limits: dict[str, StatedLimit] = {}
+        self.limits: dict[str, StatedLimit] = {}
+        """By name; most profiles state none. Only `state` changes it."""
         self._logs: dict[str, _Log] = {}
 
     def __repr__(self) -> str:
-        return f"<StatedLimits {', '.join(self._limits)}>"
-
-    def __bool__(self) -> bool:
-        return bool(self._limits)
+        return f"<StatedLimits {', '.join(self.limits)}>"
 
     def state(self, limits: Sequence[StatedLimit]) -> None:
         """From now on these hold; what was sent stays counted."""
-        self._limits = {one.limit: one for one in limits}
-        self._logs = {name: self._logs.get(name) or _Log() for name in self._limits}
+        self.limits = {one.limit: one for one in limits}
+        self._logs = {name: self._logs.get(name) or _Log() for name in self.limits}
 
     def of(self, group: str) -> Iterator[StatedLimit]:
         """Those that a group draws on."""
-        return (one for one in self._limits.values() if not one.groups or group in one.groups)
+        return (one for one in self.limits.values() if not one.groups or group in one.groups)
 
     def sent(self, ticket: Ticket, group: str, now: float) -> None:
         """An attempt goes."""

@@ -321,7 +321,7 @@ class Driver:
         while self._pulses.first_key <= now and (ticket_id := self._pulses.first) is not None:
             self._pulses.drop(ticket_id)
             self._waiters[ticket_id].ring()
-        if self._scheduler.is_idle:
+        if self._drained and self._scheduler.is_idle:
             for idle in self._drained:
                 if not idle.done():
                     idle.set_result(None)
@@ -382,24 +382,21 @@ class Driver:
         try:
             while events := self._scheduler.drain_events():
                 for event in events:
-                    self._tell(event)
+                    hearers = self._hearers.get(type(event))
+                    for observer in self._hearers_of(type(event)) if hearers is None else hearers:
+                        try:
+                            observer(event)
+                        except Exception:
+                            _logger.exception("observer %r failed and is not called again", observer)
+                            self.unlisten(observer)  # a new tuple: this loop goes on over the old one
         finally:
             self._delivering = False
 
-    def _tell(self, event: Event) -> None:
-        hearers = self._hearers.get(type(event))
-        if hearers is None:
-            hearers = self._hearers[type(event)] = self._hearers_of(type(event))
-        for observer in hearers:
-            try:
-                observer(event)
-            except Exception:
-                _logger.exception("observer %r failed and is not called again", observer)
-                self.unlisten(observer)  # a new tuple: this loop goes on over the old one
-
     def _hearers_of(self, kind: type[Event]) -> tuple[Observer, ...]:
         asked = ((observer, getattr(observer, "hears", None)) for observer in self._observers)
-        return tuple(observer for observer, hears in asked if hears is None or kind in hears)
+        hearers = tuple(observer for observer, hears in asked if hears is None or kind in hears)
+        self._hearers[kind] = hearers
+        return hearers
 
     def _arm(self) -> None:
         """Have the timer ring when something is due. One that rings sooner looks then how long is left."""
