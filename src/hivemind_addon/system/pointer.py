@@ -5,7 +5,7 @@ step that is `*` stands for every item of a list, or every member of an object. 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from msgspec import Raw
@@ -46,42 +46,51 @@ class Pointer:
     def find(self, top: object) -> object:
         """The first value there, decoded; None: there is none."""
         if not self._is_single:
-            return next(_walk(top, self.steps), None)
+            return next(iter(self.find_all(top)), None)
         value = top
         for step in self.steps:
-            value = _member(value, step)
+            value = value.get(step) if type(value) is dict else _member(value, step)
             if value is None:
                 return None
         return read_value(value) if type(value) is Raw else value
 
-    def find_all(self, top: object) -> Iterator[object]:
+    def find_all(self, top: object) -> list[object]:
         """Every value there, decoded, in the order of the JSON."""
-        return _walk(top, self.steps)
+        return [
+            value
+            for one in _reached(top, self.steps)
+            if (value := read_value(one) if type(one) is Raw else one) is not None
+        ]
 
     def is_anywhere(self, top: object) -> bool:
         """Whether anything stands there; what does is not decoded."""
-        return next(_walk(top, self.steps, decoded=False), None) is not None
+        return any(
+            value is not None and (type(value) is not Raw or memoryview(value) != _NULL)
+            for value in _reached(top, self.steps)
+        )
 
 
-def _walk(value: object, steps: tuple[str, ...], *, decoded: bool = True) -> Iterator[object]:
-    for place, step in enumerate(steps):
+def _reached(top: object, steps: tuple[str, ...]) -> list[object]:
+    """What the steps lead to, decoded or still JSON; nulls, too."""
+    values = [top]
+    # The exact type first: each event of a stream asks dozens of times, and what is abstract takes its time to tell.
+    for step in steps:
         if step == _EVERY:
-            for one in _members(value):
-                yield from _walk(one, steps[place + 1 :], decoded=decoded)
-            return
-        value = _member(value, step)
-        if value is None:
-            return
-    if type(value) is Raw:
-        value = read_value(value) if decoded else None if memoryview(value) == _NULL else value
-    if value is not None:
-        yield value
+            values = [one for value in values for one in (value if type(value) is list else _members(value))]
+        else:
+            values = [
+                one
+                for value in values
+                if (one := value.get(step) if type(value) is dict else _member(value, step)) is not None
+            ]
+        if not values:
+            break
+    return values
 
 
 def _member(value: object, step: str) -> object:
     if type(value) is Raw:
         value = _opened(value)
-    # The exact type first: each event of a stream asks dozens of times, and what is abstract takes its time to tell.
     if type(value) is dict or isinstance(value, Mapping):
         return value.get(step)
     if isinstance(value, list) and _INDEX.fullmatch(step):

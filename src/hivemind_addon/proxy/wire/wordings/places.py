@@ -6,6 +6,8 @@ from hivemind_addon.proxy.profile.format import SaysPlace, WireFormat
 from hivemind_addon.proxy.wire.parts import Assembly, Part, Values, members_of, pretty, text_of, word_of
 from hivemind_addon.system.pointer import Pointer
 
+_CALL = "tool call"
+
 
 class PlacesWording:
     """What stands at a format's places; a piece of a tool call without a name goes on with the last one."""
@@ -13,8 +15,7 @@ class PlacesWording:
     def __init__(self, form: WireFormat) -> None:
         self._says = tuple(map(_Piece, form.says))
         self._said = tuple(map(_Piece, form.said))
-        self._stop = tuple(map(Pointer.parse, form.stop))
-        self._model = tuple(map(Pointer.parse, ("/model", "/modelVersion")))
+        self._stop = tuple((_first_member(stop), stop) for stop in map(Pointer.parse, form.stop))
 
     def read_answer(self, top: Values, answer: Assembly) -> None:
         """Put together an answer that is one JSON object."""
@@ -22,41 +23,54 @@ class PlacesWording:
 
     def read_event(self, name: str, top: Values, answer: Assembly) -> None:  # noqa: ARG002 - the places tell
         """Put the next event of a streamed answer to what came before."""
-        answer.out.model = answer.out.model or _first_word(self._model, top)
+        out = answer.out
+        if not out.model:
+            out.model = word_of(top.get("model")) or word_of(top.get("modelVersion"))
+        found: dict[str, list[object]] = {}  # several pieces may stand at one place
         for piece in self._says:
-            for heading, text in piece.found_in(top):
-                if heading == "tool call" and answer.out.parts and answer.out.parts[-1].heading.startswith(heading):
-                    answer.out.parts[-1].text += text
-                elif heading.startswith("tool call"):
-                    answer.out.parts.append(Part(heading, text))
-                else:
-                    last = answer.out.parts[-1] if answer.out.parts else None
-                    if last is None or last.heading != heading:
-                        last = Part(heading)
-                        answer.out.parts.append(last)
+            if piece.first is not None and piece.first not in top:
+                continue  # most of them, in an event of a stream
+            values = found.get(piece.at.text)
+            if values is None:
+                values = found[piece.at.text] = piece.at.find_all(top)
+            for heading, text in piece.said_in(values):
+                last = out.parts[-1] if out.parts else None
+                if last is not None and _goes_on(last.heading, heading):
                     last.text += text
-        answer.out.stop = _first_word(self._stop, top) or answer.out.stop
+                else:
+                    out.parts.append(Part(heading, text))
+        for first, stop in self._stop:
+            if (first is None or first in top) and (word := word_of(stop.find(top))):
+                out.stop = word
+                break
 
     def message_parts(self, message: Values) -> Iterator[Part]:
         """The pieces of one message of a request."""
         role = word_of(message.get("role")) or "message"
         for piece in self._said:
-            for heading, text in piece.found_in(message):
+            for heading, text in piece.said_in(piece.at.find_all(message)):
                 yield Part(role if heading == "text" else heading, text)
+
+
+def _goes_on(last: str, heading: str) -> bool:
+    """Whether a piece belongs to the one before it."""
+    return last.startswith(_CALL) if heading == _CALL else last == heading and not heading.startswith(_CALL)
 
 
 class _Piece:
     def __init__(self, place: SaysPlace) -> None:
-        self._at = Pointer.parse(place.at)
+        self.at = Pointer.parse(place.at)
+        self.first = _first_member(self.at)
         self._text, self._name = Pointer.parse(place.text), Pointer.parse(place.name) if place.name else None
         self._only = Pointer.parse(place.only) if place.only else None
         self._unless = Pointer.parse(place.unless) if place.unless else None
         self._heading = place.heading
 
-    def found_in(self, top: Values) -> Iterator[tuple[str, str]]:
-        for value in self._at.find_all(top):
-            inner: object = value
-            heading = self._heading
+    def said_in(self, values: list[object]) -> list[tuple[str, str]]:
+        """The headings and texts of what stands there."""
+        said = []
+        for value in values:
+            inner, heading = value, self._heading
             if type(value) is dict or isinstance(value, Mapping):
                 if self._only is not None and not self._only.find(value):
                     continue
@@ -65,18 +79,20 @@ class _Piece:
                 inner = self._text.find(value)
                 if self._name is not None and (name := word_of(self._name.find(value))):
                     heading = f"{heading} {name}"
-            if isinstance(inner, str):
+            if type(inner) is str:
                 text = inner
             elif heading.startswith("tool"):
                 text = text_of(inner) if isinstance(inner, list) else pretty(inner)
             else:
                 text = ""
             if text or heading != self._heading:
-                yield heading, text
+                said.append((heading, text))
+        return said
 
 
-def _first_word(pointers: tuple[Pointer, ...], top: Values) -> str:
-    return next((word for one in pointers if (word := word_of(one.find(top)))), "")
+def _first_member(pointer: Pointer) -> str | None:
+    """The member that an object has where anything stands there; None: it may have any."""
+    return pointer.steps[0] if pointer.steps and pointer.steps[0] != "*" else None
 
 
 def system_text(value: object) -> str:
