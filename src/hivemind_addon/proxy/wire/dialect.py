@@ -21,6 +21,7 @@ from hivemind_addon.proxy.wire.json_array import JsonArrayParser
 from hivemind_addon.proxy.wire.ndjson import NdjsonParser
 from hivemind_addon.proxy.wire.parts import Assembly, Part, Values, message_parts
 from hivemind_addon.proxy.wire.request import UNREADABLE, RequestPlan
+from hivemind_addon.proxy.wire.runs import LEAST_BYTES, ContentMarks, IsRun, run_test
 from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
 from hivemind_addon.proxy.wire.wordings.chat import ChatWording
 from hivemind_addon.proxy.wire.wordings.messages import MessagesWording
@@ -36,8 +37,6 @@ MAX_TOKENS = 20_000_000
 """Twice the longest context that any provider offers (10 million, 2026-08)."""
 _NUMBER = msgspec.json.Decoder(float | int | None)
 _MOST_NAMES = 200
-_LEAST_BYTES = 16
-"""What is shorter may be `[DONE]`."""
 _NOTHING_USED = Usage()
 
 type Steps = tuple[str, ...]
@@ -96,7 +95,7 @@ class Dialect:
         self.unwrapper = Unwrapper(envelope.at, base64=envelope.base64) if envelope else None
         """Takes its events out of what they are wrapped in; None: they are not."""
         self._done = events.done.encode()
-        self._long = len(self._done) + _LEAST_BYTES if self._done else 0
+        self._long = len(self._done) + LEAST_BYTES if self._done else 0
         """Longer data cannot be the closing one."""
         self._kinds = {
             **dict.fromkeys(events.bookkeeping, EventClass.BOOKKEEPING),
@@ -109,9 +108,15 @@ class Dialect:
         self._complete_if = tuple(map(Pointer.parse, events.complete_if))
         error_marks = {b'"error"', *(_mark(_steps(one)[0]) for one in form.error.at)}
         self._worth_a_look = (*error_marks, *(_mark(_steps(one)[-1]) for one in events.done_if))
-        self._with = tuple(one.encode() for one in events.surely_content_with)
-        self._without = tuple(one.encode() for one in events.surely_content_without)
+        self._marks = ContentMarks(events)
         self._sure_names: dict[str, bool] = {}
+        self._sure_raw: set[bytes] = set()
+        """Those of them that are sure, as streams have them."""
+        # An envelope in base64 hides what is in it, and what another one has before it is not known.
+        shows = envelope is None or (not envelope.base64 and self._marks.tell_several)
+        self._run_tests: dict[Framing, IsRun | None] = {
+            one: run_test(one, events, self._marks, self._sure_raw) for one in (form.framing.values() if shows else ())
+        }
         self._usage = _UsageReader(form.usage)
 
     def __repr__(self) -> str:
@@ -121,8 +126,7 @@ class Dialect:
 
     def parser(self, media_type: str = "") -> Parser:
         """Cuts a streamed answer of a media type into events; of the format's usual one where it has no such."""
-        framings = self.form.framing
-        match framings.get(media_type) or next(iter(framings.values())):
+        match self._framing(media_type):
             case Framing.SSE:
                 return SseParser(bare_json=self.form.bare_json)
             case Framing.NDJSON:
@@ -131,6 +135,14 @@ class Dialect:
                 return JsonArrayParser()
             case Framing.AWS_EVENTSTREAM:
                 return EventStreamParser()
+
+    def run_test(self, media_type: str = "") -> IsRun | None:
+        """Whether a piece of such an answer, after content and between two events, is a run; None: none is."""
+        return self._run_tests.get(self._framing(media_type))
+
+    def _framing(self, media_type: str) -> Framing:
+        framings = self.form.framing
+        return framings.get(media_type) or next(iter(framings.values()))
 
     def may_keep_alive(self, path: str) -> bool:
         """Whether the client of a held stream overlooks the format's `keep_alive`. `path`: the request's."""
@@ -186,19 +198,13 @@ class Dialect:
             if sure is None:
                 if len(self._sure_names) >= _MOST_NAMES:
                     self._sure_names.clear()
+                    self._sure_raw.clear()
                 sure = any(glob_matches(glob, name) for glob in self.form.events.surely_content)
                 self._sure_names[name] = sure
+                if sure:
+                    self._sure_raw.add(name.encode())
             return sure and (len(data) >= self._long or not self._is_done(data))
-        if not self._without or len(data) < _LEAST_BYTES:
-            return False
-        for mark in self._without:
-            found = data.count(mark)
-            if found and (found > 1 or mark + b":null" not in data):
-                return False
-        for mark in self._with:  # noqa: SIM110 - a generator would cost as much as all of it
-            if mark not in data:
-                return False
-        return True
+        return self._marks.tell and len(data) >= LEAST_BYTES and self._marks.fit(data)
 
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
         """The error that the event carries; None when it is no error event."""
