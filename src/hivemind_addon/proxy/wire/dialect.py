@@ -4,8 +4,9 @@ Readers are lenient: what cannot be read is content, which passes through. An ev
 NDJSON stream, an item of an array, a binary message: all but the first have no name, or one of their own kind.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -323,14 +324,12 @@ class _UsageReader:
         self._events = frozenset(places.events)
         self._adds_up = places.adds_up
         self._includes_cache = places.input_includes_cache
-        self._input, self._output = tuple(map(_steps, places.input)), tuple(map(_steps, places.output))
-        self._cache_read, self._cache_write = (
-            tuple(map(_steps, places.cache_read)),
-            tuple(map(_steps, places.cache_write)),
-        )
+        self._input, self._output = _amount(places.input, add=True), _amount(places.output, add=True)
+        self._cache_read, self._cache_write = _amount(places.cache_read), _amount(places.cache_write)
+        numbers = [_mark(_steps(one)[-1]) for one in (*places.input, *places.output)]
         marks: dict[bytes, None] = {}
         for one in (*self.in_events, *self._begun):
-            marks |= dict.fromkeys([_mark(one[-1])] if one else [_mark(at[-1]) for at in (*self._input, *self._output)])
+            marks |= dict.fromkeys([_mark(one[-1])] if one else numbers)
         self._marks = tuple(marks)
 
     def of_answer(self, top: Values, before: Usage | None) -> Usage | None:
@@ -359,10 +358,10 @@ class _UsageReader:
         return None
 
     def _read(self, members: Values, before: Usage | None) -> Usage | None:
-        input_tokens, output_tokens = _sum(members, self._input), _sum(members, self._output)
+        input_tokens, output_tokens = self._input(members), self._output(members)
         if input_tokens is None and output_tokens is None:
             return None
-        read_tokens, write_tokens = _first(members, self._cache_read), _first(members, self._cache_write)
+        read_tokens, write_tokens = self._cache_read(members), self._cache_write(members)
         # What tells the input at the beginning may send zeros in the end.
         base = before if before is not None and self._adds_up else _NOTHING_USED
         total_tokens = input_tokens or base.input_tokens
@@ -411,39 +410,38 @@ def members_on(top: Values, way: Steps) -> Values:
 def tokens_at(members: Values, name: str) -> int | None:
     """A number of tokens, read or still JSON; None: none is told. UntrueUsageError."""
     value = members.get(name)
-    if value is None:
-        return None
-    if isinstance(value, msgspec.Raw):
+    if type(value) is msgspec.Raw:
         try:
             value = _NUMBER.decode(value)
         except UNREADABLE as error:
             raise UntrueUsageError from error
-        if value is None:
-            return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise UntrueUsageError
-    if value != int(value) or not 0 <= value <= MAX_TOKENS:
+    if type(value) is int and 0 <= value <= MAX_TOKENS:
+        return value
+    if value is None:
+        return None
+    if not isinstance(value, float) or value != int(value) or not 0 <= value <= MAX_TOKENS:
         raise UntrueUsageError
     return int(value)
 
 
-def _sum(members: Values, ways: tuple[Steps, ...]) -> int | None:
-    total = None
-    for way in ways:
-        if way[0] in members:
-            told = tokens_at(members if len(way) == 1 else members_on(members, way[:-1]), way[-1])
-            if told is not None:
-                total = told if total is None else total + told
-    return total
+def _amount(places: tuple[str, ...], *, add: bool = False) -> Callable[[Values], int | None]:
+    """What finds a number of tokens among a usage's members: the sum of what stands at its places, or the first."""
+    ways = tuple(map(_steps, places))
+    if len(ways) == 1 and len(ways[0]) == 1:
+        return partial(tokens_at, name=ways[0][0])
 
+    def amount(members: Values) -> int | None:
+        total = None
+        for way in ways:
+            if way[0] in members:
+                told = tokens_at(members if len(way) == 1 else members_on(members, way[:-1]), way[-1])
+                if told is not None:
+                    if not add:
+                        return told
+                    total = told if total is None else total + told
+        return total
 
-def _first(members: Values, ways: tuple[Steps, ...]) -> int | None:
-    for way in ways:
-        if way[0] in members:
-            told = tokens_at(members if len(way) == 1 else members_on(members, way[:-1]), way[-1])
-            if told is not None:
-                return told
-    return None
+    return amount
 
 
 def _mark(name: str) -> bytes:

@@ -1,10 +1,11 @@
 """The words of answers in formats whose data says where they stand."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import methodcaller
 
 from hivemind_addon.proxy.profile.format import SaysPlace, WireFormat
 from hivemind_addon.proxy.wire.parts import Assembly, Part, Values, members_of, pretty, text_of, word_of
-from hivemind_addon.system.pointer import Pointer
+from hivemind_addon.system.pointer import Pointer, Pointers
 
 _CALL = "tool call"
 
@@ -15,7 +16,8 @@ class PlacesWording:
     def __init__(self, form: WireFormat) -> None:
         self._says = tuple(map(_Piece, form.says))
         self._said = tuple(map(_Piece, form.said))
-        self._stop = tuple((_first_member(stop), stop) for stop in map(Pointer.parse, form.stop))
+        stop = tuple(map(Pointer.parse, form.stop))
+        self._places = Pointers([*(piece.at for piece in self._says), *stop])
 
     def read_answer(self, top: Values, answer: Assembly) -> None:
         """Put together an answer that is one JSON object."""
@@ -26,21 +28,17 @@ class PlacesWording:
         out = answer.out
         if not out.model:
             out.model = word_of(top.get("model")) or word_of(top.get("modelVersion"))
-        found: dict[str, list[object]] = {}  # several pieces may stand at one place
-        for piece in self._says:
-            if piece.first is not None and piece.first not in top:
-                continue  # most of them, in an event of a stream
-            values = found.get(piece.at.text)
-            if values is None:
-                values = found[piece.at.text] = piece.at.find_all(top)
-            for heading, text in piece.said_in(values):
-                last = out.parts[-1] if out.parts else None
-                if last is not None and _goes_on(last.heading, heading):
-                    last.text += text
-                else:
-                    out.parts.append(Part(heading, text))
-        for first, stop in self._stop:
-            if (first is None or first in top) and (word := word_of(stop.find(top))):
+        found = self._places.find_all(top)
+        for piece, values in zip(self._says, found, strict=False):  # the reasons to stop are behind
+            if values:
+                for heading, text in piece.said_in(values):
+                    last = out.parts[-1] if out.parts else None
+                    if last is not None and _goes_on(last.heading, heading):
+                        last.text += text
+                    else:
+                        out.parts.append(Part(heading, text))
+        for values in found[len(self._says) :]:
+            if values and (word := word_of(values[0])):
                 out.stop = word
                 break
 
@@ -60,10 +58,10 @@ def _goes_on(last: str, heading: str) -> bool:
 class _Piece:
     def __init__(self, place: SaysPlace) -> None:
         self.at = Pointer.parse(place.at)
-        self.first = _first_member(self.at)
-        self._text, self._name = Pointer.parse(place.text), Pointer.parse(place.name) if place.name else None
-        self._only = Pointer.parse(place.only) if place.only else None
-        self._unless = Pointer.parse(place.unless) if place.unless else None
+        self._text = _finder(place.text)
+        self._name, self._only, self._unless = (
+            _finder(text) if text else None for text in (place.name, place.only, place.unless)
+        )
         self._heading = place.heading
 
     def said_in(self, values: list[object]) -> list[tuple[str, str]]:
@@ -72,12 +70,12 @@ class _Piece:
         for value in values:
             inner, heading = value, self._heading
             if type(value) is dict or isinstance(value, Mapping):
-                if self._only is not None and not self._only.find(value):
+                if self._only is not None and not self._only(value):
                     continue
-                if self._unless is not None and self._unless.find(value):
+                if self._unless is not None and self._unless(value):
                     continue
-                inner = self._text.find(value)
-                if self._name is not None and (name := word_of(self._name.find(value))):
+                inner = self._text(value)
+                if self._name is not None and (name := word_of(self._name(value))):
                     heading = f"{heading} {name}"
             if type(inner) is str:
                 text = inner
@@ -90,9 +88,10 @@ class _Piece:
         return said
 
 
-def _first_member(pointer: Pointer) -> str | None:
-    """The member that an object has where anything stands there; None: it may have any."""
-    return pointer.steps[0] if pointer.steps and pointer.steps[0] != "*" else None
+def _finder(text: str) -> Callable[[Values], object]:
+    """What finds what a pointer means within decoded members."""
+    pointer = Pointer.parse(text)
+    return methodcaller("get", *pointer.steps) if len(pointer.steps) == 1 and "*" not in pointer.steps else pointer.find
 
 
 def system_text(value: object) -> str:
