@@ -14,6 +14,7 @@ from hivemind_addon.proxy.profile.model import ClientRule, Profile, RequestPlace
 from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.proxy.wire.identity import Machine, call_kind, identify, is_headless
 from hivemind_addon.proxy.wire.request import RequestFacts, read_request
+from hivemind_addon.proxy.wire.requester import read_requester
 
 PROFILE = Profile(
     session_headers=("x-claude-code-session-id", "x-session-id"),
@@ -220,7 +221,9 @@ def of(profile, headers, *, body=None, path="/v1/messages", user=""):
         assert (other.agent != one.agent, other.session != one.session) == (not user, True)
     else:
         assert other == one
-    return one, call_kind(PACKAGED[profile], headers, facts, path, has_parent=bool(one.parent_session))
+    requester = read_requester(PACKAGED[profile], headers, facts, user, PEER, path)
+    assert requester.who == identify(PACKAGED[profile], headers, facts, user, PEER, path)
+    return one, call_kind(requester.calls, facts, has_parent=bool(one.parent_session))
 
 
 def test_a_sub_agent_of_claude_code_has_a_session_of_its_own_and_its_parent():

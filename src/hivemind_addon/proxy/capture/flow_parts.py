@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import repeat
 from typing import TYPE_CHECKING
 
 from hivemind_addon.proxy.wire.description import PlainRequest
 from hivemind_addon.system.memo import REMEMBERED_CHARS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from mitmproxy import http
 
-_NAMES = 1024
+_MOST_NAMES = 1024
 """So many names of fields are remembered."""
 
 
@@ -36,24 +37,32 @@ def peer_of(flow: http.HTTPFlow) -> str:
     return f"{peername[0]}:{peername[1]}" if peername else ""
 
 
-def plain_headers(fields: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+def plain_headers(fields: Sequence[tuple[bytes, bytes]]) -> dict[str, str]:
     """A head's fields by lower-case name: mitmproxy's own look through all of them for each name that is asked."""
-    plain: dict[str, str] = {}
-    for raw_name, raw_value in fields:
-        name = _names.get(raw_name) or _plain_name(raw_name)
-        value = raw_value.decode("utf-8", "surrogateescape")
+    if not fields:
+        return {}
+    raw_names, raw_values = zip(*fields, strict=True)
+    names = list(map(_names.__getitem__, raw_names))
+    values = list(map(bytes.decode, raw_values, repeat("utf-8"), repeat("surrogateescape")))
+    plain = dict(zip(names, values, strict=True))
+    if len(plain) == len(names):
+        return plain
+    plain.clear()
+    for name, value in zip(names, values, strict=True):
         plain[name] = f"{plain[name]}, {value}" if name in plain else value
     return plain
 
 
-_names: dict[bytes, str] = {}
-"""Names of fields as they came → as they are asked for: all heads have the same few."""
+class _Names(dict[bytes, str]):
+    """Names of fields as they came → as they are asked for: all heads have the same few."""
+
+    def __missing__(self, raw: bytes) -> str:
+        name = raw.lower().decode("utf-8", "surrogateescape")
+        if len(raw) <= REMEMBERED_CHARS:
+            if len(self) >= _MOST_NAMES:
+                self.clear()
+            self[raw] = name
+        return name
 
 
-def _plain_name(raw: bytes) -> str:
-    name = raw.lower().decode("utf-8", "surrogateescape")
-    if len(raw) <= REMEMBERED_CHARS:
-        if len(_names) >= _NAMES:
-            _names.clear()
-        _names[raw] = name
-    return name
+_names = _Names()

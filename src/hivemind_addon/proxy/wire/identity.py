@@ -109,11 +109,11 @@ def _first(
 class _Source:
     """A place of an account or of a credential, taken apart once."""
 
-    __slots__ = ("_header", "_inner", "_pattern", "_query")
+    __slots__ = ("_header", "_pattern", "_query", "place")
 
     def __init__(self, place: RequestPlace) -> None:
         self._header = "" if place.member else place.header
-        self._inner = _Place("" if place.body else place.header, place.member or place.body)
+        self.place = _Place("" if place.body else place.header, place.member or place.body)
         self._query = place.query
         pattern = place.match or place.path
         self._pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
@@ -124,8 +124,8 @@ class _Source:
             value = headers.get(self._header, "").strip()
         elif self._query:
             value = _parameter(path, self._query)
-        elif self._inner.member:
-            value = self._inner.value(headers, members)
+        elif self.place.member:
+            value = self.place.value(headers, members)
         else:
             value = normal_path(path)
         if self._pattern is None or not value:
@@ -150,9 +150,9 @@ class _HeaderConditions:
     """
 
     def __init__(self, conditions: Sequence[Mapping[str, str]]) -> None:
-        places = {_Place.parse(name) for condition in conditions for name in condition}
-        self._headers = sorted(place.header for place in places if not place.member)
-        self._members = sorted(place for place in places if place.member)
+        self.places = {_Place.parse(name) for condition in conditions for name in condition}
+        self._headers = sorted(place.header for place in self.places if not place.member)
+        self._members = sorted(place for place in self.places if place.member)
         order = [*(_Place(header, "") for header in self._headers), *self._members]
         self._conditions = [
             [(order.index(_Place.parse(name)), re.compile(text, re.IGNORECASE)) for name, text in condition.items()]
@@ -176,6 +176,15 @@ class _HeaderConditions:
         return known
 
 
+class CallTest(NamedTuple):
+    """A rule of what a request is for, as far as its body decides."""
+
+    rule: CallRule
+    system: bytes
+    """In lower case, as the following."""
+    says: bytes
+
+
 class _Asker:
     """A profile's rules of who asks and what for, taken apart once."""
 
@@ -188,7 +197,9 @@ class _Asker:
         )
         self.accounts = tuple(map(_Source, profile.account))
         self.credentials = tuple(map(_Source, profile.credentials))
-        self.calls = tuple((rule, rule.system.lower().encode(), rule.says.lower().encode()) for rule in profile.calls)
+        self.calls = tuple(
+            CallTest(rule, rule.system.lower().encode(), rule.says.lower().encode()) for rule in profile.calls
+        )
         self.heads_of_calls = _HeaderConditions([rule.headers for rule in profile.calls])
         self.headless = _HeaderConditions([rule.headers for rule in (*profile.headless, *HEADLESS)])
 
@@ -237,36 +248,61 @@ def identify(
     )
 
 
-def call_kind(
-    profile: Profile, headers: Mapping[str, str], facts: RequestFacts, path: str, *, has_parent: bool
-) -> CallKind:
-    """What a request is for: by the profile's rules, else a sub-agent's where it has a parent, else a turn."""
+def calls_of(
+    profile: Profile, headers: Mapping[str, str], members: Mapping[str, str], path: str
+) -> tuple[CallTest, ...]:
+    """The profile's rules of what a request is for that one with this head may fit, in their order."""
     rules = _asker(profile)
-    if rules.calls:
-        has_head = rules.heads_of_calls.hold(headers, facts.members)
-        for (rule, system, says), is_head in zip(rules.calls, has_head, strict=True):
-            if (
-                is_head
-                and _fits(rule, facts, path)
-                and (not system or system in _beginning(facts.preamble[:1] or facts.messages[:1]))
-                and (not says or says in _said(facts.messages[-1:]))
-            ):
-                return rule.kind
+    if not rules.calls:
+        return ()
+    fits = rules.heads_of_calls.hold(headers, members)
+    return tuple(
+        test
+        for test, is_head in zip(rules.calls, fits, strict=True)
+        if is_head and (not test.rule.paths or matching_path(test.rule.paths, path) is not None)
+    )
+
+
+def call_kind(calls: Iterable[CallTest], facts: RequestFacts, *, has_parent: bool) -> CallKind:
+    """What a request is for: by the first rule that it fits, else a sub-agent's where it has a parent, else a turn."""
+    beginning = said = None
+    for rule, system, says in calls:
+        if rule.tools is not None and rule.tools != facts.has_tools:
+            continue
+        if rule.max_messages is not None and len(facts.messages) > rule.max_messages:
+            continue
+        if rule.models and not any(glob_matches(glob, facts.model) for glob in rule.models):
+            continue
+        if system:
+            if beginning is None:
+                beginning = _beginning(facts.preamble[:1] or facts.messages[:1])
+            if system not in beginning:
+                continue
+        if says:
+            if said is None:
+                said = _said(facts.messages[-1:])
+            if says not in said:
+                continue
+        return rule.kind
     return CallKind.SUBAGENT if has_parent else CallKind.TURN
+
+
+def places_of(profile: Profile) -> tuple[set[str], set[str]]:
+    """The headers, and the names in bodies, that tell who asks and what for."""
+    rules = _asker(profile)
+    places = {*rules.sessions, *rules.sub_agents, *rules.parents}
+    for beside in rules.parents_beside:
+        places.update(beside)
+    for source in (*rules.accounts, *rules.credentials):
+        places.add(source.place)
+    for conditions in (rules.heads_of_calls, rules.headless):
+        places.update(conditions.places)
+    return {one.header for one in places if one.header}, {one.member for one in places if not one.header and one.member}
 
 
 def is_headless(profile: Profile, headers: Mapping[str, str]) -> bool:
     """Whether a client says that nobody watches it. `headers` has lower-case names."""
     return any(_asker(profile).headless.hold(headers, {}))
-
-
-def _fits(rule: CallRule, facts: RequestFacts, path: str) -> bool:
-    return (
-        (rule.tools is None or rule.tools == facts.has_tools)
-        and (rule.max_messages is None or len(facts.messages) <= rule.max_messages)
-        and (not rule.paths or matching_path(rule.paths, path) is not None)
-        and (not rule.models or any(glob_matches(glob, facts.model) for glob in rule.models))
-    )
 
 
 def _beginning(raws: Sequence[Raw]) -> bytes:
