@@ -14,7 +14,7 @@ from hivemind_addon.proxy.profile.model import InputCharge, Profile
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.dialect import Dialect, dialect_of
 from hivemind_addon.proxy.wire.estimate import Estimate, Estimator
-from hivemind_addon.proxy.wire.identity import ALONE, Identity, Machine, call_kind
+from hivemind_addon.proxy.wire.identity import ALONE, Identity, Machine, call_kind, identify
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, Fingerprints, RequestFacts, fingerprints, read_request
 from hivemind_addon.proxy.wire.requester import Requester, read_requester
 from hivemind_addon.system.patterns import matching_path, normal_host
@@ -88,8 +88,8 @@ def describe_request(
     facts = read_body(request, dialect)
     if profile.model_paths:
         facts = replace(facts, model=model_of(profile, request.path, facts.model))
-    requester = read_requester(profile, request.headers, facts, user, peer, request.path, machine)
-    who = requester.who
+    requester = read_requester(profile, request.headers, facts, request.path, machine)
+    who = identify(requester.names, user, peer, machine)
     prints = fingerprints(facts, who.agent)
     return Description(
         dialect=dialect,
@@ -113,14 +113,15 @@ def describe_plain(
 ) -> Description:
     """A call of a plain profile, of which nothing but the head is read. `user`, `peer`, `machine`: as above."""
     facts = RequestFacts(model=profile.name)
-    requester = read_requester(profile, request.headers, facts, user, peer, request.path, machine)
+    requester = read_requester(profile, request.headers, facts, request.path, machine)
+    who = identify(requester.names, user, peer, machine)
     return Description(
         dialect=dialect_of(format_for(profile, request.path)),
         facts=facts,
-        who=requester.who,
+        who=who,
         kind=CallKind.TOOL,
         requester=requester,
-        pool=_pool_key(request, requester.who.account, limit_group(profile, request.path)),
+        pool=_pool_key(request, who.account, limit_group(profile, request.path)),
         prints=Fingerprints(prefix="", prefix_bytes=0, is_marked=False, is_marked_long=False, whole=""),
         size=Size(estimate=Estimate(), cold_tokens=0, prefix="", prefix_tokens=0),
     )

@@ -211,38 +211,64 @@ def _places(names: Iterable[str]) -> tuple[_Place, ...]:
     return tuple(map(_Place.parse, names))
 
 
-def identify(
-    profile: Profile,
-    headers: Mapping[str, str],
-    facts: RequestFacts,
-    proxy_user: str,
-    peer: str,
-    path: str = "",
-    machine: Machine = ALONE,
-) -> Identity:
-    """Name the agent behind one request. `headers` has lower-case names; empty `proxy_user`: none was given.
+class Names(NamedTuple):
+    """What a request calls those that it comes from; empty: it does not."""
 
-    `peer` is the client's connection (address and port): the last resort of an agent that says nothing; in a cluster
-    it names the proxy, too. `path`: with its query. What headers and bodies name is the same at every machine.
+    session: str
+    parent: str
+    """Of the session that started this one."""
+    sub_agent: str
+    """Within the session."""
+    account: str
+    """Fit for logs, as it is known in the end."""
+    product: str
+    """Never empty."""
+
+
+def names_in(
+    profile: Profile, headers: Mapping[str, str], facts: RequestFacts, path: str = "", machine: Machine = ALONE
+) -> Names:
+    """What stands at a profile's places. `headers` has lower-case names. `path`: with its query.
+
+    What headers and bodies name is the same at every machine.
     """
     rules, members = _asker(profile), facts.members
-    named = _first(rules.sessions, headers, members) or facts.session_hint
+    session = _first(rules.sessions, headers, members) or facts.session_hint
     parents = rules.parents
     if rules.parents_beside:
         beside = [parent for own, parent in rules.parents_beside if own.value(headers, members)]
         parents = (*parents, *beside)
-    parent = _first(parents, headers, members, unlike=named) or facts.parent_hint
-    sub_agent = _first(rules.sub_agents, headers, members, unlike=named)
+    return Names(
+        session=session,
+        parent=_first(parents, headers, members, unlike=session) or facts.parent_hint,
+        sub_agent=_first(rules.sub_agents, headers, members, unlike=session),
+        account=_account(rules, headers, members, path, machine.account_key),
+        product=product(headers),
+    )
+
+
+def identify(names: Names, user: str, peer: str, machine: Machine = ALONE) -> Identity:
+    """Name the agent behind one request. Empty `user`: the proxy was given none.
+
+    `peer` is the client's connection (address and port): the last resort of an agent that says nothing; in a cluster
+    it names the proxy, too.
+    """
+    return _identify(names, user, "" if user or names.session else peer, machine)
+
+
+@lru_cache(maxsize=256)
+def _identify(names: Names, user: str, peer: str, machine: Machine) -> Identity:
+    named, parent = names.session, names.parent
     # Without a name of its own an agent has the one of its tree of sessions, so that a new session is no new agent.
-    name = clean(proxy_user or f"{product(headers)}-{short_hash(parent or named or peer)}")
+    name = clean(user or f"{names.product}-{short_hash(parent or named or peer)}")
     agent = f"{name}@{machine.name}" if machine.has_own_agents else name
-    session = named or (agent if proxy_user else f"{name}@{peer}")
-    if sub_agent:
-        session, parent = f"{session}/{sub_agent}", session
+    session = named or (agent if user else f"{name}@{peer}")
+    if names.sub_agent:
+        session, parent = f"{session}/{names.sub_agent}", session
     return Identity(
         agent=agent,
         session=clean(session),
-        account=_account(rules, headers, members, path, machine.account_key),
+        account=names.account,
         parent_session=clean(parent) if parent and parent != session else "",
         name=name,
     )

@@ -13,11 +13,10 @@ from msgspec import Struct
 from hivemind_addon.api.proxy_user import clean
 from hivemind_addon.proxy.wire.identity import (
     ALONE,
-    Identity,
     Machine,
     calls_of,
-    identify,
     is_headless,
+    names_in,
     places_of,
     product,
 )
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hivemind_addon.proxy.profile.model import Profile
-    from hivemind_addon.proxy.wire.identity import CallTest
+    from hivemind_addon.proxy.wire.identity import CallTest, Names
     from hivemind_addon.proxy.wire.request import RequestFacts
 
 _LONGEST_PATIENCE_S = 86_400
@@ -41,7 +40,7 @@ _REMEMBERED_CHARS = 4096
 class Requester(Struct, frozen=True, gc=False):
     """The client of a request, as far as this one tells of it."""
 
-    who: Identity
+    names: Names
     calls: tuple[CallTest, ...]
     """Rules of what a request is for that it may fit, as far as its head and path tell."""
     is_headless: bool
@@ -69,20 +68,12 @@ _requesters_of = by_thing(_Requesters)
 
 
 def read_requester(
-    profile: Profile,
-    headers: Mapping[str, str],
-    facts: RequestFacts,
-    user: str,
-    peer: str,
-    path: str = "",
-    machine: Machine = ALONE,
+    profile: Profile, headers: Mapping[str, str], facts: RequestFacts, path: str = "", machine: Machine = ALONE
 ) -> Requester:
-    """As `identify`; what is asked for but once is worked out but once."""
+    """As `names_in`, and the rest; for the same words it is worked out once."""
     requesters = _requesters_of(profile)
     said = (
         path,
-        user,
-        peer,
         machine,
         facts.session_hint,
         facts.parent_hint,
@@ -91,19 +82,17 @@ def read_requester(
     )
     requester = requesters.known.get(said)
     if requester is None:
-        who = identify(profile, headers, facts, user, peer, path, machine)
         announced_s = _announced_patience_s(profile, headers)
+        known_s = _patience_of_client(profile, headers.get("user-agent", "")) if announced_s is None else announced_s
         requester = Requester(
-            who=who,
+            names=names_in(profile, headers, facts, path, machine),
             calls=calls_of(profile, headers, facts.members, path),
             is_headless=is_headless(profile, headers),
             client=clean(product(headers)),
             announced_s=announced_s,
-            known_patience_s=_patience_of_client(profile, headers.get("user-agent", ""))
-            if announced_s is None
-            else announced_s,
+            known_patience_s=known_s,
         )
-        if sum(len(one) for one in said if isinstance(one, str)) <= _REMEMBERED_CHARS:
+        if sum([len(one) for one in said if isinstance(one, str)]) <= _REMEMBERED_CHARS:
             if len(requesters.known) >= _MOST_REQUESTERS:
                 requesters.known.clear()
             requesters.known[said] = requester
