@@ -1,8 +1,8 @@
 import msgspec
 import pytest
 
-from hivemind_addon.system.json_values import read_object
-from hivemind_addon.system.pointer import Pointer
+from hivemind_addon.system.json_values import read_object, read_value
+from hivemind_addon.system.pointer import Pointer, Pointers
 from hivemind_addon.system.typed import BadValue, DocumentError
 
 ERROR = b"""{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "null": null, "a/b": {"m~n": 1, "": 2}, "details": [
@@ -65,3 +65,16 @@ def test_what_is_no_pointer_is_refused_with_a_cure(text: str):
         Pointer.parse(text)
     assert told.value.cure
     assert not isinstance(told.value, DocumentError)
+
+
+@pytest.mark.parametrize("top", [*FORMS.values(), {}, {"error": None}, {"error": [{"code": 1}]}, 5])
+def test_several_find_together_what_each_finds_alone(top: object):
+    pointers = [
+        Pointer.parse(text)
+        for text in ("/error/details/*/retryDelay", "/error/code", "", "/none/at/all", "/error/details/*", "/error")
+    ]
+    found = [
+        [value for one in values if (value := read_value(one) if isinstance(one, msgspec.Raw) else one) is not None]
+        for values in Pointers(pointers).find_all(top)
+    ]
+    assert found == [one.find_all(top) for one in pointers]

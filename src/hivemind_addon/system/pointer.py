@@ -5,7 +5,7 @@ step that is `*` stands for every item of a list, or every member of an object. 
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec import Raw
@@ -46,42 +46,87 @@ class Pointer:
     def find(self, top: object) -> object:
         """The first value there, decoded; None: there is none."""
         if not self._is_single:
-            return next(_walk(top, self.steps), None)
+            return next(iter(self.find_all(top)), None)
         value = top
         for step in self.steps:
-            value = _member(value, step)
+            value = value.get(step) if type(value) is dict else _member(value, step)
             if value is None:
                 return None
         return read_value(value) if type(value) is Raw else value
 
-    def find_all(self, top: object) -> Iterator[object]:
+    def find_all(self, top: object) -> list[object]:
         """Every value there, decoded, in the order of the JSON."""
-        return _walk(top, self.steps)
+        return [
+            value
+            for one in _reached(top, self.steps)
+            if (value := read_value(one) if type(one) is Raw else one) is not None
+        ]
 
     def is_anywhere(self, top: object) -> bool:
         """Whether anything stands there; what does is not decoded."""
-        return next(_walk(top, self.steps, decoded=False), None) is not None
+        return any(
+            one is not None and (type(one) is not Raw or memoryview(one) != _NULL) for one in _reached(top, self.steps)
+        )
 
 
-def _walk(value: object, steps: tuple[str, ...], *, decoded: bool = True) -> Iterator[object]:
-    for place, step in enumerate(steps):
-        if step == _EVERY:
-            for one in _members(value):
-                yield from _walk(one, steps[place + 1 :], decoded=decoded)
-            return
-        value = _member(value, step)
-        if value is None:
-            return
-    if type(value) is Raw:
-        value = read_value(value) if decoded else None if memoryview(value) == _NULL else value
-    if value is not None:
-        yield value
+def _reached(top: object, steps: tuple[str, ...]) -> list[object]:
+    """What the steps lead to, decoded or still JSON: then it may be null."""
+    values = [top]
+    for step in steps:
+        values = _next(values, step)
+        if not values:
+            break
+    return values
+
+
+class Pointers:
+    """Several pointers, looked for together: the way that some of them have in common is gone once."""
+
+    def __init__(self, pointers: Sequence[Pointer]) -> None:
+        ways = sorted({one.steps[:end] for one in pointers for end in range(1, len(one.steps) + 1)})
+        places = {(): 0, **{way: place for place, way in enumerate(ways, 1)}}
+        self._moves = [
+            # From where, by which step, and where it goes on where that leads nowhere.
+            (places[way[:-1]], way[-1], sum(1 for one in ways if one <= way or one[: len(way)] == way))
+            for way in ways
+        ]
+        self._nowhere: list[list[object]] = [[] for _ in places]
+        self._ends = [places[one.steps] for one in pointers]
+
+    def __repr__(self) -> str:
+        return f"<Pointers {len(self._ends)} in {len(self._moves)} steps>"
+
+    def find_all(self, top: object) -> list[list[object]]:
+        """What stands at each of them, as it is: decoded or still JSON."""
+        moves, place, last = self._moves, 0, len(self._moves)
+        reached = self._nowhere.copy()
+        reached[0] = [top]
+        while place < last:
+            source, step, behind = moves[place]
+            place += 1
+            values = _next(reached[source], step)
+            if values:
+                reached[place] = values
+            else:
+                place = behind
+        return [reached[end] for end in self._ends]
+
+
+def _next(values: list[object], step: str) -> list[object]:
+    """What a step leads to."""
+    # The exact type first: each event of a stream asks dozens of times, and what is abstract takes its time to tell.
+    if step == _EVERY:
+        return [
+            one for value in values for one in (value if type(value) is list else _members(value)) if one is not None
+        ]
+    return [
+        one for value in values if (one := value.get(step) if type(value) is dict else _member(value, step)) is not None
+    ]
 
 
 def _member(value: object, step: str) -> object:
     if type(value) is Raw:
         value = _opened(value)
-    # The exact type first: each event of a stream asks dozens of times, and what is abstract takes its time to tell.
     if type(value) is dict or isinstance(value, Mapping):
         return value.get(step)
     if isinstance(value, list) and _INDEX.fullmatch(step):

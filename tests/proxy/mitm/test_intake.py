@@ -164,7 +164,7 @@ async def test_a_body_that_is_not_understood_is_scheduled_all_the_same(proxy):
         assert proxy.guard.trips == 0, content
 
 
-@pytest.mark.parametrize("broken", ["identify", "read_request"])
+@pytest.mark.parametrize("broken", ["read_requester", "read_request"])
 async def test_a_request_that_cannot_be_read_goes_on_under_the_guard(proxy, monkeypatch, broken):
     def boom(*_):
         raise RuntimeError("broken")

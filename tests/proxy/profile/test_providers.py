@@ -104,7 +104,7 @@ def test_a_request_is_understood(sample):
         "account": told.pool.account,
         "session": told.who.session,
         "kind": told.kind.value,
-        "patience_s": told.known_patience_s,
+        "patience_s": told.requester.known_patience_s,
     }
     assert {one: known[one] for one in gives} == gives
 

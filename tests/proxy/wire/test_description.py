@@ -19,4 +19,4 @@ def test_patience_is_announced_or_known_of_the_client():
     ):
         request = PlainRequest("https", "api.openai.com", 443, "/v1/responses", headers, b"{}")
         told = describe_request(profile, request, Estimator(Tokenizer()), user="", peer="")
-        assert told.known_patience_s == patience_s, headers
+        assert told.requester.known_patience_s == patience_s, headers

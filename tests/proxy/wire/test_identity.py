@@ -11,9 +11,11 @@ from hivemind_addon.api.proxy_user import ProxyWords, given_id, priority_of, pro
 from hivemind_addon.api.ticket import CallKind, Delivery, Priority
 from hivemind_addon.proxy.profile.load import format_for, is_call, load_profiles
 from hivemind_addon.proxy.profile.model import ClientRule, Profile, RequestPlace
+from hivemind_addon.proxy.wire import identity
 from hivemind_addon.proxy.wire.dialect import dialect_of
-from hivemind_addon.proxy.wire.identity import Machine, call_kind, identify, is_headless
+from hivemind_addon.proxy.wire.identity import ALONE, Machine, call_kind, is_headless
 from hivemind_addon.proxy.wire.request import RequestFacts, read_request
+from hivemind_addon.proxy.wire.requester import read_requester
 
 PROFILE = Profile(
     session_headers=("x-claude-code-session-id", "x-session-id"),
@@ -207,6 +209,11 @@ def test_a_profile_names_more_headless_clients():
 
 # Lineage ----------------------------------------------------------------------------------------------------------------
 
+
+def identify(profile, headers, facts, user, peer, path="", machine=ALONE):
+    return identity.identify(read_requester(profile, headers, facts, path, machine).names, user, peer, machine)
+
+
 PACKAGED = load_profiles(None).by_name
 
 
@@ -220,7 +227,9 @@ def of(profile, headers, *, body=None, path="/v1/messages", user=""):
         assert (other.agent != one.agent, other.session != one.session) == (not user, True)
     else:
         assert other == one
-    return one, call_kind(PACKAGED[profile], headers, facts, path, has_parent=bool(one.parent_session))
+    return one, call_kind(
+        read_requester(PACKAGED[profile], headers, facts, path).calls, facts, has_parent=bool(one.parent_session)
+    )
 
 
 def test_a_sub_agent_of_claude_code_has_a_session_of_its_own_and_its_parent():

@@ -218,7 +218,7 @@ class _Scheduled(_World):
         headers = {"authorization": "Bearer one-key-for-all", "user-agent": _USER_AGENTS[call.host]}
         request = PlainRequest("https", call.host, 443, call.path, headers, b"")
         told = describe_plain(profile, request, user=f"agent-{call.agent}", peer="127.0.0.1:1")
-        patience_s = told.known_patience_s or profile.patience.default_s
+        patience_s = told.requester.known_patience_s or profile.patience.default_s
         ticket = Ticket(
             id=f"t{len(self._calls)}",
             pool=told.pool,

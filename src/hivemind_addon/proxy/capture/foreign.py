@@ -102,7 +102,7 @@ class ForeignCalls:
             cold_tokens=told.size.cold_tokens,
             prefix=told.size.prefix,
             prefix_tokens=told.size.prefix_tokens,
-            patience_s=told.known_patience_s or profile.patience.default_s,
+            patience_s=told.requester.known_patience_s or profile.patience.default_s,
             request_hash=told.prints.whole,
             request_bytes=len(request.raw_content or b""),
         )

@@ -42,23 +42,22 @@ class Claims:
     def __init__(self, settings: LiveSettings) -> None:
         self._settings = settings
         self._known: dict[tuple[object, ...], Profile | None] = {}
-        """What `profile_for` answered, by all that it depends on."""
+        """What `profile_for` answered, by all that it depends on, as it came."""
         self._known_by = settings.current
 
     def profile_for(self, flow: http.HTTPFlow) -> Profile | None:
         """The profile of a request that is a model call of ours; None: it passes by."""
-        settings, request = self._settings.current, flow.request
+        settings, client, raw = self._settings.current, flow.client_conn, flow.request.data
         if settings is not self._known_by or len(self._known) >= _MOST_KNOWN:
             self._known_by = settings
             self._known.clear()
-        address, method, path = destination(flow), request.method, request.path
-        asked = (*address, method, path, type(flow.client_conn.proxy_mode))
+        asked = (raw.host, raw.port, client.sni, raw.scheme, raw.method, raw.path, type(client.proxy_mode))
         if asked in self._known:
             return self._known[asked]
         profile = self._profile_of(flow)
-        if profile is not None and not is_call(profile, method, path):
+        if profile is not None and not is_call(profile, flow.request.method, flow.request.path):
             profile = None
-        if len(path) <= REMEMBERED_CHARS:
+        if len(raw.path) <= REMEMBERED_CHARS:
             self._known[asked] = profile
         return profile
 

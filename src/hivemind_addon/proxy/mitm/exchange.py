@@ -442,14 +442,15 @@ class Exchange:
 
     def tee(self, chunk: bytes) -> bytes:
         """Step 8: read usage on the way; answers the decoded bytes."""
-        decoded = self._tee(chunk)
-        return chunk if self.tripped else decoded
-
-    @guarded(fallback=b"")
-    def _tee(self, chunk: bytes) -> bytes:
-        decoded = self._answer.tee(chunk)
-        if self.tape:
-            self.tape.chunk(len(chunk), self.driver.clock.monotonic())
+        if self.tripped:
+            return chunk
+        try:
+            decoded = self._answer.tee(chunk)
+            if self.tape:
+                self.tape.chunk(len(chunk), self.driver.clock.monotonic())
+        except Exception as error:  # noqa: BLE001 - the guard at the edge
+            self.trip("tee", error)
+            return chunk
         return decoded
 
     def decoded_so_far(self) -> bytes:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from hivemind_addon.api.events import OddityNoted
-from hivemind_addon.api.proxy_user import DELIVERIES, ProxyWords, clean, given_id, priority_of, proxy_words
+from hivemind_addon.api.proxy_user import DELIVERIES, ProxyWords, given_id, priority_of, proxy_words
 from hivemind_addon.api.ticket import Delivery, Demand, PoolKey, Priority, Ticket
 from hivemind_addon.api.words import lasting
 from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
@@ -19,7 +19,6 @@ from hivemind_addon.proxy.mitm.exchange import Exchange
 from hivemind_addon.proxy.mitm.outgoing import endpoints_of, upstreams_of
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.wire.description import (
-    announced_patience_s,
     describe_plain,
     describe_request,
     may_repeat,
@@ -29,7 +28,7 @@ from hivemind_addon.proxy.wire.description import (
 )
 from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.proxy.wire.estimate import Estimate
-from hivemind_addon.proxy.wire.identity import ALONE, is_headless, product
+from hivemind_addon.proxy.wire.identity import ALONE
 from hivemind_addon.proxy.wire.request import RequestFacts
 from hivemind_addon.system.patterns import normal_host
 
@@ -156,11 +155,11 @@ class Intake:
         facts, who = told.facts, told.who
         words = proxy_words(password)
         price = profile.price_of(facts.model)
-        told_s = words.patience_s or told.known_patience_s
+        told_s = words.patience_s or told.requester.known_patience_s
         patience_s = told_s or profile.patience.default_s
         # One that hears something while it waits is not silent for as long as it waits.
         is_kept_alive = bool(profile.keep_alive_s) and facts.stream and told.dialect.may_keep_alive(request.path)
-        if is_kept_alive and not words.patience_s and announced_patience_s(profile, request.headers) is None:
+        if is_kept_alive and not words.patience_s and told.requester.announced_s is None:
             patience_s = max(patience_s, profile.patience.kept_alive_s)
         if signed_s is not None:
             patience_s = min(patience_s, max(signed_s, 0.0))
@@ -186,7 +185,7 @@ class Intake:
             group=granted.group,
             task=given_id(str(flow.metadata.get(TASK_KEY, ""))) or given_id(words.task),
             window_tokens=profile.window_of(facts.model),
-            client=clean(product(request.headers)) if is_silent else "",
+            client=told.requester.client if is_silent else "",
             idempotency_key=given_id(request.headers.get(IDEMPOTENCY_HEADER, "")),
             only_reads=profile.is_plain and only_reads(profile, method, request.path),
             **_sizes(told.size, price),
@@ -200,7 +199,7 @@ class Intake:
             ticket = replace(ticket, **_sizes(size, price))
         delivery, whole_until_at = _asked_delivery(flow, profile, words), ticket.shed_at
         if delivery is Delivery.AUTO:
-            delivery = Delivery.WHOLE if is_headless(profile, request.headers) else Delivery.STREAM
+            delivery = Delivery.WHOLE if told.requester.is_headless else Delivery.STREAM
             whole_until_at = min(ticket.shed_at, now + profile.peek.whole_max_s)
         if edited is not None:
             self._keep_taken(edited, ticket, size)

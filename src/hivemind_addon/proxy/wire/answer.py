@@ -1,14 +1,16 @@
 """One streamed answer, watched as it passes: where it is, what went wrong, and what it used.
 
 Before the first content every event is judged with care; after it an event costs a look at its name or a search
-for one word. The first events are kept as they came; their text is taken out and counted only where the provider
-did not report the output in the end (a stream that was cut, a chat without `include_usage`), and read once when it
-ends, to see whether it is garbage.
+for one word, and a piece that is nothing but events of content (a run) one look at all of it. They are kept as they
+came; their text is taken out and counted only where the provider did not report the output in the end (a stream that
+was cut, a chat without `include_usage`), and read once when it ends, to see whether it is garbage.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from hivemind_addon.api.ticket import Usage
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
@@ -21,11 +23,13 @@ from hivemind_addon.proxy.wire.transcript import Transcript, answer_of_events
 from hivemind_addon.system.json_values import read_object, read_value
 from hivemind_addon.system.pointer import Pointer
 
-# About a thousand chat chunks: enough to learn how many tokens a byte of the stream is.
-_MAX_KEPT_BYTES = 256 * 1024
-# An event without data must count, too.
+if TYPE_CHECKING:
+    from hivemind_addon.proxy.wire.runs import IsRun
+
+# With the newest more than a thousand chat chunks: enough to learn how many tokens a byte of the stream is.
+_MAX_OLDEST_BYTES = 128 * 1024
 _EVENT_OVERHEAD_BYTES = 100
-_MAX_READ_BYTES = 128 * 1024
+_MAX_READ_BYTES = 192 * 1024
 """Of a longer answer only so much of its end is read when it ends: some 3 ms of the event loop."""
 _MAX_COUNTED_CHARS = 64 * 1024
 # tiktoken's time grows with the square of a run without spaces; short pieces bound it.
@@ -89,15 +93,24 @@ class AnswerReader:
         """`media_type`: the answer's own."""
         self._dialect = dialect
         self._unwrapper = dialect.unwrapper
+        self._media_type = media_type
         self._parser = dialect.parser(media_type)
+        self._run_test = dialect.run_test(media_type)
+        self._is_run: IsRun | None = None
+        """Tells it of the next piece; None: that one is none, for it comes before content, or amid an event."""
         self._usage_reader = UsageReader(dialect)
-        self._last_event: SseEvent | None = None
-        self._kept: list[SseEvent] = []
-        self._kept_bytes = 0
-        self._newest: deque[SseEvent] = deque()
-        """What is read when the answer ends."""
+        self._last: SseEvent | bytes | None = None
+        """The last event of content, or the run that it is in."""
+        self._oldest: list[SseEvent | bytes] = []
+        """What came before the newest; of a long answer only its beginning."""
+        self._oldest_bytes = 0
+        self._newest: deque[SseEvent | bytes] = deque()
+        """Events and runs: what is read when the answer ends."""
         self._newest_bytes = 0
-        self._content_bytes = 0
+        self._events_bytes = 0
+        """Data of the events of content that were read."""
+        self._runs_bytes = 0
+        """All of the runs: they have more than their events' data."""
         self._ended = False
         self._terminal: SseEvent | None = None
         self.phase = Phase.BEFORE_CONTENT
@@ -110,40 +123,67 @@ class AnswerReader:
         self.broken: str | None = None
         """Why the body cannot be read. It is to be passed through: the phase is CONTENT, unless it was decided."""
         self._decoder: BodyDecoder | None = None
-        try:
-            self._decoder = BodyDecoder(content_encoding)
-        except DecodeError as error:
-            self._break(str(error))
+        """None: it comes as it is."""
+        self._is_lost = False
+        """It cannot be decoded any more."""
+        if content_encoding:
+            try:
+                self._decoder = BodyDecoder(content_encoding)
+            except DecodeError as error:
+                self._lose(str(error))
 
     def __repr__(self) -> str:
-        return f"<AnswerReader {self.phase.value}, {self._content_bytes} content bytes>"
+        return f"<AnswerReader {self.phase.value}, {self._events_bytes + self._runs_bytes} content bytes>"
 
     def feed(self, chunk: bytes) -> bytes:
         """Read the next bytes of the body; answers them decoded (empty once it is broken)."""
-        decoder = self._decoder
-        if decoder is None:
-            return b""
-        if decoder.is_needed:
+        if self._decoder is not None:
             try:
-                chunk = decoder.feed(chunk)
+                chunk = self._decoder.feed(chunk)
             except DecodeError as error:
-                self._break(str(error))
-                return b""
-        if not self._ended:
-            events = self._parser.feed(chunk)
-            if self._unwrapper is not None:
-                events = list(map(self._unwrapper.unwrap, events))
-            for event in events:
-                if self._ended:
-                    break
-                if self.content_seen and self._dialect.is_only_content(event):
-                    self._keep(event)
-                else:
-                    self._read(event)
-            if self._parser.broken is not None and self.broken is None:
-                self.broken = self._parser.broken
-                self._pass_on()
+                self._lose(str(error))
+        if self._is_lost:
+            return b""
+        if self._is_run is not None and self._is_run(chunk):
+            self._last = chunk
+            size = len(chunk)
+            self._runs_bytes += size
+            self._keep(chunk, size)
+        elif not self._ended:
+            self._cut(chunk)
         return chunk
+
+    def _cut(self, chunk: bytes) -> None:
+        """Read a piece that is no run, event by event."""
+        for event in self._unwrapped(self._parser.feed(chunk)):
+            if self._ended:
+                break
+            if self.content_seen and self._dialect.is_only_content(event):
+                self._keep_event(event)
+            else:
+                self._read(event)
+        if self._parser.broken is not None and self.broken is None:
+            self.broken = self._parser.broken
+            self._pass_on()
+        may_run = self.content_seen and not self._ended and self.broken is None and self._parser.is_between
+        self._is_run = self._run_test if may_run else None
+
+    def _unwrapped(self, events: list[SseEvent]) -> list[SseEvent]:
+        return events if self._unwrapper is None else list(map(self._unwrapper.unwrap, events))
+
+    def _events(self, kept: Iterable[SseEvent | bytes]) -> list[SseEvent]:
+        """The events of what was kept: runs are cut into theirs."""
+        events: list[SseEvent] = []
+        for kind, some in groupby(kept, type):
+            if kind is bytes:
+                events += self._unwrapped(self._dialect.parser(self._media_type).feed(b"".join(some)))  # type: ignore[arg-type]
+            else:
+                events += some  # type: ignore[arg-type]
+        return events
+
+    @property
+    def _last_event(self) -> SseEvent | None:
+        return self._events((self._last,))[-1] if self._last is not None else None
 
     def finish(self) -> bytes:
         """The body has ended properly; answers what was still to be decoded. Tells CONTENT from COMPLETE."""
@@ -152,17 +192,15 @@ class AnswerReader:
             try:
                 decoded = self._decoder.finish()
             except DecodeError as error:
-                self._break(str(error))
-        events = self._parser.finish()
-        if self._unwrapper is not None:
-            events = list(map(self._unwrapper.unwrap, events))
-        for event in events:
+                self._lose(str(error))
+        for event in self._unwrapped(self._parser.finish()):
             # What ends without its blank line may be half an event.
             if not self._ended and (event.data.strip() == b"[DONE]" or read_object(event.data) is not None):
                 self._read(event)
-        last = self._last_event
-        if not self._ended and last is not None and self._dialect.ends_without_terminal(last):
-            self._end(Phase.COMPLETE)
+        if not self._ended:
+            last = self._last_event
+            if last is not None and self._dialect.ends_without_terminal(last):
+                self._end(Phase.COMPLETE)
         return decoded
 
     def answer(self) -> Transcript | None:
@@ -170,13 +208,13 @@ class AnswerReader:
         if self.broken:
             return None
         last = () if self._terminal is None else (self._terminal,)
-        answer = answer_of_events(self._dialect, (*self._newest, *last))
-        answer.is_tail = self._newest_bytes < self._content_bytes
+        answer = answer_of_events(self._dialect, self._events((*self._newest, *last)))
+        answer.is_tail = self._newest_bytes < self._events_bytes + self._runs_bytes
         return answer
 
     def sum_at(self, pointer: Pointer) -> int:
         """The numbers at a place of the newest event that has any there; 0: none has."""
-        for event in reversed(self._newest):
+        for event in reversed(self._events(self._newest)):
             found = sum_of(pointer.find_all(read_object(event.data)))
             if found:
                 return found
@@ -188,9 +226,9 @@ class AnswerReader:
         When the output was counted, `reported` is False; the input is 0 unless the stream has told it.
         A long answer is counted in part and the rest taken in proportion.
         """
-        if not self._usage_reader.final and self._last_event is not None:
+        if not self._usage_reader.final and (last := self._last_event) is not None:
             # Where every event tells it, the ones that are only content were not asked.
-            self._usage_reader.feed(self._last_event)
+            self._usage_reader.feed(last)
         known, final = self._usage_reader.usage, self._usage_reader.final
         if known is not None and final and known.output_tokens:
             return known
@@ -213,7 +251,10 @@ class AnswerReader:
         kind = self._dialect.classify_after_content(event) if self.content_seen else self._dialect.classify(event)
         match kind:
             case EventClass.CONTENT:
-                self._keep(event)
+                self.content_seen = True
+                if self.phase is Phase.BEFORE_CONTENT:
+                    self.phase = Phase.CONTENT
+                self._keep_event(event)
             case EventClass.ERROR:
                 self.error = self._dialect.error_of(event) or ErrorFacts()
                 self._end(Phase.FAILED)
@@ -223,29 +264,36 @@ class AnswerReader:
             case EventClass.BOOKKEEPING:
                 pass
 
-    def _keep(self, event: SseEvent) -> None:
-        self.content_seen = True
-        if self.phase is Phase.BEFORE_CONTENT:
-            self.phase = Phase.CONTENT
-        self._last_event = event
+    def _keep_event(self, event: SseEvent) -> None:
+        self._last = event
         size = len(event.data)
-        self._content_bytes += size
         if size:  # without any it says nothing, and its length bounds nothing
-            self._newest.append(event)
-            self._newest_bytes += size
-            while self._newest_bytes > _MAX_READ_BYTES:
-                self._newest_bytes -= len(self._newest.popleft().data)
-        if self._kept_bytes < _MAX_KEPT_BYTES:
-            self._kept.append(event)
-            self._kept_bytes += size + _EVENT_OVERHEAD_BYTES
+            self._events_bytes += size
+            self._keep(event, size)
+
+    def _keep(self, piece: SseEvent | bytes, size: int) -> None:
+        self._newest.append(piece)
+        self._newest_bytes += size
+        while self._newest_bytes > _MAX_READ_BYTES:
+            self._age(self._newest.popleft())
+
+    def _age(self, piece: SseEvent | bytes) -> None:
+        """It is no more among the newest."""
+        size = _size(piece)
+        self._newest_bytes -= size
+        if self._oldest_bytes < _MAX_OLDEST_BYTES:
+            self._oldest.append(piece)
+            self._oldest_bytes += size + _EVENT_OVERHEAD_BYTES
 
     def _end(self, phase: Phase) -> None:
         self._ended = True
+        self._is_run = None
         self.phase = phase
 
-    def _break(self, why: str) -> None:
+    def _lose(self, why: str) -> None:
         self.broken = why
-        self._decoder = None
+        self._decoder = self._is_run = None
+        self._is_lost = True
         self._pass_on()
 
     def _pass_on(self) -> None:
@@ -255,16 +303,30 @@ class AnswerReader:
 
     def _count_output(self, counter: Callable[[str], int]) -> int:
         answer = Assembly()
-        read_bytes = 0
-        for event in self._kept:
-            top = read_value(event.data)
-            if isinstance(top, dict):
-                self._dialect.read_event(event.event or word_of(top.get("type")), top, answer)
-            read_bytes += len(event.data)
-            if sum(len(part.text) for part in answer.out.parts) >= _MAX_COUNTED_CHARS:
-                break
+        read_bytes = runs_bytes = told_bytes = 0
+        for piece in (*self._oldest, *self._newest):
+            events = self._events((piece,))
+            if isinstance(piece, bytes):
+                runs_bytes += len(piece)
+                told_bytes += sum(len(event.data) for event in events)
+            for event in events:
+                top = read_value(event.data)
+                if isinstance(top, dict):
+                    self._dialect.read_event(event.event or word_of(top.get("type")), top, answer)
+                read_bytes += len(event.data)
+                if sum(len(part.text) for part in answer.out.parts) >= _MAX_COUNTED_CHARS:
+                    break
+            else:
+                continue
+            break
         text = answer.said()
         if not text:
             return 0
         tokens = sum(counter(text[at : at + _PIECE_CHARS]) for at in range(0, len(text), _PIECE_CHARS))
-        return round(tokens * (self._content_bytes / read_bytes))
+        content_bytes = self._events_bytes + (self._runs_bytes * told_bytes / runs_bytes if runs_bytes else 0)
+        return round(tokens * (content_bytes / read_bytes))
+
+
+def _size(piece: SseEvent | bytes) -> int:
+    """Bytes of an event's data, or of a run."""
+    return len(piece) if isinstance(piece, bytes) else len(piece.data)

@@ -30,6 +30,8 @@ _MAX_KEPT_BYTES = _PRELUDE_BYTES + _MAX_HEADERS_BYTES + MAX_EVENT_BYTES
 # A provider's events have a handful of different headers, which are short; a stranger's must not fill the memory.
 _MAX_MEMOIZED_BYTES = 512
 _MAX_MESSAGE_BYTES = 2000
+_TROUBLES = frozenset({"exception", "error"})
+"""Types of messages that tell of an error."""
 _BYTES, _STRING = 6, 7
 _VALUE_BYTES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 """Header type → bytes of its value; those of bytes and strings tell their length."""
@@ -56,6 +58,11 @@ class EventStreamParser:
 
     def __repr__(self) -> str:
         return f"<EventStreamParser {self.broken or f'{len(self._begun)} bytes of a message'}>"
+
+    @property
+    def is_between(self) -> bool:
+        """Whether all that came was whole events."""
+        return not self._begun
 
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """The events that this chunk completes, in order; the data of each is cut at `MAX_EVENT_BYTES`."""
@@ -138,10 +145,30 @@ class EventStreamParser:
         self._headers_bytes = self._crc = self._missing = 0
 
 
+def name_of_message(piece: bytes) -> bytes | None:
+    """The name of the event that a piece is: one sound message whose payload is an object. None: it is something else,
+    or not that for sure.
+    """
+    size = len(piece)
+    if size < _PRELUDE_BYTES + _CRC_BYTES:
+        return None
+    told_bytes, headers_bytes, crc = _PRELUDE.unpack_from(piece)
+    payload_at = _PRELUDE_BYTES + headers_bytes
+    if (
+        told_bytes != size
+        or headers_bytes > _MAX_MEMOIZED_BYTES
+        or not piece.startswith(b"{", payload_at, size - _CRC_BYTES)
+        or crc32(piece[:8]) != crc
+        or crc32(piece[8:-_CRC_BYTES], crc) != int.from_bytes(piece[-_CRC_BYTES:])
+    ):
+        return None
+    return _name_in(piece[_PRELUDE_BYTES:payload_at])
+
+
 def _event(headers: bytes, payload: bytes) -> SseEvent:
     heading = _known_heading(headers) if len(headers) <= _MAX_MEMOIZED_BYTES else _heading(headers)
     kind, name, said = heading
-    if kind not in {"exception", "error"}:
+    if kind not in _TROUBLES:
         return SseEvent(name, payload[:MAX_EVENT_BYTES])
     members = read_object(payload) if len(payload) <= MAX_EVENT_BYTES else None
     error: dict[str, object] = {"type": name, "message": said}
@@ -163,6 +190,13 @@ def _heading(headers: bytes) -> tuple[str, str, str]:
 
 
 _known_heading = lru_cache(maxsize=64)(_heading)
+
+
+@lru_cache(maxsize=64)
+def _name_in(headers: bytes) -> bytes | None:
+    """The event's name; None: it is an error."""
+    kind, name, _ = _heading(headers)
+    return None if kind in _TROUBLES else name.encode()
 
 
 def _strings(headers: bytes) -> dict[str, str]:

@@ -195,11 +195,6 @@ class BodyDecoder:
     def __repr__(self) -> str:
         return f"<BodyDecoder {self._name[:40] or 'identity'}>"
 
-    @property
-    def is_needed(self) -> bool:
-        """Whether there is anything to decode."""
-        return bool(self._stages)
-
     def feed(self, chunk: bytes) -> bytes:
         """The decoded bytes that this chunk completes; DecodeError when it is broken."""
         for stage in self._stages:

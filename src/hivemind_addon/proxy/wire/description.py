@@ -16,10 +16,9 @@ from hivemind_addon.proxy.wire.dialect import Dialect, dialect_of
 from hivemind_addon.proxy.wire.estimate import Estimate, Estimator
 from hivemind_addon.proxy.wire.identity import ALONE, Identity, Machine, call_kind, identify
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, Fingerprints, RequestFacts, fingerprints, read_request
-from hivemind_addon.system.memo import by_thing_and_text
-from hivemind_addon.system.patterns import glob_matches, matching_path, normal_host
+from hivemind_addon.proxy.wire.requester import Requester, read_requester
+from hivemind_addon.system.patterns import matching_path, normal_host
 
-_LONGEST_PATIENCE_S = 86_400
 _MAX_INSTANT_CHARS = 100
 _LONG_CACHE_S = 3600.0
 """What the mark `ttl: 1h` asks for (Anthropic)."""
@@ -64,12 +63,11 @@ class Description(Struct, frozen=True, gc=False):
     facts: RequestFacts
     who: Identity
     kind: CallKind
+    requester: Requester
     pool: PoolKey
     """With the account as the request tells it."""
     prints: Fingerprints
     size: Size
-    known_patience_s: float | None
-    """How long its client waits: what it announces, else what the profile knows of its kind; None: neither."""
 
 
 def describe_request(
@@ -90,18 +88,18 @@ def describe_request(
     facts = read_body(request, dialect)
     if profile.model_paths:
         facts = replace(facts, model=model_of(profile, request.path, facts.model))
-    who = identify(profile, request.headers, facts, user, peer, request.path, machine)
-    kind = call_kind(profile, request.headers, facts, request.path, has_parent=bool(who.parent_session))
+    requester = read_requester(profile, request.headers, facts, request.path, machine)
+    who = identify(requester.names, user, peer, machine)
     prints = fingerprints(facts, who.agent)
     return Description(
         dialect=dialect,
         facts=facts,
         who=who,
-        kind=kind,
+        kind=call_kind(requester.calls, facts, has_parent=bool(who.parent_session)),
+        requester=requester,
         pool=_pool_key(request, who.account, model_group(profile, facts.model)),
         prints=prints,
         size=size_request(profile, facts, prints, estimator, who.session, rough=rough),
-        known_patience_s=_known_patience(request.headers, profile),
     )
 
 
@@ -115,16 +113,17 @@ def describe_plain(
 ) -> Description:
     """A call of a plain profile, of which nothing but the head is read. `user`, `peer`, `machine`: as above."""
     facts = RequestFacts(model=profile.name)
-    who = identify(profile, request.headers, facts, user, peer, request.path, machine)
+    requester = read_requester(profile, request.headers, facts, request.path, machine)
+    who = identify(requester.names, user, peer, machine)
     return Description(
         dialect=dialect_of(format_for(profile, request.path)),
         facts=facts,
         who=who,
         kind=CallKind.TOOL,
+        requester=requester,
         pool=_pool_key(request, who.account, limit_group(profile, request.path)),
         prints=Fingerprints(prefix="", prefix_bytes=0, is_marked=False, is_marked_long=False, whole=""),
         size=Size(estimate=Estimate(), cold_tokens=0, prefix="", prefix_tokens=0),
-        known_patience_s=_known_patience(request.headers, profile),
     )
 
 
@@ -205,28 +204,3 @@ def _instant(written: str) -> float | None:
             instant = parse(written)
             return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()
     return None
-
-
-def announced_patience_s(profile: Profile, headers: Mapping[str, str]) -> float | None:
-    """How long a client says that it waits; None: it does not say."""
-    for name in profile.patience.headers:
-        if name not in headers:
-            continue
-        try:
-            announced = float(headers[name])
-        except ValueError:
-            continue
-        if 0 < announced < _LONGEST_PATIENCE_S:
-            return announced
-    return None
-
-
-def _known_patience(headers: Mapping[str, str], profile: Profile) -> float | None:
-    announced_s = announced_patience_s(profile, headers)
-    return _patience_of_client(profile, headers.get("user-agent", "")) if announced_s is None else announced_s
-
-
-@by_thing_and_text
-def _patience_of_client(profile: Profile, user_agent: str) -> float | None:
-    clients = profile.patience.clients
-    return next((seconds for glob, seconds in clients.items() if glob_matches(glob, user_agent)), None)

@@ -4,8 +4,9 @@ Readers are lenient: what cannot be read is content, which passes through. An ev
 NDJSON stream, an item of an array, a binary message: all but the first have no name, or one of their own kind.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -21,6 +22,7 @@ from hivemind_addon.proxy.wire.json_array import JsonArrayParser
 from hivemind_addon.proxy.wire.ndjson import NdjsonParser
 from hivemind_addon.proxy.wire.parts import Assembly, Part, Values, message_parts
 from hivemind_addon.proxy.wire.request import UNREADABLE, RequestPlan
+from hivemind_addon.proxy.wire.runs import LEAST_BYTES, ContentMarks, IsRun, run_test
 from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
 from hivemind_addon.proxy.wire.wordings.chat import ChatWording
 from hivemind_addon.proxy.wire.wordings.messages import MessagesWording
@@ -36,8 +38,6 @@ MAX_TOKENS = 20_000_000
 """Twice the longest context that any provider offers (10 million, 2026-08)."""
 _NUMBER = msgspec.json.Decoder(float | int | None)
 _MOST_NAMES = 200
-_LEAST_BYTES = 16
-"""What is shorter may be `[DONE]`."""
 _NOTHING_USED = Usage()
 
 type Steps = tuple[str, ...]
@@ -96,7 +96,7 @@ class Dialect:
         self.unwrapper = Unwrapper(envelope.at, base64=envelope.base64) if envelope else None
         """Takes its events out of what they are wrapped in; None: they are not."""
         self._done = events.done.encode()
-        self._long = len(self._done) + _LEAST_BYTES if self._done else 0
+        self._long = len(self._done) + LEAST_BYTES if self._done else 0
         """Longer data cannot be the closing one."""
         self._kinds = {
             **dict.fromkeys(events.bookkeeping, EventClass.BOOKKEEPING),
@@ -109,9 +109,15 @@ class Dialect:
         self._complete_if = tuple(map(Pointer.parse, events.complete_if))
         error_marks = {b'"error"', *(_mark(_steps(one)[0]) for one in form.error.at)}
         self._worth_a_look = (*error_marks, *(_mark(_steps(one)[-1]) for one in events.done_if))
-        self._with = tuple(one.encode() for one in events.surely_content_with)
-        self._without = tuple(one.encode() for one in events.surely_content_without)
+        self._marks = ContentMarks(events)
         self._sure_names: dict[str, bool] = {}
+        self._sure_raw: set[bytes] = set()
+        """Those of them that are sure, as streams have them."""
+        # An envelope in base64 hides what is in it, and what another one has before it is not known.
+        shows = envelope is None or (not envelope.base64 and self._marks.tell_several)
+        self._run_tests: dict[Framing, IsRun | None] = {
+            one: run_test(one, events, self._marks, self._sure_raw) for one in (form.framing.values() if shows else ())
+        }
         self._usage = _UsageReader(form.usage)
 
     def __repr__(self) -> str:
@@ -121,8 +127,7 @@ class Dialect:
 
     def parser(self, media_type: str = "") -> Parser:
         """Cuts a streamed answer of a media type into events; of the format's usual one where it has no such."""
-        framings = self.form.framing
-        match framings.get(media_type) or next(iter(framings.values())):
+        match self._framing(media_type):
             case Framing.SSE:
                 return SseParser(bare_json=self.form.bare_json)
             case Framing.NDJSON:
@@ -131,6 +136,14 @@ class Dialect:
                 return JsonArrayParser()
             case Framing.AWS_EVENTSTREAM:
                 return EventStreamParser()
+
+    def run_test(self, media_type: str = "") -> IsRun | None:
+        """Whether a piece of such an answer, after content and between two events, is a run; None: none is."""
+        return self._run_tests.get(self._framing(media_type))
+
+    def _framing(self, media_type: str) -> Framing:
+        framings = self.form.framing
+        return framings.get(media_type) or next(iter(framings.values()))
 
     def may_keep_alive(self, path: str) -> bool:
         """Whether the client of a held stream overlooks the format's `keep_alive`. `path`: the request's."""
@@ -186,19 +199,13 @@ class Dialect:
             if sure is None:
                 if len(self._sure_names) >= _MOST_NAMES:
                     self._sure_names.clear()
+                    self._sure_raw.clear()
                 sure = any(glob_matches(glob, name) for glob in self.form.events.surely_content)
                 self._sure_names[name] = sure
+                if sure:
+                    self._sure_raw.add(name.encode())
             return sure and (len(data) >= self._long or not self._is_done(data))
-        if not self._without or len(data) < _LEAST_BYTES:
-            return False
-        for mark in self._without:
-            found = data.count(mark)
-            if found and (found > 1 or mark + b":null" not in data):
-                return False
-        for mark in self._with:  # noqa: SIM110 - a generator would cost as much as all of it
-            if mark not in data:
-                return False
-        return True
+        return self._marks.tell and len(data) >= LEAST_BYTES and self._marks.fit(data)
 
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
         """The error that the event carries; None when it is no error event."""
@@ -317,14 +324,12 @@ class _UsageReader:
         self._events = frozenset(places.events)
         self._adds_up = places.adds_up
         self._includes_cache = places.input_includes_cache
-        self._input, self._output = tuple(map(_steps, places.input)), tuple(map(_steps, places.output))
-        self._cache_read, self._cache_write = (
-            tuple(map(_steps, places.cache_read)),
-            tuple(map(_steps, places.cache_write)),
-        )
+        self._input, self._output = _amount(places.input, add=True), _amount(places.output, add=True)
+        self._cache_read, self._cache_write = _amount(places.cache_read), _amount(places.cache_write)
+        numbers = [_mark(_steps(one)[-1]) for one in (*places.input, *places.output)]
         marks: dict[bytes, None] = {}
         for one in (*self.in_events, *self._begun):
-            marks |= dict.fromkeys([_mark(one[-1])] if one else [_mark(at[-1]) for at in (*self._input, *self._output)])
+            marks |= dict.fromkeys([_mark(one[-1])] if one else numbers)
         self._marks = tuple(marks)
 
     def of_answer(self, top: Values, before: Usage | None) -> Usage | None:
@@ -353,10 +358,10 @@ class _UsageReader:
         return None
 
     def _read(self, members: Values, before: Usage | None) -> Usage | None:
-        input_tokens, output_tokens = _sum(members, self._input), _sum(members, self._output)
+        input_tokens, output_tokens = self._input(members), self._output(members)
         if input_tokens is None and output_tokens is None:
             return None
-        read_tokens, write_tokens = _first(members, self._cache_read), _first(members, self._cache_write)
+        read_tokens, write_tokens = self._cache_read(members), self._cache_write(members)
         # What tells the input at the beginning may send zeros in the end.
         base = before if before is not None and self._adds_up else _NOTHING_USED
         total_tokens = input_tokens or base.input_tokens
@@ -405,39 +410,38 @@ def members_on(top: Values, way: Steps) -> Values:
 def tokens_at(members: Values, name: str) -> int | None:
     """A number of tokens, read or still JSON; None: none is told. UntrueUsageError."""
     value = members.get(name)
-    if value is None:
-        return None
-    if isinstance(value, msgspec.Raw):
+    if type(value) is msgspec.Raw:
         try:
             value = _NUMBER.decode(value)
         except UNREADABLE as error:
             raise UntrueUsageError from error
-        if value is None:
-            return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise UntrueUsageError
-    if value != int(value) or not 0 <= value <= MAX_TOKENS:
+    if type(value) is int and 0 <= value <= MAX_TOKENS:
+        return value
+    if value is None:
+        return None
+    if not isinstance(value, float) or value != int(value) or not 0 <= value <= MAX_TOKENS:
         raise UntrueUsageError
     return int(value)
 
 
-def _sum(members: Values, ways: tuple[Steps, ...]) -> int | None:
-    total = None
-    for way in ways:
-        if way[0] in members:
-            told = tokens_at(members if len(way) == 1 else members_on(members, way[:-1]), way[-1])
-            if told is not None:
-                total = told if total is None else total + told
-    return total
+def _amount(places: tuple[str, ...], *, add: bool = False) -> Callable[[Values], int | None]:
+    """What finds a number of tokens among a usage's members: the sum of what stands at its places, or the first."""
+    ways = tuple(map(_steps, places))
+    if len(ways) == 1 and len(ways[0]) == 1:
+        return partial(tokens_at, name=ways[0][0])
 
+    def amount(members: Values) -> int | None:
+        total = None
+        for way in ways:
+            if way[0] in members:
+                told = tokens_at(members if len(way) == 1 else members_on(members, way[:-1]), way[-1])
+                if told is not None:
+                    if not add:
+                        return told
+                    total = told if total is None else total + told
+        return total
 
-def _first(members: Values, ways: tuple[Steps, ...]) -> int | None:
-    for way in ways:
-        if way[0] in members:
-            told = tokens_at(members if len(way) == 1 else members_on(members, way[:-1]), way[-1])
-            if told is not None:
-                return told
-    return None
+    return amount
 
 
 def _mark(name: str) -> bytes:

@@ -33,6 +33,9 @@ _MOST_ITEMS = 16
 _NO_HINTS = Hints()
 _RETRY_AFTER_MS = ("retry-after-ms", "x-amz-retry-after")
 """Amazon's own SDKs obey the second."""
+_DELAY_HEADERS = frozenset({"retry-after", *_RETRY_AFTER_MS})
+_MOST_SETS = 256
+"""So many sets of headers are remembered for each profile."""
 
 CODEX_WINDOWS = "codex.rate_limits"
 """The stream event in which ChatGPT's Codex endpoint tells of its windows, turn by turn (2026-08)."""
@@ -235,10 +238,7 @@ class _HeaderReader:
         return None
 
     def reading(self, meter: MeterHeaders) -> Reading | None:
-        """One meter; None when the headers say nothing about it."""
-        headers = self._headers
-        if meter.limit not in headers and meter.remaining not in headers and meter.reset not in headers:
-            return None
+        """One meter that the headers tell of; None when they say nothing that can be read."""
         limit = self.amount(meter.limit, meter.item)
         stated = self._value(meter.limit, meter.item) or ""
         if limit == 0:
@@ -261,14 +261,11 @@ class _HeaderReader:
         )
 
     def window(self, window: WindowHeaders) -> WindowReading | None:
-        """One long window; None when the headers say nothing about it."""
-        headers = self._headers
-        if window.used not in headers and window.status not in headers and window.reset not in headers:
-            return None
+        """One long window that the headers tell of; None when they say nothing that can be read."""
         used = self.amount(window.used) if window.used else None
         resets_in_s = self.reset(window.reset, window.reset_format)
         minutes = self.amount(window.minutes) if window.minutes else None
-        status = headers.get(window.status, "").strip() if window.status else ""
+        status = self._headers.get(window.status, "").strip() if window.status else ""
         if len(status) > _MAX_STATUS_CHARS or not status.isprintable():
             self._odd(window.status, status)
             status = ""
@@ -288,29 +285,49 @@ def read_hints(profile: Profile, headers: Mapping[str, str], wall_now: float) ->
 
     Instants are taken relative to the response's own `date` where that differs from `wall_now` by more than 5 s.
     """
-    if _names_asked(profile).isdisjoint(headers):
+    places = _places_of(profile)
+    told = places.names.intersection(headers)
+    if not told:
         return _NO_HINTS
+    meters, windows = places.told_by(told)
     reader = _HeaderReader(headers, wall_now)
-    readings = tuple(reading for meter in profile.meters if (reading := reader.reading(meter)) is not None)
+    tells_delay = not _DELAY_HEADERS.isdisjoint(told)
     return Hints(
-        readings=readings,
-        retry_after_s=reader.retry_after(),
-        should_retry=reader.should_retry(),
+        readings=tuple(one for one in map(reader.reading, meters) if one is not None) if meters else (),
+        retry_after_s=reader.retry_after() if tells_delay else None,
+        should_retry=reader.should_retry() if "x-should-retry" in told else None,
         account=reader.account(profile.response_account_headers),
-        windows=tuple(told for one in profile.windows if (told := reader.window(one)) is not None),
+        windows=tuple(one for one in map(reader.window, windows) if one is not None) if windows else (),
         oddities=tuple(reader.oddities),
     )
 
 
-@by_thing
-def _names_asked(profile: Profile) -> frozenset[str]:
-    """All headers that hints are read from."""
-    names = {"retry-after", *_RETRY_AFTER_MS, "x-should-retry", *profile.response_account_headers}
-    for meter in profile.meters:
-        names |= {meter.limit, meter.remaining, meter.reset}
-    for window in profile.windows:
-        names |= {window.used, window.status, window.reset, window.minutes}
-    return frozenset(names)
+class _Places:
+    """The headers that hints are read from, of one profile; and what those that a head has tell of."""
+
+    def __init__(self, profile: Profile) -> None:
+        self._meters = [(one, {one.limit, one.remaining, one.reset}) for one in profile.meters]
+        self._windows = [(one, {one.used, one.status, one.reset}) for one in profile.windows]
+        names = {*_DELAY_HEADERS, "x-should-retry", *profile.response_account_headers}
+        names |= {one.minutes for one in profile.windows}
+        self.names = frozenset(names.union(*(asked for _, asked in (*self._meters, *self._windows))) - {""})
+        self._known: dict[frozenset[str], tuple[tuple[MeterHeaders, ...], tuple[WindowHeaders, ...]]] = {}
+
+    def told_by(self, names: frozenset[str]) -> tuple[tuple[MeterHeaders, ...], tuple[WindowHeaders, ...]]:
+        """The meters and the windows of which a head with these of the headers says anything."""
+        told = self._known.get(names)
+        if told is None:
+            told = (
+                tuple(meter for meter, asked in self._meters if not asked.isdisjoint(names)),
+                tuple(window for window, asked in self._windows if not asked.isdisjoint(names)),
+            )
+            if len(self._known) >= _MOST_SETS:
+                self._known.clear()
+            self._known[names] = told
+        return told
+
+
+_places_of = by_thing(_Places)
 
 
 def read_stream_windows(data: bytes, wall_now: float) -> tuple[WindowReading, ...]:

@@ -109,11 +109,11 @@ def _first(
 class _Source:
     """A place of an account or of a credential, taken apart once."""
 
-    __slots__ = ("_header", "_inner", "_pattern", "_query")
+    __slots__ = ("_header", "_pattern", "_query", "place")
 
     def __init__(self, place: RequestPlace) -> None:
         self._header = "" if place.member else place.header
-        self._inner = _Place("" if place.body else place.header, place.member or place.body)
+        self.place = _Place("" if place.body else place.header, place.member or place.body)
         self._query = place.query
         pattern = place.match or place.path
         self._pattern = re.compile(pattern, re.IGNORECASE) if pattern else None
@@ -124,8 +124,8 @@ class _Source:
             value = headers.get(self._header, "").strip()
         elif self._query:
             value = _parameter(path, self._query)
-        elif self._inner.member:
-            value = self._inner.value(headers, members)
+        elif self.place.member:
+            value = self.place.value(headers, members)
         else:
             value = normal_path(path)
         if self._pattern is None or not value:
@@ -150,9 +150,9 @@ class _HeaderConditions:
     """
 
     def __init__(self, conditions: Sequence[Mapping[str, str]]) -> None:
-        places = {_Place.parse(name) for condition in conditions for name in condition}
-        self._headers = sorted(place.header for place in places if not place.member)
-        self._members = sorted(place for place in places if place.member)
+        self.places = {_Place.parse(name) for condition in conditions for name in condition}
+        self._headers = sorted(place.header for place in self.places if not place.member)
+        self._members = sorted(place for place in self.places if place.member)
         order = [*(_Place(header, "") for header in self._headers), *self._members]
         self._conditions = [
             [(order.index(_Place.parse(name)), re.compile(text, re.IGNORECASE)) for name, text in condition.items()]
@@ -176,6 +176,15 @@ class _HeaderConditions:
         return known
 
 
+class CallTest(NamedTuple):
+    """A rule of what a request is for, as far as its body decides."""
+
+    rule: CallRule
+    system: bytes
+    """In lower case, as the following."""
+    says: bytes
+
+
 class _Asker:
     """A profile's rules of who asks and what for, taken apart once."""
 
@@ -188,7 +197,9 @@ class _Asker:
         )
         self.accounts = tuple(map(_Source, profile.account))
         self.credentials = tuple(map(_Source, profile.credentials))
-        self.calls = tuple((rule, rule.system.lower().encode(), rule.says.lower().encode()) for rule in profile.calls)
+        self.calls = tuple(
+            CallTest(rule, rule.system.lower().encode(), rule.says.lower().encode()) for rule in profile.calls
+        )
         self.heads_of_calls = _HeaderConditions([rule.headers for rule in profile.calls])
         self.headless = _HeaderConditions([rule.headers for rule in (*profile.headless, *HEADLESS)])
 
@@ -200,73 +211,124 @@ def _places(names: Iterable[str]) -> tuple[_Place, ...]:
     return tuple(map(_Place.parse, names))
 
 
-def identify(
-    profile: Profile,
-    headers: Mapping[str, str],
-    facts: RequestFacts,
-    proxy_user: str,
-    peer: str,
-    path: str = "",
-    machine: Machine = ALONE,
-) -> Identity:
-    """Name the agent behind one request. `headers` has lower-case names; empty `proxy_user`: none was given.
+class Names(NamedTuple):
+    """What a request calls those that it comes from; empty: it does not."""
 
-    `peer` is the client's connection (address and port): the last resort of an agent that says nothing; in a cluster
-    it names the proxy, too. `path`: with its query. What headers and bodies name is the same at every machine.
+    session: str
+    parent: str
+    """Of the session that started this one."""
+    sub_agent: str
+    """Within the session."""
+    account: str
+    """Fit for logs, as it is known in the end."""
+    product: str
+    """Never empty."""
+
+
+def names_in(
+    profile: Profile, headers: Mapping[str, str], facts: RequestFacts, path: str = "", machine: Machine = ALONE
+) -> Names:
+    """What stands at a profile's places. `headers` has lower-case names. `path`: with its query.
+
+    What headers and bodies name is the same at every machine.
     """
     rules, members = _asker(profile), facts.members
-    named = _first(rules.sessions, headers, members) or facts.session_hint
+    session = _first(rules.sessions, headers, members) or facts.session_hint
     parents = rules.parents
     if rules.parents_beside:
         beside = [parent for own, parent in rules.parents_beside if own.value(headers, members)]
         parents = (*parents, *beside)
-    parent = _first(parents, headers, members, unlike=named) or facts.parent_hint
-    sub_agent = _first(rules.sub_agents, headers, members, unlike=named)
+    return Names(
+        session=session,
+        parent=_first(parents, headers, members, unlike=session) or facts.parent_hint,
+        sub_agent=_first(rules.sub_agents, headers, members, unlike=session),
+        account=_account(rules, headers, members, path, machine.account_key),
+        product=product(headers),
+    )
+
+
+def identify(names: Names, user: str, peer: str, machine: Machine = ALONE) -> Identity:
+    """Name the agent behind one request. Empty `user`: the proxy was given none.
+
+    `peer` is the client's connection (address and port): the last resort of an agent that says nothing; in a cluster
+    it names the proxy, too.
+    """
+    return _identify(names, user, "" if user or names.session else peer, machine)
+
+
+@lru_cache(maxsize=256)
+def _identify(names: Names, user: str, peer: str, machine: Machine) -> Identity:
+    named, parent = names.session, names.parent
     # Without a name of its own an agent has the one of its tree of sessions, so that a new session is no new agent.
-    name = clean(proxy_user or f"{product(headers)}-{short_hash(parent or named or peer)}")
+    name = clean(user or f"{names.product}-{short_hash(parent or named or peer)}")
     agent = f"{name}@{machine.name}" if machine.has_own_agents else name
-    session = named or (agent if proxy_user else f"{name}@{peer}")
-    if sub_agent:
-        session, parent = f"{session}/{sub_agent}", session
+    session = named or (agent if user else f"{name}@{peer}")
+    if names.sub_agent:
+        session, parent = f"{session}/{names.sub_agent}", session
     return Identity(
         agent=agent,
         session=clean(session),
-        account=_account(rules, headers, members, path, machine.account_key),
+        account=names.account,
         parent_session=clean(parent) if parent and parent != session else "",
         name=name,
     )
 
 
-def call_kind(
-    profile: Profile, headers: Mapping[str, str], facts: RequestFacts, path: str, *, has_parent: bool
-) -> CallKind:
-    """What a request is for: by the profile's rules, else a sub-agent's where it has a parent, else a turn."""
+def calls_of(
+    profile: Profile, headers: Mapping[str, str], members: Mapping[str, str], path: str
+) -> tuple[CallTest, ...]:
+    """The profile's rules of what a request is for that one with this head may fit, in their order."""
     rules = _asker(profile)
-    if rules.calls:
-        has_head = rules.heads_of_calls.hold(headers, facts.members)
-        for (rule, system, says), is_head in zip(rules.calls, has_head, strict=True):
-            if (
-                is_head
-                and _fits(rule, facts, path)
-                and (not system or system in _beginning(facts.preamble[:1] or facts.messages[:1]))
-                and (not says or says in _said(facts.messages[-1:]))
-            ):
-                return rule.kind
+    if not rules.calls:
+        return ()
+    fits = rules.heads_of_calls.hold(headers, members)
+    return tuple(
+        test
+        for test, is_head in zip(rules.calls, fits, strict=True)
+        if is_head and (not test.rule.paths or matching_path(test.rule.paths, path) is not None)
+    )
+
+
+def call_kind(calls: Iterable[CallTest], facts: RequestFacts, *, has_parent: bool) -> CallKind:
+    """What a request is for: by the first rule that it fits, else a sub-agent's where it has a parent, else a turn."""
+    beginning = said = None
+    for rule, system, says in calls:
+        if rule.tools is not None and rule.tools != facts.has_tools:
+            continue
+        if rule.max_messages is not None and len(facts.messages) > rule.max_messages:
+            continue
+        if rule.models and not any(glob_matches(glob, facts.model) for glob in rule.models):
+            continue
+        if system:
+            if beginning is None:
+                beginning = _beginning(facts.preamble[:1] or facts.messages[:1])
+            if system not in beginning:
+                continue
+        if says:
+            if said is None:
+                said = _said(facts.messages[-1:])
+            if says not in said:
+                continue
+        return rule.kind
     return CallKind.SUBAGENT if has_parent else CallKind.TURN
+
+
+def places_of(profile: Profile) -> tuple[set[str], set[str]]:
+    """The headers, and the names in bodies, that tell who asks and what for."""
+    rules = _asker(profile)
+    places = {*rules.sessions, *rules.sub_agents, *rules.parents}
+    for beside in rules.parents_beside:
+        places.update(beside)
+    for source in (*rules.accounts, *rules.credentials):
+        places.add(source.place)
+    for conditions in (rules.heads_of_calls, rules.headless):
+        places.update(conditions.places)
+    return {one.header for one in places if one.header}, {one.member for one in places if not one.header and one.member}
 
 
 def is_headless(profile: Profile, headers: Mapping[str, str]) -> bool:
     """Whether a client says that nobody watches it. `headers` has lower-case names."""
     return any(_asker(profile).headless.hold(headers, {}))
-
-
-def _fits(rule: CallRule, facts: RequestFacts, path: str) -> bool:
-    return (
-        (rule.tools is None or rule.tools == facts.has_tools)
-        and (rule.max_messages is None or len(facts.messages) <= rule.max_messages)
-        and (not rule.paths or matching_path(rule.paths, path) is not None)
-        and (not rule.models or any(glob_matches(glob, facts.model) for glob in rule.models))
-    )
 
 
 def _beginning(raws: Sequence[Raw]) -> bytes:

@@ -24,6 +24,11 @@ class JsonArrayParser:
     def __repr__(self) -> str:
         return f"<JsonArrayParser {self._objects!r}>"
 
+    @property
+    def is_between(self) -> bool:
+        """Whether all that came was whole events."""
+        return not self._objects.is_open
+
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """The objects that this chunk completes, in order; each is cut at `MAX_EVENT_BYTES`."""
         return [SseEvent("", data) for data in self._objects.feed(chunk)]

@@ -24,6 +24,11 @@ class NdjsonParser:
     def __repr__(self) -> str:
         return f"<NdjsonParser {len(self._line)} bytes of a line>"
 
+    @property
+    def is_between(self) -> bool:
+        """Whether all that came was whole events."""
+        return not self._line
+
     def feed(self, chunk: bytes) -> list[SseEvent]:
         """The lines that this chunk completes, in order; each is cut at `MAX_EVENT_BYTES`."""
         *lines, rest = chunk.split(b"\n")

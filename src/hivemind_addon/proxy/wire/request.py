@@ -33,6 +33,7 @@ MAX_BODY_BYTES = 32 * 1024 * 1024
 """No provider takes more (Anthropic: 32 MB, 2026-08): decoding it would only stall the event loop."""
 
 _MAX_NAME_CHARS = 200
+_ABSURD_TOKENS = 1e9
 
 _MEDIA_BYTES = 8192
 """Smaller images cost about as many tokens when they are taken for text, so they are not looked for."""
@@ -59,10 +60,18 @@ type Way = tuple[str, ...]
 """The members that lead to a value."""
 
 
+def _nothing(outer: object) -> None:  # noqa: ARG001 - as what finds something
+    return None
+
+
+def _nowhere(outer: object) -> tuple[Any, ...]:  # noqa: ARG001 - as what finds something
+    return ()
+
+
 class _Group:
     """Some places, which are asked for together."""
 
-    __slots__ = ("get", "head", "nothing", "ways")
+    __slots__ = ("first", "get", "head", "nothing", "ways")
 
     def __init__(self, ways: Sequence[Way]) -> None:
         self.ways = tuple(ways)
@@ -70,10 +79,14 @@ class _Group:
         """All that stands there, of the outer layer; None: some stand deeper."""
         self.head: Callable[[Any], Any] | None = None
         """The one member of the outer layer that all of them are in; None: there is none, or several."""
+        self.first: Callable[[Any], Any] = _nothing
+        """What stands at the first of them, where that is in the outer layer: of nearly every body, what there is."""
         self.nothing = (NO_RAW,) * len(self.ways)
 
     def compile(self, attributes: Mapping[str, str]) -> None:
         """`attributes`: member of the outer layer → the struct's name for it."""
+        if self.ways and len(self.ways[0]) == 1:
+            self.first = attrgetter(attributes[self.ways[0][0]])
         if any(len(way) != 1 for way in self.ways):
             heads = {way[0] for way in self.ways}
             if len(heads) == 1 and all(len(way) > 1 for way in self.ways):
@@ -82,11 +95,8 @@ class _Group:
         names = [attributes[way[0]] for way in self.ways]
         if len(names) > 1:
             self.get = attrgetter(*names)
-        elif names:
-            one = attrgetter(names[0])
-            self.get = lambda outer: (one(outer),)
         else:
-            self.get = lambda outer: ()  # noqa: ARG005 - as the others
+            self.get = (lambda outer: (self.first(outer),)) if names else _nowhere
 
 
 class _Text(NamedTuple):
@@ -163,9 +173,9 @@ class RequestBody:
         """One of UNREADABLE, where the whole is no JSON object."""
         self._attributes = plan.attributes
         try:
-            self._outer = plan.usual.decode(data)
+            self.outer = plan.usual.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError):  # one value may be the reason
-            self._outer = plan.raw.decode(data)
+            self.outer = plan.raw.decode(data)
         self._inner: dict[Way, Mapping[str, Raw]] = {}
         self.oddities: list[str] = []
 
@@ -175,14 +185,14 @@ class RequestBody:
     def all(self, group: _Group) -> Sequence[Any]:
         """What stands at each place: raw, or read already; NO_RAW, None or an empty list where nothing does."""
         if group.get is not None:
-            return group.get(self._outer)
-        if group.head is not None and not len(group.head(self._outer)):
+            return group.get(self.outer)
+        if group.head is not None and not len(group.head(self.outer)):
             return group.nothing
         return [self._at(way) for way in group.ways]
 
     def _at(self, way: Way) -> Any:
         if len(way) == 1:
-            return getattr(self._outer, self._attributes[way[0]])
+            return getattr(self.outer, self._attributes[way[0]])
         return self.members(way[:-1]).get(way[-1], NO_RAW)
 
     def members(self, way: Way) -> Mapping[str, Raw]:
@@ -214,7 +224,10 @@ class RequestBody:
 
     def name(self, group: _Group, texts: Sequence[_Text]) -> str:
         """The first text that is found; empty: none is."""
-        for way, raw, (member, match) in zip(group.ways, self.all(group), texts, strict=True):
+        raws = self.all(group)
+        if not any(map(len, raws)):
+            return ""
+        for way, raw, (member, match) in zip(group.ways, raws, texts, strict=True):
             if not len(raw):
                 continue
             text = self.read(way, _STR, raw) or ""
@@ -308,7 +321,7 @@ def _facts(body: RequestBody, plan: RequestPlan, path: str) -> RequestFacts:
     for way, raw in zip(plan.messages.ways, body.all(plan.messages), strict=True):
         if len(raw) and (messages := body.items(way, raw)):
             break
-    preamble = tuple([raw for raw in body.all(plan.preamble) if len(raw)])
+    preamble = tuple(filter(len, body.all(plan.preamble)))
     preamble_bytes = sum(map(len, preamble))
     sizes, media = _weigh(messages)
     for way, raw in zip(plan.media.ways, body.all(plan.media), strict=True) if plan.media.ways else ():
@@ -326,7 +339,7 @@ def _facts(body: RequestBody, plan: RequestPlan, path: str) -> RequestFacts:
         preamble_bytes=preamble_bytes,
         session_hint=body.name(plan.sessions, plan.session_texts) if plan.session_texts else "",
         parent_hint=body.name(plan.parents, plan.parent_texts) if plan.parent_texts else "",
-        has_tools=any([_has_items(raw) for raw in body.all(plan.tools) if len(raw)]),  # noqa: C419 - no generator
+        has_tools=any(map(_has_items, filter(len, body.all(plan.tools)))),
         members=_members(body, plan),
         continues=bool(plan.continues.ways) and _continues(body, plan),
         oddities=tuple(body.oddities),
@@ -348,6 +361,9 @@ def _has_items(raw: Raw) -> bool:
 def _is_streamed(body: RequestBody, plan: RequestPlan, path: str) -> bool:
     if plan.stream_paths and matching_path(plan.stream_paths, path) is not None:
         return True
+    first = plan.stream.first(body.outer)
+    if isinstance(first, bool):
+        return first
     for way, value in zip(plan.stream.ways, body.all(plan.stream), strict=True):
         asked = value if value is None or isinstance(value, bool) else body.read(way, _BOOL, value)
         if asked is not None:
@@ -356,11 +372,14 @@ def _is_streamed(body: RequestBody, plan: RequestPlan, path: str) -> bool:
 
 
 def _max_output_tokens(body: RequestBody, plan: RequestPlan) -> int | None:
+    first = plan.max_output.first(body.outer)
+    if isinstance(first, int) and 0 <= first < _ABSURD_TOKENS:
+        return first
     for way, value in zip(plan.max_output.ways, body.all(plan.max_output), strict=True):
         most = value if value is None or isinstance(value, int) else body.read(way, _INT, value)
         if most is None or most < 0:  # as much as there is room for
             continue
-        if most < 1e9:
+        if most < _ABSURD_TOKENS:
             return most
         body.note(f"{'.'.join(way)}: {most:.3g} is absurd")
     return None
@@ -369,7 +388,10 @@ def _max_output_tokens(body: RequestBody, plan: RequestPlan) -> int | None:
 def _members(body: RequestBody, plan: RequestPlan) -> Mapping[str, str]:
     """The short texts that may name a session or an account, those of small objects by `outer.member`."""
     found: dict[str, str] = {}
-    for way, raw in zip(plan.names.ways, body.all(plan.names), strict=True):
+    raws = body.all(plan.names)
+    if not any(map(len, raws)):
+        return found
+    for way, raw in zip(plan.names.ways, raws, strict=True):
         if not len(raw):
             continue
         name = way[-1]
@@ -384,6 +406,9 @@ def _members(body: RequestBody, plan: RequestPlan) -> Mapping[str, str]:
 
 
 def _model(body: RequestBody, plan: RequestPlan) -> str:
+    first = plan.model.first(body.outer)
+    if isinstance(first, str) and 0 < len(first) <= _MAX_NAME_CHARS and first.isprintable():
+        return first
     for way, value in zip(plan.model.ways, body.all(plan.model), strict=True):
         name: str | None = value if value is None or isinstance(value, str) else body.read(way, _STR, value)
         if not name:

@@ -45,12 +45,14 @@ def answer_of_events(dialect: Dialect, events: Iterable[SseEvent]) -> Transcript
 
 
 def _streamed(dialect: Dialect, events: Iterable[SseEvent]) -> Transcript:
-    answer = Assembly()
+    answer, read_event = Assembly(), dialect.wording.read_event
     for event in events:
         top = read_value(event.data)
         if isinstance(top, dict):
-            answer.out.error = error_text(top) or answer.out.error
-            dialect.read_event(event.event or word_of(top.get("type")), top, answer)
+            kind = top.get("type")
+            if "error" in top or "response" in top or kind == "error":
+                answer.out.error = error_text(top) or answer.out.error
+            read_event(event.event or word_of(kind), top, answer)
     return answer.close()
 
 

@@ -2,6 +2,9 @@
 
 from hivemind_addon.proxy.wire.parts import Assembly, Values, block_parts, members_of, objects_in, word_of
 
+_PIECES = (("text", "text"), ("thinking", "thinking"), ("partial_json", "tool call"))
+"""Member of a delta, and what it goes on with."""
+
 
 class MessagesWording:
     """Content blocks with a `type`, each begun, continued and closed by events of their own."""
@@ -14,19 +17,16 @@ class MessagesWording:
 
     def read_event(self, name: str, top: Values, answer: Assembly) -> None:
         """Put the next event of a streamed answer to what came before."""
-        index = top.get("index")
-        match name:
-            case "message_start":
-                answer.out.model = word_of(members_of(top.get("message")).get("model"))
-            case "content_block_start":
-                block = members_of(top.get("content_block"))
-                for part in block_parts(block, "text"):
-                    begun = answer.part(index, part.heading)
-                    begun.text = "" if part.text == "{}" else part.text
-            case "content_block_delta":
-                delta = members_of(top.get("delta"))
-                for key, heading in (("text", "text"), ("thinking", "thinking"), ("partial_json", "tool call")):
-                    if isinstance(piece := delta.get(key), str):
-                        answer.part(index, heading).text += piece
-            case "message_delta":
-                answer.out.stop = word_of(members_of(top.get("delta")).get("stop_reason")) or answer.out.stop
+        if name == "content_block_delta":
+            delta = members_of(top.get("delta"))
+            for key, heading in _PIECES:
+                if key in delta and isinstance(piece := delta[key], str):
+                    answer.part(top.get("index"), heading).text += piece
+        elif name == "content_block_start":
+            for part in block_parts(members_of(top.get("content_block")), "text"):
+                begun = answer.part(top.get("index"), part.heading)
+                begun.text = "" if part.text == "{}" else part.text
+        elif name == "message_delta":
+            answer.out.stop = word_of(members_of(top.get("delta")).get("stop_reason")) or answer.out.stop
+        elif name == "message_start":
+            answer.out.model = word_of(members_of(top.get("message")).get("model"))

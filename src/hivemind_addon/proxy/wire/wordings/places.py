@@ -1,10 +1,13 @@
 """The words of answers in formats whose data says where they stand."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from operator import methodcaller
 
 from hivemind_addon.proxy.profile.format import SaysPlace, WireFormat
 from hivemind_addon.proxy.wire.parts import Assembly, Part, Values, members_of, pretty, text_of, word_of
-from hivemind_addon.system.pointer import Pointer
+from hivemind_addon.system.pointer import Pointer, Pointers
+
+_CALL = "tool call"
 
 
 class PlacesWording:
@@ -13,8 +16,8 @@ class PlacesWording:
     def __init__(self, form: WireFormat) -> None:
         self._says = tuple(map(_Piece, form.says))
         self._said = tuple(map(_Piece, form.said))
-        self._stop = tuple(map(Pointer.parse, form.stop))
-        self._model = tuple(map(Pointer.parse, ("/model", "/modelVersion")))
+        stop = tuple(map(Pointer.parse, form.stop))
+        self._places = Pointers([*(piece.at for piece in self._says), *stop])
 
     def read_answer(self, top: Values, answer: Assembly) -> None:
         """Put together an answer that is one JSON object."""
@@ -22,61 +25,73 @@ class PlacesWording:
 
     def read_event(self, name: str, top: Values, answer: Assembly) -> None:  # noqa: ARG002 - the places tell
         """Put the next event of a streamed answer to what came before."""
-        answer.out.model = answer.out.model or _first_word(self._model, top)
-        for piece in self._says:
-            for heading, text in piece.found_in(top):
-                if heading == "tool call" and answer.out.parts and answer.out.parts[-1].heading.startswith(heading):
-                    answer.out.parts[-1].text += text
-                elif heading.startswith("tool call"):
-                    answer.out.parts.append(Part(heading, text))
-                else:
-                    last = answer.out.parts[-1] if answer.out.parts else None
-                    if last is None or last.heading != heading:
-                        last = Part(heading)
-                        answer.out.parts.append(last)
-                    last.text += text
-        answer.out.stop = _first_word(self._stop, top) or answer.out.stop
+        out = answer.out
+        if not out.model:
+            out.model = word_of(top.get("model")) or word_of(top.get("modelVersion"))
+        found = self._places.find_all(top)
+        for piece, values in zip(self._says, found, strict=False):  # the reasons to stop are behind
+            if values:
+                for heading, text in piece.said_in(values):
+                    last = out.parts[-1] if out.parts else None
+                    if last is not None and _goes_on(last.heading, heading):
+                        last.text += text
+                    else:
+                        out.parts.append(Part(heading, text))
+        for values in found[len(self._says) :]:
+            if values and (word := word_of(values[0])):
+                out.stop = word
+                break
 
     def message_parts(self, message: Values) -> Iterator[Part]:
         """The pieces of one message of a request."""
         role = word_of(message.get("role")) or "message"
         for piece in self._said:
-            for heading, text in piece.found_in(message):
+            for heading, text in piece.said_in(piece.at.find_all(message)):
                 yield Part(role if heading == "text" else heading, text)
+
+
+def _goes_on(last: str, heading: str) -> bool:
+    """Whether a piece belongs to the one before it."""
+    return last.startswith(_CALL) if heading == _CALL else last == heading and not heading.startswith(_CALL)
 
 
 class _Piece:
     def __init__(self, place: SaysPlace) -> None:
-        self._at = Pointer.parse(place.at)
-        self._text, self._name = Pointer.parse(place.text), Pointer.parse(place.name) if place.name else None
-        self._only = Pointer.parse(place.only) if place.only else None
-        self._unless = Pointer.parse(place.unless) if place.unless else None
+        self.at = Pointer.parse(place.at)
+        self._text = _finder(place.text)
+        self._name, self._only, self._unless = (
+            _finder(text) if text else None for text in (place.name, place.only, place.unless)
+        )
         self._heading = place.heading
 
-    def found_in(self, top: Values) -> Iterator[tuple[str, str]]:
-        for value in self._at.find_all(top):
-            inner: object = value
-            heading = self._heading
+    def said_in(self, values: list[object]) -> list[tuple[str, str]]:
+        """The headings and texts of what stands there."""
+        said = []
+        for value in values:
+            inner, heading = value, self._heading
             if type(value) is dict or isinstance(value, Mapping):
-                if self._only is not None and not self._only.find(value):
+                if self._only is not None and not self._only(value):
                     continue
-                if self._unless is not None and self._unless.find(value):
+                if self._unless is not None and self._unless(value):
                     continue
-                inner = self._text.find(value)
-                if self._name is not None and (name := word_of(self._name.find(value))):
+                inner = self._text(value)
+                if self._name is not None and (name := word_of(self._name(value))):
                     heading = f"{heading} {name}"
-            if isinstance(inner, str):
+            if type(inner) is str:
                 text = inner
             elif heading.startswith("tool"):
                 text = text_of(inner) if isinstance(inner, list) else pretty(inner)
             else:
                 text = ""
             if text or heading != self._heading:
-                yield heading, text
+                said.append((heading, text))
+        return said
 
 
-def _first_word(pointers: tuple[Pointer, ...], top: Values) -> str:
-    return next((word for one in pointers if (word := word_of(one.find(top)))), "")
+def _finder(text: str) -> Callable[[Values], object]:
+    """What finds what a pointer means within decoded members."""
+    pointer = Pointer.parse(text)
+    return methodcaller("get", *pointer.steps) if len(pointer.steps) == 1 and "*" not in pointer.steps else pointer.find
 
 
 def system_text(value: object) -> str:
