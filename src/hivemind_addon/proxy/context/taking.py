@@ -7,11 +7,12 @@ from msgspec import Raw, Struct
 
 from hivemind_addon.api.spend import Spend
 from hivemind_addon.api.ticket import CallKind, Ticket
+from hivemind_addon.proxy.context.pieces import SplitBody, split
 from hivemind_addon.proxy.context.values import Context, ContextHead, NotKept
 from hivemind_addon.proxy.runtime.append_file import breathe
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.dialect import Dialect
-from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, read_request, text_of
+from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, RequestFacts, read_request, text_of
 from hivemind_addon.system.json_values import read_object, read_value
 
 ELSEWHERE = "the earlier part of it is with the provider (previous_response_id), not here"
@@ -57,14 +58,17 @@ def take(
     `arrived_wall`: when it came, in epoch seconds. `tokens`: of its input. `spent`: since the version before. `answer`:
     what came back whole, decoded; empty: nothing. `answer_id`: what its provider calls it.
     """
-    plain = plain_body(request)
+    body = plain_body(request)
     breathe()
-    facts = read_request(plain, request.dialect)
+    facts = read_request(body, request.dialect)
     if not facts.messages:
         raise NotKept("there is no conversation in it")
     breathe()
-    body = _readable(plain)
-    breathe()
+    parts = _split(body, request.dialect, facts)
+    if not (parts.is_object and _is_text(body)):
+        body = _made_readable(body)
+        facts = read_request(body, request.dialect)
+        parts = _split(body, request.dialect, facts)
     head = ContextHead(
         id=_id(ticket, _thread(request.dialect, facts.messages)),
         version=0,
@@ -95,7 +99,14 @@ def take(
         body=Raw(body),
         answer=answer,
         answer_id=answer_id,
+        parts=parts,
     )
+
+
+def conversation_in(dialect: Dialect) -> tuple[str, ...] | None:
+    """The members of a body that lead to the conversation; None: where it is is not known."""
+    ways = dialect.plan.messages.ways
+    return ways[0] if ways else None
 
 
 def plain_body(request: SentRequest) -> bytes:
@@ -108,16 +119,23 @@ def plain_body(request: SentRequest) -> bytes:
         raise NotKept(f"its body cannot be decoded: {error}") from error
 
 
-def _readable(body: bytes) -> bytes:
-    """As it is, where others can read it; else with what nobody can read replaced by question marks."""
+def _split(body: bytes, dialect: Dialect, facts: RequestFacts) -> SplitBody:
+    return split(body, conversation_in(dialect), facts.messages)
+
+
+def _is_text(body: bytes) -> bool:
+    """Whether its characters can be read."""
+    if body.isascii():
+        return True
     try:
         body.decode()
     except UnicodeDecodeError:
-        pass
-    else:
-        breathe()
-        if read_object(body) is not None:
-            return body
+        return False
+    return True
+
+
+def _made_readable(body: bytes) -> bytes:
+    """With what nobody can read replaced by question marks."""
     try:  # JavaScript may write half of a surrogate pair, which JSON allows and its strict readers do not
         value = json.loads(body.decode(errors="replace"))
     except (ValueError, RecursionError) as error:
