@@ -123,6 +123,9 @@ class SlowStore:
         self.kept.append(context.head.ticket_id)
         return context.head
 
+    def keep_all(self, contexts):
+        return [self.keep(context) for context in contexts]
+
     def trim(self, _):
         return False
 
@@ -135,6 +138,9 @@ class BrokenStore:
         if self.error:
             raise self.error
         return context.head
+
+    def keep_all(self, contexts):
+        return [self.keep(context) for context in contexts]
 
     def trim(self, _):
         return False

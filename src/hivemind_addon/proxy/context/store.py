@@ -35,7 +35,6 @@ from hivemind_addon.proxy.context.versions import (
     read_version,
     write_version,
 )
-from hivemind_addon.proxy.runtime.append_file import breathe
 from hivemind_addon.system.database import (
     give_back,
     is_damage,
@@ -315,7 +314,6 @@ class ContextStore:
                 head = write_version(connection, new, self._compressor)
                 thin(connection, head, self._rule.versions)
                 heads.append(head)
-                breathe()
         return heads
 
     def _small(self, data: Raw) -> bytes:

@@ -9,7 +9,7 @@ from hivemind_addon.api.spend import Spend
 from hivemind_addon.api.ticket import CallKind, Ticket
 from hivemind_addon.proxy.context.pieces import SplitBody, split
 from hivemind_addon.proxy.context.values import Context, ContextHead, NotKept
-from hivemind_addon.proxy.runtime.append_file import breathe
+from hivemind_addon.proxy.runtime.append_file import breathe_after
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.dialect import Dialect
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, RequestFacts, read_request, text_of
@@ -59,16 +59,16 @@ def take(
     what came back whole, decoded; empty: nothing. `answer_id`: what its provider calls it.
     """
     body = plain_body(request)
-    breathe()
     facts = read_request(body, request.dialect)
     if not facts.messages:
         raise NotKept("there is no conversation in it")
-    breathe()
+    breathe_after(len(body))
     parts = _split(body, request.dialect, facts)
     if not (parts.is_object and _is_text(body)):
         body = _made_readable(body)
         facts = read_request(body, request.dialect)
         parts = _split(body, request.dialect, facts)
+    breathe_after(len(body))
     head = ContextHead(
         id=_id(ticket, _thread(request.dialect, facts.messages)),
         version=0,

@@ -15,7 +15,7 @@ from hivemind_addon.api.spend import Spend
 from hivemind_addon.proxy.context.pieces import MESSAGES, MOST_ITEMS, Frame, SplitBody, join, split
 from hivemind_addon.proxy.context.taking import conversation_in
 from hivemind_addon.proxy.context.values import Context, ContextHead, UnknownContext
-from hivemind_addon.proxy.runtime.append_file import breathe
+from hivemind_addon.proxy.runtime.append_file import breathe_after
 from hivemind_addon.proxy.wire.transcript import dialect_named
 
 HEAD = msgspec.json.Decoder(ContextHead)
@@ -61,9 +61,9 @@ _Standing = tuple[bytes, int]
 
 def new_version(context: Context) -> NewVersion:
     """Take it apart: all that can be done without the file."""
-    breathe()
     parts = context.parts or split(bytes(context.body), conversation_in(dialect_named(context.head.dialect)))
     hashes = {place: blake2b(data, digest_size=16).digest() for place, data in parts.pieces.items()}
+    breathe_after(len(context.body))
     return NewVersion(context, parts, hashes)
 
 
@@ -181,7 +181,6 @@ def _write_pack(
     connection: sqlite3.Connection, pieces: Mapping[bytes, bytes], compressor: zstandard.ZstdCompressor
 ) -> dict[bytes, _Piece]:
     """Pieces that are not in the file."""
-    breathe()
     data = compressor.compress(b"".join(pieces.values()))
     (pack,) = connection.execute("SELECT coalesce(max(id), 0) + 1 FROM piece").fetchone()
     rows, at = [], 0
