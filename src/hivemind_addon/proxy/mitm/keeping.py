@@ -420,6 +420,14 @@ class ConversationKeeper:
             async with asyncio.timeout(CLOSING_S):
                 await self._quiet.wait()
 
+    async def write_held(self) -> None:
+        """What is held is written now, before it is due, as far as the disk lets it be in time."""
+        await self.settled()  # else there may be too much at once
+        if self._holding is not None:
+            self._write_soon(self._holding.take_all())
+            self._arm()
+        await self.settled()
+
     async def close(self) -> None:
         """Write what is held and what waits, as far as the disk lets it be written; then keep no more."""
         if self._holding is not None:
