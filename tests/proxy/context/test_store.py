@@ -13,7 +13,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from hivemind_addon.api.spend import Spend
-from hivemind_addon.proxy.context import garbage, versions
+from hivemind_addon.proxy.context import garbage, packs
 from hivemind_addon.proxy.context import store as module
 from hivemind_addon.proxy.context.schema import KIND
 from hivemind_addon.proxy.context.store import ContextStore, KeepRule, TakenResult, UnknownContext
@@ -223,8 +223,8 @@ def test_a_file_of_before_is_read_as_it_is_and_written_on(store):
 
 
 def test_what_is_new_together_is_compressed_together_but_in_no_pack_that_is_too_large(store, monkeypatch):
-    monkeypatch.setattr(versions, "_PACK_BYTES", 5_000)
-    monkeypatch.setattr(versions, "_PACK_PIECES", 20)
+    monkeypatch.setattr(packs, "_PACK_BYTES", 5_000)
+    monkeypatch.setattr(packs, "_PACK_PIECES", 20)
     texts = [f"{number} " + "word " * (number % 7) * 100 for number in range(99)]
     for length in (60, 99):
         head = store.keep(conversation(*texts[:length]))

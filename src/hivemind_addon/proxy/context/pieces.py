@@ -8,6 +8,7 @@ and so are the marks of a prompt cache, which agents move on from request to req
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from hashlib import blake2b
 
 from msgspec import Raw, Struct
 
@@ -57,6 +58,8 @@ class SplitBody(Struct, frozen=True):
     frame: Frame
     pieces: dict[int, bytes]
     """By place."""
+    hashes: dict[int, bytes]
+    """Theirs."""
     is_object: bool
     """Whether it is a JSON object, as strict readers read it."""
 
@@ -113,7 +116,8 @@ class _Splitter:
         begins = (*(begin for begin, _, _ in self._cuts), len(self._outer))
         literals = [self._outer[end:begin] for end, begin in zip(ends, begins, strict=True)]
         frame = Frame(literals, [run for _, _, run in self._cuts], self._marks)
-        return SplitBody(frame, self._pieces, is_object)
+        hashes = {place: blake2b(data, digest_size=16).digest() for place, data in self._pieces.items()}
+        return SplitBody(frame, self._pieces, hashes, is_object)
 
     def _object(self, raw: bytes | Raw, way: tuple[str, ...]) -> bool:
         members = read_object(raw)

@@ -22,14 +22,13 @@ from msgspec import Raw
 
 from hivemind_addon.api.words import failing
 from hivemind_addon.proxy.context.garbage import Garbage, remove, thin
+from hivemind_addon.proxy.context.packs import PieceWriter, new_compressor
 from hivemind_addon.proxy.context.schema import KIND, READ_AS_NEWEST
 from hivemind_addon.proxy.context.search import hits
 from hivemind_addon.proxy.context.values import Context, ContextHead, KeepRule, NotKept, TakenResult, UnknownContext
 from hivemind_addon.proxy.context.versions import (
     HEAD,
-    NewVersion,
-    new_compressor,
-    new_version,
+    in_parts,
     newest_head,
     plain,
     read_version,
@@ -99,8 +98,10 @@ class ContextStore:
 
     def keep_all(self, contexts: Sequence[Context], *, durable: bool = False) -> list[ContextHead]:
         """The same for several, in one transaction: all of them or none."""
-        new = [new_version(context) for context in contexts]
-        return self._written(contexts[0].head.kept_wall, lambda: self._keep(new, durable=durable)) if new else []
+        if not contexts:
+            return []
+        ready = [in_parts(context) for context in contexts]
+        return self._written(ready[0].head.kept_wall, lambda: self._keep(ready, durable=durable))
 
     def keep_results(self, results: Sequence[TakenResult]) -> None:
         """Write what was taken out of a request; what is there already counts as new again.
@@ -305,15 +306,14 @@ class ContextStore:
                 rows,
             )
 
-    def _keep(self, versions: Sequence[NewVersion], *, durable: bool) -> list[ContextHead]:
+    def _keep(self, contexts: Sequence[Context], *, durable: bool) -> list[ContextHead]:
         connection = self._opened()
         connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
-        heads = []
         with transaction(connection):
-            for new in versions:
-                head = write_version(connection, new, self._compressor)
+            writer = PieceWriter(connection, self._compressor)
+            heads = [write_version(connection, context, writer) for context in contexts]
+            for head in heads:
                 thin(connection, head, self._rule.versions)
-                heads.append(head)
         return heads
 
     def _small(self, data: Raw) -> bytes:

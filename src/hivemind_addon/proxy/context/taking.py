@@ -36,6 +36,39 @@ class SentRequest(Struct, frozen=True):
     """The body's content coding; empty: none."""
 
 
+class ReadBody(Struct, frozen=True):
+    """What a body says of its conversation."""
+
+    body: bytes
+    """As others can read it."""
+    messages: int
+    thread: str
+    """The first thing that was asked."""
+    continues: bool
+    """It names an earlier answer."""
+    parts: SplitBody
+
+
+class BodyReader:
+    """Reads bodies; of several that are alike and follow each other, as samples of one prompt do, only the first."""
+
+    def __init__(self) -> None:
+        self._last: tuple[bytes, Dialect, ReadBody] | None = None
+
+    def __repr__(self) -> str:
+        return f"<BodyReader {len(self._last[0]) if self._last else 0} bytes>"
+
+    def read(self, body: bytes, dialect: Dialect) -> ReadBody:
+        """Without its content coding. Raises NotKept."""
+        if self._last is None or self._last[1] is not dialect or self._last[0] != body:
+            self._last = body, dialect, _read(body, dialect)
+        return self._last[2]
+
+    def forget(self) -> None:
+        """It may be long."""
+        self._last = None
+
+
 def is_conversation(ticket: Ticket) -> bool:
     """Whether anybody would go on with it: titles, checks of tool calls and cache warmers are none."""
     return ticket.kind not in _NOT_A_CONVERSATION
@@ -52,25 +85,17 @@ def take(
     spent: Spend = Spend(),  # noqa: B008 - it is frozen
     answer: bytes = b"",
     answer_id: str = "",
+    reader: BodyReader | None = None,
 ) -> Context:
     """Make it. Raises NotKept.
 
     `arrived_wall`: when it came, in epoch seconds. `tokens`: of its input. `spent`: since the version before. `answer`:
     what came back whole, decoded; empty: nothing. `answer_id`: what its provider calls it.
+    `reader`: of those that are made one after the other.
     """
-    body = plain_body(request)
-    facts = read_request(body, request.dialect)
-    if not facts.messages:
-        raise NotKept("there is no conversation in it")
-    breathe_after(len(body))
-    parts = _split(body, request.dialect, facts)
-    if not (parts.is_object and _is_text(body)):
-        body = _made_readable(body)
-        facts = read_request(body, request.dialect)
-        parts = _split(body, request.dialect, facts)
-    breathe_after(len(body))
+    read = (reader or BodyReader()).read(plain_body(request), request.dialect)
     head = ContextHead(
-        id=_id(ticket, _thread(request.dialect, facts.messages)),
+        id=_id(ticket, read.thread),
         version=0,
         kept_wall=now_wall,
         agent=ticket.agent,
@@ -81,10 +106,10 @@ def take(
         dialect=request.dialect.name,
         host=ticket.pool.host,
         path="/" + request.url.partition("://")[2].partition("/")[2].partition("?")[0],
-        reason=f"{reason}; {ELSEWHERE}" if facts.continues else reason,
-        messages=len(facts.messages),
+        reason=f"{reason}; {ELSEWHERE}" if read.continues else reason,
+        messages=read.messages,
         tokens=tokens,
-        body_bytes=len(body),
+        body_bytes=len(read.body),
         kind=ticket.kind.value,
         spent=spent,
         arrived_wall=arrived_wall,
@@ -96,10 +121,10 @@ def take(
         method=request.method,
         url=request.url,
         headers=request.headers,
-        body=Raw(body),
+        body=Raw(read.body),
         answer=answer,
         answer_id=answer_id,
-        parts=parts,
+        parts=read.parts,
     )
 
 
@@ -117,6 +142,20 @@ def plain_body(request: SentRequest) -> bytes:
         return decode(request.body, request.encoding, MAX_BODY_BYTES)
     except DecodeError as error:
         raise NotKept(f"its body cannot be decoded: {error}") from error
+
+
+def _read(body: bytes, dialect: Dialect) -> ReadBody:
+    facts = read_request(body, dialect)
+    if not facts.messages:
+        raise NotKept("there is no conversation in it")
+    breathe_after(len(body))
+    parts = _split(body, dialect, facts)
+    if not (parts.is_object and _is_text(body)):
+        body = _made_readable(body)
+        facts = read_request(body, dialect)
+        parts = _split(body, dialect, facts)
+    breathe_after(len(body))
+    return ReadBody(body, len(facts.messages), _thread(dialect, facts.messages), facts.continues, parts)
 
 
 def _split(body: bytes, dialect: Dialect, facts: RequestFacts) -> SplitBody:

@@ -23,7 +23,7 @@ from hivemind_addon.api.words import failing, several
 from hivemind_addon.proxy.context.chain import answer_id, named_answer
 from hivemind_addon.proxy.context.holding import HeldRequest, Holding
 from hivemind_addon.proxy.context.store import NotKept, TakenResult
-from hivemind_addon.proxy.context.taking import is_conversation, take
+from hivemind_addon.proxy.context.taking import BodyReader, is_conversation, take
 from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.mitm.handed import handed_over, whole_answer, whole_request
 from hivemind_addon.proxy.observe.news import NOTICE
@@ -87,6 +87,8 @@ class ConversationKeeper:
         from its beginning."""
         self._is_writing = False
         """Some of these."""
+        self._reader = BodyReader()
+        """The thread's."""
         self._waiting_bytes = 0
         self._writing: set[asyncio.Future[Any]] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="contexts")
@@ -208,6 +210,8 @@ class ConversationKeeper:
             if (read := read + held.size_bytes) >= _BREATH_BYTES:
                 read = 0
                 breathe()
+        if not self._queue:
+            self._reader.forget()
         return outcomes + self._kept_together(contexts)
 
     def _kept_together(self, contexts: Sequence[tuple[HeldRequest[HandedOver], str, Context]]) -> list[_Outcome]:
@@ -239,6 +243,7 @@ class ConversationKeeper:
             spent=held.spent,
             answer=answer,
             answer_id=answer_id(handed.dialect, answer) if answer else "",
+            reader=self._reader,
         )
 
     def _written_by_policy(self, writing: asyncio.Future[list[_Outcome]]) -> None:
