@@ -199,6 +199,8 @@ class ConversationKeeper:
         while len(contexts) < _BATCH and size < _BATCH_BYTES and self._driver.clock.monotonic() < until:
             if self._has_ended or not self._queue:
                 break
+            if contexts and len(self._writing) > 1:  # somebody who is refused waits for the thread
+                break
             if contexts and self._queue[0][0].what.has_past:  # it may name what is not there yet
                 break
             held, why = self._queue.popleft()
