@@ -12,6 +12,7 @@ Who connects to its port says in lines, each answered by one of JSON:
     sample     from now on, look each few milliseconds of processor time where the event loop is
     sampled    stop it: how often in which package and function, and the seconds of the cycle collector
     collect    the objects that only the cycle collector frees, by type; it does not run by itself from the first one on
+    write      the conversations that the addon holds until their sessions are silent
 
 A thread of its own answers, so that questions are not counted.
 """
@@ -29,6 +30,7 @@ from time import thread_time
 from types import BuiltinFunctionType, FunctionType, MethodType
 
 import mitmproxy
+from counters import write_held  # from beside this script, as mitmproxy has it
 from mitmproxy import ctx, hooks
 from mitmproxy.addonmanager import AddonManager, traverse
 from mitmproxy.addons.asgiapp import ASGIApp
@@ -314,6 +316,9 @@ class Answering(socketserver.StreamRequestHandler):
                     told = sampling.end()
                 case "collect":
                     told = collected()
+                case "write":
+                    asyncio.run_coroutine_threadsafe(write_held(), sampling.loop).result()
+                    told = {}
                 case other:
                     raise ValueError(other)
             self.wfile.write(json.dumps(told).encode() + b"\n")

@@ -1,4 +1,7 @@
-"""A script in both proxies: tells the addon's counters to whoever connects to a port. It has no hook for requests."""
+"""A script in both proxies: tells the addon's counters to whoever connects to a port. It has no hook for requests.
+
+Who says `write` is answered once the conversations are written that the addon holds until their sessions are silent.
+"""
 
 import asyncio
 import json
@@ -14,15 +17,31 @@ class Counters:
     async def running(self):
         self.server = await asyncio.start_server(self.tell, "127.0.0.1", ctx.options.bench_counters_port)
 
-    async def tell(self, _reader, writer):
-        proxy = ctx.master.addons.get("hivemind").proxy
-        snapshot = proxy.driver.snapshot()
-        counters = asdict(snapshot.counters)
-        counters["queued"] = sum(pool.queued for pool in snapshot.pools)
-        counters["guard_trips"] = max(counters["guard_trips"], proxy.guard.trips)
-        writer.write(json.dumps(counters).encode())
+    async def tell(self, reader, writer):
+        told = {}
+        match (await reader.readline()).decode().strip():
+            case "write":
+                await write_held()
+            case "counters":
+                told = counters()
+        writer.write(json.dumps(told).encode() + b"\n")
         await writer.drain()
         writer.close()
+
+
+def counters():
+    proxy = ctx.master.addons.get("hivemind").proxy
+    snapshot = proxy.driver.snapshot()
+    told = asdict(snapshot.counters)
+    told["queued"] = sum(pool.queued for pool in snapshot.pools)
+    told["guard_trips"] = max(told["guard_trips"], proxy.guard.trips)
+    return told
+
+
+async def write_held():
+    addon = ctx.master.addons.get("hivemind")
+    if addon is not None and addon.proxy.files.keeper is not None:  # bare mitmdump has no addon
+        await addon.proxy.files.keeper.write_held()
 
 
 addons = [Counters()]

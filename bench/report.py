@@ -136,6 +136,7 @@ def _setting(rounds):
         f"{rounds} rounds of direct, bare, addon, each second one the other way round. p50 to processor time: addon ÷ "
         "bare, the median of the rounds' own ratios, their range in brackets. Later pieces: from the provider's write to the client's read, of "
         "the pieces after the first (bare's in brackets). Processor time: of all threads of the proxy for one request, "
+        "with what is left to be written when its session is silent, "
         "which other load on the machine disturbs least (bare's in brackets). `!` marks what misses its goal: p50 ≤ "
         "0.85, throughput ≥ 1.15, of 1 KB over 20 and 200 connections ≤ 0.65 and ≥ 1.50; first chunk ≤ 0.90; later "
         "pieces ≤ 1.00; processor time ≤ 0.80."

@@ -96,11 +96,14 @@ def sample(stack, cell, variant, *, requests=None, sessions=0):
         failures = answer["failures"]
         raise SystemExit(f"{cell.name}, {variant}: {len(failures)} requests failed, the first with {failures[0]}")
     stack.sent[variant] += requests or cell.requests
+    others_busy = (stack.others_cpu_s() - others_before_s) / answer["duration_s"]
+    if proxy:
+        proxy.write_held()  # what a cell leaves to be done later is its own burden, too
     return Sample(
         p50_s=median(answer["latencies_s"]),
         first_p50_s=median(answer["firsts_s"]),
         transit_p50_s=median(answer["transits_s"] or [0.0]),
         requests_per_s=len(answer["latencies_s"]) / answer["duration_s"],
         cpu_s=((proxy.cpu_s() if proxy else 0.0) - before_s) / len(answer["latencies_s"]),
-        others_busy=(stack.others_cpu_s() - others_before_s) / answer["duration_s"],
+        others_busy=others_busy,
     )

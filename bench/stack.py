@@ -49,8 +49,11 @@ class Proxy:
 
     def counters(self):
         """The addon's counters."""
-        with _connected(self.counters_port) as sock, sock.makefile() as answer:
-            return json.loads(answer.read())
+        return self._asked("counters")
+
+    def write_held(self):
+        """Have it write now what it holds to be written later."""
+        self._asked("write")
 
     def rss_bytes(self):
         return int(self._proc("statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -94,6 +97,11 @@ class Proxy:
         while not condition(counters := self.counters()) and time.perf_counter() < deadline:
             select.select([], [], [], 0.1)
         return counters
+
+    def _asked(self, what):
+        with _connected(self.counters_port) as sock, sock.makefile() as answer:
+            sock.sendall(f"{what}\n".encode())
+            return json.loads(answer.readline())
 
     def _proc(self, name):
         return Path(f"/proc/{self.process.pid}/{name}").read_text()

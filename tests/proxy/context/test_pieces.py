@@ -3,8 +3,12 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from hivemind_addon.proxy.context.pieces import MOST_ITEMS, join, split
+from hivemind_addon.proxy.context.taking import conversation_in
+from hivemind_addon.proxy.wire.dialect import dialect_named
+from hivemind_addon.proxy.wire.request import read_request
 from tests.cases import each
 from tests.proxy.context.samples import BODIES
 
@@ -83,3 +87,28 @@ def test_long_values_beside_the_messages_are_pieces_of_places_of_their_own():
     pieces = split(json.dumps(body).encode(), ("input",)).pieces
     assert len(pieces) == 4 + 4 + 1 + 1
     assert sorted(place for place in pieces if place < MOST_ITEMS) == [0, 1, 2, 3]
+
+
+@each("dialect", BODIES)
+def test_a_conversation_that_was_read_already_is_taken_apart_alike(dialect):
+    body = json.dumps({**BODIES[dialect], "about": "x" * 300, "tools": [{"name": f"t{at}" * 40} for at in range(9)]})
+    facts = read_request(body.encode(), dialect_named(dialect))
+    way = conversation_in(dialect_named(dialect))
+    assert split(body.encode(), way, facts.messages) == split(body.encode(), way)
+
+
+@given(
+    items=st.lists(VALUES, min_size=1, max_size=5),
+    before=st.dictionaries(TEXT, st.lists(VALUES, max_size=5) | st.text(min_size=300, max_size=400), max_size=3),
+    indent=st.sampled_from([None, 0, 3]),
+)
+def test_wherever_what_was_read_stands_all_comes_back(items, before, indent):
+    body = json.dumps({**before, "copy": items, "messages": items, "last": items[:1]}, indent=indent).encode()
+    parts = split(body, MESSAGES, [Raw(json.dumps(item, indent=indent).encode()) for item in items])
+    assert join(parts.frame, parts.pieces) == body
+
+
+def test_a_body_that_strict_readers_cannot_read_says_so():
+    good, bad = (b'{"about": "%b", "messages": ["said"]}' % text for text in (b"whole", rb"half \ud83d"))
+    for body, is_object in ((good, True), (bad, False), (b"[]", False)):
+        assert split(body, MESSAGES, [Raw(b'"said"')]).is_object is split(body, MESSAGES).is_object is is_object

@@ -8,12 +8,14 @@ import sys
 from contextlib import closing
 
 import pytest
+import zstandard
 from msgspec import Raw
 from msgspec.structs import replace
 
 from hivemind_addon.api.spend import Spend
-from hivemind_addon.proxy.context import garbage
+from hivemind_addon.proxy.context import garbage, packs
 from hivemind_addon.proxy.context import store as module
+from hivemind_addon.proxy.context.schema import KIND
 from hivemind_addon.proxy.context.store import ContextStore, KeepRule, TakenResult, UnknownContext
 from hivemind_addon.system.database import FileUnusable
 from hivemind_addon.system.folders import FolderNotPrivate
@@ -48,6 +50,10 @@ def emptied(store):
     while store.trim(WALL):
         steps += 1
     return steps
+
+
+def texts_of(context):
+    return [message["content"] for message in json.loads(bytes(context.body))["messages"]]
 
 
 def grown(store, turns, session="s-1", wall=WALL):
@@ -171,6 +177,79 @@ def test_an_answer_is_found_by_its_name(store):
     assert store.answered_as("") is None
 
 
+def as_before(store):
+    """Its file as it was when each piece was compressed alone."""
+    store.close()
+    new = store.path.rename(store.path.with_name("new.db"))
+    with closing(sqlite3.connect(store.path)) as old:
+        old.executescript(KIND.migrations[0])
+        old.execute(f"PRAGMA application_id = {KIND.application_id}")
+        old.execute("PRAGMA user_version = 1")
+        old.execute("ATTACH ? AS new", (str(new),))
+        for table in ("context", "version", "taken_out"):
+            old.execute(f"INSERT INTO main.{table} SELECT * FROM new.{table}")
+        packs = {pack: zstandard.decompress(data) for pack, data in old.execute("SELECT id, data FROM new.pack")}
+        for name, hash_, size, pack, at in old.execute("SELECT id, hash, size, pack, at FROM new.piece").fetchall():
+            data = zstandard.compress(packs[pack][at : at + size])
+            old.execute("INSERT INTO main.piece VALUES (?, ?, ?, ?)", (name, hash_, size, data))
+        old.execute(
+            "INSERT INTO main.use SELECT context, place + id - piece, since, until, id FROM new.use"
+            " JOIN new.piece ON id BETWEEN piece AND piece + count - 1"
+        )
+        old.commit()
+    new.unlink()
+
+
+def test_a_file_of_before_is_read_as_it_is_and_written_on(store):
+    head = grown(store, 3)[-1]
+    store.keep(conversation("text 0 of s-1", "another way"))
+    bodies = [bytes(store.read(head.id, version).body) for version in range(1, 5)]
+    found = list(store.search("text"))
+    as_before(store)
+    for _ in range(2):
+        assert [bytes(store.read(head.id, version).body) for version in range(1, 5)] == bodies
+        assert list(store.search("text")) == found
+        assert told(store, "PRAGMA user_version") == 1
+    pieces = told(store, "SELECT count(*) FROM piece")
+    grown_on = store.keep(conversation(*(f"text {number} of s-1" for number in range(7))))
+    assert (grown_on.version, told(store, "PRAGMA user_version")) == (5, 2)
+    assert told(store, "SELECT count(*) FROM piece") == pieces + 2
+    assert [bytes(store.read(head.id, version).body) for version in range(1, 5)] == bodies
+    assert texts_of(store.read(head.id)) == [f"text {number} of s-1" for number in range(7)]
+    store.remove(head.id)
+    emptied(store)
+    for table in ("piece", "pack", "use", "context"):
+        assert told(store, f"SELECT count(*) FROM {table}") == 0
+
+
+def test_what_is_new_together_is_compressed_together_but_in_no_pack_that_is_too_large(store, monkeypatch):
+    monkeypatch.setattr(packs, "_PACK_BYTES", 5_000)
+    monkeypatch.setattr(packs, "_PACK_PIECES", 20)
+    texts = [f"{number} " + "word " * (number % 7) * 100 for number in range(99)]
+    for length in (60, 99):
+        head = store.keep(conversation(*texts[:length]))
+        assert texts_of(store.read(head.id)) == texts[:length]
+    assert told(store, "SELECT max(pieces) FROM pack") <= 20
+    assert told(store, "SELECT max(size) FROM (SELECT sum(size) AS size FROM piece GROUP BY pack)") <= 5_000
+    assert told(store, "SELECT count(*) FROM use") == told(store, "SELECT count(*) FROM pack")
+    rewound = [*texts[:30], "other", *texts[31:50], texts[3]]
+    assert texts_of(store.read(store.keep(conversation(*rewound)).id)) == rewound
+    assert texts_of(store.read(head.id, 1)) == texts[:60]
+    assert [at for _, at, _ in store.search("3 word")].count(3) == 1
+
+
+def test_several_are_kept_at_once_or_none_is(store, monkeypatch):
+    some = [conversation("a"), conversation("a", "said", "b"), conversation("a", session="s-2"), conversation("c")]
+    heads = store.keep_all(some)
+    assert [(head.session, head.version) for head in heads] == [("s-1", 1), ("s-1", 2), ("s-2", 1), ("s-1", 1)]
+    assert texts_of(store.read(heads[1].id)) == ["a", "said", "b"]
+    assert store.keep_all([]) == []
+    monkeypatch.setattr(module, "thin", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        store.keep_all([conversation("d", session="s-3"), conversation("e", session="s-4")])
+    assert "s-3" not in sessions(store)
+
+
 # What goes again -----------------------------------------------------------------------------------------------------
 
 
@@ -217,10 +296,12 @@ def test_what_is_removed_is_gone_at_once_and_its_room_in_slices(store, monkeypat
         store.read(gone.id)
     again = store.keep(conversation("text 0 of s-1"))
     assert (again.id, again.version) == (gone.id, 1)
-    assert emptied(store) > 4
+    assert emptied(store) > 3
     assert told(store, "SELECT count(*) FROM piece") < shared
     assert told(store, "SELECT count(*) FROM use WHERE piece NOT IN (SELECT id FROM piece)") == 0
-    assert told(store, "SELECT count(*) FROM piece WHERE id NOT IN (SELECT piece FROM use)") == 0
+    assert told(store, "SELECT count(*) FROM piece WHERE pack NOT IN (SELECT id FROM pack)") == 0
+    unused = "NOT EXISTS (SELECT 1 FROM use WHERE piece BETWEEN pack.id AND pack.id + pieces - 1)"
+    assert told(store, f"SELECT count(*) FROM pack WHERE {unused}") == 0
     for head in store.heads():
         assert bytes(store.read(head.id).body)
 
@@ -332,22 +413,6 @@ def test_two_processes_share_a_file(store):
     store.remove(head.id)
     emptied(other)
     assert store.keep(conversation("a")).version == 1
-
-
-def test_a_piece_that_another_process_has_deleted_meanwhile_is_written_anew(store, monkeypatch):
-    head = store.keep(conversation("a", "b"))
-    other = ContextStore(store.folder)
-    make = module.make_pieces
-
-    def late(*given):
-        known = make(*given)
-        other.remove(head.id)
-        emptied(other)
-        return known
-
-    monkeypatch.setattr(module, "make_pieces", late)
-    again = store.keep(conversation("a", "b", "c"))
-    assert len(json.loads(bytes(store.read(again.id).body))["messages"]) == 3
 
 
 def test_a_full_disk_is_an_error_that_leaves_what_was_there(store):

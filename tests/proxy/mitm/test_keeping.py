@@ -123,6 +123,9 @@ class SlowStore:
         self.kept.append(context.head.ticket_id)
         return context.head
 
+    def keep_all(self, contexts):
+        return [self.keep(context) for context in contexts]
+
     def trim(self, _):
         return False
 
@@ -135,6 +138,9 @@ class BrokenStore:
         if self.error:
             raise self.error
         return context.head
+
+    def keep_all(self, contexts):
+        return [self.keep(context) for context in contexts]
 
     def trim(self, _):
         return False
@@ -188,8 +194,51 @@ async def test_what_is_held_is_kept_at_the_end_and_where_the_policy_changes(prox
     assert (head.version, head.reason) == (2, "end")
 
 
+class OneFailsStore(ContextStore):
+    """Cannot write what a session says, and tells how many were written at once."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.batches = []
+
+    def keep_all(self, contexts, **more):
+        if any(context.head.session == "bad" for context in contexts):
+            raise ValueError("ours")
+        self.batches.append(len(contexts))
+        return super().keep_all(contexts, **more)
+
+
+async def test_all_that_are_due_are_written_together_and_one_that_cannot_be_is_alone(
+    proxy, tmp_path, keeper_by, monkeypatch
+):
+    monkeypatch.setattr(keeping, "_BATCH", 4)
+    store = OneFailsStore(tmp_path / "kept")
+    keeper = keeper_by("end", store)
+    for session in ("s-1", "s-2", "s-3", "s-4", "s-5", "bad", "s-6"):
+        answered(exchange_of(proxy, "a", keeper=keeper, session=session))
+    await keeper.write_held()
+    assert {head.session for head in store.heads()} == {f"s-{number}" for number in range(1, 7)}
+    assert store.batches == [4, 1, 1]
+    assert [(bool(name), reason) for name, reason in told(proxy)] == [
+        *[(True, "")] * 5,
+        (False, "ValueError: ours"),
+        (True, ""),
+    ]
+    assert keeper._waiting_bytes == 0
+
+
+async def test_what_is_no_conversation_is_nobody_s_loss_beside_others_that_are(proxy, store, keeper_by):
+    keeper = keeper_by("end")
+    for texts in (("a",), (), ("b",)):
+        answered(exchange_of(proxy, *texts, keeper=keeper))
+    await keeper.write_held()
+    assert sorted(texts_of(store.read(head.id))[0] for head in store.heads()) == ["a", "b"]
+    assert all(name for name, _ in told(proxy))
+
+
 async def test_without_a_policy_nothing_is_held(proxy, store, keeper):
     answered(exchange_of(proxy, "a", keeper=keeper))
+    await keeper.write_held()
     await keeper.close()
     assert store.heads() == []
 

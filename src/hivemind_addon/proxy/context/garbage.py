@@ -6,7 +6,7 @@ Each function works on an open connection, inside of a transaction.
 import sqlite3
 from collections.abc import Sequence
 
-from hivemind_addon.proxy.context.values import KeepRule
+from hivemind_addon.proxy.context.values import ContextHead, KeepRule
 from hivemind_addon.system.database import used_bytes
 
 ROWS_PER_STEP = 500
@@ -74,12 +74,14 @@ def remove(connection: sqlite3.Connection, row_id: int) -> None:
     connection.execute("UPDATE context SET name = '' WHERE id = ?", (row_id,))
 
 
-def thin(connection: sqlite3.Connection, name: str, most: int) -> None:
+def thin(connection: sqlite3.Connection, newest: ContextHead, most: int) -> None:
     """One more version of a context may be one too many: the first and the newest stay."""
+    if newest.version <= most:
+        return
     rows = connection.execute(
         "SELECT context, number FROM version JOIN context ON context.id = context"
         " WHERE name = ? AND name != '' ORDER BY number",
-        (name,),
+        (newest.id,),
     ).fetchall()
     if len(rows) > max(2, most):
         delete_version(connection, *rows[1])
@@ -99,10 +101,16 @@ def delete_version(connection: sqlite3.Connection, row_id: int, number: int) -> 
 def _delete_some(connection: sqlite3.Connection, row_id: int) -> None:
     """Of a context that was removed."""
     rows = connection.execute(
-        "SELECT place, since, piece FROM use WHERE context = ? LIMIT ?", (row_id, ROWS_PER_STEP)
-    ).fetchall()
-    _delete_uses(connection, row_id, rows)
-    if len(rows) < ROWS_PER_STEP:
+        "SELECT place, since, piece, count FROM use WHERE context = ? LIMIT ?", (row_id, ROWS_PER_STEP)
+    )
+    some, pieces = [], 0
+    for place, since, piece, count in rows.fetchall():
+        if pieces >= ROWS_PER_STEP:
+            break
+        some.append((place, since, piece))
+        pieces += count
+    _delete_uses(connection, row_id, some)
+    if pieces < ROWS_PER_STEP:
         connection.execute("DELETE FROM context WHERE id = ?", (row_id,))
 
 
@@ -112,10 +120,23 @@ def _delete_uses(connection: sqlite3.Connection, row_id: int, rows: Sequence[tup
         "DELETE FROM use WHERE context = ? AND place = ? AND since = ?",
         [(row_id, place, since) for place, since, _ in rows],
     )
-    pieces = [(piece,) for piece in {piece for _, _, piece in rows}]
-    connection.executemany(
-        "DELETE FROM piece WHERE id = ? AND NOT EXISTS (SELECT 1 FROM use WHERE use.piece = piece.id)", pieces
-    )
+    for piece in {piece for _, _, piece in rows}:
+        _delete_pack(connection, piece)
+
+
+def _delete_pack(connection: sqlite3.Connection, piece: int) -> None:
+    """The pack of a piece, or a piece that has none, unless anything uses any of it."""
+    row = connection.execute(
+        "SELECT piece.id, pack.id, pack.pieces FROM piece LEFT JOIN pack ON pack.id = pack WHERE piece.id = ?", (piece,)
+    ).fetchone()
+    if row is None:
+        return  # with another run of the same pack
+    alone, pack, pieces = row
+    first, last = (alone, alone) if pack is None else (pack, pack + pieces - 1)
+    if connection.execute("SELECT 1 FROM use WHERE piece BETWEEN ? AND ? LIMIT 1", (first, last)).fetchone():
+        return
+    connection.execute("DELETE FROM piece WHERE id BETWEEN ? AND ?", (first, last))
+    connection.execute("DELETE FROM pack WHERE id = ?", (first,))
 
 
 def _delete_results(connection: sqlite3.Connection, before: float) -> bool:

@@ -8,7 +8,7 @@ and so are the marks of a prompt cache, which agents move on from request to req
 import re
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from hashlib import blake2b
 
 from msgspec import Raw, Struct
 
@@ -24,6 +24,8 @@ _LEAST_ITEM_BYTES = 64
 """On average; a list of shorter items is one piece, unless they are messages."""
 _DEEPEST = 3
 _PROBE_BYTES = 48
+_TRIES = 3
+"""A value may stand in a body twice, and not everywhere with the same ones behind it."""
 _BETWEEN = frozenset((b",", b" ", b"\t", b"\r", b"\n"))
 _OPENS_LIST, _OPENS_OBJECT = b"["[0], b"{"[0]
 _MARK_NAME = b'"cache_control"'
@@ -56,14 +58,19 @@ class SplitBody(Struct, frozen=True):
     frame: Frame
     pieces: dict[int, bytes]
     """By place."""
+    hashes: dict[int, bytes]
+    """Theirs."""
+    is_object: bool
+    """Whether it is a JSON object, as strict readers read it."""
 
 
-def split(body: bytes, messages: tuple[str, ...] | None) -> SplitBody:
+def split(body: bytes, messages: tuple[str, ...] | None, items: Sequence[Raw] = ()) -> SplitBody:
     """Take it apart. `messages`: the members that lead to the conversation; None: there is none that is known.
 
-    What is no JSON object is all frame.
+    `items`: what the conversation consists of, where the body was read already: then only what lies around it is read
+    again. What is no JSON object is all frame.
     """
-    return _Splitter(body, messages).split()
+    return _Splitter(body, messages).split(items)
 
 
 def join(frame: Frame, pieces: Mapping[int, bytes]) -> bytes:
@@ -86,26 +93,38 @@ def join(frame: Frame, pieces: Mapping[int, bytes]) -> bytes:
 
 class _Splitter:
     def __init__(self, body: bytes, messages: tuple[str, ...] | None) -> None:
-        self._body = body
+        self._outer = body
+        """What is looked through: without the conversation, once that was cut out."""
         self._messages = messages
-        self._at = 0
-        """Up to here the body is in literals and pieces."""
-        self._literals: list[bytes] = []
-        self._runs: list[PieceRun] = []
+        self._hole = -1
+        """Where it was cut out."""
+        self._cuts: list[tuple[int, int, PieceRun]] = []
+        """What is in pieces: where that begins and ends in the outer part."""
         self._marks: list[tuple[int, int, bytes]] = []
         self._pieces: dict[int, bytes] = {}
-        self._slots: set[int] = set()
 
-    def split(self) -> SplitBody:
-        self._object(self._body, ())
-        self._literals.append(self._body[self._at :])
-        return SplitBody(Frame(self._literals, self._runs, self._marks), self._pieces)
+    def split(self, items: Sequence[Raw]) -> SplitBody:
+        if items and len(items) < MOST_ITEMS and (found := _found(self._outer, items, 0)) is not None:
+            begin, end, between, betweens = found
+            self._cut(begin, end, MESSAGES, items, between, betweens)
+            self._outer = self._outer[:begin] + self._outer[end:]
+            self._cuts = [(begin, begin, self._cuts[0][2])]
+            self._hole, self._messages = begin, None
+        is_object = self._object(self._outer, ())
+        self._cuts.sort(key=lambda cut: cut[:2])
+        ends = (0, *(end for _, end, _ in self._cuts))
+        begins = (*(begin for begin, _, _ in self._cuts), len(self._outer))
+        literals = [self._outer[end:begin] for end, begin in zip(ends, begins, strict=True)]
+        frame = Frame(literals, [run for _, _, run in self._cuts], self._marks)
+        hashes = {place: blake2b(data, digest_size=16).digest() for place, data in self._pieces.items()}
+        return SplitBody(frame, self._pieces, hashes, is_object)
 
-    def _object(self, raw: bytes | Raw, way: tuple[str, ...]) -> None:
-        for name, value in (read_object(raw) or {}).items():
-            if len(value) < _LEAST_BYTES and (*way, name) != self._messages:
-                continue
-            self._member(value, (*way, name))
+    def _object(self, raw: bytes | Raw, way: tuple[str, ...]) -> bool:
+        members = read_object(raw)
+        for name, value in (members or {}).items():
+            if len(value) >= _LEAST_BYTES or (*way, name) == self._messages:
+                self._member(value, (*way, name))
+        return members is not None
 
     def _member(self, value: Raw, way: tuple[str, ...]) -> None:
         first = memoryview(value)[0]
@@ -121,51 +140,74 @@ class _Splitter:
         self._take([value], _slot_of(way))
 
     def _take(self, items: Sequence[Raw], slot: int) -> None:
-        """Cut out what follows each other."""
-        if slot in self._slots:
+        """Cut out what follows each other, behind all that was found so far."""
+        if slot * MOST_ITEMS in self._pieces:
             return
-        found = self._places(items)
-        if not found:
-            return
-        self._slots.add(slot)
-        self._literals.append(self._body[self._at : found[0][0]])
-        betweens = [self._body[end:begin] for (_, end), (begin, _) in pairwise(found)]
-        for index, (begin, end) in enumerate(found):
-            self._piece(slot, index, self._body[begin:end])
-        self._at = found[-1][1]
-        is_regular = len(set(betweens)) <= 1
-        between = (betweens[0] if betweens else b"") if is_regular else None
-        self._runs.append(PieceRun(slot, len(items), between, [] if is_regular else betweens))
+        at = max((end for begin, end, _ in self._cuts if begin < end), default=0)
+        if (found := _found(self._outer, items, at)) is not None:
+            begin, end, between, betweens = found
+            if not begin < self._hole < end:
+                self._cut(begin, end, slot, items, between, betweens)
 
-    def _places(self, items: Sequence[Raw]) -> list[tuple[int, int]]:
-        """Where each of what follows each other begins and ends; nothing where that cannot be said."""
-        found: list[tuple[int, int]] = []
-        begin = self._find(bytes(items[0]))
-        for raw in items:
-            if found:
-                begin = found[-1][1]
-                while self._body[begin : begin + 1] in _BETWEEN:
-                    begin += 1
-            if begin < 0 or not self._body.startswith(raw, begin):
-                return []
-            found.append((begin, begin + len(raw)))
-        return found
+    def _cut(
+        self, begin: int, end: int, slot: int, items: Sequence[Raw], between: bytes | None, betweens: list[bytes]
+    ) -> None:
+        place = slot * MOST_ITEMS
+        pieces = dict(enumerate(map(bytes, items), place))
+        if _MARK_NAME in self._outer[begin:end]:
+            for at, data in pieces.items():
+                if _MARK_NAME in data:
+                    pieces[at], marks = _unmarked(data)
+                    self._marks += [(at, offset, mark) for offset, mark in marks]
+        self._pieces |= pieces
+        self._cuts.append((begin, end, PieceRun(slot, len(items), between, betweens)))
 
-    def _piece(self, slot: int, index: int, data: bytes) -> None:
-        place = slot * MOST_ITEMS + index
-        if _MARK_NAME in data:
-            data, marks = _unmarked(data)
-            self._marks += [(place, offset, mark) for offset, mark in marks]
-        self._pieces[place] = data
 
-    def _find(self, data: bytes) -> int:
-        """Where the next value that reads so begins: by its beginning, since a long text is dear to look for."""
-        probe, at = data[:_PROBE_BYTES], self._at
-        while (at := self._body.find(probe, at)) >= 0:
-            if self._body.startswith(data, at):
-                return at
-            at += 1
-        return at
+def _found(text: bytes, items: Sequence[Raw], at: int) -> tuple[int, int, bytes | None, list[bytes]] | None:
+    """Where values that follow each other begin and end, and what is between them; None: that cannot be said."""
+    first = bytes(items[0])
+    for _ in range(_TRIES):
+        begin = _find(text, first, at)
+        if begin < 0:
+            break
+        if (run := _run_at(text, items, begin)) is not None:
+            return begin, *run
+        at = begin + 1
+    return None
+
+
+def _find(text: bytes, value: bytes, at: int) -> int:
+    """Where a value begins, from somewhere on: by its beginning, since a long text is dear to look for."""
+    probe = value[:_PROBE_BYTES]
+    while (at := text.find(probe, at)) >= 0:
+        if text.startswith(value, at):
+            return at
+        at += 1
+    return at
+
+
+def _run_at(text: bytes, items: Sequence[Raw], begin: int) -> tuple[int, bytes | None, list[bytes]] | None:
+    """Of values of which the first begins there: their end, and what is between them."""
+    end = begin + len(items[0])
+    between = text[end : _value_at(text, end)] if len(items) > 1 else b""
+    whole = between.join(items)  # as nearly everybody writes it: the same between any two
+    if text.startswith(whole, begin):
+        return begin + len(whole), between, []
+    betweens = []
+    for raw in items[1:]:
+        next_at = _value_at(text, end)
+        if not text.startswith(raw, next_at):
+            return None
+        betweens.append(text[end:next_at])
+        end = next_at + len(raw)
+    return end, None, betweens
+
+
+def _value_at(text: bytes, at: int) -> int:
+    """Where the next value of a list begins, behind the end of one."""
+    while text[at : at + 1] in _BETWEEN:
+        at += 1
+    return at
 
 
 def _slot_of(way: tuple[str, ...]) -> int:

@@ -1,7 +1,7 @@
 """The tables of contexts. Instants are epoch seconds; a migration is never changed once it was released.
 
-A version's pieces are the rows of `use` that hold for its number, by place: a conversation that grows adds rows and
-changes none.
+A version's pieces are those of the rows of `use` that hold for its number, by place: a conversation that grows adds a
+row or two and changes none.
 """
 
 from hivemind_addon.system.database import FileKind
@@ -44,6 +44,15 @@ _MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     CREATE INDEX taken_out_by_time ON taken_out (kept);
     """,
+    """
+    -- Pieces that were new together are compressed together, as a pack: `id` is its first piece's, and those of its
+    -- other `pieces` follow. `at`: where in it a piece begins. A piece of before has its `data` itself, and no pack.
+    CREATE TABLE pack (id INTEGER PRIMARY KEY, pieces INTEGER NOT NULL, data BLOB NOT NULL);
+    ALTER TABLE piece ADD COLUMN pack INTEGER REFERENCES pack;
+    ALTER TABLE piece ADD COLUMN at INTEGER NOT NULL DEFAULT 0;
+    -- So many pieces of one pack, one after the other: their places follow, and so do their ids.
+    ALTER TABLE use ADD COLUMN count INTEGER NOT NULL DEFAULT 1;
+    """,
 )
 
 KIND = FileKind(
@@ -52,3 +61,12 @@ KIND = FileKind(
     application_id=0x48495643,  # `HIVC`
     migrations=_MIGRATIONS,
 )
+
+READ_AS_NEWEST = {
+    1: """
+    CREATE TEMP VIEW pack AS SELECT NULL AS id, NULL AS pieces, NULL AS data WHERE false;
+    CREATE TEMP VIEW piece AS SELECT *, NULL AS pack, 0 AS at FROM main.piece;
+    CREATE TEMP VIEW use AS SELECT *, 1 AS count FROM main.use;
+    """
+}
+"""By version: what makes a file of before look like one of now, for who must not write it."""

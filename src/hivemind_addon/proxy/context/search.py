@@ -4,6 +4,7 @@ import re
 import sqlite3
 from collections.abc import Iterator
 
+from hivemind_addon.proxy.context.packs import USED_PIECES, PieceReader
 from hivemind_addon.proxy.context.pieces import MESSAGES, MOST_ITEMS
 from hivemind_addon.proxy.context.values import ContextHead
 from hivemind_addon.proxy.context.versions import HEAD, plain
@@ -19,13 +20,18 @@ _AS_IN_JSON = re.compile(r"[ !#-.0-\[\]-~]+")
 def hits(connection: sqlite3.Connection, row_id: int, newest: int, text: str) -> Iterator[tuple[ContextHead, int, str]]:
     """In one context: see `ContextStore.search`. `newest`: its newest version's number."""
     rows = connection.execute(
-        "SELECT place, until, data FROM use JOIN piece ON piece.id = piece WHERE context = ? AND place BETWEEN ? AND ?"
-        " ORDER BY place, since",
-        (row_id, MESSAGES * MOST_ITEMS, (MESSAGES + 1) * MOST_ITEMS - 1),
-    )
+        f"{USED_PIECES} AND use.place < ? AND (use.place + use.count > ?) ORDER BY place, since",
+        (row_id, (MESSAGES + 1) * MOST_ITEMS, MESSAGES * MOST_ITEMS),
+    ).fetchall()
+    # A message may be used from one version on, and from a later one on again.
+    last = {(place, piece): until for place, *_, until, piece in rows}
+    reader = PieceReader(connection)
     raw_text = text.lower().encode() if _AS_IN_JSON.fullmatch(text) else b""
-    for place, until, data in rows:
-        said = plain(data)
+    for place, *where, _, piece in rows:
+        if (place, piece) not in last:
+            continue
+        until = last.pop((place, piece))
+        said = reader.read(*where)
         if raw_text in said.lower() and (excerpt := _excerpt(read_value(said), text.lower())):
             yield _head_at(connection, row_id, newest if until is None else until), place % MOST_ITEMS, excerpt
     row = connection.execute(

@@ -14,7 +14,6 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from hashlib import blake2b
 from pathlib import Path
 
 import msgspec
@@ -23,22 +22,18 @@ from msgspec import Raw
 
 from hivemind_addon.api.words import failing
 from hivemind_addon.proxy.context.garbage import Garbage, remove, thin
-from hivemind_addon.proxy.context.pieces import SplitBody, split
-from hivemind_addon.proxy.context.schema import KIND
+from hivemind_addon.proxy.context.packs import PieceWriter, new_compressor
+from hivemind_addon.proxy.context.schema import KIND, READ_AS_NEWEST
 from hivemind_addon.proxy.context.search import hits
 from hivemind_addon.proxy.context.values import Context, ContextHead, KeepRule, NotKept, TakenResult, UnknownContext
 from hivemind_addon.proxy.context.versions import (
     HEAD,
-    make_pieces,
+    in_parts,
     newest_head,
     plain,
     read_version,
-    rest_of,
-    small,
     write_version,
 )
-from hivemind_addon.proxy.runtime.append_file import breathe
-from hivemind_addon.proxy.wire.transcript import dialect_named
 from hivemind_addon.system.database import (
     give_back,
     is_damage,
@@ -81,6 +76,7 @@ class ContextStore:
         self._rule = retention or KeepRule()
         self._garbage = Garbage(self._rule)
         self._told = told
+        self._compressor = new_compressor()
         self._connection: sqlite3.Connection | None = None
         self._identity: os.stat_result | None = None
         """Of the open file."""
@@ -97,11 +93,15 @@ class ContextStore:
         of a later request, it stays as it is. `durable`:
         not even a machine that fails takes it away again. Raises OSError, FolderNotPrivate and FileUnusable.
         """
-        messages = _messages_of(context.head.dialect)
-        breathe()
-        parts = split(bytes(context.body), messages)
-        breathe()
-        return self._written(context.head.kept_wall, lambda: self._keep(context, parts, durable=durable))
+        (head,) = self.keep_all([context], durable=durable)
+        return head
+
+    def keep_all(self, contexts: Sequence[Context], *, durable: bool = False) -> list[ContextHead]:
+        """The same for several, in one transaction: all of them or none."""
+        if not contexts:
+            return []
+        ready = [in_parts(context) for context in contexts]
+        return self._written(ready[0].head.kept_wall, lambda: self._keep(ready, durable=durable))
 
     def keep_results(self, results: Sequence[TakenResult]) -> None:
         """Write what was taken out of a request; what is there already counts as new again.
@@ -109,7 +109,7 @@ class ContextStore:
         Raises OSError, FolderNotPrivate and FileUnusable.
         """
         rows = [
-            (one.id, one.kept_wall, one.agent, one.session, one.call_id, len(one.value), small(bytes(one.value)))
+            (one.id, one.kept_wall, one.agent, one.session, one.call_id, len(one.value), self._small(one.value))
             for one in results
         ]
         if rows:
@@ -224,6 +224,9 @@ class ContextStore:
                     connection.close()
                     connection = sqlite3.connect(":memory:", isolation_level=None)
                     connection.executescript("".join(KIND.migrations))
+                else:
+                    (version,) = connection.execute("PRAGMA user_version").fetchone()
+                    connection.executescript(READ_AS_NEWEST.get(version, ""))
                 yield connection
         except sqlite3.Error as error:
             raise self._as_os_error(error) from error
@@ -303,18 +306,18 @@ class ContextStore:
                 rows,
             )
 
-    def _keep(self, context: Context, parts: SplitBody, *, durable: bool) -> ContextHead:
+    def _keep(self, contexts: Sequence[Context], *, durable: bool) -> list[ContextHead]:
         connection = self._opened()
-        hashes = {place: blake2b(data, digest_size=16).digest() for place, data in parts.pieces.items()}
-        breathe()
-        made = make_pieces(connection, parts, hashes)
-        rest = rest_of(context, parts.frame)
-        breathe()
         connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         with transaction(connection):
-            head = write_version(connection, context, parts, hashes, rest, made)
-            thin(connection, head.id, self._rule.versions)
-        return head
+            writer = PieceWriter(connection, self._compressor)
+            heads = [write_version(connection, context, writer) for context in contexts]
+            for head in heads:
+                thin(connection, head, self._rule.versions)
+        return heads
+
+    def _small(self, data: Raw) -> bytes:
+        return self._compressor.compress(data)
 
 
 def _found(connection: sqlite3.Connection, beginning: str, folder: Path) -> int:
@@ -327,9 +330,3 @@ def _found(connection: sqlite3.Connection, beginning: str, folder: Path) -> int:
         raise UnknownContext(f"{beginning!r} may be {' or '.join(found[:5])}; say more of it")
     where = f"in {folder}; `hivemind context list` shows them"
     raise UnknownContext(f"no context {beginning!r} {where}" if rows else f"no contexts {where}")
-
-
-def _messages_of(dialect: str) -> tuple[str, ...] | None:
-    """Where its bodies have the conversation."""
-    ways = dialect_named(dialect).plan.messages.ways
-    return ways[0] if ways else None

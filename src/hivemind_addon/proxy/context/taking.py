@@ -7,11 +7,12 @@ from msgspec import Raw, Struct
 
 from hivemind_addon.api.spend import Spend
 from hivemind_addon.api.ticket import CallKind, Ticket
+from hivemind_addon.proxy.context.pieces import SplitBody, split
 from hivemind_addon.proxy.context.values import Context, ContextHead, NotKept
-from hivemind_addon.proxy.runtime.append_file import breathe
+from hivemind_addon.proxy.runtime.append_file import breathe_after
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.dialect import Dialect
-from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, read_request, text_of
+from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, RequestFacts, read_request, text_of
 from hivemind_addon.system.json_values import read_object, read_value
 
 ELSEWHERE = "the earlier part of it is with the provider (previous_response_id), not here"
@@ -35,6 +36,39 @@ class SentRequest(Struct, frozen=True):
     """The body's content coding; empty: none."""
 
 
+class ReadBody(Struct, frozen=True):
+    """What a body says of its conversation."""
+
+    body: bytes
+    """As others can read it."""
+    messages: int
+    thread: str
+    """The first thing that was asked."""
+    continues: bool
+    """It names an earlier answer."""
+    parts: SplitBody
+
+
+class BodyReader:
+    """Reads bodies; of several that are alike and follow each other, as samples of one prompt do, only the first."""
+
+    def __init__(self) -> None:
+        self._last: tuple[bytes, Dialect, ReadBody] | None = None
+
+    def __repr__(self) -> str:
+        return f"<BodyReader {len(self._last[0]) if self._last else 0} bytes>"
+
+    def read(self, body: bytes, dialect: Dialect) -> ReadBody:
+        """Without its content coding. Raises NotKept."""
+        if self._last is None or self._last[1] is not dialect or self._last[0] != body:
+            self._last = body, dialect, _read(body, dialect)
+        return self._last[2]
+
+    def forget(self) -> None:
+        """It may be long."""
+        self._last = None
+
+
 def is_conversation(ticket: Ticket) -> bool:
     """Whether anybody would go on with it: titles, checks of tool calls and cache warmers are none."""
     return ticket.kind not in _NOT_A_CONVERSATION
@@ -51,22 +85,17 @@ def take(
     spent: Spend = Spend(),  # noqa: B008 - it is frozen
     answer: bytes = b"",
     answer_id: str = "",
+    reader: BodyReader | None = None,
 ) -> Context:
     """Make it. Raises NotKept.
 
     `arrived_wall`: when it came, in epoch seconds. `tokens`: of its input. `spent`: since the version before. `answer`:
     what came back whole, decoded; empty: nothing. `answer_id`: what its provider calls it.
+    `reader`: of those that are made one after the other.
     """
-    plain = plain_body(request)
-    breathe()
-    facts = read_request(plain, request.dialect)
-    if not facts.messages:
-        raise NotKept("there is no conversation in it")
-    breathe()
-    body = _readable(plain)
-    breathe()
+    read = (reader or BodyReader()).read(plain_body(request), request.dialect)
     head = ContextHead(
-        id=_id(ticket, _thread(request.dialect, facts.messages)),
+        id=_id(ticket, read.thread),
         version=0,
         kept_wall=now_wall,
         agent=ticket.agent,
@@ -77,10 +106,10 @@ def take(
         dialect=request.dialect.name,
         host=ticket.pool.host,
         path="/" + request.url.partition("://")[2].partition("/")[2].partition("?")[0],
-        reason=f"{reason}; {ELSEWHERE}" if facts.continues else reason,
-        messages=len(facts.messages),
+        reason=f"{reason}; {ELSEWHERE}" if read.continues else reason,
+        messages=read.messages,
         tokens=tokens,
-        body_bytes=len(body),
+        body_bytes=len(read.body),
         kind=ticket.kind.value,
         spent=spent,
         arrived_wall=arrived_wall,
@@ -92,10 +121,17 @@ def take(
         method=request.method,
         url=request.url,
         headers=request.headers,
-        body=Raw(body),
+        body=Raw(read.body),
         answer=answer,
         answer_id=answer_id,
+        parts=read.parts,
     )
+
+
+def conversation_in(dialect: Dialect) -> tuple[str, ...] | None:
+    """The members of a body that lead to the conversation; None: where it is is not known."""
+    ways = dialect.plan.messages.ways
+    return ways[0] if ways else None
 
 
 def plain_body(request: SentRequest) -> bytes:
@@ -108,16 +144,37 @@ def plain_body(request: SentRequest) -> bytes:
         raise NotKept(f"its body cannot be decoded: {error}") from error
 
 
-def _readable(body: bytes) -> bytes:
-    """As it is, where others can read it; else with what nobody can read replaced by question marks."""
+def _read(body: bytes, dialect: Dialect) -> ReadBody:
+    facts = read_request(body, dialect)
+    if not facts.messages:
+        raise NotKept("there is no conversation in it")
+    breathe_after(len(body))
+    parts = _split(body, dialect, facts)
+    if not (parts.is_object and _is_text(body)):
+        body = _made_readable(body)
+        facts = read_request(body, dialect)
+        parts = _split(body, dialect, facts)
+    breathe_after(len(body))
+    return ReadBody(body, len(facts.messages), _thread(dialect, facts.messages), facts.continues, parts)
+
+
+def _split(body: bytes, dialect: Dialect, facts: RequestFacts) -> SplitBody:
+    return split(body, conversation_in(dialect), facts.messages)
+
+
+def _is_text(body: bytes) -> bool:
+    """Whether its characters can be read."""
+    if body.isascii():
+        return True
     try:
         body.decode()
     except UnicodeDecodeError:
-        pass
-    else:
-        breathe()
-        if read_object(body) is not None:
-            return body
+        return False
+    return True
+
+
+def _made_readable(body: bytes) -> bytes:
+    """With what nobody can read replaced by question marks."""
     try:  # JavaScript may write half of a surrogate pair, which JSON allows and its strict readers do not
         value = json.loads(body.decode(errors="replace"))
     except (ValueError, RecursionError) as error:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from msgspec import Raw, Struct, field
 
 from hivemind_addon.api.spend import Spend
+from hivemind_addon.proxy.context.pieces import SplitBody
 from hivemind_addon.proxy.wire.parts import text_of
 from hivemind_addon.system.json_values import read_value
 
@@ -63,6 +64,8 @@ class Context(Struct, frozen=True):
     """What came back, decoded: a plain answer or a stream. Empty: nothing whole, or it was not kept."""
     answer_id: str = ""
     """What the provider calls that answer, where a later request may name it; given to `keep` only."""
+    parts: SplitBody | None = None
+    """The body, taken apart already, so that nobody reads it again; given to `keep` only."""
 
 
 class TakenResult(Struct, frozen=True):

@@ -1,8 +1,7 @@
 """One version of a context in its file: written, and put together again. Each function works on an open connection."""
 
 import sqlite3
-from collections.abc import Iterable, Mapping
-from itertools import batched
+from collections.abc import Mapping
 
 import msgspec
 import zstandard
@@ -10,15 +9,14 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from hivemind_addon.api.spend import Spend
-from hivemind_addon.proxy.context.pieces import MESSAGES, MOST_ITEMS, Frame, SplitBody, join
+from hivemind_addon.proxy.context.packs import USED_PIECES, PieceReader, PieceWriter, is_message
+from hivemind_addon.proxy.context.pieces import Frame, join, split
+from hivemind_addon.proxy.context.taking import conversation_in
 from hivemind_addon.proxy.context.values import Context, ContextHead, UnknownContext
-from hivemind_addon.proxy.runtime.append_file import breathe
+from hivemind_addon.proxy.wire.transcript import dialect_named
 
 HEAD = msgspec.json.Decoder(ContextHead)
-_LEVEL = 3
-_BREATH_BYTES = 64 * 1024
 _MOST_BYTES = 64 * 1024 * 1024
-_ASKED_AT_ONCE = 500
 
 
 class _Rest(Struct):
@@ -33,39 +31,22 @@ class _Rest(Struct):
 _REST = msgspec.msgpack.Decoder(_Rest)
 
 
-def rest_of(context: Context, frame: Frame) -> bytes:
-    """What a version has besides its head and its pieces, compressed."""
-    return small(msgspec.msgpack.encode(_Rest(context.method, context.url, context.headers, frame)))
+_Standing = tuple[bytes, int]
+"""A piece of the newest version: its hash, and the place of the first of its row."""
 
 
-def make_pieces(connection: sqlite3.Connection, parts: SplitBody, hashes: Mapping[int, bytes]) -> dict[bytes, bytes]:
-    """The compressed pieces that are not in the file, by hash: made while nobody waits for the file."""
-    known = _piece_ids(connection, hashes.values())
-    made: dict[bytes, bytes] = {}
-    compressor = zstandard.ZstdCompressor(level=_LEVEL)  # for all of them: to make one is dear
-    unbroken_bytes = 0
-    for place, hash_ in hashes.items():
-        if hash_ not in known and hash_ not in made:
-            made[hash_] = compressor.compress(parts.pieces[place])
-            unbroken_bytes += len(parts.pieces[place])
-            if unbroken_bytes > _BREATH_BYTES:
-                unbroken_bytes = 0
-                breathe()
-    return made
+def in_parts(context: Context) -> Context:
+    """Taken apart, where that was not done yet: what can be done without the file."""
+    if context.parts is not None:
+        return context
+    return replace(context, parts=split(bytes(context.body), conversation_in(dialect_named(context.head.dialect))))
 
 
-def write_version(
-    connection: sqlite3.Connection,
-    context: Context,
-    parts: SplitBody,
-    hashes: Mapping[int, bytes],
-    rest: bytes,
-    made: Mapping[bytes, bytes],
-) -> ContextHead:
-    """In a transaction: a new version, or what the newest one lacks. `hashes` and `parts` of its body, by place.
-
-    `rest` is of `rest_of`, `made` of `make_pieces`.
-    """
+def write_version(connection: sqlite3.Connection, context: Context, writer: PieceWriter) -> ContextHead:
+    """In a transaction: a new version, or what the newest one lacks."""
+    parts = context.parts
+    assert parts is not None, "in parts first"
+    hashes = parts.hashes
     head = context.head
     row = connection.execute(
         "SELECT id, newest FROM context WHERE name = ? AND name != ''",  # the latter is the index's own condition
@@ -73,49 +54,58 @@ def write_version(
     ).fetchone()
     before = newest_head(connection, row[0]) if row is not None else None
     standing = _standing(connection, row[0]) if row is not None else {}
+    rest = writer.compressor.compress(
+        msgspec.msgpack.encode(_Rest(context.method, context.url, context.headers, parts.frame))
+    )
+    answer = writer.compressor.compress(context.answer) if context.answer else None
     if before is not None and _is_same(connection, row[0], before, context, rest, hashes, standing):
-        return _again(connection, row[0], before, context)
+        return _again(connection, row[0], before, context, answer)
     if before is not None and head.arrived_wall < before.arrived_wall:
         # It was slower than a later one, whose messages hold its answer.
         _put_head(connection, row[0], replace(before, spent=before.spent + head.spent))
         return before
-    (written,) = connection.execute("SELECT coalesce(max(written), 0) + 1 FROM context").fetchone()
     head = replace(
         head,
         version=(row[1] if row else 0) + 1,
         spent=head.spent + (before.spent if before else Spend()),
         answer_bytes=len(context.answer),
     )
+    written = "(SELECT coalesce(max(written), 0) + 1 FROM context)"
     if row is None:
-        connection.execute(
-            "INSERT INTO context (name, agent, newest, kept, written) VALUES (?, ?, ?, ?, ?)",
-            (head.id, head.agent, head.version, head.kept_wall, written),
-        )
-        (row_id,) = connection.execute("SELECT last_insert_rowid()").fetchone()
+        row_id = connection.execute(
+            f"INSERT INTO context (name, agent, newest, kept, written) VALUES (?, ?, ?, ?, {written})",  # noqa: S608
+            (head.id, head.agent, head.version, head.kept_wall),
+        ).lastrowid
+        assert row_id is not None
     else:
         row_id = row[0]
         connection.execute(
-            "UPDATE context SET newest = ?, kept = ?, written = ? WHERE id = ?",
-            (head.version, head.kept_wall, written, row_id),
+            f"UPDATE context SET newest = ?, kept = ?, written = {written} WHERE id = ?",  # noqa: S608
+            (head.version, head.kept_wall, row_id),
         )
-    over = [place for place, (_, hash_) in standing.items() if hashes.get(place) != hash_]
+    over = [place for place, (hash_, _) in standing.items() if hashes.get(place) != hash_]
+    broken = {standing[place][1] for place in over}
+    if broken:
+        connection.executemany(
+            "UPDATE use SET until = ? WHERE context = ? AND place = ? AND until IS NULL",
+            [(head.version - 1, row_id, run) for run in broken],
+        )
+    places = [place for place in hashes if place not in standing or standing[place][1] in broken]
     connection.executemany(
-        "UPDATE use SET until = ? WHERE context = ? AND place = ? AND until IS NULL",
-        [(head.version - 1, row_id, place) for place in over],
+        "INSERT INTO use (context, place, since, piece, count) VALUES (?, ?, ?, ?, ?)",
+        [(row_id, place, head.version, piece, count) for place, piece, count in writer.write(parts, places)],
     )
-    new = {place: hash_ for place, hash_ in hashes.items() if place not in standing or standing[place][1] != hash_}
-    pieces = _write_pieces(connection, {hash_: parts.pieces[place] for place, hash_ in new.items()}, made)
-    connection.executemany(
-        "INSERT INTO use (context, place, since, piece) VALUES (?, ?, ?, ?)",
-        [(row_id, place, head.version, pieces[hash_]) for place, hash_ in new.items()],
-    )
-    if before is not None and before.answer_bytes and head.messages > before.messages and not _of_messages(over):
+    if (
+        before is not None
+        and before.answer_bytes
+        and head.messages > before.messages
+        and not any(map(is_message, over))
+    ):
         _forget_answer(connection, row_id, before)  # it is among the messages now
     connection.execute(
-        "INSERT INTO version (context, number, kept, head, rest) VALUES (?, ?, ?, ?, ?)",
-        (row_id, head.version, head.kept_wall, msgspec.json.encode(head).decode(), rest),
+        "INSERT INTO version (context, number, kept, head, rest, answer, answer_id) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (row_id, head.version, head.kept_wall, _json(head), rest, answer, context.answer_id),
     )
-    _put_answer(connection, row_id, head, context.answer, context.answer_id)
     return head
 
 
@@ -126,12 +116,12 @@ def _is_same(
     context: Context,
     rest: bytes,
     hashes: Mapping[int, bytes],
-    standing: Mapping[int, tuple[int, bytes]],
+    standing: Mapping[int, _Standing],
 ) -> bool:
     """Whether the newest version is of the same request."""
     if context.head.request_hash and context.head.request_hash == before.request_hash:
         return True
-    if {place: hash_ for place, (_, hash_) in standing.items()} != hashes:
+    if {place: hash_ for place, (hash_, _) in standing.items()} != hashes:
         return False
     (known,) = connection.execute(
         "SELECT rest FROM version WHERE context = ? AND number = ?", (row_id, before.version)
@@ -139,30 +129,23 @@ def _is_same(
     return bool(known == rest)
 
 
-def _again(connection: sqlite3.Connection, row_id: int, before: ContextHead, context: Context) -> ContextHead:
+def _again(
+    connection: sqlite3.Connection, row_id: int, before: ContextHead, context: Context, answer: bytes | None
+) -> ContextHead:
     """The newest version is of the same request: it may have been kept for another reason, and without its answer.
 
     What was spent since then is counted where anything else is news.
     """
-    has_news = bool(context.answer) and not before.answer_bytes
+    has_news = answer is not None and not before.answer_bytes
     if not has_news and before.reason == context.head.reason:
         return before
     head = replace(before, reason=context.head.reason, spent=before.spent + context.head.spent)
     if has_news:
-        head = replace(head, tokens=context.head.tokens)
-        return _put_answer(connection, row_id, head, context.answer, context.answer_id)
-    _put_head(connection, row_id, head)
-    return head
-
-
-def _put_answer(
-    connection: sqlite3.Connection, row_id: int, head: ContextHead, answer: bytes, answer_id: str
-) -> ContextHead:
-    head = replace(head, answer_bytes=len(answer))
-    connection.execute(
-        "UPDATE version SET answer = ?, answer_id = ? WHERE context = ? AND number = ?",
-        (small(answer) if answer else None, answer_id, row_id, head.version),
-    )
+        head = replace(head, tokens=context.head.tokens, answer_bytes=len(context.answer))
+        connection.execute(
+            "UPDATE version SET answer = ?, answer_id = ? WHERE context = ? AND number = ?",
+            (answer, context.answer_id, row_id, head.version),
+        )
     _put_head(connection, row_id, head)
     return head
 
@@ -174,24 +157,6 @@ def _forget_answer(connection: sqlite3.Connection, row_id: int, head: ContextHea
     ).rowcount
     if forgotten:
         _put_head(connection, row_id, replace(head, answer_bytes=0))
-
-
-def _write_pieces(
-    connection: sqlite3.Connection, pieces: Mapping[bytes, bytes], made: Mapping[bytes, bytes]
-) -> dict[bytes, int]:
-    """Those that are not in the file; answers the ids of all, by hash."""
-    known = _piece_ids(connection, pieces)
-    missing = [hash_ for hash_ in pieces if hash_ not in known]
-    connection.executemany(
-        "INSERT INTO piece (hash, size, data) VALUES (?, ?, ?)",
-        [(hash_, len(pieces[hash_]), made.get(hash_) or small(pieces[hash_])) for hash_ in missing],
-    )
-    return known | _piece_ids(connection, missing)
-
-
-def small(data: bytes) -> bytes:
-    """Compressed."""
-    return zstandard.ZstdCompressor(level=_LEVEL).compress(data)
 
 
 def read_version(connection: sqlite3.Connection, row_id: int, number: int | None, asked: str) -> Context:
@@ -210,13 +175,11 @@ def read_version(connection: sqlite3.Connection, row_id: int, number: int | None
     head, rest, answer, answer_id, number = row
     told = _REST.decode(plain(rest))
     pieces = connection.execute(
-        "SELECT place, data FROM use JOIN piece ON piece.id = piece"
-        " WHERE context = ? AND since <= ? AND (until IS NULL OR until >= ?)",
-        (row_id, number, number),
+        f"{USED_PIECES} AND since <= ? AND (until IS NULL OR until >= ?)", (row_id, number, number)
     )
+    reader = PieceReader(connection)
     try:
-        decompressor = zstandard.ZstdDecompressor()
-        body = join(told.frame, {place: decompressor.decompress(data) for place, data in pieces})
+        body = join(told.frame, {place: reader.read(*where) for place, *where, _, _ in pieces})
     except KeyError as error:
         raise UnknownContext(f"{asked} is damaged: a part of it is lost") from error
     return Context(
@@ -230,22 +193,14 @@ def read_version(connection: sqlite3.Connection, row_id: int, number: int | None
     )
 
 
-def _standing(connection: sqlite3.Connection, row_id: int) -> dict[int, tuple[int, bytes]]:
-    """The newest version's pieces: id and hash, by place."""
+def _standing(connection: sqlite3.Connection, row_id: int) -> dict[int, _Standing]:
+    """The newest version's pieces, by place."""
     rows = connection.execute(
-        "SELECT place, piece.id, hash FROM use JOIN piece ON piece.id = piece WHERE context = ? AND until IS NULL",
+        "SELECT use.place, use.place + piece.id - use.piece, hash FROM use CROSS JOIN piece"
+        " ON piece.id BETWEEN use.piece AND use.piece + use.count - 1 WHERE context = ? AND until IS NULL",
         (row_id,),
     )
-    return {place: (piece, hash_) for place, piece, hash_ in rows}
-
-
-def _piece_ids(connection: sqlite3.Connection, hashes: Iterable[bytes]) -> dict[bytes, int]:
-    """Of those that are in the file, by hash. Asked for many at a time: each question lets the event loop go first."""
-    found: dict[bytes, int] = {}
-    for asked in batched(dict.fromkeys(hashes), _ASKED_AT_ONCE):
-        places = ", ".join("?" * len(asked))
-        found.update(connection.execute(f"SELECT hash, id FROM piece WHERE hash IN ({places})", asked).fetchall())  # noqa: S608 - marks only
-    return found
+    return {place: (hash_, run) for run, place, hash_ in rows}
 
 
 def newest_head(connection: sqlite3.Connection, row_id: int) -> ContextHead:
@@ -260,13 +215,12 @@ def newest_head(connection: sqlite3.Connection, row_id: int) -> ContextHead:
 def _put_head(connection: sqlite3.Connection, row_id: int, head: ContextHead) -> None:
     connection.execute(
         "UPDATE version SET head = ? WHERE context = ? AND number = ?",
-        (msgspec.json.encode(head).decode(), row_id, head.version),
+        (_json(head), row_id, head.version),
     )
 
 
-def _of_messages(places: Iterable[int]) -> bool:
-    """Whether any of them is a message's."""
-    return any(place // MOST_ITEMS == MESSAGES for place in places)
+def _json(head: ContextHead) -> str:
+    return msgspec.json.encode(head).decode()
 
 
 def plain(data: bytes) -> bytes:

@@ -5,6 +5,7 @@ written whole, again and again: so a batch that failed is simply written once mo
 """
 
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from msgspec import Struct
@@ -154,7 +155,7 @@ def statements(rows: list[Any]) -> list[tuple[str, tuple[object, ...]]]:
     for size in SIZES:
         while len(rows) - done >= size:
             some = rows[done : done + size]
-            found.append((_sql(kind, size), tuple(value for row in some for value in astuple(row))))
+            found.append((_sql(kind, size), tuple(chain.from_iterable(map(astuple, some)))))
             done += size
     return found
 

@@ -14,6 +14,7 @@ from hivemind_addon.proxy.context.taking import SentRequest, plain_body
 from hivemind_addon.proxy.runtime.append_file import breathe
 from hivemind_addon.proxy.wire import frames
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
+from hivemind_addon.system.memo import by_thing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +110,7 @@ def sent_request(
     `unedited`: as its client sent it, where that is another one.
     """
     request = unedited or plain_request(flow)
-    kept = PlainHeaders((profile,))
+    kept = _plain_headers(profile)
     written = ((name, kept.written(name, value.encode("utf-8", "replace"))) for name, value in request.headers.items())
     port = "" if request.port == (443 if request.scheme == "https" else 80) else f":{request.port}"
     path, _, query = request.path.partition("?")
@@ -126,6 +127,11 @@ def sent_request(
         body=request.body,
         encoding=request.headers.get("content-encoding", ""),
     )
+
+
+@by_thing
+def _plain_headers(profile: Profile) -> PlainHeaders:
+    return PlainHeaders((profile,))
 
 
 def whole_request(handed: HandedOver, store: ContextStore) -> SentRequest:

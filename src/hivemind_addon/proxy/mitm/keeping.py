@@ -23,7 +23,7 @@ from hivemind_addon.api.words import failing, several
 from hivemind_addon.proxy.context.chain import answer_id, named_answer
 from hivemind_addon.proxy.context.holding import HeldRequest, Holding
 from hivemind_addon.proxy.context.store import NotKept, TakenResult
-from hivemind_addon.proxy.context.taking import is_conversation, take
+from hivemind_addon.proxy.context.taking import BodyReader, is_conversation, take
 from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.mitm.handed import handed_over, whole_answer, whole_request
 from hivemind_addon.proxy.observe.news import NOTICE
@@ -38,10 +38,13 @@ if TYPE_CHECKING:
     from hivemind_addon.api.ticket import Ticket
     from hivemind_addon.proxy.context.compaction import TakenOut
     from hivemind_addon.proxy.context.policy import KeepPolicy
-    from hivemind_addon.proxy.context.store import ContextHead, ContextStore
+    from hivemind_addon.proxy.context.store import Context, ContextHead, ContextStore
     from hivemind_addon.proxy.mitm.exchange import Exchange
     from hivemind_addon.proxy.mitm.handed import HandedOver
     from hivemind_addon.proxy.runtime.driver import Driver
+
+    _Outcome = tuple[HeldRequest[HandedOver], str, ContextHead | Exception]
+    """What was to be written, by which policy, and what became of it."""
 
 logger = logging.getLogger("hivemind")
 
@@ -58,6 +61,12 @@ _OBJECTS_BYTES = 4096
 """About what a request takes in memory beside its body."""
 _MOST_KNOWN_RESULTS = 10_000
 _EXPECTED = (OSError, NotKept, FileUnusable, FolderNotPrivate)
+_BATCH = 32
+_BATCH_BYTES = 4 * 1024 * 1024
+_BATCH_S = 0.2
+"""So many conversations are written at once, or fewer; a refusal may wait for them, and the event loop notes them."""
+_BREATH_BYTES = 32 * 1024
+"""So much is read, of small requests together, between two chances for the event loop."""
 _BUDGET, _END = "budget", "end"
 _CHAINED = (
     "it names an earlier answer that is not kept (previous_response_id), so what was said before cannot be put together"
@@ -74,9 +83,12 @@ class ConversationKeeper:
         self._holding: Holding[HandedOver] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._queue: deque[tuple[HeldRequest[HandedOver], str]] = deque()
-        """To be written by the policy, one after the other, so that no refusal waits for more than one of them."""
+        """To be written by the policy, some at a time, so that no refusal waits for more than these; the thread takes
+        from its beginning."""
         self._is_writing = False
-        """One of these."""
+        """Some of these."""
+        self._reader = BodyReader()
+        """The thread's."""
         self._waiting_bytes = 0
         self._writing: set[asyncio.Future[Any]] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="contexts")
@@ -168,26 +180,62 @@ class ConversationKeeper:
             asyncio.get_running_loop().call_soon(self._write_next)
 
     def _write_next(self) -> None:
-        held, why = self._queue.popleft()
-        write = partial(self._write_held, held, why, self._driver.clock.wall())
         try:
-            writing = asyncio.get_running_loop().run_in_executor(self._thread, write)
+            writing = asyncio.get_running_loop().run_in_executor(
+                self._thread, self._write_some, self._driver.clock.wall()
+            )
         except RuntimeError:  # closed meanwhile
             self._is_writing = False
             self._tell_quiet()
             return
         self._writing.add(writing)
-        writing.add_done_callback(partial(self._written_by_policy, held, why))
+        writing.add_done_callback(self._written_by_policy)
 
-    def _write_held(self, held: HeldRequest[HandedOver], why: str, now_wall: float) -> ContextHead:
+    def _write_some(self, now_wall: float) -> list[_Outcome]:
+        """In the thread: what waits, as long as it is not too much for one transaction."""
+        outcomes: list[_Outcome] = []
+        contexts: list[tuple[HeldRequest[HandedOver], str, Context]] = []
+        size, read, until = 0, 0, self._driver.clock.monotonic() + _BATCH_S
+        while len(contexts) < _BATCH and size < _BATCH_BYTES and self._driver.clock.monotonic() < until:
+            if self._has_ended or not self._queue:
+                break
+            if contexts and len(self._writing) > 1:  # somebody who is refused waits for the thread
+                break
+            if contexts and self._queue[0][0].what.has_past:  # it may name what is not there yet
+                break
+            held, why = self._queue.popleft()
+            size += held.size_bytes
+            try:
+                contexts.append((held, why, self._taken(held, why, now_wall)))
+            except Exception as error:  # noqa: BLE001 - told, as one that cannot be written is
+                outcomes.append((held, why, error))
+            if (read := read + held.size_bytes) >= _BREATH_BYTES:
+                read = 0
+                breathe()
+        if not self._queue:
+            self._reader.forget()
+        return outcomes + self._kept_together(contexts)
+
+    def _kept_together(self, contexts: Sequence[tuple[HeldRequest[HandedOver], str, Context]]) -> list[_Outcome]:
+        """In the thread. What none is to blame for befalls all."""
+        try:
+            heads: Sequence[ContextHead | Exception] = self.store.keep_all([context for *_, context in contexts])
+        except _EXPECTED as error:
+            heads = [error] * len(contexts)
+        except Exception as error:  # noqa: BLE001 - as above
+            if len(contexts) > 1:
+                return [outcome for one in contexts for outcome in self._kept_together((one,))]
+            heads = [error]
+        return [(held, why, head) for (held, why, _), head in zip(contexts, heads, strict=True)]
+
+    def _taken(self, held: HeldRequest[HandedOver], why: str, now_wall: float) -> Context:
         """In the thread."""
         handed = held.what
         answer = whole_answer(handed)
         request = whole_request(handed, self.store)
         if handed.has_past and named_answer(request.body):
             raise NotKept(_CHAINED)
-        breathe()
-        context = take(
+        return take(
             handed.ticket,
             request,
             reason=why,
@@ -197,23 +245,21 @@ class ConversationKeeper:
             spent=held.spent,
             answer=answer,
             answer_id=answer_id(handed.dialect, answer) if answer else "",
+            reader=self._reader,
         )
-        breathe()
-        return self.store.keep(context)
 
-    def _written_by_policy(self, held: HeldRequest[HandedOver], why: str, writing: asyncio.Future[ContextHead]) -> None:
+    def _written_by_policy(self, writing: asyncio.Future[list[_Outcome]]) -> None:
         self._writing.discard(writing)
-        self._waiting_bytes -= held.size_bytes
         self._is_writing = bool(self._queue)
-        ticket = held.what.ticket
-        if not writing.cancelled():
-            error = writing.exception()
-            if error is None:
-                self._kept(ticket, writing.result(), why)
-            elif isinstance(error, NotKept):
-                self._not_kept(held.what, str(error))
-            else:
-                self._lose(ticket, _why(error), error)
+        for held, why, outcome in [] if writing.cancelled() else writing.result():
+            self._waiting_bytes -= held.size_bytes
+            match outcome:
+                case NotKept():
+                    self._not_kept(held.what, str(outcome))
+                case Exception():
+                    self._lose(held.what.ticket, _why(outcome), outcome)
+                case head:
+                    self._kept(held.what.ticket, head, why)
         if self._is_writing:
             self._write_next()
         self._trim_soon()
@@ -283,7 +329,6 @@ class ConversationKeeper:
             arrived_wall=handed.arrived_wall,
             tokens=handed.tokens,
         )
-        breathe()
         return self.store.keep(context, durable=True)
 
     def _written(self, ticket: Ticket, size: int, writing: asyncio.Future[ContextHead]) -> None:
@@ -382,6 +427,14 @@ class ConversationKeeper:
             async with asyncio.timeout(CLOSING_S):
                 await self._quiet.wait()
 
+    async def write_held(self) -> None:
+        """What is held is written now, before it is due, as far as the disk lets it be in time."""
+        await self.settled()  # else there may be too much at once
+        if self._holding is not None:
+            self._write_soon(self._holding.take_all())
+            self._arm()
+        await self.settled()
+
     async def close(self) -> None:
         """Write what is held and what waits, as far as the disk lets it be written; then keep no more."""
         if self._holding is not None:
@@ -396,7 +449,6 @@ class ConversationKeeper:
             logger.warning(
                 "hivemind: the disk is too slow: %s", several(len(self._queue), "conversation") + " not kept"
             )
-            self._queue.clear()
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _note(self, ticket: Ticket, *, context_id: str = "", by: str = _BUDGET, reason: str = "") -> None:

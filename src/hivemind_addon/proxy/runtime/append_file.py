@@ -20,10 +20,18 @@ logger = logging.getLogger("hivemind")
 MAX_WAITING_BYTES = 64 * 1024 * 1024
 """Of records that are not written yet; what comes above it is not kept."""
 
+_BREATH_BYTES = 64 * 1024
+
 
 def breathe() -> None:
     """Let the event loop run while a record is made: else each of its turns waits 5 ms, as Python's threads do."""
     time.sleep(0)  # noqa: TID251 - no time passes
+
+
+def breathe_after(size_bytes: int) -> None:
+    """The same where so much was worked on that it took its time: to breathe costs as much as a small body."""
+    if size_bytes >= _BREATH_BYTES:
+        breathe()
 
 
 class AppendFile:
