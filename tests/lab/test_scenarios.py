@@ -6,12 +6,13 @@ from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.policy import Policy
 from hivemind_addon.lab.sim.trial import run_series, setups
 
-SEEDS = 2
+SEEDS = {"storm-of-slow-answers": 2}
+"""One is enough but where what is bounded is chance. `hivemind lab prove` has twenty."""
 
 
 @pytest.mark.parametrize("case", cases().values(), ids=lambda case: case.name)
 def test_the_scheduler_keeps_what_a_scenario_expects(case):
-    series = run_series(list(setups(case, [Policy.HIVEMIND])), seeds=SEEDS)
+    series = run_series(list(setups(case, [Policy.HIVEMIND])), seeds=SEEDS.get(case.name, 1))
     judged = [
         (one.setup.limits, verdict)
         for one in series

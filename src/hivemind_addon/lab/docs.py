@@ -349,20 +349,24 @@ def _as_json(schema: Mapping[str, object]) -> str:
 
 def check() -> list[str]:
     """The pages that are not as `generate` would write them, by their path in the checkout."""
-    return [
-        str(page.relative_to(_CHECKOUT))
-        for page, text in generate().items()
-        if not page.is_file() or page.read_text(encoding="utf-8") != text
-    ]
+    return [str(page.relative_to(_CHECKOUT)) for page in _stale()]
 
 
 def write() -> list[Path]:
     """Write the pages; the ones that were stale."""
-    stale = [_CHECKOUT / name for name in check()]
-    for page in stale:
+    stale = _stale()
+    for page, text in stale.items():
         page.parent.mkdir(parents=True, exist_ok=True)
-        page.write_text(generate()[page], encoding="utf-8")
-    return stale
+        page.write_text(text, encoding="utf-8")
+    return list(stale)
+
+
+def _stale() -> dict[Path, str]:
+    return {
+        page: text
+        for page, text in generate().items()
+        if not page.is_file() or page.read_text(encoding="utf-8") != text
+    }
 
 
 def render_fields(cls: type) -> str:

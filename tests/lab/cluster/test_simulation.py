@@ -19,7 +19,7 @@ from hivemind_addon.proxy.cluster import lease, node, outbox
 from hivemind_addon.proxy.cluster.coordinator import Coordinator
 from hivemind_addon.proxy.cluster.node import ClusterNode, Timing
 
-SEEDS = int(os.environ.get("CLUSTER_SEEDS", "25"))
+SEEDS = int(os.environ.get("CLUSTER_SEEDS", "10"))
 PAGE = Path(__file__).parents[3] / "docs" / "cluster.md"
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}
 

@@ -34,7 +34,7 @@ SMALL = plan.PapersPlan(
     fleet=smaller("fleet-at-two", turns=2),
     incident=cases()["incident"],
     seeds=2,
-    ablation_seeds=2,
+    ablation_seeds=1,
     loads=(random_case(93), random_case(85)),
     load_seeds=1,
     dinners=2,

@@ -26,7 +26,7 @@ FLEET = Scenario(
     input_error=0.1,
 )
 LIMITS = {"tokens": 5_000_000, "micro_usd": 10_000_000}
-SEEDS = range(4)
+SEEDS = range(2)
 
 
 class BudgetedFleet(World):

@@ -74,7 +74,8 @@ function ask(title, { text, fields = [], sure, not = "Cancel", kind }) {
     let said = null;
     no.onclick = () => dialog.close();
     form.onsubmit = (event) => { event.preventDefault(); said = Object.fromEntries(new FormData(form)); dialog.close(); };
-    dialog.onclose = () => { form.replaceChildren(); resolve(said); };
+    // The end of the question before may be told only after the next one is open.
+    dialog.onclose = () => { if (dialog.open) return; form.replaceChildren(); resolve(said); };
     dialog.showModal();
     (form.querySelector("input, select") || no).focus();
   });
