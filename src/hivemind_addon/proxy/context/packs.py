@@ -4,8 +4,10 @@ That takes half the time of compressing each by itself, and a third less room.
 """
 
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import batched
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, batched, count, groupby, repeat
+from operator import sub
 
 import zstandard
 
@@ -22,8 +24,8 @@ USED_PIECES = (
 )
 """All that a context uses or has used: its place, what `PieceReader.read` asks for, its last version, its id."""
 
-_Piece = tuple[int, int | None]
-"""Its id and its pack's."""
+_Piece = tuple[int, int]
+"""Its id and its pack's; its own again where it is compressed alone."""
 
 
 def new_compressor() -> zstandard.ZstdCompressor:
@@ -41,39 +43,43 @@ class PieceWriter:
         """By hash, of those that were asked for or written."""
 
     def write(self, parts: SplitBody, places: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-        """What stands at these places, as rows: first place, first piece, and number of those that follow in a pack.
+        """What stands at places, which are in their order, as rows: the first place and piece, and how many follow.
 
         Messages are packed apart from all else, which other conversations are likely to have, too.
         """
+        if not places:
+            return iter(())
         hashes = parts.hashes
-        wanted = {hashes[place]: place for place in places}
+        wanted = dict(zip(map(hashes.__getitem__, places), places, strict=True))
         self._find(wanted.keys() - self._known.keys())
-        new = [(hash_, parts.pieces[place], place) for hash_, place in wanted.items() if hash_ not in self._known]
-        for is_said in (True, False):
-            some = [(hash_, data) for hash_, data, place in new if is_message(place) is is_said]
-            for pack in _packs(some):
-                self._write_pack(pack)
-        return _rows([(place, self._known[hashes[place]]) for place in sorted(places)])
+        new = sorted(map(wanted.__getitem__, wanted.keys() - self._known.keys()))
+        said = bisect_left(new, (MESSAGES + 1) * MOST_ITEMS)
+        for some in (new[:said], new[said:]):
+            for pack in _packs(some, parts.pieces):
+                self._write_pack(parts, pack)
+        ids, packs = zip(*map(self._known.__getitem__, map(hashes.__getitem__, places)), strict=True)
+        return _rows(places, ids, packs)
 
     def _find(self, hashes: Iterable[bytes]) -> None:
         """Asked for many at a time: each question lets the event loop go first."""
         for asked in batched(hashes, _ASKED_AT_ONCE):
             marks = ", ".join("?" * len(asked))
-            rows = self._connection.execute(f"SELECT hash, id, pack FROM piece WHERE hash IN ({marks})", asked)  # noqa: S608 - marks only
+            rows = self._connection.execute(
+                f"SELECT hash, id, coalesce(pack, id) FROM piece WHERE hash IN ({marks})",  # noqa: S608 - marks only
+                asked,
+            )
             self._known |= {hash_: (id_, pack) for hash_, id_, pack in rows}
 
-    def _write_pack(self, pieces: Sequence[tuple[bytes, bytes]]) -> None:
-        data = self.compressor.compress(b"".join([data for _, data in pieces]))
+    def _write_pack(self, parts: SplitBody, places: Sequence[int]) -> None:
+        pieces, hashes = ([one[place] for place in places] for one in (parts.pieces, parts.hashes))
+        data, sizes = self.compressor.compress(b"".join(pieces)), list(map(len, pieces))
         (pack,) = self._connection.execute("SELECT coalesce(max(id), 0) + 1 FROM piece").fetchone()
-        rows, at = [], 0
-        for id_, (hash_, piece) in enumerate(pieces, pack):
-            rows.append((id_, hash_, len(piece), pack, at))
-            at += len(piece)
-            self._known[hash_] = id_, pack
-        self._connection.execute("INSERT INTO pack (id, pieces, data) VALUES (?, ?, ?)", (pack, len(rows), data))
+        self._connection.execute("INSERT INTO pack (id, pieces, data) VALUES (?, ?, ?)", (pack, len(sizes), data))
         self._connection.executemany(
-            "INSERT INTO piece (id, hash, size, data, pack, at) VALUES (?, ?, ?, x'', ?, ?)", rows
+            "INSERT INTO piece (id, hash, size, data, pack, at) VALUES (?, ?, ?, x'', ?, ?)",
+            zip(count(pack), hashes, sizes, repeat(pack), accumulate(sizes, initial=0), strict=False),
         )
+        self._known.update(zip(hashes, zip(count(pack), repeat(pack), strict=False), strict=False))
 
 
 class PieceReader:
@@ -102,28 +108,23 @@ def is_message(place: int) -> bool:
     return place // MOST_ITEMS == MESSAGES
 
 
-def _packs(pieces: Sequence[tuple[bytes, bytes]]) -> Iterator[Sequence[tuple[bytes, bytes]]]:
+def _packs(places: Sequence[int], pieces: Mapping[int, bytes]) -> Iterator[Sequence[int]]:
     """Neither too large nor too many."""
     begin = size = 0
-    for at, (_, data) in enumerate(pieces):
-        if at > begin and (size + len(data) > _PACK_BYTES or at - begin >= _PACK_PIECES):
-            yield pieces[begin:at]
+    for at, data_bytes in enumerate(map(len, map(pieces.__getitem__, places))):
+        if at > begin and (size + data_bytes > _PACK_BYTES or at - begin >= _PACK_PIECES):
+            yield places[begin:at]
             begin, size = at, 0
-        size += len(data)
-    if pieces:
-        yield pieces[begin:]
+        size += data_bytes
+    if places:
+        yield places[begin:]
 
 
-def _rows(pieces: Sequence[tuple[int, _Piece]]) -> Iterator[tuple[int, int, int]]:
-    """Places in their order → see `PieceWriter.write`."""
-    begin = count = first = 0
-    in_pack: int | None = None
-    for place, (piece, pack) in pieces:
-        if count and pack == in_pack is not None and piece == first + count and place == begin + count:
-            count += 1
-            continue
-        if count:
-            yield begin, first, count
-        begin, first, count, in_pack = place, piece, 1, pack
-    if count:
-        yield begin, first, count
+def _rows(places: Sequence[int], ids: Sequence[int], packs: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Places in their order, and the pieces there → see `PieceWriter.write`."""
+    begin = 0
+    # Where places and ids follow each other, they are as far from where they stand as those before.
+    for _, same in groupby(zip(map(sub, places, count()), map(sub, ids, count()), packs, strict=True)):
+        many = len(list(same))
+        yield places[begin], ids[begin], many
+        begin += many

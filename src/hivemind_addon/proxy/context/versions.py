@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 import msgspec
 import zstandard
@@ -29,10 +30,6 @@ class _Rest(Struct):
 
 
 _REST = msgspec.msgpack.Decoder(_Rest)
-
-
-_Standing = tuple[bytes, int]
-"""A piece of the newest version: its hash, and the place of the first of its row."""
 
 
 def in_parts(context: Context) -> Context:
@@ -83,24 +80,16 @@ def write_version(connection: sqlite3.Connection, context: Context, writer: Piec
             f"UPDATE context SET newest = ?, kept = ?, written = {written} WHERE id = ?",  # noqa: S608
             (head.version, head.kept_wall, row_id),
         )
-    over = [place for place, (hash_, _) in standing.items() if hashes.get(place) != hash_]
-    broken = {standing[place][1] for place in over}
-    if broken:
-        connection.executemany(
-            "UPDATE use SET until = ? WHERE context = ? AND place = ? AND until IS NULL",
-            [(head.version - 1, row_id, run) for run in broken],
-        )
-    places = [place for place in hashes if place not in standing or standing[place][1] in broken]
+    over = {place for place, _ in standing.items() - hashes.items()}
+    places = {place for place, _ in hashes.items() - standing.items()}
+    if over:
+        places |= _end_runs(connection, row_id, over, head.version - 1) & hashes.keys()
     connection.executemany(
         "INSERT INTO use (context, place, since, piece, count) VALUES (?, ?, ?, ?, ?)",
-        [(row_id, place, head.version, piece, count) for place, piece, count in writer.write(parts, places)],
+        [(row_id, place, head.version, piece, count) for place, piece, count in writer.write(parts, sorted(places))],
     )
-    if (
-        before is not None
-        and before.answer_bytes
-        and head.messages > before.messages
-        and not any(map(is_message, over))
-    ):
+    has_grown = before is not None and head.messages > before.messages and not any(map(is_message, over))
+    if before is not None and before.answer_bytes and has_grown:
         _forget_answer(connection, row_id, before)  # it is among the messages now
     connection.execute(
         "INSERT INTO version (context, number, kept, head, rest, answer, answer_id) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -116,12 +105,12 @@ def _is_same(
     context: Context,
     rest: bytes,
     hashes: Mapping[int, bytes],
-    standing: Mapping[int, _Standing],
+    standing: Mapping[int, bytes],
 ) -> bool:
     """Whether the newest version is of the same request."""
     if context.head.request_hash and context.head.request_hash == before.request_hash:
         return True
-    if {place: hash_ for place, (hash_, _) in standing.items()} != hashes:
+    if standing != hashes:
         return False
     (known,) = connection.execute(
         "SELECT rest FROM version WHERE context = ? AND number = ?", (row_id, before.version)
@@ -193,14 +182,26 @@ def read_version(connection: sqlite3.Connection, row_id: int, number: int | None
     )
 
 
-def _standing(connection: sqlite3.Connection, row_id: int) -> dict[int, _Standing]:
-    """The newest version's pieces, by place."""
-    rows = connection.execute(
-        "SELECT use.place, use.place + piece.id - use.piece, hash FROM use CROSS JOIN piece"
-        " ON piece.id BETWEEN use.piece AND use.piece + use.count - 1 WHERE context = ? AND until IS NULL",
-        (row_id,),
+def _standing(connection: sqlite3.Connection, row_id: int) -> dict[int, bytes]:
+    """The hashes of the newest version's pieces, by place."""
+    return dict(
+        connection.execute(
+            "SELECT use.place + piece.id - use.piece, hash FROM use CROSS JOIN piece"
+            " ON piece.id BETWEEN use.piece AND use.piece + use.count - 1 WHERE context = ? AND until IS NULL",
+            (row_id,),
+        )
     )
-    return {place: (hash_, run) for run, place, hash_ in rows}
+
+
+def _end_runs(connection: sqlite3.Connection, row_id: int, over: AbstractSet[int], until: int) -> set[int]:
+    """What stands at some places is over with this version, and so are the rows of these; answers all their places."""
+    rows = connection.execute("SELECT place, count FROM use WHERE context = ? AND until IS NULL", (row_id,)).fetchall()
+    runs = [run for place, count in rows if over & (run := set(range(place, place + count)))]
+    connection.executemany(
+        "UPDATE use SET until = ? WHERE context = ? AND place = ? AND until IS NULL",
+        [(until, row_id, min(run)) for run in runs],
+    )
+    return set().union(*runs)
 
 
 def newest_head(connection: sqlite3.Connection, row_id: int) -> ContextHead:
