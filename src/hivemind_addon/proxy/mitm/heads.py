@@ -15,7 +15,7 @@ from mitmproxy.net.http import http1
 from mitmproxy.net.http.http1 import read
 from mitmproxy.net.http.validate import validate_headers
 
-from hivemind_addon.proxy.capture.flow_parts import plain_headers
+from hivemind_addon.proxy.capture.flow_parts import field_names, plain_headers
 from hivemind_addon.system.memo import REMEMBERED_CHARS, by_text
 
 if TYPE_CHECKING:
@@ -185,12 +185,17 @@ def _has_body(request: http.Request, status: int) -> bool:
 
 
 def with_field(response: http.Response, name: str, value: str) -> http.Response:
-    """The same answer with one more field in its head, in place of any of this name; `response` stays as it is."""
-    head, wanted = _twin(response), name.encode()
+    """The same answer with one more field in its head, in place of any of this name, which is in lower case.
+
+    `response` stays as it is.
+    """
+    head = _twin(response)
     data = head.data = _twin(response.data)
-    fields = [field for field in data.headers.fields if field[0].lower() != wanted]
+    fields = data.headers.fields
+    if name in plain_headers(fields):
+        fields = tuple([field for field in fields if field_names[field[0]] != name])
     data.headers = _twin(data.headers)
-    data.headers.fields = (*fields, (wanted, value.encode()))
+    data.headers.fields = *fields, (name.encode(), value.encode())
     return head
 
 
