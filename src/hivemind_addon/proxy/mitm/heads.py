@@ -184,6 +184,18 @@ def _has_body(request: http.Request, status: int) -> bool:
     return status >= 200 and status not in (204, 304) and request.data.method.upper() not in (b"HEAD", b"CONNECT")
 
 
+def leave_open(request: http.Request, response: http.Response) -> bool:
+    """Whether both connections certainly take another message after these two; if not, that takes a closer look."""
+    asked, answered = request.data, response.data
+    return (
+        asked.http_version == answered.http_version == b"HTTP/1.1"
+        and _has_body(request, answered.status_code)
+        and "close" not in plain_headers(asked.headers.fields).get("connection", "")
+        and "close" not in plain_headers(answered.headers.fields).get("connection", "")
+        and _said_size(answered) not in (_UNSAID, _OTHERWISE)
+    )
+
+
 def with_field(response: http.Response, name: str, value: str) -> http.Response:
     """The same answer with one more field in its head, in place of any of this name, which is in lower case.
 
