@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from operator import methodcaller
+from operator import itemgetter, methodcaller
 from os import urandom
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -78,7 +78,7 @@ def _item(headers: http.Headers, name: str | bytes) -> str:
 
 def _set_all(headers: http.Headers, name: str | bytes, values: Iterable[str | bytes]) -> None:
     raw, fields, key = [_raw(value) for value in values], headers.fields, field_names[name]
-    keys = [field_names[known] for known, _ in fields]
+    keys = [*map(field_names.__getitem__, map(itemgetter(0), fields))]
     if len(raw) == keys.count(key) == 1:
         place = keys.index(key)
         headers.fields = *fields[:place], (fields[place][0], raw[0]), *fields[place + 1 :]
