@@ -1,5 +1,7 @@
 """What a peer may cost: its heads, its interim answers and its frames are bounded, and no word of ours quotes them."""
 
+import itertools
+
 import h2.config
 import h2.connection
 import h11
@@ -10,6 +12,7 @@ from h11._receivebuffer import ReceiveBuffer
 from hyperframe import frame as h2_frame
 from mitmproxy import http
 from mitmproxy.connection import ConnectionState, Server
+from mitmproxy.net.http import http1
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.layer import NextLayerHook
 from mitmproxy.proxy.layers import TCPLayer
@@ -26,6 +29,7 @@ from mitmproxy.proxy.layers.http._events import (
     ResponseProtocolError,
     ResponseTrailers,
 )
+from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 from mitmproxy.proxy.mode_specs import ProxyMode
 
 from hivemind_addon.proxy.mitm import connections as ours
@@ -472,6 +476,58 @@ def test_a_proxy_that_connects_is_gone_through():
     assert book.to_server().endswith(b"GET / HTTP/1.1\r\nhost: origin.test\r\n\r\n")
     book.from_server(b"HTTP/1.1 204 No Content\r\n\r\n")
     assert book.to_client.startswith(b"HTTP/1.1 204")
+
+
+# Ends
+
+
+ASKED = [
+    b"POST / HTTP/1.1\r\n",
+    b"HEAD / HTTP/1.1\r\n",
+    b"POST / HTTP/1.0\r\n",
+    b"CONNECT origin.test:443 HTTP/1.1\r\n",
+    b"POST / HTTP/1.1\r\nconnection: close\r\n",
+    b"POST / HTTP/1.1\r\nConnection: Keep-Alive\r\n",
+]
+ANSWERED = [
+    b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n",
+    b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n",
+    b"HTTP/1.1 200 OK\r\ntransfer-encoding: gzip\r\n",
+    b"HTTP/1.1 200 OK\r\ncontent-length: 1, 1\r\n",
+    b"HTTP/1.1 200 OK\r\n",
+    b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\nconnection: x, close\r\n",
+    b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\nconnection: keep-alive\r\n",
+    b"HTTP/1.0 200 OK\r\ncontent-length: 3\r\n",
+    b"HTTP/2.0 200 OK\r\ncontent-length: 3\r\n",
+    b"HTTP/1.1 101 Switching\r\n",
+    b"HTTP/1.1 204 No Content\r\n",
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "base"), [(ours.BoundedHttp1Server, Http1Server), (ours.BoundedHttp1Client, Http1Client)]
+)
+@pytest.mark.parametrize("behind", [b"", b"GET"])
+def test_a_connection_goes_on_after_a_message_where_mitmproxys_does(kind, base, behind):
+    went_on = 0
+    for asked, answered in itertools.product(ASKED, ANSWERED):
+        states = []
+        for mark_done in (kind.mark_done, base.mark_done):
+            context = make_context()
+            context.server = Server(address=("origin.test", 80))
+            connection = kind(context)
+            connection.request = http1.read_request_head((asked + b"x: y").split(b"\r\n"))
+            connection.response = http1.read_response_head((answered + b"x: y").split(b"\r\n"))
+            connection.stream_id = 5
+            connection.state = connection.read_headers
+            connection.buf += behind
+            told = [type(each) for each in mark_done(connection, request=True)]
+            told += [type(each) for each in mark_done(connection, response=True)]
+            told += [connection.state.__name__, connection.stream_id, connection.request is None]
+            states.append([*told, connection.request_done, connection.response_done])
+        assert states[0] == states[1], (asked, answered)
+        went_on += connection.state == connection.read_headers
+    assert went_on > 10
 
 
 # Bodies

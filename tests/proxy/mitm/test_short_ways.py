@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 import logging
+import uuid
 from collections.abc import Mapping
 
 import hpack
@@ -10,8 +11,12 @@ import pytest
 from h2 import utilities
 from h2.exceptions import ProtocolError
 from hpack.table import HeaderTable
-from mitmproxy import exceptions, http, options, optmanager
+from mitmproxy import exceptions, flow, hooks, http, options, optmanager
 from mitmproxy.coretypes import multidict
+from mitmproxy.proxy import layers
+from mitmproxy.proxy.commands import StartHook
+from mitmproxy.proxy.layers.http import HttpRequestHook
+from mitmproxy.test import tflow
 
 from hivemind_addon.proxy.mitm import short_ways as ours
 
@@ -139,16 +144,88 @@ def test_an_options_value_is_looked_up_once_until_one_changes(monkeypatch):
     assert copy.deepcopy(known) == known
 
 
+@pytest.mark.parametrize("check", [True, False])
+@pytest.mark.parametrize("kind", [str, bytes])
+def test_a_host_is_read_as_mitmproxy_reads_it(check, kind):
+    texts = [
+        "a.test",
+        "a.test:8080",
+        "[::1]:1",
+        "::1",
+        "bücher.test",
+        "a b",
+        "",
+        "a:99999",
+        "a" * 300,
+        "xn--a",
+        "a_b:1",
+    ]
+    for text in texts:
+        authority = text if kind is str else text.encode()
+        for _ in range(2):
+            assert told(ours._parse_authority, authority, check) == told(ours._THEIR_PARSING, authority, check)
+
+
+def told(ask, *of):
+    try:
+        return ask(*of)
+    except ValueError as error:
+        return type(error), str(error)
+
+
+def test_a_hooks_class_is_looked_at_once(monkeypatch):
+    looked = []
+    theirs = hooks.is_dataclass
+    monkeypatch.setattr(hooks, "is_dataclass", lambda cls: (looked.append(cls), theirs(cls))[1])
+    monkeypatch.setattr(StartHook, "__new__", staticmethod(getattr(StartHook.__new__, "theirs", StartHook.__new__)))
+    assert ours.make_hooks_quickly() == []
+    assert ours.make_hooks_quickly() == []  # a reloaded addon
+
+    class Plain(StartHook):
+        name = "plain"
+
+    of = tflow.tflow()
+    for _ in range(2):
+        assert HttpRequestHook(flow=of).args() == [of]
+        with pytest.raises(TypeError, match="not a dataclass"):
+            Plain()
+        with pytest.raises(TypeError, match="directly"):
+            StartHook()
+    assert looked == [HttpRequestHook, Plain, Plain]
+    del hooks.all_hooks["plain"]
+
+
+def test_a_flows_id_is_as_it_was(monkeypatch):
+    monkeypatch.setattr(flow, "uuid", uuid)
+    assert ours.name_flows_quickly() == []
+    ids = {tflow.tflow().id for _ in range(200)}
+    assert len(ids) == 200
+    for one in ids:
+        assert str(uuid.UUID(one)) == one
+        assert (uuid.UUID(one).version, uuid.UUID(one).variant) == (4, uuid.RFC_4122)
+
+
 def test_what_has_moved_in_mitmproxy_stays_as_it_is_with_one_warning(monkeypatch, caplog):
     monkeypatch.delattr(http.MessageData, "__post_init__")
     monkeypatch.delattr(http.Headers, "_kconv")
+    monkeypatch.delattr(layers.http, "validate_headers")
+    monkeypatch.delattr(StartHook, "__new__")
+    monkeypatch.delattr(flow, "uuid")
     known = options.Options()
     monkeypatch.setattr(known.changed, "receivers", ())
     before = vars(http.Headers).copy(), vars(http.MessageData).copy()
     ours.take_short_ways(known)
     assert before == (vars(http.Headers), vars(http.MessageData))
+    moved = [
+        "Headers._kconv",
+        "Options.changed",
+        "layers.http.validate_headers",
+        "MessageData.__post_init__",
+        "StartHook.__new__",
+        "flow.uuid",
+    ]
     (line,) = caplog.messages
-    assert "has no Headers._kconv, Options.changed, MessageData.__post_init__ as we know it" in line
+    assert f"has no {', '.join(moved)} as we know it" in line
 
 
 CHARACTERS = [bytes([code]) for code in range(256)]

@@ -75,6 +75,7 @@ from hivemind_addon.proxy.mitm.heads import (
     BadHead,
     body_size,
     check_fields,
+    leave_open,
     take_request,
     take_response,
 )
@@ -228,6 +229,18 @@ class QuickHttp1(NeverWaits, Http1Connection):
         if isinstance(event, events.DataReceived) and self.state != self.passthrough:
             self.buf += event.data
         return self.state(event)
+
+    def mark_done(self, *, request: bool = False, response: bool = False) -> layer.CommandGenerator[None]:
+        """Note that a message has ended; where both have and the connection just goes on, with no closer look."""
+        request, response = request or self.request_done, response or self.response_done
+        asked, answer = self.request, self.response
+        if not (request and response and asked and answer) or self.buf or not leave_open(asked, answer):
+            return super().mark_done(request=request, response=response)
+        self.request_done = self.response_done = False
+        self.request = self.response = None
+        self.stream_id = self.stream_id + 2 if isinstance(self, Http1Server) else None
+        self.state = self.read_headers
+        return _nothing()
 
 
 class WithOutlets(HttpConnection):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import time
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from h11._receivebuffer import ReceiveBuffer
@@ -15,7 +15,7 @@ from mitmproxy.net.http import http1
 from mitmproxy.net.http.http1 import read
 from mitmproxy.net.http.validate import validate_headers
 
-from hivemind_addon.proxy.capture.flow_parts import plain_headers
+from hivemind_addon.proxy.capture.flow_parts import field_names, plain_headers
 from hivemind_addon.system.memo import REMEMBERED_CHARS, by_text
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def expected_body_size(request: http.Request, response: http.Response | None = N
 def validate(message: http.Message) -> None:
     """Do what mitmproxy does, in less time for a head of names that have been valid before. Raises ValueError."""
     data = message.data
-    names = [name for name, _ in data.headers.fields]
+    names = [*map(itemgetter(0), data.headers.fields)]
     if _valid_names.issuperset(names) and _is_framed_validly(data):
         return
     validate_headers(message)
@@ -184,13 +184,30 @@ def _has_body(request: http.Request, status: int) -> bool:
     return status >= 200 and status not in (204, 304) and request.data.method.upper() not in (b"HEAD", b"CONNECT")
 
 
+def leave_open(request: http.Request, response: http.Response) -> bool:
+    """Whether both connections certainly take another message after these two; if not, that takes a closer look."""
+    asked, answered = request.data, response.data
+    return (
+        asked.http_version == answered.http_version == b"HTTP/1.1"
+        and _has_body(request, answered.status_code)
+        and "close" not in plain_headers(asked.headers.fields).get("connection", "")
+        and "close" not in plain_headers(answered.headers.fields).get("connection", "")
+        and _said_size(answered) not in (_UNSAID, _OTHERWISE)
+    )
+
+
 def with_field(response: http.Response, name: str, value: str) -> http.Response:
-    """The same answer with one more field in its head, in place of any of this name; `response` stays as it is."""
-    head, wanted = twin(response), name.encode()
+    """The same answer with one more field in its head, in place of any of this name, which is in lower case.
+
+    `response` stays as it is.
+    """
+    head = twin(response)
     data = head.data = twin(response.data)
-    fields = [field for field in data.headers.fields if field[0].lower() != wanted]
+    fields = data.headers.fields
+    if name in plain_headers(fields):
+        fields = tuple([field for field in fields if field_names[field[0]] != name])
     data.headers = twin(data.headers)
-    data.headers.fields = (*fields, (wanted, value.encode()))
+    data.headers.fields = *fields, (name.encode(), value.encode())
     return head
 
 

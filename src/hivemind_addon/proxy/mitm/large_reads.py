@@ -85,8 +85,11 @@ class LargeReads(asyncio.Protocol):
         if len(data) == self._asked_bytes:
             self._asked_bytes = 0
             self._transport.max_size = MOST_READ_BYTES  # type: ignore[attr-defined]  # asyncio's own transports have it
-        if self._is_waited_for() and self._is_given(data):
-            return
+        waiter = self._waiter
+        if waiter is None or waiter.done() or self._holds or self.stuck or not self._is_given(data):
+            self._keep(data)
+
+    def _keep(self, data: bytes) -> None:
         self._pieces.append(data)
         self._waiting_bytes += len(data)
         if self._waiting_bytes > MOST_WAITING_BYTES:
@@ -94,12 +97,8 @@ class LargeReads(asyncio.Protocol):
             self._transport.pause_reading()
         self._wake()
 
-    def _is_waited_for(self) -> bool:
-        """Whether the task of this connection has nothing else to do, and may take what comes."""
-        return self._waiter is not None and not (self._waiter.done() or self._holds or self.stuck)
-
     def _is_given(self, data: bytes) -> bool:
-        """Do what that task does with a piece, and let it wait for the next one. False: it has to do it itself."""
+        """Do with it what mitmproxy's task does, which waits for the next one. False: the task has to do it itself."""
         handling = self._handler.server_event(DataReceived(self._connection, data))
         try:
             handling.send(None)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from operator import methodcaller
+import uuid
+from operator import itemgetter, methodcaller
+from os import urandom
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakMethod
@@ -14,14 +16,16 @@ import hpack.table
 from h2 import utilities
 from hpack.table import HeaderTable
 from hyperframe import frame as h2_frame
-from mitmproxy import http, version
-from mitmproxy.net.http import http1
+from mitmproxy import flow, http, version
+from mitmproxy.net.http import http1, url
 from mitmproxy.options import Options
 from mitmproxy.proxy import layers
+from mitmproxy.proxy.commands import StartHook
 from mitmproxy.utils import strutils
 
 from hivemind_addon.proxy.capture.flow_parts import field_names, plain_headers
 from hivemind_addon.proxy.mitm.heads import expected_body_size, validate
+from hivemind_addon.system.memo import by_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hivemind")
 
 _IMMUTABLE = frozenset({bool, int, float, str, bytes, type(None)})
+_THEIR_PARSING: Callable[..., tuple[str, int | None]] = getattr(url.parse_authority, "theirs", url.parse_authority)
 _MOST_COMBINATIONS = 1000
 """Of types; a dozen is usual."""
 
@@ -44,6 +49,8 @@ def take_short_ways(options: Options) -> None:
         *remember_options(options),
         *check_heads_quickly(),
         *check_messages_quickly(),
+        *make_hooks_quickly(),
+        *name_flows_quickly(),
         *show_frames_quickly(),
         *code_heads_quickly(),
     ]:
@@ -81,7 +88,7 @@ def _item(headers: http.Headers, name: str | bytes) -> str:
 
 def _set_all(headers: http.Headers, name: str | bytes, values: Iterable[str | bytes]) -> None:
     raw, fields, key = [_raw(value) for value in values], headers.fields, field_names[name]
-    keys = [field_names[known] for known, _ in fields]
+    keys = [*map(field_names.__getitem__, map(itemgetter(0), fields))]
     if len(raw) == keys.count(key) == 1:
         place = keys.index(key)
         headers.fields = *fields[:place], (fields[place][0], raw[0]), *fields[place + 1 :]
@@ -142,15 +149,33 @@ def remember_options(options: Options) -> list[str]:
 
 
 def check_heads_quickly() -> list[str]:
-    """Let mitmproxy check a head, and find out how long its body is, with what is known of it and of those before.
+    """Let mitmproxy check a head, its host and how long its body is with what is known of it and of those before.
 
-    For a request it does both some seven times. Answers the name that it did not find.
+    For a request it does each several times. Answers the name that it did not find.
     """
     if not hasattr(layers.http, "validate_headers"):
         return ["layers.http.validate_headers"]
     layers.http.validate_headers = validate
     http1.expected_http_body_size = expected_body_size
+    url.parse_authority = _parse_authority  # type: ignore[assignment]  # bytes or text
     return []
+
+
+def _parse_authority(authority: str, check: bool) -> tuple[str, int | None]:
+    return (_checked_authority if check else _any_authority)(authority)
+
+
+_parse_authority.theirs = _THEIR_PARSING  # type: ignore[attr-defined]
+
+
+@by_text
+def _checked_authority(authority: str) -> tuple[str, int | None]:
+    return _THEIR_PARSING(authority, check=True)
+
+
+@by_text
+def _any_authority(authority: str) -> tuple[str, int | None]:
+    return _THEIR_PARSING(authority, check=False)
 
 
 def check_messages_quickly() -> list[str]:
@@ -177,6 +202,47 @@ def check_messages_quickly() -> list[str]:
     check.theirs = checked  # type: ignore[attr-defined]
     http.MessageData.__post_init__ = check  # type: ignore[method-assign]
     return []
+
+
+def make_hooks_quickly() -> list[str]:
+    """Let mitmproxy look once whether a hook's class is as it has to be, not for each hook.
+
+    Answers the name that it did not find.
+    """
+    if "__new__" not in vars(StartHook):
+        return ["StartHook.__new__"]
+    checked: Callable[..., StartHook] = StartHook.__new__
+    if hasattr(checked, "theirs"):  # a reloaded addon has been here
+        return []
+    passed = set[type]()
+
+    def make(cls: type[StartHook], *args: object, **named: object) -> StartHook:
+        if cls in passed:
+            return object.__new__(cls)
+        hook = checked(cls, *args, **named)
+        passed.add(cls)
+        return hook
+
+    make.theirs = checked  # type: ignore[attr-defined]
+    StartHook.__new__ = staticmethod(make)  # type: ignore[method-assign]
+    return []
+
+
+def name_flows_quickly() -> list[str]:
+    """Let a flow's id, which is random, be written without the number that it stands for.
+
+    Answers the name that it did not find.
+    """
+    if getattr(flow, "uuid", None) is uuid:
+        flow.uuid = SimpleNamespace(uuid4=_random_id)  # type: ignore[attr-defined, assignment]
+    return [] if hasattr(flow, "uuid") else ["flow.uuid"]
+
+
+def _random_id() -> str:
+    """As text what mitmproxy makes as a number first: a UUID of version 4."""
+    random = urandom(16).hex()
+    variant = "89ab"[int(random[16], 16) % 4]
+    return f"{random[:8]}-{random[8:12]}-4{random[13:16]}-{variant}{random[17:20]}-{random[20:]}"
 
 
 def show_frames_quickly() -> list[str]:
