@@ -71,8 +71,11 @@ def test_the_cluster_is_measured_and_put_in_the_place_of_what_was_measured_befor
 
 @pytest.mark.slow
 def test_a_run_measures_every_row_and_all_its_requests_were_scheduled(monkeypatch):
-    monkeypatch.setattr(decisions, "WEIGHED", 100)  # what is measured of so many is tests/test_bench_decisions.py's matter
+    monkeypatch.setattr(
+        decisions, "WEIGHED", 100
+    )  # what is measured of so many is tests/test_bench_decisions.py's matter
     monkeypatch.setattr(growth, "QUEUED", 10)
+    monkeypatch.setattr(growth, "_FETCHES", 1)
     told = []
     page, check = command.run(TINY, "a test", tell=told.append)
     assert check.passed, check

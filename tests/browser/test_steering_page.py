@@ -312,7 +312,6 @@ def test_history_a_request_and_a_fleet_are_shown_and_can_be_read_by_everybody(pa
         page.goto(f"{team.page}request/{ticket}")
         expect(page.locator("#request")).to_contain_text("never ran")
 
-
         page.get_by_role("link", name="Fleets").click()
         expect(page.locator("#fleets")).to_contain_text("2 done, 1 failed, 1 skipped")
         page.locator("#fleets a").click()
