@@ -58,7 +58,17 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 LONGEST_FIRST = (
-    *("browser", "real agents", "retries", "lab/test_scenarios", "price", "test_bench", "tasks", "run", "start"),
+    *(
+        "browser",
+        "real agents",
+        "retries",
+        "lab/test_scenarios",
+        "price",
+        "test_bench",
+        "tasks",
+        "run",
+        "e2e/test_start",
+    ),
     *("simulated agents", "proxy/core/test_hidden_limits", "newcomer", "stop", "delivery", "hooks", "cluster"),
     *("lab/papers/test_papers", "lab/evaluate/test_report", "budgets", "test_docs", "websocket", "passthrough", "top"),
     *(
