@@ -11,7 +11,7 @@ demo: $(READY)          ## a fleet against a strict, faulty provider: first dire
 
 test: $(READY) browser engine  ## all tests
 	@# The hundreds of processes that tests start need not compile the package each.
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 2 --dist loadgroup
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
 
 run: $(READY)           ## the proxy, for your own agents
 	$(BIN)/hivemind run

@@ -90,9 +90,7 @@ def report(soaked, lagged, held):
 
 
 def run(night, tell=print):
-    with tempfile.TemporaryDirectory(prefix="hivemind-night-") as folder, Stack(Path(folder)) as stack:
-        for proxy in stack.proxies.values():  # what is measured has the machine for itself
-            proxy.process.kill()
+    with tempfile.TemporaryDirectory(prefix="hivemind-night-") as folder, Stack(Path(folder), alone=True) as stack:
         soaked = soak(stack, night, tell)
         return soaked, *lag(stack, night)
 

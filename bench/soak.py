@@ -75,9 +75,7 @@ class Soaked:
 
 def run(seconds, *, requests=ROUND_REQUESTS, lag_s=LAG_S, tell=print):
     """Rounds for so long, four at least."""
-    with tempfile.TemporaryDirectory(prefix="hivemind-soak-") as folder, Stack(Path(folder)) as stack:
-        for proxy in stack.proxies.values():  # what is measured has the machine for itself
-            proxy.process.kill()
+    with tempfile.TemporaryDirectory(prefix="hivemind-soak-") as folder, Stack(Path(folder), alone=True) as stack:
         proxy = stack.start_soak("soak", FAULTS)
         rounds, ends_at = [], time.perf_counter() + seconds
         while len(rounds) < 4 or time.perf_counter() < ends_at:

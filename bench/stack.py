@@ -110,8 +110,10 @@ class Proxy:
 class Stack:
     """Everything that runs. A context manager."""
 
-    def __init__(self, folder, beside=HERE / "counters.py", loop=""):
+    def __init__(self, folder, beside=HERE / "counters.py", loop="", *, alone=False):
+        """`alone`: without the proxies `bare` and `addon`; what is started later has the machine for itself."""
         self.folder = folder
+        self._alone = alone
         self._loop = loop
         """Of the addon's first proxy."""
         self.beside = beside
@@ -141,8 +143,9 @@ class Stack:
             self.stream_ports = {api: _port(provider) for api, provider in others.items()}
             self._providers += others.values()
             self._client = self.spawn(sys.executable, "-m", "bench.client", core=-1, stdin=subprocess.PIPE)
-            self.proxies["bare"] = self.start_proxy("bare", HERE / "bare.py")
-            self.proxies["addon"] = self.start_addon("addon", slots=256, loop=self._loop)
+            if not self._alone:
+                self.proxies["bare"] = self.start_proxy("bare", HERE / "bare.py")
+                self.proxies["addon"] = self.start_addon("addon", slots=256, loop=self._loop)
             self._exits = exits.pop_all()
         return self
 

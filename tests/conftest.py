@@ -57,6 +57,52 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONGEST_FIRST = (
+    *(
+        "browser",
+        "real agents",
+        "retries",
+        "lab/test_scenarios",
+        "price",
+        "test_bench",
+        "tasks",
+        "run",
+        "e2e/test_start",
+    ),
+    *("simulated agents", "proxy/core/test_hidden_limits", "newcomer", "stop", "delivery", "hooks", "cluster"),
+    *("lab/papers/test_papers", "lab/evaluate/test_report", "budgets", "test_docs", "websocket", "passthrough", "top"),
+    *(
+        "steer",
+        "pages",
+        "lab/sim/test_library",
+        "lab/sim/test_random",
+        "proxy/core/test_limiters",
+        "tools",
+        "providers",
+    ),
+    *("capture", "modes", "access", "guard", "leftovers", "hold", "proxy/core/test_scheduler_machine"),
+)
+"""Groups that take seconds: begun at the end, one would leave the other processes of a parallel run with nothing to do."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let the longest groups begin first, and be every other file a group: what its tests share is made once."""
+    if not config.getoption("loadgroup", default=False):  # xdist sets it in its processes
+        return
+    places = {name: place for place, name in enumerate(LONGEST_FIRST)}
+
+    def place(item: pytest.Item) -> int:
+        if (marked := item.get_closest_marker("xdist_group")) is None:
+            name = item.path.relative_to(config.rootpath / "tests").with_suffix("").as_posix()
+            item.add_marker(pytest.mark.xdist_group(marked := name))
+        else:
+            marked = marked.args[0]
+        return places.get(marked, len(places))
+
+    items.sort(key=place)
+
+
 def pytest_report_header(config: pytest.Config) -> str:
     return f"hypothesis: profile {_PROFILE}, HYPOTHESIS_SEED={config.option.hypothesis_seed}"
 

@@ -5,7 +5,7 @@ from time import perf_counter
 import pytest
 
 from bench import __main__ as command
-from bench import cluster_scale, night, report, soak, stack
+from bench import cluster_scale, decisions, growth, night, report, soak, stack
 from bench.__main__ import Check
 from bench.bodies import conversation, converse_request, gemini_request, next_turn
 from bench.client import Asked, Connection, Http2Connection
@@ -70,7 +70,12 @@ def test_the_cluster_is_measured_and_put_in_the_place_of_what_was_measured_befor
 
 
 @pytest.mark.slow
-def test_a_run_measures_every_row_and_all_its_requests_were_scheduled():
+def test_a_run_measures_every_row_and_all_its_requests_were_scheduled(monkeypatch):
+    monkeypatch.setattr(
+        decisions, "WEIGHED", 100
+    )  # what is measured of so many is tests/test_bench_decisions.py's matter
+    monkeypatch.setattr(growth, "QUEUED", 10)
+    monkeypatch.setattr(growth, "_FETCHES", 1)
     told = []
     page, check = command.run(TINY, "a test", tell=told.append)
     assert check.passed, check

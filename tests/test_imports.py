@@ -6,6 +6,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
@@ -76,8 +77,13 @@ ROOMS = {
 """What each room of the proxy may import of the others."""
 
 
-def imports(path: Path) -> Iterator[str]:
+@cache
+def imports(path: Path) -> tuple[str, ...]:
     """Every module that a file imports, anywhere in it; for `from a import b` both `a` and `a.b`."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -87,10 +93,11 @@ def imports(path: Path) -> Iterator[str]:
             yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
 
 
-def ours(path: Path) -> set[str]:
+@cache
+def ours(path: Path) -> frozenset[str]:
     """The modules of this package that a file imports, below it."""
     modules = (module.removeprefix("hivemind_addon.") for module in imports(path) if "hivemind_addon." in module)
-    return {module for module in modules if _is_module(module)}
+    return frozenset(module for module in modules if _is_module(module))
 
 
 def _is_module(name: str) -> bool:

@@ -9,7 +9,7 @@ from tests.e2e.proxy import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("price")]
 
-REQUESTS = 6
+REQUESTS = 4
 CELLS = (
     Cell(SMALL_BYTES, False, 1, REQUESTS),
     Cell(SMALL_BYTES, True, 1, REQUESTS, interval_ms=10),

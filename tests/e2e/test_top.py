@@ -127,7 +127,7 @@ def test_a_person_sees_who_waits_steers_and_outlives_the_proxy(stand):
         top.wait_for("early", "the second agent")
         third = stand.ask("zulu")
         top.wait_for("2 queued", "what waits")
-        for words in ("1st", "2nd", "concurrency limit: 1 of 1 in flight, a", "3 agents"):
+        for words in ("1st", "2nd", "concurrency limit: 1 of 1", "3 agents"):
             top.wait_for(words, words)
 
         top.press("p")
