@@ -478,7 +478,7 @@ class BoundedHttp1Client(WithOutlets, QuickHttp1, Http1Client):
             yield from self._refuse(str(error))
             return
         self.response = response
-        if size and size == len(self.buf) and self._goes_on(self.request, response):
+        if size and size == len(self.buf) and self.request_done and leave_open(self.request, response):
             # As of one in parts, its end is told when this connection can take the next request: what `mark_done` does.
             whole = WholeResponse(self.stream_id, response, content=bytes(self.buf.maybe_extract_at_most(size) or b""))
             self.request_done = self.response_done = False
@@ -490,17 +490,6 @@ class BoundedHttp1Client(WithOutlets, QuickHttp1, Http1Client):
         self.body_reader = _body_reader(size)
         self.state = self.read_body
         yield from self.state(event)
-
-    def _goes_on(self, request: http.Request, response: http.Response) -> bool:
-        """Whether this connection takes another request after this one: then its end is nothing to wait for."""
-        return (
-            self.request_done
-            and response.status_code != _SWITCHING_PROTOCOLS
-            and request.method != "CONNECT"
-            and not (request.is_http2 or request.is_http3)
-            and not http1.connection_close(request.http_version, request.headers)
-            and not http1.connection_close(response.http_version, response.headers)
-        )
 
     def _final_head(self) -> http.Response | None:
         """The head of the final answer; None: it is not here. Raises BadHead."""
