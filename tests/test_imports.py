@@ -182,6 +182,7 @@ BROUGHT = {
     "mitmproxy_rs": "mitmproxy",
     "opentelemetry": "opentelemetry-sdk",
     "yaml": "PyYAML",
+    "OpenSSL": "pyOpenSSL",
 }
 """Modules whose package has another name."""
 
