@@ -14,6 +14,7 @@ is left of a week is for people to share out. A window that is spent shows as an
 import math
 import random
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from hivemind_addon.api.events import (
@@ -286,6 +287,13 @@ class Capacity:
         if overloads.most_in_flight < least:
             least = overloads.most_in_flight
         return least if self.cap is None or self.cap > least else self.cap
+
+    def glance(self, now: float) -> "Capacity":
+        """One to ask for a view: whatever is asked of it, nothing changes by it."""
+        seen = copy(self)
+        throttles, overloads = self.hidden
+        seen.meters, seen.hidden = self.meters.as_of(now), (throttles.glance(), overloads.glance())
+        return seen
 
     @property
     def growth(self) -> tuple[float, int]:

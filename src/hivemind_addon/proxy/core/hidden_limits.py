@@ -380,6 +380,10 @@ class HiddenLimits:
             self._bank.resume(limit)
             self._take_over_limit()
 
+    def glance(self) -> "HiddenLimits":
+        """One to ask for a view: whatever is asked of it, nothing changes by it."""
+        return _Glance(self) if self.has_refused else self
+
     # What may go -----------------------------------------------------------------------------------------------------
 
     def opens_at(self, demand: Demand, in_flight: int, now: float) -> float:
@@ -495,6 +499,17 @@ class HiddenLimits:
         As a log-likelihood, whichever kind of limit was likely before.
         """
         return self._bank.explains(since, now)
+
+
+class _Glance(HiddenLimits):
+    """A copy that only answers: it judges no trial, and nobody is held back by what it says."""
+
+    def __init__(self, of: HiddenLimits) -> None:
+        vars(self).update(vars(of))
+        self._bank = of._bank.glance()  # noqa: SLF001  its own kind
+
+    def _judge_trial(self, now: float) -> None:
+        pass
 
 
 def _is_cap(limit: HiddenLimit | None) -> bool:

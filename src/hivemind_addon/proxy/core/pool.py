@@ -761,7 +761,6 @@ class Pool:
         Only their order is found before, in parts: who comes meanwhile is not in it yet.
         """
         order = [] if most_queued == 0 else (yield from self._queue.in_order_in_parts())
-        waiting = order[:most_queued]
         now = clock()
         return view_pool(
             self._capacity,
@@ -769,7 +768,8 @@ class Pool:
             self._selector,
             self.account_name,
             now,
-            waiting=waiting,
+            order=order,
+            most=most_queued,
             short=lambda ticket: self._budgets.foresee(ticket, now),
         )
 
@@ -788,7 +788,7 @@ class Pool:
         guest = QueueEntry(ticket=ticket, wait_began_at=now)
         guest.priority = self._overrides.priority_of(ticket.agent, ticket.priority)
         short = self._budgets.foresee(ticket, now)
-        return foresee(guest, short, capacity=self._capacity, queue=self._queue, selector=self._selector, now=now)
+        return foresee(guest, short, queue=self._queue, selector=self._selector, now=now)
 
     def _admit(self, entry: QueueEntry, now: float) -> Admitted:
         ticket = entry.ticket
