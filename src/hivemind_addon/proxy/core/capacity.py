@@ -311,7 +311,9 @@ class Capacity:
 
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
         """Whether less is left than so many times a demand, or what is left is only guessed."""
-        return self.is_rate_hidden or self.meters.is_near(demand, times, now)
+        if self.is_rate_hidden:
+            return True
+        return bool(self.meters.by_name) and self.meters.is_near(demand, times, now)
 
     @property
     def is_free(self) -> bool:
@@ -397,7 +399,7 @@ class Capacity:
 
     def cost_s(self, demand: Demand) -> float:
         """What an attempt is expected to take."""
-        cost_s = dominant_s(demand, self.meters, service_s=self.service.mean_s, slots=self.limit)
+        cost_s = dominant_s(demand, self.meters.by_name.values(), service_s=self.service.mean_s, slots=self.limit)
         return self._longest_s(cost_s, demand)
 
     def _longest_s(self, cost_s: float, demand: Demand, ticket: Ticket | None = None) -> float:
@@ -418,7 +420,7 @@ class Capacity:
         if took is None:
             took = Demand(requests=0) if result.outcome.kind in FAILURES else attempt.demand
         held_s = now - attempt.admitted_at
-        cost_s = dominant_s(took, self.meters, service_s=held_s, slots=self.limit)
+        cost_s = dominant_s(took, self.meters.by_name.values(), service_s=held_s, slots=self.limit)
         return self._longest_s(cost_s, took, attempt.ticket) if took.requests else cost_s
 
     # An attempt's way ------------------------------------------------------------------------------------------------
@@ -517,7 +519,8 @@ class Capacity:
         """Slots, hidden limits, breaker and account block learn from an attempt's end."""
         outcome = result.outcome
         limit = self.limit
-        known = [hidden.known for hidden in self.hidden]
+        throttles, overloads = self.hidden
+        known = throttles.known, overloads.known
         if outcome.kind is OutcomeKind.SUCCESS:
             self._succeeded(attempt, result.charged, now)
         else:
@@ -525,9 +528,7 @@ class Capacity:
         self._judge_breaker(attempt, outcome, now)
         if self.limit != limit:
             self._tell_limit(outcome.reason, now)
-        for before, hidden in zip(known, self.hidden, strict=True):
-            if hidden.known is not before:
-                self._tell_hidden(before, hidden.known, now)
+        self._tell_hidden(known, now)
         self._judge_account_block(attempt.ticket.id, outcome, now)
 
     def _succeeded(self, attempt: Attempt, charged: Demand | None, now: float) -> None:
@@ -716,12 +717,17 @@ class Capacity:
             )
         )
 
-    def _tell_hidden(self, before: HiddenLimit | None, limit: HiddenLimit | None, now: float) -> None:
-        if limit is None or limit.window_s is None or (before is not None and before.is_like(limit)):
+    def _tell_hidden(self, known: tuple[HiddenLimit | None, HiddenLimit | None], now: float) -> None:
+        """What is known beside what was `known` before."""
+        throttles, overloads = self.hidden
+        if throttles.known is known[0] and overloads.known is known[1]:
             return
-        self._tell_learned(
-            HIDDEN_LIMIT, limit.kind, limit.amount, now, window_s=limit.window_s, dimension=limit.dimension
-        )
+        for before, limit in zip(known, (throttles.known, overloads.known), strict=True):
+            if limit is before or limit is None or limit.window_s is None or (before and before.is_like(limit)):
+                continue
+            self._tell_learned(
+                HIDDEN_LIMIT, limit.kind, limit.amount, now, window_s=limit.window_s, dimension=limit.dimension
+            )
 
     def _tell_limit(self, reason: str, now: float) -> None:
         self._emit(ConcurrencyChanged(at=now, pool=self.key, limit=self.limit, reason=reason))

@@ -258,7 +258,7 @@ class Meter:
     def as_of(self, now: float) -> "Meter":
         """A copy as it stands at an instant, for views: sums of many small steps are not those of one large one."""
         seen = copy(self)
-        seen._advance(now)
+        seen._advance(now)  # noqa: SLF001  its own kind
         return seen
 
     def level(self, now: float) -> float:

@@ -633,7 +633,7 @@ class Pool:
 
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
         """Whether less is left than so many times a demand, beside what waits already."""
-        return self._capacity.is_near(demand, times + len(self._queue), now)
+        return self._capacity.is_near(demand, times + len(self._queue.entries), now)
 
     def in_the_way(self, now: float) -> set[Meters]:
         """Pools that have to let its next ticket go first, for they draw on the limit that it waits for."""

@@ -64,7 +64,7 @@ class Selector:
     def goes_at_once(self, now: float) -> QueueEntry | None:
         """Who goes without more ado: it alone waits, and nothing is known that may keep it.
 
-        Most tickets come when nobody waits. What is said of all others in `next`, `gate` and the poll holds for it, too.
+        Most tickets come when nobody waits. What `next`, `gate` and the poll say of all others holds for it, too.
         """
         entry, capacity = self._queue.only(now), self.capacity
         if entry is None or not capacity.is_free:

@@ -139,7 +139,8 @@ class Shares[S: Share]:
             if self.waiting.first is None:
                 self._idle_since = now
         if not share.running:
-            self._weigh(share, 0.0)
+            self._weights -= share.weight
+            share.weight = 0.0
             if self._shares.get(share.name) is share:
                 self._resting.put(share, share.start_s)
 

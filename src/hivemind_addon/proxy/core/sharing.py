@@ -173,12 +173,9 @@ class Sharing:
     @property
     def is_in_force(self) -> bool:
         """Whether what one pool sends may keep another one from sending."""
-        return (
-            self.has_one_cap
-            or self.has_one_rate
-            or self.meters.is_in_use
-            or (len(self.members) > 1 and bool(self.stated.limits))
-        )
+        if self.meters.is_in_use:
+            return True
+        return len(self.members) > 1 and (self.has_one_cap or self.has_one_rate or bool(self.stated.limits))
 
     def next_stamp(self) -> int:
         """Counts the admissions and settles of all pools."""
