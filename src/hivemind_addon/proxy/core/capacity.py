@@ -507,7 +507,7 @@ class Capacity:
         self.slots.passed(attempt.in_flight, now)
         self.throttles.passed(stamp, now)
         self.overloads.passed(stamp, now)
-        if self.sharing.hears:
+        if self.sharing.throttles.open:  # most accounts have one pool, and hear of nothing
             self.sharing.passed(attempt, now)
         before = self.breaker.state
         if self.breaker.answered(admitted_at=attempt.admitted_at):
@@ -537,7 +537,7 @@ class Capacity:
         self._passed(attempt, now)
         self.throttles.ended(attempt.stamp, now, charged=charged)
         self.overloads.ended(attempt.stamp, now)
-        if self.sharing.hears:
+        if self.sharing.throttles.open:
             self.sharing.ended(attempt, charged, now)
 
     def _judge(self, attempt: Attempt, result: AttemptResult, now: float) -> None:

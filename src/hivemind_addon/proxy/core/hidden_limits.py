@@ -213,6 +213,8 @@ class HiddenLimits:
         """Whether anything was ever refused, or is known from elsewhere."""
         self._told = RetryAfters()
         self._bank = Bank(prior, self._told)
+        self.open: Mapping[int, Sent] = self._bank.open
+        """The attempts that it has heard of and that are in flight, by stamp."""
         self._trials = _Trials()
         self._probes = _Probes()
         self._share = _FIRST_SHARE
@@ -272,7 +274,7 @@ class HiddenLimits:
 
     def passed(self, stamp: int, now: float) -> None:
         """The provider has taken an attempt: its answer began, or it succeeded."""
-        sent = self._bank.open.get(stamp)
+        sent = self.open.get(stamp)
         if sent is None or sent.refused is not None:
             return
         self._bank.passed(sent, now)
@@ -487,11 +489,6 @@ class HiddenLimits:
     def remembers_since(self) -> float:
         """The oldest attempt that has to be explained was sent then; infinite: there is none."""
         return self._bank.remembers_since
-
-    @property
-    def open(self) -> Mapping[int, Sent]:
-        """The attempts that it has heard of and that are in flight, by stamp."""
-        return self._bank.open
 
     def explains(self, since: float, now: float) -> tuple[float, bool]:
         """How well the best hypothesis explains what was sent since an instant, and whether it is more than chance.

@@ -286,7 +286,8 @@ class Lanes:
 
     def enter(self, entry: QueueEntry, now: float) -> None:
         """Put a ticket in its lane."""
-        self._seat()
+        if self.alone is not None:
+            self._seat()
         if self._agents.waiting.first is None and not entry.is_child and not entry.is_background:
             self.alone, self._alone_since = entry, now
         else:
@@ -316,7 +317,8 @@ class Lanes:
 
     def leave(self, entry: QueueEntry, now: float) -> None:
         """Take a ticket out of its lane; one that was charged while it was alone is in none."""
-        self._seat()
+        if self.alone is not None:
+            self._seat()
         if entry.lane is None:
             return
         agent, tree, lane = entry.agent, entry.tree, entry.lane
@@ -370,7 +372,8 @@ class Lanes:
 
     def settle(self, entry: QueueEntry, cost_s: float, now: float) -> None:
         """An attempt ended, and took so much."""
-        self._seat()
+        if self.alone is not None:
+            self._seat()
         agent, tree, payer = entry.agent, entry.tree, entry.payer
         assert agent is not None
         assert tree is not None

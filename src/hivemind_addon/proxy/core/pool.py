@@ -669,7 +669,8 @@ class Pool:
             self._client_stayed(entry, now)
             self._queue.began(entry, sent_at=attempt.admitted_at, now=now)
         self._capacity.hear(hints, attempt, now, answered=answered)
-        self._bring_forward(now)
+        if self._backoffs.entries:
+            self._bring_forward(now)
 
     # Step 9: an attempt ended
 
@@ -710,7 +711,8 @@ class Pool:
             )
         )
         capacity.learn(attempt, result, now)
-        self._bring_forward(now)
+        if self._backoffs.entries:
+            self._bring_forward(now)
         if outcome.kind is OutcomeKind.SUCCESS and judged is None:
             self._finish(entry, result, now)
             return Finished()
@@ -906,8 +908,6 @@ class Pool:
 
     def _bring_forward(self, now: float) -> None:
         """Who waits only because it was told to goes with the others, where these have shown that it need not."""
-        if not self._backoffs.entries:
-            return
         for entry in self._backoffs.told_falsely(self._capacity.believes_told):
             if entry.state is EntryState.BACKING_OFF:
                 self._queue.move(entry, now, now)

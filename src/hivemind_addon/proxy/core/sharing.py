@@ -215,11 +215,6 @@ class Sharing:
             for hidden in (self.throttles, self.overloads):
                 hidden.sent(attempt.stamp, attempt.demand, self.in_flight, now)
 
-    @property
-    def hears(self) -> bool:
-        """Whether any attempt in flight was one of several pools'."""
-        return bool(self.throttles.open)
-
     def passed(self, attempt: Attempt, now: float) -> None:
         """The provider has taken it."""
         for hidden in (self.throttles, self.overloads):
