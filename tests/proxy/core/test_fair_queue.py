@@ -47,7 +47,7 @@ class TestPlaces:
             line.queue.put_back(line.end("a", took_s=0.25), line.now, line.now)
         line.send()
         line.end("a", took_s=3)
-        assert line.queue._lanes._agents.get(("s", False)).start_s == pytest.approx(5 * 0.25 + 3 - 4)
+        assert line.queue._lanes._agents.by_name.get(("s", False)).start_s == pytest.approx(5 * 0.25 + 3 - 4)
 
     def test_an_expedited_ticket_goes_to_the_front_and_a_later_one_before_it(self):
         line = Line()

@@ -406,8 +406,8 @@ class Lanes:
     def tree_of(self, ticket: Ticket, *, is_background: bool) -> Tree | None:
         """The tree that would pay for a ticket; None: nobody remembers it."""
         self._seat()
-        agent = self._agents.get((ticket.agent, is_background))
-        return None if agent is None else agent.trees.get(agent.root_of(ticket))
+        agent = self._agents.by_name.get((ticket.agent, is_background))
+        return None if agent is None else agent.trees.by_name.get(agent.root_of(ticket))
 
     def is_first_of_lane(self, entry: QueueEntry) -> bool:
         """Whether a ticket is in its lane and the first there."""
@@ -428,12 +428,12 @@ class Lanes:
         by_agent: dict[tuple[str, bool], dict[str, list[tuple[float, int, QueueEntry]]]] = {}
         for entry in entries:
             name = (entry.ticket.agent, entry.is_background)
-            agent = self._agents.get(name)
+            agent = self._agents.by_name.get(name)
             root = agent.root_of(entry.ticket) if agent else entry.ticket.parent_session or entry.ticket.session
             ranked = (entry.since - entry.bonus_s, entry.order, entry)
             by_agent.setdefault(name, {}).setdefault(root, []).append(ranked)
         for name, by_tree in by_agent.items():
-            agent = self._agents.get(name)
+            agent = self._agents.by_name.get(name)
             merged: list[tuple[float, int, QueueEntry]] = []
             for root, ranked_entries in by_tree.items():
                 merged.extend(self._line_up(ranked_entries, agent.trees.start_of(root) if agent else 0.0))
@@ -477,7 +477,7 @@ class Lanes:
         agent = self._agent((ticket.agent, entry.is_background), entry.agent_start_s)
         roots = agent.roots
         root = roots.get(session) or roots.get(parent) or parent or session
-        tree = agent.trees.get(root)
+        tree = agent.trees.by_name.get(root)
         if tree is None:
             tree = Tree(root, min(entry.tree_start_s, agent.trees.floor_s()), roots)
             agent.trees.add(tree)
@@ -490,7 +490,7 @@ class Lanes:
         return agent, tree
 
     def _agent(self, name: tuple[str, bool], start_s: float) -> Agent:
-        agent = self._agents.get(name)
+        agent = self._agents.by_name.get(name)
         if agent is None:
             agent = Agent(name, min(start_s, self._agents.floor_s()), self._credit_s)
             self._agents.add(agent)
