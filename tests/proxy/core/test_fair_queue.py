@@ -520,9 +520,9 @@ class TestCosts:
         assert len(line.queue) == 0
         assert not line.queue._cached
         assert not line.queue._aside
-        assert len(lanes._agents._shares) < 30
-        assert sum(len(agent.trees._shares) for agent in lanes._agents._shares.values()) < 60
-        assert sum(len(agent.roots) for agent in lanes._agents._shares.values()) < 120
+        assert len(lanes._agents.by_name) < 30
+        assert sum(len(agent.trees.by_name) for agent in lanes._agents.by_name.values()) < 60
+        assert sum(len(agent.roots) for agent in lanes._agents.by_name.values()) < 120
 
 
 class _Counted:

@@ -161,10 +161,10 @@ class Shares[S: Share]:
         self._resting.drop(share)
         self._make_up(since)
         start_s = share.start_s = max(share.start_s, min(floor_s, self.now_s - self._credit_s))
-        if weight != share.weight:
-            self._weigh(share, weight)
         if start_s > self.now_s:
             self.now_s = start_s
+        self._weights += weight - share.weight
+        share.weight = weight
         share.running += 1
         self._charge(share, cost_s, weight)
         self._forget()
