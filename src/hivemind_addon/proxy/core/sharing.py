@@ -210,10 +210,9 @@ class Sharing:
     # An attempt's way ------------------------------------------------------------------------------------------------
 
     def sent(self, attempt: Attempt, now: float) -> None:
-        """An attempt was admitted; it is in flight."""
-        if len(self.members) > 1:
-            for hidden in (self.throttles, self.overloads):
-                hidden.sent(attempt.stamp, attempt.demand, self.in_flight, now)
+        """An attempt of one of several pools was admitted; it is in flight."""
+        for hidden in (self.throttles, self.overloads):
+            hidden.sent(attempt.stamp, attempt.demand, self.in_flight, now)
 
     def passed(self, attempt: Attempt, now: float) -> None:
         """The provider has taken it."""
