@@ -485,7 +485,8 @@ class Capacity:
         if hints.windows:
             self._note_windows(hints, now)
         if answered:
-            self._pass_account_block(attempt.ticket.id, now)
+            if self.account_block.closure is not None:
+                self._pass_account_block(attempt.ticket.id, now)
             self._passed(attempt, now)
         for reading in hints.readings:
             if meter := self.meters.learn(reading, attempt, self.flights, now, answered=answered):
@@ -525,11 +526,12 @@ class Capacity:
             self._succeeded(attempt, result.charged, now)
         else:
             self._judge(attempt, result, now)
-        self._judge_breaker(attempt, outcome, now)
+            self._judge_breaker(attempt, outcome, now)
         if self.limit != limit:
             self._tell_limit(outcome.reason, now)
         self._tell_hidden(known, now)
-        self._judge_account_block(attempt.ticket.id, outcome, now)
+        if self.account_block.closure is not None or outcome.account_block_s is not None:
+            self._judge_account_block(attempt.ticket.id, outcome, now)
 
     def _succeeded(self, attempt: Attempt, charged: Demand | None, now: float) -> None:
         self._explained -= self._explained / _EXPLAINED_OVER
@@ -539,6 +541,7 @@ class Capacity:
         self.overloads.ended(attempt.stamp, now)
         if self.sharing.throttles.open:
             self.sharing.ended(attempt, charged, now)
+        self.breaker.answered(admitted_at=attempt.admitted_at)  # and its end is one more sign of life
 
     def _judge(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
         """It did not succeed."""
