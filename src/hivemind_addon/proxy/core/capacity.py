@@ -523,7 +523,7 @@ class Capacity:
         throttles, overloads = self.hidden
         known = throttles.known, overloads.known
         if outcome.kind is OutcomeKind.SUCCESS:
-            self._succeeded(attempt, result.charged, now)
+            self._succeeded(attempt, result, now)
         else:
             self._judge(attempt, result, now)
             self._judge_breaker(attempt, outcome, now)
@@ -533,14 +533,16 @@ class Capacity:
         if self.account_block.closure is not None or outcome.account_block_s is not None:
             self._judge_account_block(attempt.ticket.id, outcome, now)
 
-    def _succeeded(self, attempt: Attempt, charged: Demand | None, now: float) -> None:
+    def _succeeded(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
         self._explained -= self._explained / _EXPLAINED_OVER
         self._trial_after_s = _FIRST_TRIAL_S
         self._passed(attempt, now)
-        self.throttles.ended(attempt.stamp, now, charged=charged)
+        self.throttles.ended(attempt.stamp, now, charged=result.charged)
         self.overloads.ended(attempt.stamp, now)
         if self.sharing.throttles.open:
-            self.sharing.ended(attempt, charged, now)
+            self.sharing.ended(attempt, result.charged, now)
+        if len(self.sharing.members) > 1:
+            self.sharing.judge(self, result.outcome, now)
         self.breaker.answered(admitted_at=attempt.admitted_at)  # and its end is one more sign of life
 
     def _judge(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
