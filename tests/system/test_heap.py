@@ -1,4 +1,6 @@
-from hivemind_addon.system.heap import KeyedHeap
+import pytest
+
+from hivemind_addon.system.heap import NOTHING, KeyedHeap
 
 
 def test_a_heap_keeps_no_more_dead_entries_than_living_ones_and_a_few():
@@ -51,3 +53,10 @@ def test_the_same_key_again_keeps_the_place_among_equals():
     heap.put("b", 1)
     heap.put("a", 1)
     assert (heap.first_key, heap.first) == (1, "a")
+
+
+def test_what_stands_for_an_empty_heap_stays_empty():
+    NOTHING.drop("a")
+    assert (len(NOTHING), NOTHING.first, list(NOTHING)) == (0, None, [])
+    with pytest.raises(TypeError):
+        NOTHING.put("a", 1.0)

@@ -47,7 +47,7 @@ class TestPlaces:
             line.queue.put_back(line.end("a", took_s=0.25), line.now, line.now)
         line.send()
         line.end("a", took_s=3)
-        assert line.queue._lanes._agents.get(("s", False)).start_s == pytest.approx(5 * 0.25 + 3 - 4)
+        assert line.queue._lanes._agents.by_name.get(("s", False)).start_s == pytest.approx(5 * 0.25 + 3 - 4)
 
     def test_an_expedited_ticket_goes_to_the_front_and_a_later_one_before_it(self):
         line = Line()
@@ -520,9 +520,9 @@ class TestCosts:
         assert len(line.queue) == 0
         assert not line.queue._cached
         assert not line.queue._aside
-        assert len(lanes._agents._shares) < 30
-        assert sum(len(agent.trees._shares) for agent in lanes._agents._shares.values()) < 60
-        assert sum(len(agent.roots) for agent in lanes._agents._shares.values()) < 120
+        assert len(lanes._agents.by_name) < 30
+        assert sum(len(agent.trees.by_name) for agent in lanes._agents.by_name.values()) < 60
+        assert sum(len(agent.roots) for agent in lanes._agents.by_name.values()) < 120
 
 
 class _Counted:

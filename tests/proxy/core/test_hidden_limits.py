@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Callable
+from copy import deepcopy
 from typing import NamedTuple
 
 import pytest
@@ -563,3 +564,13 @@ def test_a_tighter_limit_is_tried_as_a_new_one():
     assert not HiddenLimit(0, 44.0).is_tighter_than(cap)
     assert HiddenLimit(0, 30.0, 600.0).is_tighter_than(HiddenLimit(0, 30.0, 60.0))
     assert not lower.is_tighter_than(HiddenLimit(0, 30.0, 60.0))
+
+
+@pytest.mark.parametrize("refuses", [bucket(0.5, 20), window(30, 60)])
+def test_whatever_a_glance_is_asked_the_limits_stay_as_they_are(refuses):
+    gateway = Gateway(HiddenLimits(RATE), refuses).run(100)
+    hidden, now = gateway.hidden, gateway.now
+    alone = deepcopy(hidden)
+    seen = [hidden.glance().opens_at(DEMAND, 0, now + second / 7) for second in range(20)]
+    assert seen[0] == deepcopy(alone).opens_at(DEMAND, 0, now)
+    assert hidden.opens_at(DEMAND, 0, now + 5) == alone.opens_at(DEMAND, 0, now + 5)

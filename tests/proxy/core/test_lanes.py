@@ -7,7 +7,7 @@ from tests.proxy.core.waiting import Line
 
 
 def start_of(line: Line, agent: str, *, background: bool = False) -> float:
-    return line.queue._lanes._agents.get((agent, background)).start_s
+    return line.queue._lanes._agents.by_name.get((agent, background)).start_s
 
 
 class TestLineage:
@@ -40,8 +40,8 @@ class TestLineage:
         line.add("g", session="s.1.1", agent="A", parent_session="s.1")
         line.add("c", session="s.1", agent="A", parent_session="s")
         line.add("r", session="s", agent="A")
-        trees = line.queue._lanes._agents.get(("A", False)).trees
-        assert trees.get("s.1").sessions == ["s.1.1", "s.1", "s"]
+        trees = line.queue._lanes._agents.by_name.get(("A", False)).trees
+        assert trees.by_name.get("s.1").sessions == ["s.1.1", "s.1", "s"]
         assert sorted(line.serve_all()) == ["c", "g", "r"]
 
     def test_sessions_of_one_name_but_of_two_agents_are_two(self):

@@ -21,7 +21,7 @@ class Contest:
         self.order: list[str] = []
 
     def share(self, name: str) -> Share:
-        share = self.shares.get(name)
+        share = self.shares.by_name.get(name)
         if share is None:
             share = Share(name, self.shares.floor_s())
             self.shares.add(share)
@@ -149,7 +149,7 @@ def test_to_be_served_at_once_is_to_wait_to_be_served_and_to_rest():
         floor_s = rng.choice([math.inf, by_steps.now_s - 5])
         starts = []
         for shares in (by_steps, at_once):
-            share = shares.get(name)
+            share = shares.by_name.get(name)
             if share is None:
                 shares.add(share := Share(name, shares.floor_s()))
             if shares is at_once:

@@ -188,7 +188,7 @@ class _OneShare(Lanes):
 
     def _shares(self, entry: QueueEntry) -> tuple[Agent, Tree]:  # noqa: ARG002
         agent = self._agent(_EVERYBODY, float("inf"))
-        tree = agent.trees.get(_EVERYBODY[0])
+        tree = agent.trees.by_name.get(_EVERYBODY[0])
         if tree is None:
             tree = Tree(_EVERYBODY[0], agent.trees.floor_s(), agent.roots)
             agent.trees.add(tree)

@@ -347,9 +347,9 @@ class Budgets:
 
     def reserve(self, ticket: Ticket, now: float) -> Shortage | None:
         """Set the expected spend of a ticket aside in all of its budgets, or in none and say why."""
-        payers = self._payers(ticket, now)
-        if not payers:
+        if not ticket.budgets and not self._overrides.has_budgets:
             return None
+        payers = self._payers(ticket, now)
         short = _worst(payers, ticket, now)
         if short is None:
             self._set_aside(ticket, payers, now, now)

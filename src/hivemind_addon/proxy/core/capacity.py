@@ -14,6 +14,7 @@ is left of a week is for people to share out. A window that is spent shows as an
 import math
 import random
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 
 from hivemind_addon.api.events import (
@@ -287,6 +288,13 @@ class Capacity:
             least = overloads.most_in_flight
         return least if self.cap is None or self.cap > least else self.cap
 
+    def glance(self, now: float) -> "Capacity":
+        """One to ask for a view: whatever is asked of it, nothing changes by it."""
+        seen = copy(self)
+        throttles, overloads = self.hidden
+        seen.meters, seen.hidden = self.meters.as_of(now), (throttles.glance(), overloads.glance())
+        return seen
+
     @property
     def growth(self) -> tuple[float, int]:
         """Slots that an attempt adds that passes where all are used, and the limit up to which it does."""
@@ -303,7 +311,9 @@ class Capacity:
 
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
         """Whether less is left than so many times a demand, or what is left is only guessed."""
-        return self.is_rate_hidden or self.meters.is_near(demand, times, now)
+        if self.is_rate_hidden:
+            return True
+        return bool(self.meters.by_name) and self.meters.is_near(demand, times, now)
 
     @property
     def is_free(self) -> bool:
@@ -389,7 +399,7 @@ class Capacity:
 
     def cost_s(self, demand: Demand) -> float:
         """What an attempt is expected to take."""
-        cost_s = dominant_s(demand, self.meters, service_s=self.service.mean_s, slots=self.limit)
+        cost_s = dominant_s(demand, self.meters.by_name.values(), service_s=self.service.mean_s, slots=self.limit)
         return self._longest_s(cost_s, demand)
 
     def _longest_s(self, cost_s: float, demand: Demand, ticket: Ticket | None = None) -> float:
@@ -410,7 +420,7 @@ class Capacity:
         if took is None:
             took = Demand(requests=0) if result.outcome.kind in FAILURES else attempt.demand
         held_s = now - attempt.admitted_at
-        cost_s = dominant_s(took, self.meters, service_s=held_s, slots=self.limit)
+        cost_s = dominant_s(took, self.meters.by_name.values(), service_s=held_s, slots=self.limit)
         return self._longest_s(cost_s, took, attempt.ticket) if took.requests else cost_s
 
     # An attempt's way ------------------------------------------------------------------------------------------------
@@ -475,7 +485,8 @@ class Capacity:
         if hints.windows:
             self._note_windows(hints, now)
         if answered:
-            self._pass_account_block(attempt.ticket.id, now)
+            if self.account_block.closure is not None:
+                self._pass_account_block(attempt.ticket.id, now)
             self._passed(attempt, now)
         for reading in hints.readings:
             if meter := self.meters.learn(reading, attempt, self.flights, now, answered=answered):
@@ -497,7 +508,7 @@ class Capacity:
         self.slots.passed(attempt.in_flight, now)
         self.throttles.passed(stamp, now)
         self.overloads.passed(stamp, now)
-        if self.sharing.hears:
+        if self.sharing.throttles.open:  # most accounts have one pool, and hear of nothing
             self.sharing.passed(attempt, now)
         before = self.breaker.state
         if self.breaker.answered(admitted_at=attempt.admitted_at):
@@ -509,27 +520,30 @@ class Capacity:
         """Slots, hidden limits, breaker and account block learn from an attempt's end."""
         outcome = result.outcome
         limit = self.limit
-        known = [hidden.known for hidden in self.hidden]
+        throttles, overloads = self.hidden
+        known = throttles.known, overloads.known
         if outcome.kind is OutcomeKind.SUCCESS:
-            self._succeeded(attempt, result.charged, now)
+            self._succeeded(attempt, result, now)
         else:
             self._judge(attempt, result, now)
-        self._judge_breaker(attempt, outcome, now)
+            self._judge_breaker(attempt, outcome, now)
         if self.limit != limit:
             self._tell_limit(outcome.reason, now)
-        for before, hidden in zip(known, self.hidden, strict=True):
-            if hidden.known is not before:
-                self._tell_hidden(before, hidden.known, now)
-        self._judge_account_block(attempt.ticket.id, outcome, now)
+        self._tell_hidden(known, now)
+        if self.account_block.closure is not None or outcome.account_block_s is not None:
+            self._judge_account_block(attempt.ticket.id, outcome, now)
 
-    def _succeeded(self, attempt: Attempt, charged: Demand | None, now: float) -> None:
+    def _succeeded(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
         self._explained -= self._explained / _EXPLAINED_OVER
         self._trial_after_s = _FIRST_TRIAL_S
         self._passed(attempt, now)
-        self.throttles.ended(attempt.stamp, now, charged=charged)
+        self.throttles.ended(attempt.stamp, now, charged=result.charged)
         self.overloads.ended(attempt.stamp, now)
-        if self.sharing.hears:
-            self.sharing.ended(attempt, charged, now)
+        if self.sharing.throttles.open:
+            self.sharing.ended(attempt, result.charged, now)
+        if len(self.sharing.members) > 1:
+            self.sharing.judge(self, result.outcome, now)
+        self.breaker.answered(admitted_at=attempt.admitted_at)  # and its end is one more sign of life
 
     def _judge(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
         """It did not succeed."""
@@ -708,12 +722,17 @@ class Capacity:
             )
         )
 
-    def _tell_hidden(self, before: HiddenLimit | None, limit: HiddenLimit | None, now: float) -> None:
-        if limit is None or limit.window_s is None or (before is not None and before.is_like(limit)):
+    def _tell_hidden(self, known: tuple[HiddenLimit | None, HiddenLimit | None], now: float) -> None:
+        """What is known beside what was `known` before."""
+        throttles, overloads = self.hidden
+        if throttles.known is known[0] and overloads.known is known[1]:
             return
-        self._tell_learned(
-            HIDDEN_LIMIT, limit.kind, limit.amount, now, window_s=limit.window_s, dimension=limit.dimension
-        )
+        for before, limit in zip(known, (throttles.known, overloads.known), strict=True):
+            if limit is before or limit is None or limit.window_s is None or (before and before.is_like(limit)):
+                continue
+            self._tell_learned(
+                HIDDEN_LIMIT, limit.kind, limit.amount, now, window_s=limit.window_s, dimension=limit.dimension
+            )
 
     def _tell_limit(self, reason: str, now: float) -> None:
         self._emit(ConcurrencyChanged(at=now, pool=self.key, limit=self.limit, reason=reason))

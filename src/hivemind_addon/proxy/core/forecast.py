@@ -240,10 +240,11 @@ def view_pool(
     account_name: str | None,
     now: float,
     *,
-    waiting: Sequence[QueueEntry],
+    order: Sequence[QueueEntry],
+    most: int | None,
     short: Callable[[Ticket], Shortage | None],
 ) -> PoolView:
-    """The pool. `waiting`: those that are told of its queue, in its order; `short`: what a ticket's budgets lack."""
+    """The pool. `order`: all that wait, of whom so many are told; `short`: what a ticket's budgets lack."""
     breaker = capacity.breaker
     return PoolView(
         key=capacity.key,
@@ -255,7 +256,7 @@ def view_pool(
         breaker=breaker.state.value,
         blocked_for_s=max(0.0, capacity.hidden[0].closed_until - now),
         meters=(*capacity.meters.views(now), *capacity.stated_views(now)),
-        tickets=(*_in_flight(capacity), *_waiting(capacity, queue, selector, now, waiting, short)),
+        tickets=(*_in_flight(capacity), *_waiting(queue, selector, now, order, most, short)),
         account_block=capacity.account_block.view(now),
         windows=capacity.windows.views(now),
         paused=capacity.paused,
@@ -282,17 +283,20 @@ def _in_flight(capacity: Capacity) -> Iterator[TicketView]:
 
 
 def _waiting(
-    capacity: Capacity,
     queue: FairQueue,
     selector: Selector,
     now: float,
-    entries: Sequence[QueueEntry],
+    order: Sequence[QueueEntry],
+    most: int | None,
     short: Callable[[Ticket], Shortage | None],
 ) -> Iterator[TicketView]:
     """In the order in which they are likely to go."""
+    entries = order[:most]
     if not entries:
         return
-    following, gate = selector.likely_next(now)
+    selector = selector.glance(now)
+    capacity = selector.capacity
+    following, gate = selector.likely_next(order, now)
     if following is not None and following is not entries[0]:
         entries = [following, *(one for one in entries if one is not following)]
     told = foretell(
@@ -403,10 +407,10 @@ _WITHOUT_FORECAST = (Reason.PAUSED, Reason.FUNDS, Reason.FAN_OUT)
 """Until a person says so, or a running attempt of its own ends."""
 
 
-def foresee(
-    guest: QueueEntry, short: Shortage | None, *, capacity: Capacity, queue: FairQueue, selector: Selector, now: float
-) -> WaitView:
+def foresee(guest: QueueEntry, short: Shortage | None, *, queue: FairQueue, selector: Selector, now: float) -> WaitView:
     """What a call would meet. `guest` is no ticket of this pool; `short`: what its budgets lack."""
+    selector = selector.glance(now)
+    capacity = selector.capacity
     pool = str(capacity.key)
     if closure := capacity.account_block.stands(now):
         why = why_words(Reason.ACCOUNT_BLOCK, None, closure.reason)
@@ -417,7 +421,8 @@ def foresee(
     queue.seat(guest, now)
     entries = [one for one in queue.in_order(guest) if one is guest or queue.why_passed(one) is not Reason.FAN_OUT]
     before = sum(one.not_before <= now for one in entries[: entries.index(guest)])
-    head, gate = (guest, None) if before == 0 else selector.likely_next(now)
+    waiting = (one for one in entries if one is not guest)
+    head, gate = (guest, None) if before == 0 else selector.likely_next(waiting, now)
     if head is guest or head is None:
         gate = selector.gate(guest.ticket, now)
     if before == 0 and short is None and gate is None and queue.why_passed(guest) is None:

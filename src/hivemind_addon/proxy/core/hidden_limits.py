@@ -213,6 +213,8 @@ class HiddenLimits:
         """Whether anything was ever refused, or is known from elsewhere."""
         self._told = RetryAfters()
         self._bank = Bank(prior, self._told)
+        self.open: Mapping[int, Sent] = self._bank.open
+        """The attempts that it has heard of and that are in flight, by stamp."""
         self._trials = _Trials()
         self._probes = _Probes()
         self._share = _FIRST_SHARE
@@ -272,7 +274,7 @@ class HiddenLimits:
 
     def passed(self, stamp: int, now: float) -> None:
         """The provider has taken an attempt: its answer began, or it succeeded."""
-        sent = self._bank.open.get(stamp)
+        sent = self.open.get(stamp)
         if sent is None or sent.refused is not None:
             return
         self._bank.passed(sent, now)
@@ -380,6 +382,10 @@ class HiddenLimits:
             self._bank.resume(limit)
             self._take_over_limit()
 
+    def glance(self) -> "HiddenLimits":
+        """One to ask for a view: whatever is asked of it, nothing changes by it."""
+        return _Glance(self) if self.has_refused else self
+
     # What may go -----------------------------------------------------------------------------------------------------
 
     def opens_at(self, demand: Demand, in_flight: int, now: float) -> float:
@@ -484,17 +490,23 @@ class HiddenLimits:
         """The oldest attempt that has to be explained was sent then; infinite: there is none."""
         return self._bank.remembers_since
 
-    @property
-    def open(self) -> Mapping[int, Sent]:
-        """The attempts that it has heard of and that are in flight, by stamp."""
-        return self._bank.open
-
     def explains(self, since: float, now: float) -> tuple[float, bool]:
         """How well the best hypothesis explains what was sent since an instant, and whether it is more than chance.
 
         As a log-likelihood, whichever kind of limit was likely before.
         """
         return self._bank.explains(since, now)
+
+
+class _Glance(HiddenLimits):
+    """A copy that only answers: it judges no trial, and nobody is held back by what it says."""
+
+    def __init__(self, of: HiddenLimits) -> None:
+        vars(self).update(vars(of))
+        self._bank = of._bank.glance()  # noqa: SLF001  its own kind
+
+    def _judge_trial(self, now: float) -> None:
+        pass
 
 
 def _is_cap(limit: HiddenLimit | None) -> bool:

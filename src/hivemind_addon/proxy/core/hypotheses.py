@@ -12,7 +12,8 @@ change of the provider: what was seen before is forgotten.
 import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from hivemind_addon.proxy.core.limiter_models import (
@@ -30,6 +31,7 @@ from hivemind_addon.proxy.core.limiter_models import (
     fit_all,
     fit_at,
     fit_chance,
+    glance,
 )
 from hivemind_addon.proxy.core.retry_afters import LONGEST_S, ROUNDING_S, RetryAfters
 
@@ -236,6 +238,15 @@ class Bank:
         if not was_taken or (is_failed and not self._failures_count):
             for level in self._levels:
                 level.take_back(sent)
+
+    def glance(self) -> "Bank":
+        """A copy whose hypotheses may be asked for a view; it hears of nothing more."""
+        seen = copy(self)
+        seen.layers = [
+            [replace(one, level=None if one.level is None else glance(one.level)) for one in hypotheses]
+            for hypotheses in self.layers
+        ]
+        return seen
 
     def knows_enough(self, now: float) -> bool:
         """Whether one refusal more teaches nothing: all is chance, and a few are new."""

@@ -286,7 +286,8 @@ class Lanes:
 
     def enter(self, entry: QueueEntry, now: float) -> None:
         """Put a ticket in its lane."""
-        self._seat()
+        if self.alone is not None:
+            self._seat()
         if self._agents.waiting.first is None and not entry.is_child and not entry.is_background:
             self.alone, self._alone_since = entry, now
         else:
@@ -316,7 +317,8 @@ class Lanes:
 
     def leave(self, entry: QueueEntry, now: float) -> None:
         """Take a ticket out of its lane; one that was charged while it was alone is in none."""
-        self._seat()
+        if self.alone is not None:
+            self._seat()
         if entry.lane is None:
             return
         agent, tree, lane = entry.agent, entry.tree, entry.lane
@@ -370,7 +372,8 @@ class Lanes:
 
     def settle(self, entry: QueueEntry, cost_s: float, now: float) -> None:
         """An attempt ended, and took so much."""
-        self._seat()
+        if self.alone is not None:
+            self._seat()
         agent, tree, payer = entry.agent, entry.tree, entry.payer
         assert agent is not None
         assert tree is not None
@@ -403,8 +406,8 @@ class Lanes:
     def tree_of(self, ticket: Ticket, *, is_background: bool) -> Tree | None:
         """The tree that would pay for a ticket; None: nobody remembers it."""
         self._seat()
-        agent = self._agents.get((ticket.agent, is_background))
-        return None if agent is None else agent.trees.get(agent.root_of(ticket))
+        agent = self._agents.by_name.get((ticket.agent, is_background))
+        return None if agent is None else agent.trees.by_name.get(agent.root_of(ticket))
 
     def is_first_of_lane(self, entry: QueueEntry) -> bool:
         """Whether a ticket is in its lane and the first there."""
@@ -425,12 +428,12 @@ class Lanes:
         by_agent: dict[tuple[str, bool], dict[str, list[tuple[float, int, QueueEntry]]]] = {}
         for entry in entries:
             name = (entry.ticket.agent, entry.is_background)
-            agent = self._agents.get(name)
+            agent = self._agents.by_name.get(name)
             root = agent.root_of(entry.ticket) if agent else entry.ticket.parent_session or entry.ticket.session
             ranked = (entry.since - entry.bonus_s, entry.order, entry)
             by_agent.setdefault(name, {}).setdefault(root, []).append(ranked)
         for name, by_tree in by_agent.items():
-            agent = self._agents.get(name)
+            agent = self._agents.by_name.get(name)
             merged: list[tuple[float, int, QueueEntry]] = []
             for root, ranked_entries in by_tree.items():
                 merged.extend(self._line_up(ranked_entries, agent.trees.start_of(root) if agent else 0.0))
@@ -474,7 +477,7 @@ class Lanes:
         agent = self._agent((ticket.agent, entry.is_background), entry.agent_start_s)
         roots = agent.roots
         root = roots.get(session) or roots.get(parent) or parent or session
-        tree = agent.trees.get(root)
+        tree = agent.trees.by_name.get(root)
         if tree is None:
             tree = Tree(root, min(entry.tree_start_s, agent.trees.floor_s()), roots)
             agent.trees.add(tree)
@@ -487,7 +490,7 @@ class Lanes:
         return agent, tree
 
     def _agent(self, name: tuple[str, bool], start_s: float) -> Agent:
-        agent = self._agents.get(name)
+        agent = self._agents.by_name.get(name)
         if agent is None:
             agent = Agent(name, min(start_s, self._agents.floor_s()), self._credit_s)
             self._agents.add(agent)

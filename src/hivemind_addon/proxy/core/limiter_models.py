@@ -18,6 +18,7 @@ import math
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from typing import Annotated, Protocol
 
@@ -302,6 +303,10 @@ class SlidingLevel:
             opens_at = sent.sent_at + self.window_s
         return opens_at
 
+    def stand_alone(self) -> None:
+        """It is a copy: what it forgets the other one goes on to know."""
+        self._sent = self._sent.copy()
+
     def turns_at(self, now: float) -> float | None:
         """When the first units are free again; None: all are."""
         self._forget(now)
@@ -550,6 +555,14 @@ class BucketLevel:
         if now > self._at:
             self._level = max(0.0, self._level - self.per_s * (now - self._at))
             self._at = now
+
+
+def glance(level: Level) -> Level:
+    """A copy that may be asked when it opens, and the level itself forgets nothing by it."""
+    seen = copy(level)
+    if isinstance(seen, SlidingLevel):
+        seen.stand_alone()
+    return seen
 
 
 _FORGOTTEN = 4.0

@@ -31,6 +31,7 @@ that is found turned before its reset tells them rounded up: from then on it is 
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from operator import attrgetter
 
 from msgspec import Struct
@@ -253,6 +254,12 @@ class Meter:
 
     def __repr__(self) -> str:
         return f"<Meter {self.name} {self.kind.value} {self._level:.1f}/{self.limit:.0f}, {self.reserved} reserved>"
+
+    def as_of(self, now: float) -> "Meter":
+        """A copy as it stands at an instant, for views: sums of many small steps are not those of one large one."""
+        seen = copy(self)
+        seen._advance(now)  # noqa: SLF001  its own kind
+        return seen
 
     def level(self, now: float) -> float:
         """What may still be taken. Never above the limit; below zero when more was taken than we knew."""

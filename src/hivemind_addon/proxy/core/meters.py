@@ -21,6 +21,7 @@ by waiting.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import replace
 
 from hivemind_addon.api.snapshot import MeterView
@@ -281,6 +282,12 @@ class Meters:
             if one.is_common:
                 self._account.meet(self._own[one.name], now, votes=ENOUGH_VOTES)
 
+    def as_of(self, now: float) -> "Meters":
+        """A copy as they stand at an instant, for views: nothing changes by what is asked of it."""
+        seen = copy(self)
+        seen.by_name = {name: meter.as_of(now) for name, meter in self.by_name.items()}
+        return seen
+
     def doubt_levels(self, now: float) -> None:
         """A run has just begun: what an earlier one took a moment ago is not known."""
         for meter in self._own.values():
@@ -398,8 +405,8 @@ class Meters:
                 name=meter.name,
                 kind=meter.kind.value,
                 limit=meter.limit,
-                level=max(0.0, meter.level(now)),
-                full_in_s=meter.full_in_s(now),
+                level=max(0.0, (seen := meter.as_of(now)).level(now)),
+                full_in_s=seen.full_in_s(now),
                 window_s=meter.window_s,
                 dimension=meter.dimension,
                 shared_by=tuple(sorted(one.model_group for one in self._account.members_of(meter))),

@@ -633,7 +633,7 @@ class Pool:
 
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
         """Whether less is left than so many times a demand, beside what waits already."""
-        return self._capacity.is_near(demand, times + len(self._queue), now)
+        return self._capacity.is_near(demand, times + len(self._queue.entries), now)
 
     def in_the_way(self, now: float) -> set[Meters]:
         """Pools that have to let its next ticket go first, for they draw on the limit that it waits for."""
@@ -669,7 +669,8 @@ class Pool:
             self._client_stayed(entry, now)
             self._queue.began(entry, sent_at=attempt.admitted_at, now=now)
         self._capacity.hear(hints, attempt, now, answered=answered)
-        self._bring_forward(now)
+        if self._backoffs.entries:
+            self._bring_forward(now)
 
     # Step 9: an attempt ended
 
@@ -710,7 +711,8 @@ class Pool:
             )
         )
         capacity.learn(attempt, result, now)
-        self._bring_forward(now)
+        if self._backoffs.entries:
+            self._bring_forward(now)
         if outcome.kind is OutcomeKind.SUCCESS and judged is None:
             self._finish(entry, result, now)
             return Finished()
@@ -761,7 +763,6 @@ class Pool:
         Only their order is found before, in parts: who comes meanwhile is not in it yet.
         """
         order = [] if most_queued == 0 else (yield from self._queue.in_order_in_parts())
-        waiting = order[:most_queued]
         now = clock()
         return view_pool(
             self._capacity,
@@ -769,7 +770,8 @@ class Pool:
             self._selector,
             self.account_name,
             now,
-            waiting=waiting,
+            order=order,
+            most=most_queued,
             short=lambda ticket: self._budgets.foresee(ticket, now),
         )
 
@@ -788,7 +790,7 @@ class Pool:
         guest = QueueEntry(ticket=ticket, wait_began_at=now)
         guest.priority = self._overrides.priority_of(ticket.agent, ticket.priority)
         short = self._budgets.foresee(ticket, now)
-        return foresee(guest, short, capacity=self._capacity, queue=self._queue, selector=self._selector, now=now)
+        return foresee(guest, short, queue=self._queue, selector=self._selector, now=now)
 
     def _admit(self, entry: QueueEntry, now: float) -> Admitted:
         ticket = entry.ticket
@@ -906,8 +908,6 @@ class Pool:
 
     def _bring_forward(self, now: float) -> None:
         """Who waits only because it was told to goes with the others, where these have shown that it need not."""
-        if not self._backoffs.entries:
-            return
         for entry in self._backoffs.told_falsely(self._capacity.believes_told):
             if entry.state is EntryState.BACKING_OFF:
                 self._queue.move(entry, now, now)

@@ -8,6 +8,9 @@ that the provider asked for, every meter. The first of these that does is its ga
 passes the next one. Nothing is decided here for good; each poll asks anew.
 """
 
+from collections.abc import Iterable
+from copy import copy
+
 from msgspec import Struct
 
 from hivemind_addon.api.snapshot import BreakerState
@@ -49,7 +52,8 @@ class Selector:
 
     def __init__(self, *, queue: FairQueue, capacity: Capacity, backoffs: Backoffs) -> None:
         self._queue = queue
-        self._capacity = capacity
+        self.capacity = capacity
+        """What may be sent. Nobody changes it here."""
         self._backoffs = backoffs
         self._probe: str | None = None
         """The ticket that probes next: it stays the one while it is kept from going."""
@@ -60,9 +64,9 @@ class Selector:
     def goes_at_once(self, now: float) -> QueueEntry | None:
         """Who goes without more ado: it alone waits, and nothing is known that may keep it.
 
-        Most come when nobody waits. What is said of all others in `next`, `gate` and the poll holds for it, too.
+        Most tickets come when nobody waits. What `next`, `gate` and the poll say of all others holds for it, too.
         """
-        entry, capacity = self._queue.only(now), self._capacity
+        entry, capacity = self._queue.only(now), self.capacity
         if entry is None or not capacity.is_free:
             return None
         if capacity.meters.by_name:
@@ -73,8 +77,8 @@ class Selector:
 
     def next(self, now: float) -> QueueEntry | None:
         """Who goes next: the head, or while the provider is down the one who probes."""
-        queue, breaker = self._queue, self._capacity.breaker
-        self._capacity.look_at_probe(now)
+        queue, breaker = self._queue, self.capacity.breaker
+        self.capacity.look_at_probe(now)
         if breaker.passes_at == -_NEVER:
             return self.last_chance(now) or queue.head()
         if breaker.passes_at > now:
@@ -87,16 +91,24 @@ class Selector:
             self._probe = chosen.ticket.id if chosen else None
         return chosen
 
-    def likely_next(self, now: float) -> tuple[QueueEntry | None, Gate | None]:
-        """Who will go next, and what keeps it from going now. For views: nothing is chosen by it, and an open breaker's
-        probe is told before its time.
+    def glance(self, now: float) -> "Selector":
+        """One to ask for a view: whatever is asked of it and its capacity, nothing changes by it."""
+        seen = copy(self)
+        seen.capacity = self.capacity.glance(now)
+        return seen
+
+    def likely_next(self, order: Iterable[QueueEntry], now: float) -> tuple[QueueEntry | None, Gate | None]:
+        """Who of those that wait, in their order, will go next, and what keeps it from going now. Ask a glance.
+
+        Nothing is chosen by it, and an open breaker's probe is told before its time.
         """
-        queue, breaker = self._queue, self._capacity.breaker
+        queue, breaker = self._queue, self.capacity.breaker
+        first = next((one for one in order if one.not_before <= now and queue.why_passed(one) is None), None)
         if breaker.state is not BreakerState.CLOSED:
             probe = queue.get(self._probe) if self._probe else None
-            entry = probe or queue.head_of_others(breaker.last_probe_session) or queue.head() or queue.soonest()
+            entry = probe or queue.head_of_others(breaker.last_probe_session) or first or queue.soonest()
         else:
-            entry = self.last_chance(now) or queue.head()
+            entry = self.last_chance(now) or first
         return entry, self.gate(entry.ticket, now) if entry else None
 
     def choose_anew(self) -> None:
@@ -117,11 +129,11 @@ class Selector:
         patience_s = ends_at - ticket.arrived_at
         if now - ticket.arrived_at < _LONG_WAIT * patience_s or self._queue.why_passed(entry):
             return None
-        meters = self._capacity.meters
-        is_hidden = self._capacity.is_rate_hidden
+        meters = self.capacity.meters
+        is_hidden = self.capacity.is_rate_hidden
         if not meters and not is_hidden:
             return None
-        turns_at = (meters.next_window_at(now), *(hidden.turns_at(now) for hidden in self._capacity.hidden))
+        turns_at = (meters.next_window_at(now), *(hidden.turns_at(now) for hidden in self.capacity.hidden))
         soonest_at = min((at for at in turns_at if at is not None), default=now)
         if ends_at > max(now + _LAST_CHANCE_S, soonest_at + _LAST_SHARE * patience_s):
             return None
@@ -131,7 +143,7 @@ class Selector:
 
     def gate(self, ticket: Ticket, now: float) -> Gate | None:
         """What keeps a ticket from going now; None: nothing."""
-        capacity = self._capacity
+        capacity = self.capacity
         if capacity.paused:
             return Gate(Reason.PAUSED, _NEVER)
         if capacity.breaker.passes_at > now:
@@ -169,7 +181,7 @@ class Selector:
 
     def reason(self, entry: QueueEntry, gate: Gate | None, now: float) -> Reason:
         """Why a ticket waits, where `gate` keeps the next one from going."""
-        if self._capacity.paused:
+        if self.capacity.paused:
             return Reason.PAUSED
         if entry.state is EntryState.UNFUNDED:
             return Reason.FUNDS
@@ -191,7 +203,7 @@ class Selector:
 
         None: that is not sure.
         """
-        capacity, gate = self._capacity, self.gate(entry.ticket, now)
+        capacity, gate = self.capacity, self.gate(entry.ticket, now)
         opens_at = now if gate is None else gate.opens_at
         if capacity.is_full and not capacity.paused:
             opens_at = now + capacity.service.mean_s / capacity.limit

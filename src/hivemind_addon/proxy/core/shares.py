@@ -60,8 +60,8 @@ class Shares[S: Share]:
         "_idle_since",
         "_latest_s",
         "_resting",
-        "_shares",
         "_weights",
+        "by_name",
         "now_s",
         "waiting",
     )
@@ -74,7 +74,8 @@ class Shares[S: Share]:
         self._weights = 0.0
         """Of all that wait or run."""
         self._idle_since: float | None = None
-        self._shares: dict[Hashable, S] = {}
+        self.by_name: dict[Hashable, S] = {}
+        """Those that are remembered. Only this class changes it."""
         self.waiting: KeyedHeap[S] = NOTHING
         """Those that have something to serve, the next one first. Only this class changes it."""
         self._by_start: KeyedHeap[S] = NOTHING
@@ -84,13 +85,9 @@ class Shares[S: Share]:
     def __repr__(self) -> str:
         return f"<Shares {self.now_s:.3f} s, {len(self.waiting)} waiting, {len(self._resting)} resting>"
 
-    def get(self, name: Hashable) -> S | None:
-        """A share that is remembered."""
-        return self._shares.get(name)
-
     def add(self, share: S) -> None:
         """Remember a new one. Say then whether it waits or rests."""
-        self._shares[share.name] = share
+        self.by_name[share.name] = share
 
     def floor_s(self) -> float:
         """The least start of a share that begins to wait."""
@@ -98,7 +95,7 @@ class Shares[S: Share]:
 
     def start_of(self, name: Hashable) -> float:
         """The start that a share has, or would have if it began to wait."""
-        share = self._shares.get(name)
+        share = self.by_name.get(name)
         if share is None:
             return self.floor_s()
         return share.start_s if share.waits else max(share.start_s, self.floor_s())
@@ -139,8 +136,9 @@ class Shares[S: Share]:
             if self.waiting.first is None:
                 self._idle_since = now
         if not share.running:
-            self._weigh(share, 0.0)
-            if self._shares.get(share.name) is share:
+            self._weights -= share.weight
+            share.weight = 0.0
+            if self.by_name.get(share.name) is share:
                 self._resting.put(share, share.start_s)
 
     def serve(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
@@ -163,10 +161,10 @@ class Shares[S: Share]:
         self._resting.drop(share)
         self._make_up(since)
         start_s = share.start_s = max(share.start_s, min(floor_s, self.now_s - self._credit_s))
-        if weight != share.weight:
-            self._weigh(share, weight)
         if start_s > self.now_s:
             self.now_s = start_s
+        self._weights += weight - share.weight
+        share.weight = weight
         share.running += 1
         self._charge(share, cost_s, weight)
         self._forget()
@@ -221,5 +219,5 @@ class Shares[S: Share]:
         resting, floor_s = self._resting, self.now_s - self._credit_s
         while resting.first_key <= floor_s and (share := resting.first) is not None:
             resting.drop(share)
-            del self._shares[share.name]
+            del self.by_name[share.name]
             share.forgotten()

@@ -173,12 +173,9 @@ class Sharing:
     @property
     def is_in_force(self) -> bool:
         """Whether what one pool sends may keep another one from sending."""
-        return (
-            self.has_one_cap
-            or self.has_one_rate
-            or self.meters.is_in_use
-            or (len(self.members) > 1 and bool(self.stated.limits))
-        )
+        if self.meters.is_in_use:
+            return True
+        return len(self.members) > 1 and (self.has_one_cap or self.has_one_rate or bool(self.stated.limits))
 
     def next_stamp(self) -> int:
         """Counts the admissions and settles of all pools."""
@@ -213,15 +210,9 @@ class Sharing:
     # An attempt's way ------------------------------------------------------------------------------------------------
 
     def sent(self, attempt: Attempt, now: float) -> None:
-        """An attempt was admitted; it is in flight."""
-        if len(self.members) > 1:
-            for hidden in (self.throttles, self.overloads):
-                hidden.sent(attempt.stamp, attempt.demand, self.in_flight, now)
-
-    @property
-    def hears(self) -> bool:
-        """Whether any attempt in flight was one of several pools'."""
-        return bool(self.throttles.open)
+        """An attempt of one of several pools was admitted; it is in flight."""
+        for hidden in (self.throttles, self.overloads):
+            hidden.sent(attempt.stamp, attempt.demand, self.in_flight, now)
 
     def passed(self, attempt: Attempt, now: float) -> None:
         """The provider has taken it."""

@@ -106,6 +106,7 @@ class Proxy:
         """Flow id → turn of a WebSocket that has not ended."""
         self._emptied = asyncio.Event()
         self.annotator = Annotator(histories=runtime.histories, driver=runtime.driver, live=self.live)
+        self._annotating = self.guarded("annotate")
         self._listens: list[tuple[str, int]] = []
         """As it was last told: who asks for it has asked by one of them."""
         membership = runtime.membership
@@ -209,7 +210,7 @@ class Proxy:
             unread.trip("intake", error)
         if exchange is not None:
             self.live[flow.id] = exchange
-            with self.guarded("annotate"):
+            with self._annotating:
                 self.annotator.begun()
             self._of_client[flow.client_conn.id].add(exchange)
         return exchange
@@ -341,7 +342,7 @@ class Proxy:
         if exchange.tape and self.files.recorder:
             self.files.recorder.ended(exchange.flow, exchange.ticket, exchange.served, exchange.refusal)
         self.live.pop(exchange.flow.id, None)
-        with self.guarded("annotate"):
+        with self._annotating:
             self.annotator.ended(exchange)
         if not self.live:
             self._emptied.set()

@@ -107,23 +107,19 @@ class Contexts:
 
     def __call__(self, event: Event) -> None:
         """Take one event."""
-        match event:
-            case AttemptEnded():
-                if event.outcome.kind is OutcomeKind.SUCCESS and event.usage is not None:
-                    ticket = self._live.get(event.ticket_id)
-                    if ticket is not None:
-                        self._answered(ticket, event, event.usage.total_input_tokens, event.usage.output_tokens)
-            case Submitted():
-                ticket = event.ticket
-                if ticket.kind in _TURNS or ticket.kind is CallKind.COMPACTION:
-                    self._live[ticket.id] = ticket
-            case TicketEnded():
-                self._live.pop(event.ticket_id, None)
-            case ContextCompacted():
-                if context := self._contexts.get((event.agent, event.session)):
-                    context.is_cut = True
-            case _:
-                pass
+        if type(event) is AttemptEnded:
+            if event.outcome.kind is OutcomeKind.SUCCESS and event.usage is not None:
+                ticket = self._live.get(event.ticket_id)
+                if ticket is not None:
+                    self._answered(ticket, event, event.usage.total_input_tokens, event.usage.output_tokens)
+        elif type(event) is Submitted:
+            ticket = event.ticket
+            if ticket.kind in _TURNS or ticket.kind is CallKind.COMPACTION:
+                self._live[ticket.id] = ticket
+        elif type(event) is TicketEnded:
+            self._live.pop(event.ticket_id, None)
+        elif type(event) is ContextCompacted and (context := self._contexts.get((event.agent, event.session))):
+            context.is_cut = True
 
     def view(self, now: float) -> tuple[ContextPressure, ...]:
         """The newest, the one that was seen last at the end."""

@@ -348,13 +348,14 @@ class Driver:
         Else what comes after the sleep would be taken for something that slept as well.
         """
         now = self.clock.monotonic()
-        before, self._looked_at = self._looked_at, now
-        if now - before > _SLEEP_S:
+        if now - self._looked_at > _SLEEP_S:
             asleep_s = now - self.clock.awake()
             slept_s = asleep_s - self._asleep_s
             if slept_s > _SLEEP_S:
                 self._asleep_s = asleep_s
+                self._looked_at = now
                 self._scheduler.wake_up(slept_s, now)
+        self._looked_at = now
         return now
 
     def _fetch(self, ticket_id: str, desk: _Waiter) -> Awaited | None:
@@ -363,7 +364,8 @@ class Driver:
         if desk.decision is not None:
             # A cancelled ticket's desk is gone already, and its id may be in use again.
             if self._waiters.get(ticket_id) is desk:
-                self._pulses.drop(ticket_id)
+                if self._pulses.first is not None:
+                    self._pulses.drop(ticket_id)
                 del self._waiters[ticket_id]
             return desk.decision
         return None
@@ -372,7 +374,8 @@ class Driver:
         ticket = decision.attempt.ticket if isinstance(decision, Admitted) else decision.ticket
         desk = self._waiters[ticket.id]
         desk.decision = decision
-        desk.ring()
+        if desk.wake is not None:
+            desk.ring()
 
     def _deliver(self) -> None:
         if self._delivering:
