@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from hivemind_addon.api.events import OddityNoted
-from hivemind_addon.api.proxy_user import DELIVERIES, ProxyWords, given_id, priority_of, proxy_words
+from hivemind_addon.api.proxy_user import DELIVERIES, ProxyWords, clean, given_id, priority_of, proxy_words
 from hivemind_addon.api.ticket import Delivery, Demand, PoolKey, Priority, Ticket
 from hivemind_addon.api.words import lasting
 from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
@@ -185,7 +185,7 @@ class Intake:
             group=granted.group,
             task=given_id(str(flow.metadata.get(TASK_KEY, ""))) or given_id(words.task),
             window_tokens=profile.window_of(facts.model),
-            client=told.requester.client if is_silent else "",
+            client=clean(told.requester.product) if is_silent else "",
             idempotency_key=given_id(request.headers.get(IDEMPOTENCY_HEADER, "")),
             only_reads=profile.is_plain and only_reads(profile, method, request.path),
             **_sizes(told.size, price),
