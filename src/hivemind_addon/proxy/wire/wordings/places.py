@@ -19,6 +19,7 @@ class PlacesWording:
         self._pointers = Pointers([*(piece.at for piece in says), *map(Pointer.parse, form.stop)])
         places = self._pointers.places
         self._says = tuple(zip(places, says, strict=False))
+        self._says_at = {place: tuple(one for one in self._says if one[0] == place) for place in places}
         self._stop = tuple(places[len(says) :])
 
     def read_answer(self, top: Values, answer: Assembly) -> None:
@@ -31,7 +32,8 @@ class PlacesWording:
         if not out.model:
             out.model = word_of(top.get("model")) or word_of(top.get("modelVersion"))
         found = self._pointers.find_all(top)
-        for place, piece in self._says:
+        # In an event of a stream nearly always one place has anything.
+        for place, piece in self._says_at[next(iter(found))] if len(found) == 1 else self._says:
             if place in found:
                 for heading, text in piece.said_in(found[place]):
                     last = out.parts[-1] if out.parts else None
