@@ -73,8 +73,8 @@ def test_several_find_together_what_each_finds_alone(top: object):
         Pointer.parse(text)
         for text in ("/error/details/*/retryDelay", "/error/code", "", "/none/at/all", "/error/details/*", "/error")
     ]
-    found = [
-        [value for one in values if (value := read_value(one) if isinstance(one, msgspec.Raw) else one) is not None]
-        for values in Pointers(pointers).find_all(top)
-    ]
-    assert found == [one.find_all(top) for one in pointers]
+    together = Pointers([*pointers, pointers[0]])
+    found = together.find_all(top)
+    for place, pointer in zip(together.places, [*pointers, pointers[0]], strict=True):
+        read = [read_value(one) if isinstance(one, msgspec.Raw) else one for one in found.get(place, [])]
+        assert [one for one in read if one is not None] == pointer.find_all(top)

@@ -5,7 +5,7 @@ step that is `*` stands for every item of a list, or every member of an object. 
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from msgspec import Raw
@@ -72,56 +72,84 @@ class Pointer:
 def _reached(top: object, steps: tuple[str, ...]) -> list[object]:
     """What the steps lead to, decoded or still JSON: then it may be null."""
     values = [top]
+    # The exact type first: it is asked for often, and what is abstract takes its time to tell.
     for step in steps:
-        values = _next(values, step)
+        if step == _EVERY:
+            values = [
+                one
+                for value in values
+                for one in (value if type(value) is list else _members(value))
+                if one is not None
+            ]
+        else:
+            values = [
+                one
+                for value in values
+                if (one := value.get(step) if type(value) is dict else _member(value, step)) is not None
+            ]
         if not values:
             break
     return values
 
 
-class Pointers:
-    """Several pointers, looked for together: the way that some of them have in common is gone once."""
+class _Node:
+    """What stands behind a step, and the ways on from there."""
 
-    def __init__(self, pointers: Sequence[Pointer]) -> None:
-        ways = sorted({one.steps[:end] for one in pointers for end in range(1, len(one.steps) + 1)})
-        places = {(): 0, **{way: place for place, way in enumerate(ways, 1)}}
-        self._moves = [
-            # From where, by which step, and where it goes on where that leads nowhere.
-            (places[way[:-1]], way[-1], sum(1 for one in ways if one <= way or one[: len(way)] == way))
-            for way in ways
-        ]
-        self._nowhere: list[list[object]] = [[] for _ in places]
-        self._ends = [places[one.steps] for one in pointers]
+    __slots__ = ("every", "names", "place", "steps")
+
+    def __init__(self) -> None:
+        self.place = -1
+        """Of the pointer that ends here; below 0: none does."""
+        self.steps: dict[str, _Node] = {}
+        self.names = self.steps.keys()
+        self.every: _Node | None = None
+
+
+class Pointers:
+    """Several pointers, looked for together: of a value only what leads to the end of one is looked at."""
+
+    def __init__(self, pointers: Iterable[Pointer]) -> None:
+        self._root = _Node()
+        self.places: list[int] = []
+        """Of each pointer, in their order; equal ones have the same."""
+        for number, pointer in enumerate(pointers):
+            node = self._root
+            for step in pointer.steps:
+                if step == _EVERY:
+                    node.every = node.every or _Node()
+                    node = node.every
+                else:
+                    node = node.steps.setdefault(step, _Node())
+            if node.place < 0:
+                node.place = number
+            self.places.append(node.place)
 
     def __repr__(self) -> str:
-        return f"<Pointers {len(self._ends)} in {len(self._moves)} steps>"
+        return f"<Pointers {len(self.places)}>"
 
-    def find_all(self, top: object) -> list[list[object]]:
-        """What stands at each of them, as it is: decoded or still JSON."""
-        moves, place, last = self._moves, 0, len(self._moves)
-        reached = self._nowhere.copy()
-        reached[0] = [top]
-        while place < last:
-            source, step, behind = moves[place]
-            place += 1
-            values = _next(reached[source], step)
-            if values:
-                reached[place] = values
-            else:
-                place = behind
-        return [reached[end] for end in self._ends]
+    def find_all(self, top: object) -> dict[int, list[object]]:
+        """Every value that stands at a place, by the place, decoded or still JSON; places without any are left out."""
+        found: dict[int, list[object]] = {}
+        if top is not None:
+            _visit(self._root, top, found)
+        return found
 
 
-def _next(values: list[object], step: str) -> list[object]:
-    """What a step leads to."""
-    # The exact type first: each event of a stream asks dozens of times, and what is abstract takes its time to tell.
-    if step == _EVERY:
-        return [
-            one for value in values for one in (value if type(value) is list else _members(value)) if one is not None
-        ]
-    return [
-        one for value in values if (one := value.get(step) if type(value) is dict else _member(value, step)) is not None
-    ]
+def _visit(node: _Node, value: object, found: dict[int, list[object]]) -> None:
+    if node.place >= 0:
+        found.setdefault(node.place, []).append(value)
+    if type(value) is dict:  # nearly always
+        for name in node.names & value.keys():
+            if (one := value[name]) is not None:
+                _visit(node.steps[name], one, found)
+    else:
+        for name, inner in node.steps.items():
+            if (one := _member(value, name)) is not None:
+                _visit(inner, one, found)
+    if node.every is not None:
+        for one in value if type(value) is list else _members(value):
+            if one is not None:
+                _visit(node.every, one, found)
 
 
 def _member(value: object, step: str) -> object:

@@ -13,7 +13,7 @@ from hivemind_addon.proxy.profile.load import format_for, is_call, load_profiles
 from hivemind_addon.proxy.profile.model import ClientRule, Profile, RequestPlace
 from hivemind_addon.proxy.wire import identity
 from hivemind_addon.proxy.wire.dialect import dialect_of
-from hivemind_addon.proxy.wire.identity import ALONE, Machine, call_kind, is_headless
+from hivemind_addon.proxy.wire.identity import ALONE, Machine, call_kind, is_headless, names_in
 from hivemind_addon.proxy.wire.request import RequestFacts, read_request
 from hivemind_addon.proxy.wire.requester import read_requester
 
@@ -211,7 +211,9 @@ def test_a_profile_names_more_headless_clients():
 
 
 def identify(profile, headers, facts, user, peer, path="", machine=ALONE):
-    return identity.identify(read_requester(profile, headers, facts, path, machine).names, user, peer, machine)
+    names = names_in(profile, headers, facts)
+    requester = read_requester(profile, headers, facts.members, path, machine)
+    return identity.identify(names, requester.account, requester.product, user, peer, machine)
 
 
 PACKAGED = load_profiles(None).by_name
@@ -228,7 +230,9 @@ def of(profile, headers, *, body=None, path="/v1/messages", user=""):
     else:
         assert other == one
     return one, call_kind(
-        read_requester(PACKAGED[profile], headers, facts, path).calls, facts, has_parent=bool(one.parent_session)
+        read_requester(PACKAGED[profile], headers, facts.members, path).calls,
+        facts,
+        has_parent=bool(one.parent_session),
     )
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mitmproxy.proxy.context import Context
 
     from hivemind_addon.proxy.mitm.addresses import Upstream
-    from hivemind_addon.proxy.mitm.settings import LiveSettings
+    from hivemind_addon.proxy.mitm.settings import LiveSettings, Settings
     from hivemind_addon.proxy.profile.model import Profile
 
 _MOST_KNOWN = 1024
@@ -44,13 +44,14 @@ class Claims:
         self._known: dict[tuple[object, ...], Profile | None] = {}
         """What `profile_for` answered, by all that it depends on, as it came."""
         self._known_by = settings.current
+        self._has_plain = _has_plain(settings.current)
+        """Whether any profile is of a service that is no model."""
 
     def profile_for(self, flow: http.HTTPFlow) -> Profile | None:
         """The profile of a request that is a model call of ours; None: it passes by."""
         settings, client, raw = self._settings.current, flow.client_conn, flow.request.data
         if settings is not self._known_by or len(self._known) >= _MOST_KNOWN:
-            self._known_by = settings
-            self._known.clear()
+            self._begin_anew(settings)
         asked = (raw.host, raw.port, client.sni, raw.scheme, raw.method, raw.path, type(client.proxy_mode))
         if asked in self._known:
             return self._known[asked]
@@ -61,8 +62,17 @@ class Claims:
             self._known[asked] = profile
         return profile
 
+    def _begin_anew(self, settings: Settings) -> None:
+        self._known_by = settings
+        self._known.clear()
+        self._has_plain = _has_plain(settings)
+
     def passes_body(self, flow: http.HTTPFlow) -> bool:
         """Whether a scheduled request's body goes on as it comes: of a plain call, where it is long or endless."""
+        if self._settings.current is not self._known_by:
+            self._begin_anew(self._settings.current)
+        if not self._has_plain:
+            return False
         profile = self.profile_for(flow)
         if profile is None or not profile.is_plain:
             return False
@@ -152,3 +162,7 @@ class Claims:
 def _has_turns(profile: Profile, path: str) -> bool:
     """Whether the format of a path has a WebSocket mode, and all goes to one endpoint: no connection moves."""
     return format_for(profile, path).wording is Wording.RESPONSES and not profile.upstreams
+
+
+def _has_plain(settings: Settings) -> bool:
+    return any(claim.is_plain for claim in settings.profiles.claims.values())

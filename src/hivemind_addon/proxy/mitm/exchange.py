@@ -11,6 +11,7 @@ import functools
 import logging
 import math
 from dataclasses import dataclass, field
+from operator import itemgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
 
@@ -77,6 +78,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_GARBAGE_RETRIES = 2
+_NEVER_S: float | None = None
+_instant = itemgetter(0)
+"""Of an alarm."""
 
 
 def guarded[**P, R](fallback: R) -> Callable[[Callable[P, R]], Callable[P, R]]:
@@ -374,12 +378,9 @@ class Exchange:
             return PlainAnswer(self.profile, self.dialect, self.driver.clock, self.ticket.pool.model_group)
         return AnswerInProgress(self.profile, self.dialect, self.driver.clock, self.facts.stream)
 
+    @guarded(fallback=None)
     def sent(self) -> None:
         """The attempt begins."""
-        self._sent()
-
-    @guarded(fallback=None)
-    def _sent(self) -> None:
         self._answer.sent()
         watchdog, pool = self.profile.watchdog, self.ticket.pool
         if self.profile.is_plain:
@@ -535,18 +536,14 @@ class Exchange:
 
     # Alarms ----------------------------------------------------------------------------------------------------------
 
+    @guarded(fallback=_NEVER_S)
     def next_alarm_s(self, stage: Stage) -> float | None:
         """Seconds until something is due, as far as it is known now; None: never."""
-        delay_s = self._next_alarm_s(stage)
-        return None if delay_s == math.inf else delay_s
-
-    @guarded(fallback=math.inf)
-    def _next_alarm_s(self, stage: Stage) -> float:
         if self.facts.stream or stage is Stage.PEEKED:
-            due_at = min([at for at, _ in self._alarms(stage)])
+            due_at = min(map(_instant, self._alarms(stage)))
         else:  # a plain answer can only stall
             due_at = self._answer.last_byte_at + self._silent_s
-        return due_at if due_at == math.inf else max(0.0, due_at - self.driver.clock.monotonic())
+        return None if due_at == math.inf else max(0.0, due_at - self.driver.clock.monotonic())
 
     @guarded(fallback=Alarm.NOTHING)
     def alarm(self, stage: Stage) -> Alarm:

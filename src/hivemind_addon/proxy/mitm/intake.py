@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from hivemind_addon.api.events import OddityNoted
-from hivemind_addon.api.proxy_user import DELIVERIES, ProxyWords, given_id, priority_of, proxy_words
+from hivemind_addon.api.proxy_user import DELIVERIES, ProxyWords, clean, given_id, priority_of, proxy_words
 from hivemind_addon.api.ticket import Delivery, Demand, PoolKey, Priority, Ticket
 from hivemind_addon.api.words import lasting
 from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
@@ -60,6 +61,8 @@ _KEPT_HEADERS = {
 IDEMPOTENCY_HEADER = "idempotency-key"
 _SIGNED_HEADERS = re.compile(r"\bSignedHeaders=([^,\s]+)")
 """In the `authorization` of Amazon's signatures."""
+_name = itemgetter(0)
+"""Of a head's field, as it came."""
 _TOKEN_BYTES = 3
 ID_BYTES = 6
 """Of a ticket's id: in a journal of a million tickets two are the same with a chance of 1 : 560."""
@@ -91,7 +94,7 @@ class Intake:
         """Remember and remove what talks to the proxy: `Proxy-Authorization` and `x-hivemind-*` never go upstream."""
         headers = flow.request.headers
         # Nearly no request has any: one look at all the names, as they came.
-        names = b"\n".join([name for name, _ in headers.fields]).lower()
+        names = b"\n".join(map(_name, headers.fields)).lower()
         if b"x-hivemind-" not in names and b"proxy-authorization" not in names:
             return
         plain = plain_headers(headers.fields)
@@ -135,19 +138,19 @@ class Intake:
         driver, settings = self._runtime.driver, self._settings.current
         now = driver.clock.monotonic()
         user, password = self._proxy_user(flow)
-        request, method = plain_request(flow), flow.request.method
+        request, is_plain, patience = plain_request(flow), profile.is_plain, profile.patience
         signed_s = signed_for_s(profile, request.headers, driver.clock.wall())
         peer, machine = peer_of(flow) or "unknown", settings.machine
         if machine is not ALONE:
             peer = f"{peer}@{machine.name}-{self._token}"
         estimator = self._runtime.estimator
-        if profile.is_plain:
+        if is_plain:
             told = describe_plain(profile, request, user=user, peer=peer, machine=machine)
         else:
             told = describe_request(profile, request, estimator, user=user, peer=peer, rough=True, machine=machine)
         granted = settings.agents.rules(now).granted(told.who.name, told.who.agent)
         edited = None
-        if granted.compaction is not None and not is_turn and not profile.is_plain:
+        if granted.compaction is not None and not is_turn and not is_plain:
             edited = self._edit(flow, profile, request, told, granted.compaction)
         if edited is not None:  # from here on nothing knows the request that came
             request = plain_request(flow)
@@ -156,11 +159,11 @@ class Intake:
         words = proxy_words(password)
         price = profile.price_of(facts.model)
         told_s = words.patience_s or told.requester.known_patience_s
-        patience_s = told_s or profile.patience.default_s
+        patience_s = told_s or patience.default_s
         # One that hears something while it waits is not silent for as long as it waits.
         is_kept_alive = bool(profile.keep_alive_s) and facts.stream and told.dialect.may_keep_alive(request.path)
         if is_kept_alive and not words.patience_s and told.requester.announced_s is None:
-            patience_s = max(patience_s, profile.patience.kept_alive_s)
+            patience_s = max(patience_s, patience.kept_alive_s)
         if signed_s is not None:
             patience_s = min(patience_s, max(signed_s, 0.0))
         is_silent = told_s is None and not is_kept_alive
@@ -172,7 +175,7 @@ class Intake:
             model=facts.model,
             arrived_at=now,
             deadline_at=now + patience_s,
-            shed_at=now + max(patience_s - profile.patience.margin_s, 0.9 * patience_s),
+            shed_at=now + max(patience_s - patience.margin_s, 0.9 * patience_s),
             priority=_priority(flow, words, granted.max_priority),
             kind=told.kind,
             parent_session=who.parent_session,
@@ -185,9 +188,9 @@ class Intake:
             group=granted.group,
             task=given_id(str(flow.metadata.get(TASK_KEY, ""))) or given_id(words.task),
             window_tokens=profile.window_of(facts.model),
-            client=told.requester.client if is_silent else "",
+            client=clean(told.requester.product) if is_silent else "",
             idempotency_key=given_id(request.headers.get(IDEMPOTENCY_HEADER, "")),
-            only_reads=profile.is_plain and only_reads(profile, method, request.path),
+            only_reads=is_plain and only_reads(profile, flow.request.method, request.path),
             **_sizes(told.size, price),
         )
         upstreams = upstreams_of(profile, told, request.headers, request.path)
@@ -217,14 +220,14 @@ class Intake:
             runtime=self._runtime,
             settings=settings,
             on_end=self._on_end,
-            tape=self._files.recorder.begin(ticket) if self._files.recorder and not profile.is_plain else None,
+            tape=self._files.recorder.begin(ticket) if self._files.recorder and not is_plain else None,
             upstreams=upstreams,
             opening=told.prints.opening,
-            keeper=None if profile.is_plain else self._files.keeper,
+            keeper=None if is_plain else self._files.keeper,
             unedited=edited.came if edited else None,
             compactor=self._compactor if edited and not edited.taken else None,
             may_repeat=not flow.request.stream,
-            is_safe=not profile.is_plain or may_repeat(profile, method, request.headers, request.path),
+            is_safe=not is_plain or may_repeat(profile, flow.request.method, request.headers, request.path),
         )
 
     def _edit(

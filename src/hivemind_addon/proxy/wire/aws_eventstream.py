@@ -30,6 +30,8 @@ _MAX_KEPT_BYTES = _PRELUDE_BYTES + _MAX_HEADERS_BYTES + MAX_EVENT_BYTES
 # A provider's events have a handful of different headers, which are short; a stranger's must not fill the memory.
 _MAX_MEMOIZED_BYTES = 512
 _MAX_MESSAGE_BYTES = 2000
+_USUAL_BYTES = _MAX_HEADERS_BYTES
+"""A message that is no longer has no part that is too long."""
 _TROUBLES = frozenset({"exception", "error"})
 """Types of messages that tell of an error."""
 _BYTES, _STRING = 6, 7
@@ -73,7 +75,9 @@ class EventStreamParser:
                 at = self._go_on(chunk, at, events)
                 continue
             size, headers_bytes, crc = _PRELUDE.unpack_from(chunk, at)
-            if self._is_damaged(chunk[at : at + 8], size, headers_bytes, crc):
+            first = chunk[at : at + 8]
+            is_odd = crc32(first) != crc or not headers_bytes + _PRELUDE_BYTES + _CRC_BYTES <= size <= _USUAL_BYTES
+            if is_odd and self._is_damaged(first, size, headers_bytes, crc):
                 break
             if end - at < size:
                 at = self._go_on(chunk, at, events)

@@ -14,7 +14,7 @@ from hivemind_addon.proxy.profile.model import InputCharge, Profile
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.dialect import Dialect, dialect_of
 from hivemind_addon.proxy.wire.estimate import Estimate, Estimator
-from hivemind_addon.proxy.wire.identity import ALONE, Identity, Machine, call_kind, identify
+from hivemind_addon.proxy.wire.identity import ALONE, Identity, Machine, call_kind, identify, names_in
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, Fingerprints, RequestFacts, fingerprints, read_request
 from hivemind_addon.proxy.wire.requester import Requester, read_requester
 from hivemind_addon.system.patterns import matching_path, normal_host
@@ -88,8 +88,9 @@ def describe_request(
     facts = read_body(request, dialect)
     if profile.model_paths:
         facts = replace(facts, model=model_of(profile, request.path, facts.model))
-    requester = read_requester(profile, request.headers, facts, request.path, machine)
-    who = identify(requester.names, user, peer, machine)
+    requester = read_requester(profile, request.headers, facts.members, request.path, machine)
+    names = names_in(profile, request.headers, facts)
+    who = identify(names, requester.account, requester.product, user, peer, machine)
     prints = fingerprints(facts, who.agent)
     return Description(
         dialect=dialect,
@@ -113,8 +114,9 @@ def describe_plain(
 ) -> Description:
     """A call of a plain profile, of which nothing but the head is read. `user`, `peer`, `machine`: as above."""
     facts = RequestFacts(model=profile.name)
-    requester = read_requester(profile, request.headers, facts, request.path, machine)
-    who = identify(requester.names, user, peer, machine)
+    requester = read_requester(profile, request.headers, facts.members, request.path, machine)
+    names = names_in(profile, request.headers, facts)
+    who = identify(names, requester.account, requester.product, user, peer, machine)
     return Description(
         dialect=dialect_of(format_for(profile, request.path)),
         facts=facts,

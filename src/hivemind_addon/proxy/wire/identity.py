@@ -94,16 +94,26 @@ class _Place(NamedTuple):
         return _texts(value).get(self.member, "") if self.member and value else value
 
 
-def _first(
-    places: Iterable[_Place], headers: Mapping[str, str], members: Mapping[str, str], *, unlike: str = ""
-) -> str:
-    """What stands at the first place where anything else stands; empty: nothing does."""
-    for place in places:
-        if place.header in headers or not place.header:
-            value = place.value(headers, members)
+class _Places:
+    """Some places, of which the first counts at which anything else stands."""
+
+    __slots__ = ("_headers", "_places")
+
+    def __init__(self, places: Sequence[_Place]) -> None:
+        self._places = tuple(places)
+        self._headers = None if any(one.member for one in places) else tuple(one.header for one in places)
+        """Where all of them are headers."""
+
+    def first(self, headers: Mapping[str, str], members: Mapping[str, str], *, unlike: str = "") -> str:
+        """What stands there; empty: nothing does."""
+        if self._headers is not None:  # of a dozen headers a request has one or none
+            values = [headers[name].strip()[:MAX_HEADER_CHARS] for name in filter(headers.get, self._headers)]
+        else:
+            values = [place.value(headers, members) for place in self._places]
+        for value in values:
             if value and value != unlike:
                 return value
-    return ""
+        return ""
 
 
 class _Source:
@@ -207,68 +217,71 @@ class _Asker:
 _asker = by_thing(_Asker)
 
 
-def _places(names: Iterable[str]) -> tuple[_Place, ...]:
-    return tuple(map(_Place.parse, names))
+def _places(names: Iterable[str]) -> _Places:
+    return _Places(tuple(map(_Place.parse, names)))
 
 
 class Names(NamedTuple):
-    """What a request calls those that it comes from; empty: it does not."""
+    """What a request calls the sessions that it comes from; empty: it does not."""
 
     session: str
     parent: str
-    """Of the session that started this one."""
+    """The session that started this one."""
     sub_agent: str
     """Within the session."""
-    account: str
-    """Fit for logs, as it is known in the end."""
-    product: str
-    """Never empty."""
 
 
-def names_in(
-    profile: Profile, headers: Mapping[str, str], facts: RequestFacts, path: str = "", machine: Machine = ALONE
-) -> Names:
-    """What stands at a profile's places. `headers` has lower-case names. `path`: with its query.
-
-    What headers and bodies name is the same at every machine.
-    """
+def names_in(profile: Profile, headers: Mapping[str, str], facts: RequestFacts) -> Names:
+    """What stands at a profile's places. `headers` has lower-case names."""
     rules, members = _asker(profile), facts.members
-    session = _first(rules.sessions, headers, members) or facts.session_hint
-    parents = rules.parents
-    if rules.parents_beside:
-        beside = [parent for own, parent in rules.parents_beside if own.value(headers, members)]
-        parents = (*parents, *beside)
+    session = rules.sessions.first(headers, members) or facts.session_hint
+    parent = rules.parents.first(headers, members, unlike=session)
+    if not parent and rules.parents_beside:
+        beside = _Places([parent for own, parent in rules.parents_beside if own.value(headers, members)])
+        parent = beside.first(headers, members, unlike=session)
     return Names(
         session=session,
-        parent=_first(parents, headers, members, unlike=session) or facts.parent_hint,
-        sub_agent=_first(rules.sub_agents, headers, members, unlike=session),
-        account=_account(rules, headers, members, path, machine.account_key),
-        product=product(headers),
+        parent=parent or facts.parent_hint,
+        sub_agent=rules.sub_agents.first(headers, members, unlike=session),
     )
 
 
-def identify(names: Names, user: str, peer: str, machine: Machine = ALONE) -> Identity:
-    """Name the agent behind one request. Empty `user`: the proxy was given none.
+def account_of(
+    profile: Profile, headers: Mapping[str, str], members: Mapping[str, str], path: str, machine: Machine = ALONE
+) -> str:
+    """What a request names, else a hash of its credential. `path`: with its query.
+
+    What headers and bodies name is the same at every machine.
+    """
+    rules = _asker(profile)
+    if named := _whole(rules.accounts, headers, members, path):
+        return clean(named)
+    credential = _whole(rules.credentials, headers, members, path)
+    return f"key-{short_hash(credential, _ACCOUNT_CHARS, machine.account_key)}" if credential else ANONYMOUS
+
+
+def identify(names: Names, account: str, product: str, user: str, peer: str, machine: Machine = ALONE) -> Identity:
+    """Name the agent behind one request. `product`: its client's. Empty `user`: the proxy was given none.
 
     `peer` is the client's connection (address and port): the last resort of an agent that says nothing; in a cluster
     it names the proxy, too.
     """
-    return _identify(names, user, "" if user or names.session else peer, machine)
+    return _identify(names, account, product, user, "" if user or names.session else peer, machine)
 
 
 @lru_cache(maxsize=256)
-def _identify(names: Names, user: str, peer: str, machine: Machine) -> Identity:
-    named, parent = names.session, names.parent
+def _identify(names: Names, account: str, product: str, user: str, peer: str, machine: Machine) -> Identity:
+    named, parent, sub_agent = names
     # Without a name of its own an agent has the one of its tree of sessions, so that a new session is no new agent.
-    name = clean(user or f"{names.product}-{short_hash(parent or named or peer)}")
+    name = clean(user or f"{product}-{short_hash(parent or named or peer)}")
     agent = f"{name}@{machine.name}" if machine.has_own_agents else name
     session = named or (agent if user else f"{name}@{peer}")
-    if names.sub_agent:
-        session, parent = f"{session}/{names.sub_agent}", session
+    if sub_agent:
+        session, parent = f"{session}/{sub_agent}", session
     return Identity(
         agent=agent,
         session=clean(session),
-        account=names.account,
+        account=account,
         parent_session=clean(parent) if parent and parent != session else "",
         name=name,
     )
@@ -314,13 +327,9 @@ def call_kind(calls: Iterable[CallTest], facts: RequestFacts, *, has_parent: boo
 
 
 def places_of(profile: Profile) -> tuple[set[str], set[str]]:
-    """The headers, and the names in bodies, that tell who asks and what for."""
+    """The headers, and the names in bodies, that tell whose account it is, and what for; those of sessions apart."""
     rules = _asker(profile)
-    places = {*rules.sessions, *rules.sub_agents, *rules.parents}
-    for beside in rules.parents_beside:
-        places.update(beside)
-    for source in (*rules.accounts, *rules.credentials):
-        places.add(source.place)
+    places = {source.place for source in (*rules.accounts, *rules.credentials)}
     for conditions in (rules.heads_of_calls, rules.headless):
         places.update(conditions.places)
     return {one.header for one in places if one.header}, {one.member for one in places if not one.header and one.member}
@@ -355,13 +364,6 @@ def _texts(value: str) -> Mapping[str, str]:
     if not isinstance(members, dict):
         return {}
     return {name: text.strip() for name, text in members.items() if isinstance(text, str)}
-
-
-def _account(rules: _Asker, headers: Mapping[str, str], members: Mapping[str, str], path: str, key: bytes) -> str:
-    if named := _whole(rules.accounts, headers, members, path):
-        return clean(named)
-    credential = _whole(rules.credentials, headers, members, path)
-    return f"key-{short_hash(credential, _ACCOUNT_CHARS, key)}" if credential else ANONYMOUS
 
 
 def _whole(sources: Iterable[_Source], headers: Mapping[str, str], members: Mapping[str, str], path: str) -> str:

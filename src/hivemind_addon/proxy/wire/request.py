@@ -472,21 +472,20 @@ def fingerprints(facts: RequestFacts, salt: str) -> Fingerprints:
     """Hash a request: its instructions and the newest of its messages. `salt`: whose it is, for `whole`."""
     instructions = tuple(takewhile(_is_instruction, facts.messages))
     sha = hashlib.sha256(facts.model.encode("utf-8", "surrogatepass"))
-    size_bytes = 0
+    texts = list(map(bytes, (*facts.preamble, *instructions)))
+    together = b"\0".join((b"", *texts))
     is_marked = is_marked_long = False
-    for raw in (*facts.preamble, *instructions):
-        sha.update(b"\0")
-        text = bytes(raw)
-        if _CACHE_MARK_NAME in text:
+    if _CACHE_MARK_NAME in together:
+        for text in texts:
+            sha.update(b"\0")
             pieces, is_long = without_cache_marks(text)
             is_marked, is_marked_long = is_marked or len(pieces) > 1, is_marked_long or is_long
             for piece in pieces:
                 sha.update(piece)
-        else:
-            sha.update(text)
-        size_bytes += len(text)
+    else:
+        sha.update(together)
     prefix = sha.hexdigest()[:_FINGERPRINT_CHARS]
-    rest = facts.messages[len(instructions) :]
+    rest = facts.messages[len(instructions) :] if instructions else facts.messages
     sha.update(array("Q", map(len, rest)))
     hashed_bytes = 0
     for raw in reversed(rest):
@@ -501,7 +500,7 @@ def fingerprints(facts: RequestFacts, salt: str) -> Fingerprints:
     opening = hash((bytes(first[:_OPENING_BYTES]), bytes(first[-_OPENING_BYTES:])))
     return Fingerprints(
         prefix=prefix,
-        prefix_bytes=size_bytes,
+        prefix_bytes=len(together) - len(texts),
         is_marked=is_marked,
         is_marked_long=is_marked_long,
         whole=whole,

@@ -1,7 +1,7 @@
-"""What a request's head, and the names in its body, say of its client: who asks, what for, and how long it waits.
+"""What a request's head, and the names in its body, say of its client: its account, what for, and how long it waits.
 
-Most of it is the same with every request of a conversation, so that answers are remembered by what stands at the places
-that a profile asks for.
+Most of it is the same with every request of an agent, so that answers are remembered by what stands at the places that
+a profile asks for.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from hivemind_addon.api.proxy_user import clean
 from hivemind_addon.proxy.wire.identity import (
     ALONE,
     Machine,
+    account_of,
     calls_of,
     is_headless,
-    names_in,
     places_of,
     product,
 )
@@ -27,8 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from hivemind_addon.proxy.profile.model import Profile
-    from hivemind_addon.proxy.wire.identity import CallTest, Names
-    from hivemind_addon.proxy.wire.request import RequestFacts
+    from hivemind_addon.proxy.wire.identity import CallTest
 
 _LONGEST_PATIENCE_S = 86_400
 _MOST_REQUESTERS = 256
@@ -40,13 +38,14 @@ _REMEMBERED_CHARS = 4096
 class Requester(Struct, frozen=True, gc=False):
     """The client of a request, as far as this one tells of it."""
 
-    names: Names
+    account: str
+    """What the request names; else `key-` and a hash of the credential; else `anonymous`."""
+    product: str
+    """Its client: `claude-cli`."""
     calls: tuple[CallTest, ...]
     """Rules of what a request is for that it may fit, as far as its head and path tell."""
     is_headless: bool
     """It says that nobody watches it."""
-    client: str
-    """What kind of client it is: `claude-cli`."""
     announced_s: float | None
     """How long it says that it waits; None: it does not say."""
     known_patience_s: float | None
@@ -68,27 +67,25 @@ _requesters_of = by_thing(_Requesters)
 
 
 def read_requester(
-    profile: Profile, headers: Mapping[str, str], facts: RequestFacts, path: str = "", machine: Machine = ALONE
+    profile: Profile, headers: Mapping[str, str], members: Mapping[str, str], path: str = "", machine: Machine = ALONE
 ) -> Requester:
-    """As `names_in`, and the rest; for the same words it is worked out once."""
+    """All but the names of its sessions; for the same words it is worked out once. `headers` has lower-case names."""
     requesters = _requesters_of(profile)
     said = (
         path,
         machine,
-        facts.session_hint,
-        facts.parent_hint,
         *map(headers.get, requesters.headers),
-        *map(facts.members.get, requesters.members),
+        *map(members.get, requesters.members),
     )
     requester = requesters.known.get(said)
     if requester is None:
         announced_s = _announced_patience_s(profile, headers)
         known_s = _patience_of_client(profile, headers.get("user-agent", "")) if announced_s is None else announced_s
         requester = Requester(
-            names=names_in(profile, headers, facts, path, machine),
-            calls=calls_of(profile, headers, facts.members, path),
+            account=account_of(profile, headers, members, path, machine),
+            product=product(headers),
+            calls=calls_of(profile, headers, members, path),
             is_headless=is_headless(profile, headers),
-            client=clean(product(headers)),
             announced_s=announced_s,
             known_patience_s=known_s,
         )

@@ -2,7 +2,7 @@
 
 from hivemind_addon.proxy.wire.parts import Assembly, Values, block_parts, members_of, objects_in, word_of
 
-_PIECES = (("text", "text"), ("thinking", "thinking"), ("partial_json", "tool call"))
+_HEADINGS = {"text": "text", "thinking": "thinking", "partial_json": "tool call"}
 """Member of a delta, and what it goes on with."""
 
 
@@ -18,10 +18,9 @@ class MessagesWording:
     def read_event(self, name: str, top: Values, answer: Assembly) -> None:
         """Put the next event of a streamed answer to what came before."""
         if name == "content_block_delta":
-            delta = members_of(top.get("delta"))
-            for key, heading in _PIECES:
-                if key in delta and isinstance(piece := delta[key], str):
-                    answer.part(top.get("index"), heading).text += piece
+            for key, piece in members_of(top.get("delta")).items():
+                if key in _HEADINGS and isinstance(piece, str):
+                    answer.part(top.get("index"), _HEADINGS[key]).text += piece
         elif name == "content_block_start":
             for part in block_parts(members_of(top.get("content_block")), "text"):
                 begun = answer.part(top.get("index"), part.heading)

@@ -14,10 +14,13 @@ class PlacesWording:
     """What stands at a format's places; a piece of a tool call without a name goes on with the last one."""
 
     def __init__(self, form: WireFormat) -> None:
-        self._says = tuple(map(_Piece, form.says))
         self._said = tuple(map(_Piece, form.said))
-        stop = tuple(map(Pointer.parse, form.stop))
-        self._places = Pointers([*(piece.at for piece in self._says), *stop])
+        says = tuple(map(_Piece, form.says))
+        self._pointers = Pointers([*(piece.at for piece in says), *map(Pointer.parse, form.stop)])
+        places = self._pointers.places
+        self._says = tuple(zip(places, says, strict=False))
+        self._says_at = {place: tuple(one for one in self._says if one[0] == place) for place in places}
+        self._stop = tuple(places[len(says) :])
 
     def read_answer(self, top: Values, answer: Assembly) -> None:
         """Put together an answer that is one JSON object."""
@@ -28,17 +31,18 @@ class PlacesWording:
         out = answer.out
         if not out.model:
             out.model = word_of(top.get("model")) or word_of(top.get("modelVersion"))
-        found = self._places.find_all(top)
-        for piece, values in zip(self._says, found, strict=False):  # the reasons to stop are behind
-            if values:
-                for heading, text in piece.said_in(values):
+        found = self._pointers.find_all(top)
+        # In an event of a stream nearly always one place has anything.
+        for place, piece in self._says_at[next(iter(found))] if len(found) == 1 else self._says:
+            if place in found:
+                for heading, text in piece.said_in(found[place]):
                     last = out.parts[-1] if out.parts else None
                     if last is not None and _goes_on(last.heading, heading):
                         last.text += text
                     else:
                         out.parts.append(Part(heading, text))
-        for values in found[len(self._says) :]:
-            if values and (word := word_of(values[0])):
+        for place in self._stop:
+            if place in found and (word := word_of(found[place][0])):
                 out.stop = word
                 break
 
