@@ -27,7 +27,7 @@ class Lag:
         def sample(due_at, busy_before_s):
             now, busy_s = loop.time(), thread_time()
             lags_s.append(min(now - due_at, busy_s - busy_before_s))
-            if now < end_at:
+            if now < end_at or len(lags_s) < 2:  # a busy machine may leave it one turn only
                 loop.call_at(now + EVERY_S, sample, now + EVERY_S, busy_s)
             else:
                 over.set_result(None)

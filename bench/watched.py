@@ -16,6 +16,7 @@ from bench.plan import LARGE_BYTES, REVERSE
 from bench.timing import Timing
 
 _TOP = Path(sys.executable).parent / "hivemind"
+_START_S = 60
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ def fetch(port, path):
 
 @contextmanager
 def _top(stack, port):
-    """`hivemind top` on a terminal that somebody reads."""
+    """`hivemind top` on a terminal that somebody reads; it has drawn."""
     ours, terminal = pty.openpty()
     process = stack.spawn(str(_TOP), "top", "-p", str(port), core=-1, stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)
@@ -87,6 +88,9 @@ def _top(stack, port):
     reading = Thread(target=read, daemon=True)
     reading.start()
     try:
+        began = perf_counter()
+        while sum(drawn) < 1_000 and process.poll() is None and perf_counter() - began < _START_S:
+            reading.join(0.05)
         yield
         if process.poll() is not None or sum(drawn) < 1_000:
             raise SystemExit(f"hivemind top drew nothing: {process.poll()}, {sum(drawn)} bytes")
