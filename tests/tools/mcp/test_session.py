@@ -5,9 +5,7 @@ import pytest
 
 from hivemind_addon.api.command import Pause
 from hivemind_addon.proxy.journal.file import default_journal
-from hivemind_addon.proxy.profile.model import Profile
-from hivemind_addon.proxy.wire.identity import identify
-from hivemind_addon.proxy.wire.request import RequestFacts
+from hivemind_addon.proxy.wire.identity import Names, identify
 from hivemind_addon.tools.locks.holder import holder_of
 from hivemind_addon.tools.locks.model import Request
 from hivemind_addon.tools.mcp.session import (
@@ -123,7 +121,7 @@ def test_a_name_full_of_stars_still_means_one_agent():
 
 def test_a_name_is_the_one_that_the_proxy_makes_of_it():
     for name in ("two\nlines", "n" * 200, "bell\a", "plain"):
-        proxys = identify(Profile(), {}, RequestFacts(), name, "127.0.0.1:1").agent
+        proxys = identify(Names("", "", ""), "", "", name, "127.0.0.1:1").agent
         assert caller_of({"HIVEMIND_AGENT": name}).agent == caller_of({}, agent=name).agent == proxys
 
 
