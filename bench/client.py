@@ -8,7 +8,8 @@ It reads one JSON object a line and answers each with one. Connections stay open
     {"do": "leave", "route": ROUTE, …}    like load, but returns when all requests are written; the answers are not awaited
     {"do": "close", "route": ROUTE}
 
-Each request is of another session, which makes it another agent; with `sessions` they come again after so many.
+Each request is of another session, which makes it another agent; with `sessions` they come again after so many, and
+with `own` each connection has one for each kind of request.
 `transits_s`: of pieces that tell when the provider wrote them, the seconds until they were read here.
 
 ROUTE: {"port": …, "host": Host header, "tls": CA file or null, "connect": "host:port" to ask a proxy for, or null,
@@ -66,6 +67,8 @@ class Connection(asyncio.Protocol):
     """One request at a time."""
 
     def __init__(self):
+        self.number = 0
+        """Among those that go the same way."""
         self.open = False
         self.busy = False
         self.transits_s = []
@@ -205,6 +208,8 @@ class Client:
         pool[:] = [connection for connection in pool if connection.open and not connection.busy]
         while len(pool) < concurrency:
             pool.append(await connect(route))
+        for number, connection in enumerate(pool):
+            connection.number = number
         return pool[:concurrency]
 
     async def load(self, plan):
@@ -262,7 +267,10 @@ class Client:
 
     def ask(self, connection, plan):
         self.sent += 1
-        session = self.sent % plan["sessions"] if plan["sessions"] else self.sent
+        if plan.get("own"):
+            session = plan["body_bytes"] // 1000 * 10_000 + plan["streamed"] * 1000 + connection.number
+        else:
+            session = self.sent % plan["sessions"] if plan["sessions"] else self.sent
         api = plan.get("format", MESSAGES)
         # A signature that is minutes old would not be scheduled.
         signed_at = strftime("%Y%m%dT%H%M00Z", gmtime()) if api == CONVERSE else ""

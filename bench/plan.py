@@ -33,6 +33,8 @@ class Cell:
     interval_ms: int = 0
     """Between the pieces of a streamed answer."""
     format: str = MESSAGES
+    is_first: bool = False
+    """Each request is the first of a session and of an agent; else each connection is an agent's."""
 
     @property
     def name(self) -> str:
@@ -40,7 +42,8 @@ class Cell:
         pace = f" {self.interval_ms} ms apart" if self.interval_ms else ""
         mode = "" if self.mode == REVERSE else f" ({self.mode})"
         api = "" if self.format == MESSAGES else f" ({self.format})"
-        return f"{size} {'streamed' if self.streamed else 'plain'}{pace}{api}{mode}, {self.concurrency}"
+        first = " of a new agent" if self.is_first else ""
+        return f"{size} {'streamed' if self.streamed else 'plain'}{pace}{api}{mode}{first}, {self.concurrency}"
 
     @property
     def goals(self) -> dict[str, float]:
@@ -108,6 +111,10 @@ def _streams(api: str) -> tuple[Cell, ...]:
     )
 
 
+def _firsts(requests: dict[tuple[int, int], int]) -> tuple[Cell, ...]:
+    return tuple(replace(cell, is_first=True) for cell in _cells(requests))
+
+
 FULL = Plan(
     cells=(
         *_cells(
@@ -130,6 +137,7 @@ FULL = Plan(
         Cell(SMALL_BYTES, True, 20, 250, HTTP2_TO_1),
         *_streams(GEMINI),
         *_streams(CONVERSE),
+        *_firsts({(SMALL_BYTES, 1): 100, (SMALL_BYTES, 20): 250, (LARGE_BYTES, 20): 80}),
     ),
     min_rounds=8,
     max_s=330,
@@ -166,6 +174,7 @@ QUICK = replace(
         Cell(SMALL_BYTES, True, 20, 60, FORWARD_TLS),
         Cell(SMALL_BYTES, True, 20, 60, HTTP2),
         *(Cell(SMALL_BYTES, True, 20, 60, format=api) for api in STREAM_FORMATS),
+        Cell(SMALL_BYTES, True, 20, 60, is_first=True),
     ),
     min_rounds=2,
     max_s=0,

@@ -90,6 +90,7 @@ def sample(stack, cell, variant, *, requests=None, sessions=0):
         body_bytes=cell.body_bytes,
         streamed=cell.streamed,
         sessions=sessions,
+        own=not (cell.is_first or sessions),
         format=cell.format,
     )
     if answer["failures"]:
