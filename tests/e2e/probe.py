@@ -31,7 +31,7 @@ from mitmproxy.tls import TlsData
 
 TRIPPABLE = {
     # Step 1
-    "next_layer": ("hivemind_addon.proxy.mitm.stream", None, "scheduling_layer"),
+    "next_layer": ("hivemind_addon.proxy.mitm.http_layer", None, "scheduling_layer"),
     "own_headers": ("hivemind_addon.proxy.mitm.intake", "Intake", "take_own_headers"),
     "claims": ("hivemind_addon.proxy.mitm.claims", "Claims", "profile_for"),
     "hooks": ("hivemind_addon.proxy.mitm.hooks", "DirectAddonManager", "of_flow"),

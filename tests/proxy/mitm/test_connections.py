@@ -33,7 +33,7 @@ from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server
 from mitmproxy.proxy.mode_specs import ProxyMode
 
 from hivemind_addon.proxy.mitm import connections as ours
-from hivemind_addon.proxy.mitm.stream import SchedulingHttpLayer
+from hivemind_addon.proxy.mitm.http_layer import SchedulingHttpLayer
 from hivemind_addon.proxy.mitm.upstream_client import GracefulHttp2Client
 from tests.cases import each
 from tests.cpu_time import least_cpu_s

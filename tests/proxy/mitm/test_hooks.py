@@ -26,7 +26,7 @@ from mitmproxy.proxy.server_hooks import ClientConnectedHook
 from mitmproxy.test import tflow
 
 from hivemind_addon.proxy.mitm.hooks import DirectAddonManager, HivemindWaitHook, Hooks
-from hivemind_addon.proxy.mitm.stream import SchedulingHttpLayer
+from hivemind_addon.proxy.mitm.http_layer import SchedulingHttpLayer
 from tests.proxy.mitm.playbook import Playbook, make_context
 from tests.proxy.mitm.test_stream import WHICH, FakePort, request, response
 

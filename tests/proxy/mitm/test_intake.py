@@ -12,8 +12,9 @@ from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook
 
 from hivemind_addon.api.ticket import Delivery, Priority
+from hivemind_addon.proxy.mitm.http_layer import SchedulingHttpLayer
 from hivemind_addon.proxy.mitm.settings import AgentsFile
-from hivemind_addon.proxy.mitm.stream import HivemindHoldHook, SchedulingHttpLayer
+from hivemind_addon.proxy.mitm.stream import HivemindHoldHook
 from hivemind_addon.proxy.wire.identity import Machine
 from tests.proxy.mitm.playbook import Playbook, make_context
 from tests.proxy.mitm.samples import make_flow, make_proxy

@@ -30,12 +30,13 @@ from mitmproxy.proxy.tunnel import TunnelLayer
 from mitmproxy.test import tflow
 
 from hivemind_addon.proxy.mitm import connections, hooks, tls, upstream_client
+from hivemind_addon.proxy.mitm import http_layer as our_layer
 from hivemind_addon.proxy.mitm import stream as ours
 from hivemind_addon.proxy.mitm.port import Alarm, Handling, Look, Next, Stage
 from hivemind_addon.proxy.wire.outcome import TransportTrouble
 from tests.proxy.mitm.playbook import Playbook, make_context
 
-WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as proxy/mitm/{{stream,hooks,connections,tls,upstream_client}}.py need it"
+WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as proxy/mitm/{{stream,http_layer,hooks,connections,tls,upstream_client}}.py need it"
 
 
 # The canary ---------------------------------------------------------------------------------------------------------------
@@ -83,7 +84,7 @@ def make_samples():
 
 SAMPLES = make_samples()
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
-MODULES = (connections, hooks, tls, upstream_client, ours)
+MODULES = (connections, hooks, our_layer, tls, upstream_client, ours)
 CLASSES = {
     node.name: node
     for module in MODULES
@@ -236,7 +237,7 @@ def test_shapes_that_no_signature_tells():
     ), f"{WHICH}: a message's check looks at more than types"
     assert isinstance(vars(http.Headers)["_kconv"], staticmethod), WHICH
     context = make_context()
-    forked, theirs = ours._forked(context), context.fork()
+    forked, theirs = our_layer._forked(context), context.fork()
     assert {**vars(forked), "layers": []} == {**vars(theirs), "layers": []}, f"{WHICH}: a fork is another thing"
     assert forked.layers == theirs.layers == context.layers, WHICH
     assert forked.layers is not context.layers, WHICH
@@ -246,11 +247,17 @@ def test_shapes_that_no_signature_tells():
     assert "self._servers" in inspect.getsource(inspect.getmodule(ServerInstance)), (
         f"{WHICH}: servers keep their listeners elsewhere"
     )
-    assert "if type(inner) is HttpClient" in inspect.getsource(ours._bound)
+    assert "if type(inner) is HttpClient" in inspect.getsource(our_layer._bound)
     assert isinstance(SAMPLES["TurnsLayer"].client_ws._events, deque), WHICH
     assert "_handle_event = self.relay_messages" in inspect.getsource(WebsocketLayer.start), WHICH
     assert "self.child_layer = websocket.WebsocketLayer(" in inspect.getsource(mhttp.HttpStream.flow_done), WHICH
-    known = {mhttp.SendHttp, mhttp.DropStream, mhttp.GetHttpConnection, mhttp.RegisterHttpConnection, ours.ReceiveHttp}
+    known = {
+        mhttp.SendHttp,
+        mhttp.DropStream,
+        mhttp.GetHttpConnection,
+        mhttp.RegisterHttpConnection,
+        our_layer.ReceiveHttp,
+    }
     assert set(HttpCommand.__subclasses__()) == known, f"{WHICH}: event_to_child has to know another command"
     assert "self.connections[command.connection] = child" in inspect.getsource(mhttp.HttpLayer.event_to_child), WHICH
     for speaks in (Http1Client, Http2Client):
@@ -395,7 +402,9 @@ class FakePort:
 
 def play(prepare=lambda exchange: None, **more):
     port = FakePort(prepare)
-    book = Playbook(ours.SchedulingHttpLayer(make_context(**more.pop("options", {})), HTTPMode.regular, port), **more)
+    book = Playbook(
+        our_layer.SchedulingHttpLayer(make_context(**more.pop("options", {})), HTTPMode.regular, port), **more
+    )
     return book, port
 
 
@@ -919,10 +928,11 @@ def test_mitmproxys_words_for_an_attempt_that_broke():
 
 def test_a_stack_without_http_stays_as_it_is():
     nothing = mlayer.NextLayer(make_context())
-    assert ours.scheduling_layer(nothing, FakePort()) is nothing
-    assert ours.scheduling_layer(None, FakePort()) is None
+    assert our_layer.scheduling_layer(nothing, FakePort()) is nothing
+    assert our_layer.scheduling_layer(None, FakePort()) is None
     context = make_context()
     assert (
-        type(ours.scheduling_layer(mhttp.HttpLayer(context, HTTPMode.regular), FakePort())) is ours.SchedulingHttpLayer
+        type(our_layer.scheduling_layer(mhttp.HttpLayer(context, HTTPMode.regular), FakePort()))
+        is our_layer.SchedulingHttpLayer
     )
     assert len(context.layers) == 1

@@ -19,6 +19,7 @@ from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, hang_up, own_addresse
 from hivemind_addon.proxy.mitm.commands import Commands
 from hivemind_addon.proxy.mitm.contentview import ExchangeView
 from hivemind_addon.proxy.mitm.flow_list import widen_comments
+from hivemind_addon.proxy.mitm.http_layer import scheduling_layer
 from hivemind_addon.proxy.mitm.large_reads import read_at_once
 from hivemind_addon.proxy.mitm.listeners import (
     AllowedClients,
@@ -41,7 +42,7 @@ from hivemind_addon.proxy.mitm.proxy import Proxy, end_on_hangup
 from hivemind_addon.proxy.mitm.readers import FlowReaders
 from hivemind_addon.proxy.mitm.settings import BadOption
 from hivemind_addon.proxy.mitm.short_ways import take_short_ways
-from hivemind_addon.proxy.mitm.stream import EndAttempt, SocketWord, scheduling_layer
+from hivemind_addon.proxy.mitm.stream import EndAttempt, SocketWord
 from hivemind_addon.proxy.mitm.view import ViewSync
 from hivemind_addon.system.memory import collect_rarely, reuse_freed_memory
 from hivemind_addon.system.patterns import normal_host

@@ -13,8 +13,8 @@ from mitmproxy.proxy.mode_specs import ProxyMode, RegularMode, ReverseMode, Upst
 from mitmproxy.utils import human
 
 from hivemind_addon.proxy.mitm.addresses import is_in, is_loopback, is_mitmweb
+from hivemind_addon.proxy.mitm.http_layer import datagram_listeners, forget_unbound
 from hivemind_addon.proxy.mitm.options import is_asking, open_listeners
-from hivemind_addon.proxy.mitm.stream import datagram_listeners, forget_unbound
 from hivemind_addon.proxy.observe.news import NOTICE
 
 if TYPE_CHECKING:
