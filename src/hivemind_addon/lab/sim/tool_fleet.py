@@ -7,6 +7,7 @@ refused in the end is lost; the agent goes on without it.
 
 import math
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
@@ -95,7 +96,7 @@ class FleetRun:
         return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0
 
 
-class _World:
+class _World(ABC):
     """One run: agents, services and an agenda. A subclass says how a call gets to its service."""
 
     def __init__(self, fleet: ToolFleet, seed: int) -> None:
@@ -139,6 +140,7 @@ class _World:
         """When time alone changes something."""
         return math.inf
 
+    @abstractmethod
     def look(self) -> None:
         """Something has happened."""
 
@@ -160,9 +162,9 @@ class _World:
             self.run.wanted[host] += 1
             self.call(FleetCall(agent, host, method, path, self.agenda.now))
 
+    @abstractmethod
     def call(self, call: FleetCall) -> None:
         """An agent wants it."""
-        raise NotImplementedError
 
     def over(self, call: FleetCall, *, answered: bool) -> None:
         """The agent has its answer, or a refusal."""
@@ -181,6 +183,9 @@ class _Direct(_World):
     def __init__(self, fleet: ToolFleet, seed: int, *, resends: int) -> None:
         super().__init__(fleet, seed)
         self._resends = resends
+
+    def look(self) -> None:
+        """Nobody waits here."""
 
     def call(self, call: FleetCall) -> None:
         reply = self.services[call.host].came(call.method, call.path, self.agenda.now, self.wall())

@@ -186,12 +186,9 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         # Bounded ones, before the base class builds its own.
         if isinstance(event, events.Start):
             self.connections.setdefault(self.context.client, server_for(self.context.fork(), self._takes_whole))
-        server = self.context.server
-        if isinstance(event, events.DataReceived):
-            if known := self.connections.get(event.connection):
-                return self.event_to_child(known, event)
-            if event.connection == server:
-                return self._on_greeting(event)
+        server, known = self.context.server, self.connections
+        if isinstance(event, events.DataReceived) and event.connection == server and server not in known:
+            return self._on_greeting(event)
         return super()._handle_event(event)  # type: ignore[no-any-return]  # the host reassigns it
 
     def _takes_whole(self, stream_id: int) -> bool:
