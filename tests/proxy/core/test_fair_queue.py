@@ -111,13 +111,13 @@ class TestPlaces:
         line.add("a1", "a2", session="a")
         line.add("b1")
         line.add("c1", priority=Priority.HIGH)
-        assert line.queue.head_of_others("a").ticket.id == "c1"
-        assert line.queue.head_of_others("c1").ticket.id == "a1"
+        assert line.queue.head_where(lambda ticket: ticket.session != "a").ticket.id == "c1"
+        assert line.queue.head_where(lambda ticket: ticket.session != "c1").ticket.id == "a1"
         line.queue.move_to_front("b1", 0)
-        assert line.queue.head_of_others(None).ticket.id == "b1"
+        assert line.queue.head_where(lambda ticket: ticket.session is not None).ticket.id == "b1"
         line.queue.move(line.queue.get("c1"), 9, 0)
         line.queue.remove("b1", 0)
-        assert line.queue.head_of_others("a") is None
+        assert line.queue.head_where(lambda ticket: ticket.session != "a") is None
 
 
 class TestFairness:

@@ -65,7 +65,9 @@ class Crowd:
     retries: int = 0
     """Re-sends of one turn that failed; 0: the first failure is the agent's end."""
     poisoned: bool = False
-    """Every call of theirs fails with a 500."""
+    """Every call of theirs fails."""
+    poisoned_status: int = 500
+    """With this error, which tells no instant to come back."""
     priority: Priority = Priority.NORMAL
     """The class of its calls."""
     budget_tokens: int | None = None

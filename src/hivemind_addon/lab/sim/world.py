@@ -169,7 +169,8 @@ class World:
                 self._start_scripted(agent)
                 continue
             if agent.crowd.poisoned:
-                agent.upstream.provider.script(f"sk-sim-{agent.name}", (), then=faults.ErrorStatus(500))
+                fault = faults.ErrorStatus(agent.crowd.poisoned_status)
+                agent.upstream.provider.script(f"sk-sim-{agent.name}", (), then=fault)
             starts_s = rng.uniform(*agent.crowd.starts_s)
             agent.path_s = starts_s
             self.agenda.at(starts_s, self._next_turn, agent)

@@ -49,6 +49,7 @@ from hivemind_addon.proxy.core.learned import LearnedPool
 from hivemind_addon.proxy.core.limiter_models import HiddenLimit
 from hivemind_addon.proxy.core.meters import FAILURES, Meters, ServiceTime, dominant_s, reading_s
 from hivemind_addon.proxy.core.overrides import Overrides
+from hivemind_addon.proxy.core.refused_requests import RefusedRequests
 from hivemind_addon.proxy.core.retry import sane_retry_after_s
 from hivemind_addon.proxy.core.sharing import Sharing
 from hivemind_addon.proxy.core.stated_limits import StatedLimit
@@ -244,6 +245,8 @@ class Capacity:
         """What overload teaches."""
         self.hidden = (self.throttles, self.overloads)
         """Both estimators of what no header tells that count: the pool's own, or the account's."""
+        self.refused = RefusedRequests()
+        """Those that a limit seems to have refused, whichever it was."""
         self.stated: tuple[StatedLimit, ...] = ()
         """What the profile states; the account counts it."""
         self.account_block = AccountBlock()
@@ -358,6 +361,11 @@ class Capacity:
         if not overloads.has_refused:
             return now
         return overloads.opens_at(demand, (self.sharing if self.sharing.has_one_cap else self).in_flight, now)
+
+    def is_probe(self, demand: Demand, now: float) -> bool:
+        """Whether an attempt that goes now may be refused, for all that rate limits' refusals have taught."""
+        in_flight = (self.sharing if self.sharing.has_one_rate else self).in_flight
+        return self.hidden[0].may_refuse(demand, in_flight, now)
 
     def state(self, limits: Sequence[StatedLimit]) -> None:
         """What the profile states of the account's limits; what was stated before is over."""
@@ -505,6 +513,7 @@ class Capacity:
     def _passed(self, attempt: Attempt, now: float) -> None:
         """The provider has taken an attempt."""
         limit, stamp = self.limit, attempt.stamp
+        self.refused.passed(attempt)
         self.slots.passed(attempt.in_flight, now)
         self.throttles.passed(stamp, now)
         self.overloads.passed(stamp, now)
@@ -556,9 +565,11 @@ class Capacity:
         if overloaded and result.by_others:
             self.slots.crowded(attempt.in_flight, now)
             overloaded = False
-        if throttled and not result.by_others:
+        is_its_own = throttled and not explained and not self.refused.refused(attempt)
+        if throttled and not result.by_others and not is_its_own:
             self.trial_at = now + self._trial_after_s
             self._trial_after_s = min(2 * self._trial_after_s, _MOST_TRIAL_S)
+        explained = explained or is_its_own
         if overloaded and not self.is_provider_down:
             self._refuse((self.overloads, self.sharing.overloads), attempt, outcome, now)
         elif throttled and not explained:

@@ -23,7 +23,7 @@ whatever came after it. So does one that comes back for the position that it had
 a cold prefix whose leader was just sent (`cache.py`); a sub-agent of a tree that has in flight what its agent was
 granted. Anybody else who is first and does not fit blocks the ones behind, or small tickets would starve a large one.
 
-Every operation is O(log n), except for `in_order` and `head_of_others`. A follower is moved aside once for each
+Every operation is O(log n), except for `in_order` and `head_where`. A follower is moved aside once for each
 leader, when its turn comes, and back once.
 """
 
@@ -276,12 +276,12 @@ class FairQueue:
             self._set_aside(entry, opens_at)
         return None
 
-    def head_of_others(self, session: str | None) -> QueueEntry | None:
-        """The first such ticket that is not of this session. O(n): asked once per probe."""
+    def head_where(self, is_meant: Callable[[Ticket], bool]) -> QueueEntry | None:
+        """The first such ticket that is meant. O(n): asked once per probe."""
         others = (
             entry
             for entry in self.entries.values()
-            if entry.ticket.session != session
+            if is_meant(entry.ticket)
             and (entry.state in _SENT_FIRST or self._lanes.is_first_of_lane(entry))
             and self.why_passed(entry) is None
         )

@@ -402,6 +402,10 @@ class HiddenLimits:
             opens_at = min(opens_at, self._trial_back_at)
         return opens_at
 
+    def may_refuse(self, demand: Demand, in_flight: int, now: float) -> bool:
+        """Whether an attempt that goes now is a probe: not all hypotheses that matter say that it passes."""
+        return self.has_refused and self._votes(_units(demand), in_flight, now, with_margin=False).go < SURE
+
     def _bored_at(self, now: float) -> float:
         """When one goes whatever is thought, for no guess may let everybody wait for ever.
 

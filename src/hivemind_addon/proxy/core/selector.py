@@ -1,7 +1,8 @@
 """Which ticket of a pool goes next, and what keeps it from going.
 
-The next one is the first in the queue's order, but for two: while the provider is down it is whoever probes; and one
-that would not live to see more room goes before others, once it has waited long.
+The next one is the first in the queue's order, but for three: while the provider is down it is whoever probes; one that
+would not live to see more room goes before others, once it has waited long; and where an attempt may be refused, one
+that was not refused goes instead of one that was.
 
 The next one goes when nothing stops it: a person's pause, the breaker, an account block, the concurrency limit, a pause
 that the provider asked for, every meter. The first of these that does is its gate, and with it everybody's: nobody
@@ -80,16 +81,27 @@ class Selector:
         queue, breaker = self._queue, self.capacity.breaker
         self.capacity.look_at_probe(now)
         if breaker.passes_at == -_NEVER:
-            return self.last_chance(now) or queue.head()
+            entry = self.last_chance(now) or queue.head()
+            return entry if entry is None else self._unless_refused(entry, now)
         if breaker.passes_at > now:
             return queue.head() or queue.soonest()
         chosen = queue.get(self._probe) if self._probe else None
         if chosen is None:
             # A ticket that backs off probes only when nobody else is there: a pool never waits for its tickets.
-            others = queue.head_of_others(breaker.last_probe_session)
+            others = queue.head_where(lambda ticket: ticket.session != breaker.last_probe_session)
             chosen = others or queue.head() or queue.soonest()
             self._probe = chosen.ticket.id if chosen else None
         return chosen
+
+    def _unless_refused(self, entry: QueueEntry, now: float) -> QueueEntry:
+        """The next one, or instead of one that was refused and may be again the first that was not.
+
+        What becomes of a probe tells of a limit only where the request is not itself the reason.
+        """
+        refused = self.capacity.refused
+        if entry.ticket not in refused or not self.capacity.is_probe(self.demand(entry.ticket, now), now):
+            return entry
+        return self._queue.head_where(lambda ticket: ticket not in refused) or entry
 
     def glance(self, now: float) -> "Selector":
         """One to ask for a view: whatever is asked of it and its capacity, nothing changes by it."""
@@ -106,9 +118,11 @@ class Selector:
         first = next((one for one in order if one.not_before <= now and queue.why_passed(one) is None), None)
         if breaker.state is not BreakerState.CLOSED:
             probe = queue.get(self._probe) if self._probe else None
-            entry = probe or queue.head_of_others(breaker.last_probe_session) or first or queue.soonest()
+            others = queue.head_where(lambda ticket: ticket.session != breaker.last_probe_session)
+            entry = probe or others or first or queue.soonest()
         else:
             entry = self.last_chance(now) or first
+            entry = None if entry is None else self._unless_refused(entry, now)
         return entry, self.gate(entry.ticket, now) if entry else None
 
     def choose_anew(self) -> None:
