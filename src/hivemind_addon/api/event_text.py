@@ -43,6 +43,7 @@ from hivemind_addon.api.events import (
     Submitted,
     Superseded,
     TicketEnded,
+    WaitOverruled,
     WindowUsed,
 )
 from hivemind_addon.api.pool_words import held_words
@@ -150,6 +151,9 @@ def text_of(event: Event) -> str:
             return f"the journal cannot be written: {event.reason}" if event.reason else "the journal is written again"
         case CommittedStreamFailed():
             return f"failed after its keep-alives: {event.reason}"
+        case WaitOverruled():
+            idle, why = lasting(event.idle_s), event.reason.value
+            return f"sent all the same: nothing went for {idle}, and only what was learned held it ({why})"
         case GuardTripped():
             return f"guard trip in {event.where}: {event.error}"
         case _:
@@ -215,6 +219,7 @@ _LEVELS: dict[type[Event], int | Callable[[Any], int]] = {
     PersonActed: logging.WARNING,
     StateUnsaved: logging.WARNING,
     CommittedStreamFailed: logging.WARNING,
+    WaitOverruled: logging.WARNING,
     GuardTripped: logging.DEBUG,  # the guard itself logs the traceback
 }
 NEWS = frozenset(kind for kind, level in _LEVELS.items() if level != logging.DEBUG)

@@ -363,6 +363,17 @@ class CommittedStreamFailed(_Fact, frozen=True, gc=False):
     reason: str
 
 
+class WaitOverruled(_Fact, frozen=True, gc=False):
+    """A pool had sent nothing for so long, and only what was learned kept its tickets: one goes all the same."""
+
+    at: float
+    ticket_id: str
+    pool: PoolKey
+    idle_s: float
+    reason: Reason
+    """What advised against it."""
+
+
 class GuardTripped(_Fact, frozen=True, gc=False):
     """An exception of ours; the flow goes on under a plain semaphore."""
 
@@ -402,5 +413,6 @@ Event = (
     | PersonActed
     | StateUnsaved
     | CommittedStreamFailed
+    | WaitOverruled
     | GuardTripped
 )

@@ -198,6 +198,8 @@ class Counters(Struct, frozen=True, gc=False):
     """Attempts that a rate limit refused."""
     ambiguous_resends: int = 0
     guard_trips: int = 0
+    waits_overruled: int = 0
+    """Tickets that were sent although what was learned advised against it, because nothing else had gone for long."""
     input_tokens: int = 0
     output_tokens: int = 0
 

@@ -14,60 +14,81 @@ class Refusals:
         self.requests = RefusedRequests()
         self.stamp = 0
 
-    def attempt(self, name: str) -> Attempt:
+    def sent(self, name: str, tokens: int = 100) -> Attempt:
         self.stamp += 1
         made = replace(ticket(f"{name}{self.stamp}", request_hash=name), agent="a")
-        return Attempt(ticket=made, number=1, admitted_at=0.0, demand=Demand(), stamp=self.stamp)
+        demand = Demand(input_tokens=tokens, total_tokens=tokens)
+        return Attempt(ticket=made, number=1, admitted_at=0.0, demand=demand, stamp=self.stamp)
 
-    def tells(self, name: str) -> bool:
-        """It is refused: whether that tells of a limit."""
-        return self.requests.refused(self.attempt(name))
+    def tells(self, name: str, tokens: int = 100) -> bool:
+        """It is sent and refused: whether that tells of a limit."""
+        return self.requests.refused(self.sent(name, tokens))[0]
 
-    def passes(self, name: str) -> None:
-        self.requests.passed(self.attempt(name))
+    def passes(self, name: str, tokens: int = 100) -> None:
+        self.requests.passed(self.sent(name, tokens))
 
 
-def test_one_request_is_one_witness_until_another_one_is_refused():
+def test_a_request_is_one_witness_while_others_pass_and_none_is_refused():
     refusals = Refusals()
-    assert [refusals.tells("x") for _ in range(4)] == [True, False, False, False]
+    assert refusals.tells("x", tokens=1000)
+    for other in "abc":
+        refusals.passes(other)
+        assert not refusals.tells("x", tokens=1000)
+    refusals.passes("d")
     assert refusals.tells("y")
-    assert refusals.tells("x"), "the limit stands, for all that is known"
-    assert [refusals.tells(name) for name in "yxyxy"] == [False] * 5, "neither is news of the other"
+    assert refusals.tells("x", tokens=1000), "the limit stands, for all that is known"
 
 
-def test_what_passed_between_two_refusals_of_a_request_shows_that_they_are_its_own():
+def test_where_nobody_else_passes_each_refusal_tells():
+    """An agent alone has to learn its limit by what it sends."""
     refusals = Refusals()
-    assert refusals.tells("x")
-    assert refusals.tells("y")
+    assert [refusals.tells("x") for _ in range(4)] == [True] * 4
+
+
+def test_once_another_one_has_passed_between_them_none_of_its_refusals_told_of_a_limit():
+    refusals = Refusals()
+    refusals.tells("x")
+    refusals.tells("y")
+    refusals.tells("x")
     refusals.passes("healthy")
-    assert not refusals.tells("x")
-    assert not refusals.tells("y")
+    assert refusals.requests.refused(refusals.sent("x")) == (False, [1, 3])
+    assert refusals.requests.refused(refusals.sent("x")) == (False, []), "neither does any later one"
+    assert refusals.requests.refused(refusals.sent("y")) == (False, [2])
 
 
-def test_what_was_sent_before_a_refused_attempt_and_is_answered_later_proves_nothing():
+def test_a_smaller_one_that_passes_shows_nothing():
+    """A bucket of tokens that is nearly empty refuses the large ones."""
     refusals = Refusals()
-    early = refusals.attempt("healthy")
-    assert refusals.tells("x")
-    assert refusals.tells("y")
+    refusals.tells("large", tokens=1000)
+    refusals.passes("small")
+    refusals.tells("y")
+    assert refusals.tells("large", tokens=1000)
+
+
+def test_what_was_sent_before_a_refused_attempt_and_is_answered_later_shows_nothing():
+    refusals = Refusals()
+    early = refusals.sent("healthy")
+    refusals.tells("x")
     refusals.requests.passed(early)
+    refusals.tells("y")
     assert refusals.tells("x")
 
 
 def test_a_request_that_passes_is_like_any_other_again():
     refusals = Refusals()
     refusals.tells("x")
-    assert refusals.attempt("x").ticket in refusals.requests
+    assert refusals.sent("x").ticket in refusals.requests
     refusals.passes("x")
-    assert refusals.attempt("x").ticket not in refusals.requests
+    assert refusals.sent("x").ticket not in refusals.requests
     assert refusals.tells("x")
 
 
-def test_no_more_than_some_hundred_are_remembered():
+def test_no_more_than_some_dozens_are_remembered():
     refusals = Refusals()
     for number in range(1000):
         refusals.tells(f"{number}")
-    assert len(refusals.requests) == 256
-    assert refusals.attempt("999").ticket in refusals.requests
+    assert len(refusals.requests) == 64
+    assert refusals.sent("999").ticket in refusals.requests
 
 
 def test_a_request_without_a_hash_is_known_by_its_ticket():

@@ -41,6 +41,7 @@ _VALUES = {
 }
 _OF_A_KIND = {
     events.Held: {"reason": Reason.METER},
+    events.WaitOverruled: {"reason": Reason.BLOCKED},
     events.BudgetBooked: {"spent": Spend(1, 2), "reserved": Spend(1, 2), "added": Spend(1, 2)},
     events.AttemptEnded: {"spend": Spend(1, 2)},
     events.ContextShrank: {"spend": Spend(1, 2)},

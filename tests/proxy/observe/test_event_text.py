@@ -56,6 +56,12 @@ def test_how_much_it_matters_and_what_a_person_reads():
             "the account is refused for 2 h 4 min (429); everybody is told, nothing is sent until then or a restart",
         ),
         (events.AccountUnblocked, {}, logging.WARNING, "the account is served again"),
+        (
+            events.WaitOverruled,
+            {"idle_s": 60.0},
+            logging.WARNING,
+            "sent all the same: nothing went for 1 min, and only what was learned held it (told to wait)",
+        ),
         (events.WindowUsed, window, logging.INFO, "window 5h 42% used (allowed), anew in 10 min"),
         (events.WindowUsed, warned, logging.WARNING, "window 7d (allowed_warning)"),
     ):

@@ -565,7 +565,11 @@ class Capacity:
         if overloaded and result.by_others:
             self.slots.crowded(attempt.in_flight, now)
             overloaded = False
-        is_its_own = throttled and not explained and not self.refused.refused(attempt)
+        tells, told_nothing = self.refused.refused(attempt) if throttled and not explained else (True, ())
+        is_its_own = not tells
+        if told_nothing:
+            for hidden in (self.throttles, self.sharing.throttles):
+                hidden.take_back(told_nothing, now)
         if throttled and not result.by_others and not is_its_own:
             self.trial_at = now + self._trial_after_s
             self._trial_after_s = min(2 * self._trial_after_s, _MOST_TRIAL_S)

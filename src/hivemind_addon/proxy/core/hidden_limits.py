@@ -372,6 +372,12 @@ class HiddenLimits:
         self._guard_until = -_NEVER
         self._weigh(now)
 
+    def take_back(self, stamps: Sequence[int], now: float) -> None:
+        """These attempts were refused for what they are: that told of no limit."""
+        self._bank.take_back(stamps)
+        self._guard_until = -_NEVER
+        self._weigh(now)
+
     def resume(self, limit: HiddenLimit | None, now: float) -> None:
         """Go on with what an earlier run has learned, or another pool of the same account."""
         if limit is not None:
@@ -474,8 +480,12 @@ class HiddenLimits:
     @property
     def closed_until(self) -> float:
         """Until when nothing is expected to pass; in the past where something is."""
-        told_until = self._told.until if self._told.is_trusted and self._bank.layers else -_NEVER
-        return max(told_until, self._guard_until)
+        return max(self.told_until, self._guard_until)
+
+    @property
+    def told_until(self) -> float:
+        """Until when refusals told to wait, as far as they are believed."""
+        return self._told.until if self._told.is_trusted and self._bank.layers else -_NEVER
 
     def turns_at(self, now: float) -> float | None:
         """When the limit that explains best lets many pass again; None where it does so all the time."""

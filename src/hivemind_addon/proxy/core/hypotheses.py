@@ -266,6 +266,12 @@ class Bank:
             self._history = deque(known[-_REMEMBERED:])
             self._before_change, self._outgrown = [], None
 
+    def take_back(self, stamps: Sequence[int]) -> None:
+        """The refusals of these attempts were no limit's."""
+        for sent in self._history:
+            if sent.stamp in stamps:
+                sent.is_void = True
+
     def resume(self, limit: HiddenLimit) -> None:
         """Go on with what an earlier run has learned."""
         chance = fit_chance(0, 0)

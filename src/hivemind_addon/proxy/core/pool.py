@@ -32,6 +32,7 @@ from hivemind_addon.api.events import (
     Moved,
     Superseded,
     TicketEnded,
+    WaitOverruled,
 )
 from hivemind_addon.api.snapshot import BreakerState, PoolView
 from hivemind_addon.api.spend import Shortage, Spend
@@ -70,7 +71,7 @@ from hivemind_addon.proxy.core.retry import (
     judge,
     last_moment,
 )
-from hivemind_addon.proxy.core.selector import SOONEST_COME_BACK_S, Gate, Selector
+from hivemind_addon.proxy.core.selector import SOONEST_COME_BACK_S, Gate, Progress, Selector
 from hivemind_addon.proxy.core.sharing import Sharing
 from hivemind_addon.proxy.core.stated_limits import StatedLimit
 
@@ -146,6 +147,8 @@ class SupersededAttempts:
 
 
 _NEVER = float("inf")
+_TELLING = (OutcomeKind.SUCCESS, OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED)
+"""What tells whether a limit was rightly believed."""
 _MOST_ENDING_S = 5.0
 """So long a ticket waits for the end of an attempt that it supersedes."""
 _TIMER_STEP_S = 0.001
@@ -244,6 +247,11 @@ class Pool:
         self._next: QueueEntry | None = None
         self._gate: Gate | None = None
         """In this poll: the next ticket, and what kept it from going."""
+        self._progress = Progress()
+        self._idle_since: float | None = None
+        """Since when tickets are due, nothing passed, and none was sent that was not refused; None: none is due."""
+        self._despite_at = _NEVER
+        """In this poll: from when on one goes although its gate is shut."""
 
     def __repr__(self) -> str:
         return f"<Pool {self.key} {self._capacity.in_flight}/{self.limit} in flight, {len(self._queue)} queued>"
@@ -576,7 +584,7 @@ class Pool:
 
     def _rest(self, now: float) -> None:
         """Nobody has to wait: only a probe that lives may have something to tell."""
-        self._review, self._next, self._gate, self.wakeup_at = False, None, None, None
+        self._review, self._next, self._gate, self.wakeup_at, self._idle_since = False, None, None, None, None
         self._to_announce.clear()
         self._capacity.look_at_probe(now)
 
@@ -608,7 +616,7 @@ class Pool:
 
     def _find_next(self, now: float) -> QueueEntry | None:
         """Its next ticket, for `step`."""
-        self._gate = self._next = None
+        self._gate, self._next, self._despite_at = None, None, _NEVER
         if not self._queue.entries:
             # Nobody waits: only a probe that lives may have something to tell.
             self._capacity.look_at_probe(now)
@@ -620,16 +628,57 @@ class Pool:
         """Let the next ticket go, if it may; None: it has to wait, and with it all of the pool."""
         entry = self._next
         assert entry is not None, "it was looked for"
-        self._gate = self._selector.gate(entry.ticket, now)
-        if self._gate is not None:
-            return None
+        if self._idle_since is None:
+            self._idle_since = now
+        gate = self._gate = self._selector.gate(entry.ticket, now)
+        if gate is not None:
+            despite = self._despite(entry, gate, now)
+            if despite is None:
+                return None
+            entry = despite
         short = self._budgets.reserve(entry.ticket, now)
         if short is None:
-            return [self._admit(entry, now)]
+            was_refused = entry.ticket in self._capacity.refused
+            admitted = self._admit(entry, now)
+            if gate is not None:
+                self._overruled(admitted.attempt, gate, now)
+            if not was_refused:
+                self._idle_since = now
+            return [admitted]
         if not short.may_pass:
             return [self._refuse(entry, short, now)]
         self._wait_for_funds(entry, short, now)
         return []
+
+    def _despite(self, entry: QueueEntry, gate: Gate, now: float) -> QueueEntry | None:
+        """Who goes although the next one's gate is shut, for nothing went for too long; None: nobody, or not yet."""
+        assert self._idle_since is not None
+        stuck_at = self._idle_since + self._progress.patience_s
+        self._despite_at = self._selector.despite_at(entry.ticket, gate, stuck_at, now)
+        if self._despite_at > now:
+            return None
+        self._despite_at = _NEVER
+        despite = self._selector.despite(entry, now)
+        return None if despite.ticket in self._capacity.refused else despite
+
+    def _heard(self, attempt: Attempt, *, refused: bool, now: float) -> None:
+        """An attempt was answered or refused."""
+        self._progress.heard(attempt, refused=refused)
+        if not refused and self._idle_since is not None:
+            self._idle_since = now
+
+    def _overruled(self, attempt: Attempt, gate: Gate, now: float) -> None:
+        assert self._idle_since is not None
+        self._progress.sent(attempt)
+        self._emit(
+            WaitOverruled(
+                at=now,
+                ticket_id=attempt.ticket.id,
+                pool=self.key,
+                idle_s=now - self._idle_since,
+                reason=gate.reason,
+            )
+        )
 
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
         """Whether less is left than so many times a demand, beside what waits already."""
@@ -656,6 +705,8 @@ class Pool:
     def end_poll(self, now: float) -> None:
         """Say who waits for what, and until when."""
         self._announce(self._next, self._gate, now)
+        if self._next is None:
+            self._idle_since = None
         self.wakeup_at = self._wakeup_at(self._gate, now)
 
     # Step 6: a response's head arrived
@@ -666,6 +717,7 @@ class Pool:
         if entry is None:
             return
         if answered:
+            self._heard(attempt, refused=False, now=now)
             self._client_stayed(entry, now)
             self._queue.began(entry, sent_at=attempt.admitted_at, now=now)
         self._capacity.hear(hints, attempt, now, answered=answered)
@@ -693,6 +745,8 @@ class Pool:
             queue.move(successor, now, now)
         took_s = capacity.settle(attempt, result, now)
         entry.wait_began_at = now
+        if outcome.kind in _TELLING:
+            self._heard(attempt, refused=outcome.kind is not OutcomeKind.SUCCESS, now=now)
         if outcome.kind is OutcomeKind.SUCCESS:
             queue.began(entry, sent_at=attempt.admitted_at, now=now)
         answered = outcome.kind is OutcomeKind.SUCCESS or outcome.status is None or outcome.status < 400
@@ -874,7 +928,8 @@ class Pool:
         self._to_announce.clear()
 
     def _wakeup_at(self, gate: Gate | None, now: float) -> float | None:
-        at = min(self._queue.next_shed_at(), self._queue.next_due_at(), gate.opens_at if gate else _NEVER)
+        opens_at = min(gate.opens_at, self._despite_at) if gate else _NEVER
+        at = min(self._queue.next_shed_at(), self._queue.next_due_at(), opens_at)
         return None if at == _NEVER else max(at, now + _TIMER_STEP_S)
 
     def _leaves_at(self, entry: QueueEntry, now: float) -> float:

@@ -30,6 +30,7 @@ from hivemind_addon.api.events import (
     PoolsMerged,
     Submitted,
     TicketEnded,
+    WaitOverruled,
 )
 from hivemind_addon.api.replies import overrides_stand, person_acted, priority_ended
 from hivemind_addon.api.snapshot import Counters, Snapshot
@@ -98,12 +99,17 @@ def _count_trip(counts: Counter[str], _: GuardTripped) -> None:
     counts["guard_trips"] += 1
 
 
+def _count_overruled(counts: Counter[str], _: WaitOverruled) -> None:
+    counts["waits_overruled"] += 1
+
+
 _COUNTED: Mapping[type[Event], Callable[[Counter[str], Any], None]] = {
     Submitted: _count_ticket,
     AttemptStarted: _count_start,
     AttemptEnded: _count_attempt,
     TicketEnded: _count_end,
     GuardTripped: _count_trip,
+    WaitOverruled: _count_overruled,
 }
 """What events add to the counters of a snapshot."""
 

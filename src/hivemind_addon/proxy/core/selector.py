@@ -15,7 +15,7 @@ from copy import copy
 from msgspec import Struct
 
 from hivemind_addon.api.snapshot import BreakerState
-from hivemind_addon.api.ticket import Demand, Reason, Ticket
+from hivemind_addon.api.ticket import Attempt, Demand, Reason, Ticket
 from hivemind_addon.proxy.core.capacity import Capacity
 from hivemind_addon.proxy.core.fair_queue import FairQueue
 from hivemind_addon.proxy.core.lanes import EntryState, QueueEntry
@@ -46,6 +46,48 @@ class Gate(Struct, frozen=True):
     reason: Reason
     opens_at: float
     """Infinite: when another attempt ends, or a person says so."""
+
+
+_STUCK_S = 20.0
+"""A pool that sends nothing for so long goes against what it has learned."""
+_LEAST_STUCK_S = 1.25
+_MOST_STUCK_S = 320.0
+_NO_BACKOFFS = Backoffs()
+_LEARNED = (Reason.METER, Reason.BLOCKED, Reason.CONCURRENCY)
+"""Gates that may be shut by what was only learned."""
+
+
+class Progress:
+    """How long one pool may send nothing while tickets wait, only because of what it has learned.
+
+    What goes all the same tells whom to trust: refused, the next one waits three times as long, at most
+    `_MOST_STUCK_S`; passed, half as long, and less than `_STUCK_S` only after the second one in a row.
+    """
+
+    def __init__(self) -> None:
+        self.patience_s = _STUCK_S
+        self._stamp: int | None = None
+        """Of the attempt that went all the same, until it is heard of."""
+        self._passed_last = False
+
+    def __repr__(self) -> str:
+        return f"<Progress, {self.patience_s:g} s>"
+
+    def sent(self, attempt: Attempt) -> None:
+        """It goes all the same."""
+        self._stamp = attempt.stamp
+
+    def heard(self, attempt: Attempt, *, refused: bool) -> None:
+        """An attempt was answered or refused."""
+        if attempt.stamp != self._stamp:
+            return
+        self._stamp = None
+        if refused:
+            self.patience_s = min(max(_STUCK_S, 3 * self.patience_s), _MOST_STUCK_S)
+        else:
+            least_s = _LEAST_STUCK_S if self._passed_last and self.patience_s <= _STUCK_S else _STUCK_S
+            self.patience_s = max(least_s, self.patience_s / 2)
+        self._passed_last = not refused
 
 
 class Selector:
@@ -94,14 +136,14 @@ class Selector:
         return chosen
 
     def _unless_refused(self, entry: QueueEntry, now: float) -> QueueEntry:
-        """The next one, or instead of one that was refused and may be again the first that was not.
+        """The next one; instead of one that would go, was refused, and may be again, the first that was not.
 
         What becomes of a probe tells of a limit only where the request is not itself the reason.
         """
-        refused = self.capacity.refused
-        if entry.ticket not in refused or not self.capacity.is_probe(self.demand(entry.ticket, now), now):
+        capacity, ticket = self.capacity, entry.ticket
+        if ticket not in capacity.refused or self.gate(ticket, now):
             return entry
-        return self._queue.head_where(lambda ticket: ticket not in refused) or entry
+        return self.despite(entry, now) if capacity.is_probe(self.demand(ticket, now), now) else entry
 
     def glance(self, now: float) -> "Selector":
         """One to ask for a view: whatever is asked of it and its capacity, nothing changes by it."""
@@ -186,6 +228,38 @@ class Selector:
         if opens_at == fits_at:
             return Gate(Reason.METER, opens_at)
         return Gate(Reason.BLOCKED if opens_at == throttled_until else Reason.CONCURRENCY, opens_at)
+
+    def despite_at(self, ticket: Ticket, gate: Gate, stuck_at: float, now: float) -> float:
+        """From when on one goes although a gate keeps the next ticket; infinite: not before it opens.
+
+        `stuck_at`: when too little has gone for too long.
+        """
+        if gate.reason not in _LEARNED or gate.opens_at <= stuck_at:
+            return _NEVER
+        at = max(stuck_at, self._announced_until(ticket, now))
+        return at if at < gate.opens_at else _NEVER
+
+    def despite(self, entry: QueueEntry, now: float) -> QueueEntry:
+        """Who goes where an attempt may be refused: the next one, or the first that was not refused and may go."""
+        refused = self.capacity.refused
+        if entry.ticket not in refused:
+            return entry
+        fresh = self._queue.head_where(lambda ticket: ticket not in refused)
+        return entry if fresh is None or self._announced_until(fresh.ticket, now) > now else fresh
+
+    def _announced_until(self, ticket: Ticket, now: float) -> float:
+        """Until when more than what was learned keeps a ticket; infinite: until an attempt ends or a person acts."""
+        capacity = self.capacity
+        if capacity.paused or capacity.is_full:
+            return _NEVER
+        return max(
+            capacity.meters.fits_at(self.demand(ticket, now), ticket, _NO_BACKOFFS, now, hoped=True),
+            capacity.breaker.passes_at,
+            capacity.account_block.passes_at,
+            capacity.slot_at(now),
+            capacity.stated_until(ticket, now),
+            *(hidden.told_until for hidden in capacity.hidden),
+        )
 
     def demand(self, ticket: Ticket, now: float) -> Demand:
         """What an attempt that goes now is expected to take."""

@@ -99,6 +99,11 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...], Callable[[PoolSums], Amounts
         _OF_POOL,
         _counted("contexts"),
     ),
+    "waits_overruled": (
+        "Tickets sent against what was learned, because nothing else had gone for long.",
+        _OF_POOL,
+        _counted("waits_overruled"),
+    ),
     "account_blocks": ("Times that the provider refused the account for long.", _OF_POOL, _counted("account_blocks")),
     "breaker_changes": (
         "Changes of the breaker by its new state.",

@@ -33,6 +33,7 @@ from hivemind_addon.api.events import (
     Submitted,
     Superseded,
     TicketEnded,
+    WaitOverruled,
 )
 from hivemind_addon.api.ticket import OutcomeKind, PoolKey, Ticket
 from hivemind_addon.proxy.observe.agent_use import AgentUse
@@ -56,6 +57,7 @@ _COUNTED: dict[type[Event], str] = {
     Superseded: "superseded",
     PoolBlocked: "provider_pauses",
     AccountBlocked: "account_blocks",
+    WaitOverruled: "waits_overruled",
     ContextKept: "contexts",
     ContextFull: "full_contexts",
 }
@@ -372,6 +374,7 @@ class Sums:
         | Superseded
         | PoolBlocked
         | AccountBlocked
+        | WaitOverruled
         | ContextKept
         | ContextFull,
     ) -> None:

@@ -118,6 +118,11 @@ def _header(report: Report, look: PictureLook) -> Iterator[Text]:
             (3, dollars(usd) if usd else "", Tone.TITLE),
             (7, f"{dollars(wasted)} in vain" if wasted else "", Tone.FAINT),
             (8, _trips(counters.guard_trips), Tone.FAINT),
+            (
+                8,
+                f"{several(counters.waits_overruled, 'wait')} overruled" if counters.waits_overruled else "",
+                Tone.FAINT,
+            ),
         ],
         look.width,
         between=" · ",
