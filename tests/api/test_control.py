@@ -200,7 +200,9 @@ async def test_a_command_is_carried_out_and_answered(serving, path, scheduler):
 
 async def test_a_command_that_changes_nothing_says_why(serving, path):
     await serving()
-    assert await send(path, Resume()) == CommandReply(done=False, text="nothing of * is paused")
+    assert await send(path, Resume()) == CommandReply(
+        done=False, text="nothing of * is paused, and no account of it is refused"
+    )
     said = await send(path, SetLimit(limit=0))
     assert not said.done
     assert "pause it instead" in said.text

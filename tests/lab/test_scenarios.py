@@ -6,7 +6,7 @@ from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.policy import Policy
 from hivemind_addon.lab.sim.trial import run_series, setups
 
-SEEDS = {"storm-of-slow-answers": 2}
+SEEDS = {"storm-of-slow-answers": 3}
 """One is enough but where what is bounded is chance. `hivemind lab prove` has twenty."""
 
 

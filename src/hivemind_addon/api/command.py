@@ -310,6 +310,8 @@ class CommandResult:
     """Somebody had no such budget before: what was spent in its period is still to be counted in."""
     was_running: bool = False
     """The ticket that is cancelled is in flight, and its attempt is ended."""
+    lifted: tuple[PoolKey, ...] = ()
+    """Those whose account was refused for long, and is tried again at once."""
     waits: tuple[WaitView, ...] = ()
 
     @property

@@ -103,8 +103,8 @@ def text_of(event: Event) -> str:
             return f"told to wait {how_long} ({event.reason})"
         case AccountBlocked():
             return (
-                f"the account is refused for {lasting(event.until - event.at)} ({event.reason}); "
-                "everybody is told, nothing is sent until then or a restart"
+                f"the account is refused for {lasting(event.until - event.at)} ({event.reason}); who waits longer is "
+                "held, the others are told; one looks every 5 min, `hivemind resume` ends it"
             )
         case AccountUnblocked():
             return "the account is served again"

@@ -124,7 +124,7 @@ class PoolBlocked(_Fact, frozen=True, gc=False):
 
 
 class AccountBlocked(_Fact, frozen=True, gc=False):
-    """The provider refuses the account for long: everybody who waits and who comes is told so until the end."""
+    """The provider refuses the account for long: whose client waits beyond the end is held, all others are told so."""
 
     at: float
     pool: PoolKey
@@ -133,7 +133,7 @@ class AccountBlocked(_Fact, frozen=True, gc=False):
 
 
 class AccountUnblocked(_Fact, frozen=True, gc=False):
-    """The block's end had come, and a request that went first was answered."""
+    """A request that looked was answered, or a person lifted the block."""
 
     at: float
     pool: PoolKey

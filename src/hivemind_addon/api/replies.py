@@ -53,7 +53,7 @@ _PROBLEMS = {
     Declined.NOTHING_ADDED: "nothing was added: say how many tokens, or how much money",
     Declined.LIMIT_TOO_LOW: "a limit of {command.limit} sends nothing: pause it instead",
     Declined.BAD_SPAN: "an order stands for more than 0 s and at most {longest}, or for good",
-    Declined.NOT_PAUSED: "nothing of {command.pool} is paused",
+    Declined.NOT_PAUSED: "nothing of {command.pool} is paused, and no account of it is refused",
     Declined.NO_SUCH_POOL: "no pool {command.pool!r}; there are {pools}",
     Declined.NOT_WAITING: "no request {command.ticket_id!r} waits: it may be over",
     Declined.NOT_ALIVE: "no request {command.ticket_id!r} waits or runs: it may be over",
@@ -89,7 +89,7 @@ def person_acted(command: SchedulerCommand, result: CommandResult, now: float) -
     match command:
         case Pause() | Resume() | SetLimit():
             which = "" if only else f"{_pools_meant(command.pool, result)}: "
-            text = f"{which}{_change(command)} ({asker('', person=person)})"
+            text = f"{which}{_change(command)}{_lifted(result)} ({asker('', person=person)})"
             return PersonActed(at=now, text=text, pool=only, person=person)
         case SetPriority(agent=agent, by=by):
             text = f"agent {agent}: {_change(command)} ({asker(by, agent, person=person)})"
@@ -193,7 +193,7 @@ def _deed(command: SchedulerCommand, result: CommandResult) -> str:
     match command:
         case Pause() | Resume() | SetLimit():
             come = _nobody("it stands for pools that come", result)
-            return f"{_pools_meant(command.pool, result)}: {what}{come}"
+            return f"{_pools_meant(command.pool, result)}: {what}{_lifted(result)}{come}"
         case SetPriority(agent=agent):
             return f"agent {agent}: {what}{_nobody('no such agent has called yet', result)}"
         case SetBudget(scope=scope):
@@ -249,6 +249,11 @@ def _nobody(words: str, result: CommandResult) -> str:
     if result.nearest is None:
         return ""
     return f"; {words}" + (f", did you mean {result.nearest}?" if result.nearest else "")
+
+
+def _lifted(result: CommandResult) -> str:
+    """What to add where an account was refused for long."""
+    return ", and the account that was refused is tried again" if result.lifted else ""
 
 
 def _pools_meant(glob: str, result: CommandResult) -> str:

@@ -123,7 +123,9 @@ class Outcome(Struct, frozen=True, gc=False):
     unreached: bool = False
     """It never got to the provider: no network, name not found. Nobody's own trouble."""
     account_block_s: float | None = None
-    """Seconds until the account is served again, where it is refused for hours or days; None: no such refusal."""
+    """Seconds until the account is served again, where it is refused for hours or days; 0: it does not say until when.
+
+    None: no such refusal."""
     of_account: bool = False
     """It is the account's trouble and not the request's: an equal endpoint may serve it."""
     garbage: str = ""

@@ -96,7 +96,7 @@ def test_a_refusal_is_what_it_is_meant_to_be(name, kind):
 def test_a_wall_stands_until_its_end(name):
     outcome = judged(name)
     assert (outcome.kind, outcome.retryable) == (FINAL, False)
-    assert outcome.account_block_s
+    assert outcome.account_block_s is not None
 
 
 @each("name", ["openrouter-free-day", "copilot-week"])

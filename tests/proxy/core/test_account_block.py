@@ -1,12 +1,13 @@
 import pytest
 from msgspec.structs import replace
 
+from hivemind_addon.api.command import Declined, Resume
 from hivemind_addon.api.events import AccountBlocked, AccountUnblocked, Held, TicketEnded
 from hivemind_addon.api.snapshot import AccountBlockView
 from hivemind_addon.api.ticket import Reason
 from hivemind_addon.proxy.core.breaker import AccountBlock
-from hivemind_addon.proxy.core.retry import ActiveBlock, GiveUp, Refused
-from tests.proxy.core.samples import CANCELLED, FAILED, IGNORED, SUCCESS, Bench
+from hivemind_addon.proxy.core.retry import ActiveBlock, Backoff, GiveUp, Refused
+from tests.proxy.core.samples import CANCELLED, FAILED, IGNORED, POOL, SUCCESS, Bench
 
 HOURS = 7200.0
 SPENT = replace(IGNORED, reason="429 rate_limit_error", status=429, account_block_s=HOURS)
@@ -58,7 +59,7 @@ def test_everybody_who_waits_is_told_at_once_with_the_end():
 
 def test_whoever_comes_until_the_end_is_told_too():
     bench = hit()
-    bench.advance(HOURS - 1)
+    bench.advance(299)
     assert bench.submit("late") == []
     assert bench.refused_ids == ["late"]
     assert bench.scheduler.next_wakeup() is None
@@ -82,10 +83,101 @@ def test_one_that_goes_first_and_hits_the_wall_again_puts_it_back_for_all():
     bench = hit(slots=4)
     bench.advance(HOURS)
     bench.submit("a", "b")
-    bench.settle("a", replace(SPENT, account_block_s=60.0))
+    bench.settle("a", replace(SPENT, account_block_s=700.0))
     assert bench.refused_ids == ["b"]
-    assert bench.pool.account_block == AccountBlockView("429 rate_limit_error", 60.0)
+    assert bench.pool.account_block == AccountBlockView("429 rate_limit_error", 700.0)
     assert len(bench.of(AccountBlocked)) == 2
+
+
+class TestHolding:
+    """Clients that will still be there when it ends."""
+
+    def test_they_are_held_until_the_end_and_all_others_are_told(self):
+        bench = BlockedBench(slots=4)
+        bench.submit("first", patience_s=2 * HOURS)
+        bench.submit("short")
+        assert isinstance(bench.settle("first", SPENT), Backoff)
+        bench.submit("long", patience_s=2 * HOURS)
+        bench.submit("too short", patience_s=HOURS - 1)
+        assert bench.running.keys() == {"short"}
+        assert bench.refused_ids == ["too short"]
+        assert {view.ticket.id for view in bench.pool.tickets if view.position} == {"first", "long"}
+        bench.settle("short")
+        while bench.now < HOURS:
+            bench.advance_to_wakeup()
+            for looks in bench.running.keys() & {"first", "long"}:
+                if bench.now < HOURS:
+                    bench.settle(looks, replace(SPENT, account_block_s=HOURS - bench.now))
+        assert len(bench.running) == 1
+        assert len(bench.of(AccountBlocked)) == 1
+        bench.observe(next(iter(bench.running)))
+        assert bench.running.keys() == {"first", "long"}
+        assert not bench.shed
+
+    def test_one_looks_every_five_minutes_and_an_answer_ends_it(self):
+        bench = BlockedBench(slots=4)
+        bench.submit("first", patience_s=2 * HOURS)
+        bench.settle("first", SPENT)
+        bench.submit("second", patience_s=2 * HOURS)
+        looked_at = []
+        for _ in range(3):
+            while not bench.running:
+                bench.advance_to_wakeup()
+            looked_at.append(bench.now)
+            assert len(bench.running) == 1, "the others wait for its answer"
+            (looks,) = bench.running
+            bench.settle(looks, replace(SPENT, account_block_s=HOURS - bench.now))
+        assert looked_at == [300.0, 600.0, 900.0]
+        while not bench.running:
+            bench.advance_to_wakeup()
+        bench.observe(*bench.running)
+        assert bench.running.keys() == {"first", "second"}
+        assert bench.pool.account_block is None
+
+    def test_looking_again_and_again_spends_none_of_its_attempts(self):
+        bench = BlockedBench()
+        bench.submit("first", patience_s=5 * HOURS)
+        for _ in range(40):
+            assert isinstance(bench.settle("first", replace(SPENT, account_block_s=2 * HOURS)), Backoff)
+            while not bench.running:
+                bench.advance_to_wakeup()
+
+    def test_whose_time_comes_before_the_end_after_all_is_told_then(self):
+        bench = BlockedBench(slots=4)
+        bench.submit("first", patience_s=2 * HOURS)
+        bench.settle("first", SPENT)
+        bench.advance_to_wakeup()
+        while not bench.running:
+            bench.advance_to_wakeup()
+        assert isinstance(bench.settle("first", replace(SPENT, account_block_s=3 * HOURS)), GiveUp)
+
+    def test_where_nobody_says_until_when_nobody_is_held(self):
+        bench = BlockedBench(slots=1)
+        bench.submit("first", "waits", patience_s=5 * HOURS)
+        assert isinstance(bench.settle("first", replace(SPENT, account_block_s=0.0)), GiveUp)
+        assert bench.refused_ids == ["waits"]
+        assert bench.refused[0].cause == ActiveBlock("429 rate_limit_error", 300.0, is_end_told=False)
+        bench.advance(300)
+        assert bench.submit("looks", "follows") == ["looks"]
+        assert bench.refused_ids == ["waits"]
+
+    def test_of_those_that_are_told_one_looks_where_nobody_is_held(self):
+        bench = hit(slots=4)
+        bench.advance(300)
+        assert bench.submit("a", "b") == ["a"]
+        assert bench.refused_ids == ["b"]
+        bench.observe("a")
+        assert bench.submit("c") == ["c"]
+
+
+def test_a_person_lifts_it():
+    bench = hit(slots=4)
+    result = bench.scheduler.command(Resume(POOL.host), bench.now)
+    assert result.done
+    assert result.lifted == (POOL,)
+    assert bench.submit("a", "b") == ["a", "b"]
+    assert bench.of(AccountUnblocked)
+    assert bench.scheduler.command(Resume(POOL.host), bench.now).declined is Declined.NOT_PAUSED
 
 
 @pytest.mark.parametrize("end", [CANCELLED, replace(IGNORED, status=400)], ids=["cancelled", "400"])

@@ -144,7 +144,7 @@ def test_a_spent_account_is_refused_with_its_end_and_for_good():
         message = told if error is None else told["message"]
         assert message == (
             "hivemind: the provider refuses this account until 2026-11-20T14:03:04Z (in 2 h 4 min): "
-            "429 usage_limit_reached. Nothing is sent before."
+            "429 usage_limit_reached. `hivemind resume` tries it at once."
         )
         assert error is None or told["type"] == error, name
 

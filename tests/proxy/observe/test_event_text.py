@@ -53,7 +53,7 @@ def test_how_much_it_matters_and_what_a_person_reads():
             events.AccountBlocked,
             {"at": 0.0, "until": 7384.0, "reason": "429"},
             logging.WARNING,
-            "the account is refused for 2 h 4 min (429); everybody is told, nothing is sent until then or a restart",
+            "the account is refused for 2 h 4 min (429); who waits longer is held, the others are told; one looks every 5 ",
         ),
         (events.AccountUnblocked, {}, logging.WARNING, "the account is served again"),
         (

@@ -81,8 +81,8 @@ async def test_the_command_reads_the_notice_as_json(program, clock):
     assert call == {
         "cause": "account block",
         "state": "began",
-        "text": "host.test/key-1/model: the account is refused for 1 h 0 min (429 rate_limit_error); everybody is told, "
-        "nothing is sent until then or a restart",
+        "text": "host.test/key-1/model: the account is refused for 1 h 0 min (429 rate_limit_error); who waits longer "
+        "is held, the others are told; one looks every 5 min, `hivemind resume` ends it",
         "pool": "host.test/key-1/model",
         "wall": clock.wall(),
         "ends_at": clock.wall() + 3600,

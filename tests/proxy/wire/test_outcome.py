@@ -1,4 +1,5 @@
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -400,6 +401,11 @@ def test_a_spent_window_blocks_the_account_until_its_end_and_nothing_else_does(s
             assert account_block_s is None or (outcome.kind, outcome.retryable) == (IGNORED, False)
 
 
+def utc(at):
+    """An instant as messages name it, without its zone."""
+    return f"{datetime.fromtimestamp(at, UTC):%Y-%m-%d %H:%M:%S}"
+
+
 def test_the_end_of_an_account_block_is_told_by_the_surest_source(subtests):
     cases = [
         ({"resets_in_seconds": 60, "resets_at": SENT_AT + 7}, {}, 60),
@@ -412,8 +418,14 @@ def test_the_end_of_an_account_block_is_told_by_the_surest_source(subtests):
             5,
         ),
         ({}, {"windows": (WindowReading("a", status="rejected", resets_in_s=5),), "retry_after_s": 9}, 5),
-        ({}, {"windows": (WindowReading("a", used=0.5, resets_in_s=5),)}, 300),
-        ({}, {}, 300),
+        ({}, {"windows": (WindowReading("a", used=0.5, resets_in_s=5),)}, 0),
+        ({}, {}, 0),
+        ({"message": f"It will reset at {utc(SENT_AT + 90)} UTC."}, {}, 90),
+        ({"message": f"quota. It will reset at {utc(SENT_AT + 90 + 8 * 3600)} +0800 CST. We"}, {}, 90),
+        ({"message": f"Your limit will reset at {utc(SENT_AT + 90)}"}, {}, 90),
+        ({"message": f"Your limit will reset at {utc(SENT_AT + 90 + 8 * 3600)}"}, {}, 90),
+        ({"message": f"Your limit will reset at {utc(SENT_AT - 90)}"}, {}, 0),
+        ({"message": "Your limit will reset at 2026-02-31 10:00:00"}, {}, 0),
     ]
     for error, hints, account_block_s in cases:
         with subtests.test(error=error, hints=hints):

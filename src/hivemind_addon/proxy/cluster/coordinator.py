@@ -370,7 +370,7 @@ class Coordinator:
             return Sheds(ticket_id, decision.reason, decision.come_back_s)
         cause = decision.cause
         if isinstance(cause, ActiveBlock):
-            cause = ActiveBlock(cause.reason, cause.until - member.shift_s)
+            cause = replace(cause, until=cause.until - member.shift_s)
         return Refuses(ticket_id, cause)
 
     def _call_end(self, attempt: Attempt, *, called_off: bool) -> None:

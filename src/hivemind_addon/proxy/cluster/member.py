@@ -41,7 +41,7 @@ from hivemind_addon.proxy.cluster.messages import (
     Welcome,
 )
 from hivemind_addon.proxy.core.budget import actual_spend, calls_of
-from hivemind_addon.proxy.core.endpoints import UNKNOWN_BLOCK_S, is_endpoints_own
+from hivemind_addon.proxy.core.endpoints import is_endpoints_own
 from hivemind_addon.proxy.core.pool import PoolSettings, PoolTold
 from hivemind_addon.proxy.core.retry import (
     ActiveBlock,
@@ -363,7 +363,7 @@ class Member:
             case Refuses(ticket_id, cause=cause):
                 if own := self._waiting(ticket_id):
                     if isinstance(cause, ActiveBlock):
-                        cause = ActiveBlock(cause.reason, cause.until + shift_s)
+                        cause = replace(cause, until=cause.until + shift_s)
                     self._refuse(own, cause, now)
             case Ends(ticket_id, attempt=number, called_off=called_off):
                 own = self._own.get(ticket_id)
@@ -438,7 +438,7 @@ class Member:
         outcome = result.outcome
         if len(ticket.endpoints) < 2 or result.client_saw_bytes or outcome.retryable or not is_endpoints_own(outcome):
             return result
-        block_s = outcome.account_block_s or UNKNOWN_BLOCK_S
+        block_s = outcome.account_block_s or 0.0
         return replace(result, outcome=replace(outcome, retryable=True, account_block_s=block_s))
 
     def _remember(self, spent: Spending) -> None:

@@ -22,16 +22,18 @@ works on it: that is a sign of life, too. So HALF_OPEN ends by time alone, whate
 A hard failure is OVERLOADED or FAILED. SUCCESS, THROTTLED and IGNORED prove the provider alive; CANCELLED proves
 nothing.
 
-**The account block.** The provider refuses the account for hours or days, and everybody is told so at once.
+**The account block.** The provider refuses the account for hours or days.
 
     OPEN     ── hit: a refusal that ends with a window, not with a pause ──► STANDING
-    STANDING ── its end has come ──► PROBING: one request goes first, the others wait for its answer
-    PROBING  ── that one is answered ──► OPEN
+    STANDING ── its end has come, or five minutes have passed ──► PROBING: one request goes first
+    PROBING  ── that one is answered, or a person lifts it ──► OPEN
     PROBING  ── it is refused again ──► STANDING
     PROBING  ── it ends in any other way ──► PROBING: the next one goes first
 
-While it stands nothing is sent and nothing is held: a client that is told at once, with the end, can stop or
-sleep; one that is held for hours only times out. Requests that were on their way when it was hit prove nothing.
+While it stands, a ticket whose client will still be there at its end is held. All others are told at once: a client
+that knows the end can stop or sleep; one that is held for hours only times out. Where the provider tells no end,
+nobody is held. What it told may be wrong, or the reason may go before the end (credit is bought, a seat is given
+again): so one request looks every five minutes. Requests that were on their way when it was hit prove nothing.
 """
 
 import math
@@ -311,6 +313,8 @@ _SHORTEST_S = 1.0
 _LONGEST_S = 32 * 86_400.0
 _SAME_S = 2.0
 """Ends that differ by less are one end: each answer rounds it anew."""
+_LOOK_S = 300.0
+"""So often one request sees whether the account is served again."""
 
 
 class AccountBlock:
@@ -319,6 +323,8 @@ class AccountBlock:
     def __init__(self) -> None:
         self.closure: ActiveBlock | None = None
         """Until one that went after its end is answered; None: everybody may go. Only this class changes it."""
+        self._looks_at = _NEVER
+        """When one goes to see whether it still stands, at its end at the latest."""
         self._probe: str | None = None
         """The ticket that goes first."""
 
@@ -326,29 +332,43 @@ class AccountBlock:
         return "<AccountBlock open>" if self.closure is None else f"<AccountBlock until {self.closure.until:.3f}>"
 
     def stands(self, now: float) -> ActiveBlock | None:
-        """Why and until when everybody is refused; None: nobody is."""
+        """Why and until when the account is refused; None: it is not, or that has ended, as far as is known."""
         return self.closure if self.closure is not None and now < self.closure.until else None
 
     @property
     def passes_at(self) -> float:
-        """From when on it lets an attempt go: always, at its end, or not before the one that went first is answered."""
+        """From when on it lets an attempt go: always, when one looks, or not before that one is answered."""
         if self.closure is None:
             return -_NEVER
-        return self.closure.until if self._probe is None else _NEVER
+        return self._looks_at if self._probe is None else _NEVER
+
+    def ends_at(self, now: float) -> float:
+        """From when on it lets all go, as it was told; infinite: when the one that went first is answered."""
+        if self.closure is None:
+            return -_NEVER
+        return self.closure.until if self._probe is None or now < self.closure.until else _NEVER
 
     def hit(self, reason: str, account_block_s: float, now: float) -> bool:
-        """The provider refuses for so many seconds more. True: this is news."""
+        """The provider refuses for so many seconds more; 0: it does not say until when. True: this is news."""
+        is_told = account_block_s != 0
         lasts_s = min(max(account_block_s, _SHORTEST_S), _LONGEST_S) if math.isfinite(account_block_s) else _SHORTEST_S
-        until = now + lasts_s
+        until = now + (lasts_s if is_told else _LOOK_S)
         known = self.stands(now)
-        if known is not None and until <= known.until + _SAME_S:
+        if known is not None and (until <= known.until + _SAME_S if is_told else known.is_end_told):
+            self._looks_at = min(known.until, now + _LOOK_S)
             return False
-        self.closure = ActiveBlock(reason, until)
-        self._probe = None
+        self.closure, self._probe = ActiveBlock(reason, until, is_end_told=is_told), None
+        self._looks_at = min(until, now + _LOOK_S)
         return True
 
+    def lift(self) -> bool:
+        """A person knows better. True: there was one."""
+        was_blocked = self.closure is not None
+        self.closure = self._probe = None
+        return was_blocked
+
     def sent(self, ticket_id: str) -> None:
-        """An attempt was admitted: past its end it is the one that goes first."""
+        """An attempt was admitted: it is the one that goes first."""
         if self.closure is not None:
             self._probe = ticket_id
 

@@ -641,6 +641,12 @@ class Capacity:
         if self.account_block.answered(ticket_id):
             self._emit(AccountUnblocked(at=now, pool=self.key))
 
+    def lift_block(self, now: float) -> bool:
+        """A person says that the account is served again. True: it was refused."""
+        if was_blocked := self.account_block.lift():
+            self._emit(AccountUnblocked(at=now, pool=self.key))
+        return was_blocked
+
     def _note_windows(self, hints: Hints, now: float) -> None:
         for reading in hints.windows:
             if self.windows.learn(reading, now):

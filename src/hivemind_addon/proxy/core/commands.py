@@ -111,20 +111,25 @@ class CommandHandler:
         if not glob:
             return _declined(Declined.NO_POOL_NAMED)
         meant = tuple(key for key in self._pools if names_pool(glob, key))
+        lifted: tuple[PoolKey, ...] = ()
         match command:
             case Pause():
                 self._overrides.pause(glob, paused=True)
             case Resume():
-                if not any(self._pools[key].paused for key in meant) and not self._overrides.pauses_for(glob):
+                is_paused = any(self._pools[key].paused for key in meant) or self._overrides.pauses_for(glob)
+                lifted = tuple(key for key in meant if self._pools[key].lift_block(now))
+                if not is_paused and not lifted:
                     return _declined(Declined.NOT_PAUSED)
-                self._overrides.pause(glob, paused=False)
+                if is_paused:
+                    self._overrides.pause(glob, paused=False)
             case SetLimit(limit=limit):
                 if limit is not None and limit < 1:
                     return _declined(Declined.LIMIT_TOO_LOW)
                 self._overrides.cap(glob, limit)
         names = (name for key in self._pools for name in (key.host, str(key)))
         near = None if meant or glob == "*" else nearest(glob, names)
-        return CommandEffect(CommandResult(pools=meant, nearest=near), self.apply_overrides(now))
+        result = CommandResult(pools=meant, nearest=near, lifted=lifted)
+        return CommandEffect(result, self.apply_overrides(now))
 
     def _set_priority(self, asked: SetPriority, now: float) -> CommandEffect:
         if not asked.agent:

@@ -56,8 +56,6 @@ _LEAST_S = 0.001
 """Timers are no finer."""
 _REMEMBERED = 20_000
 """Sessions, at most."""
-UNKNOWN_BLOCK_S = 300.0
-"""How long an endpoint that refuses its key or has no money left is not asked again."""
 
 
 def is_endpoints_own(outcome: Outcome) -> bool:
@@ -136,7 +134,7 @@ class Endpoints:
     def excuse(self, ticket: Ticket, result: AttemptResult, now: float) -> AttemptResult:
         """An attempt ended. Where its endpoint refuses for good, and another one may not, it is tried again there.
 
-        What refuses for good is blocked, as long as it says, or for some minutes.
+        What refuses for good is blocked, as long as it says, and looked at every some minutes.
         """
         outcome = result.outcome
         if outcome.retryable or not is_endpoints_own(outcome):
@@ -144,7 +142,7 @@ class Endpoints:
         own = self._merged.get(ticket.pool, ticket.pool)
         if not any(pool.key != own and not pool.is_blocked(now) for pool in self._equal_to(ticket)):
             return result
-        block_s = outcome.account_block_s or UNKNOWN_BLOCK_S
+        block_s = outcome.account_block_s or 0.0
         return replace(result, outcome=replace(outcome, retryable=True, account_block_s=block_s))
 
     def moved(self, move: Move, now: float) -> None:

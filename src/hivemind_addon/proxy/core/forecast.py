@@ -371,7 +371,7 @@ def foretell(
         *Supply.of_stated(capacity, now),
     ]
     first_at = others_at = max(now, *(hidden.closed_until for hidden in capacity.hidden))
-    probes_at = max(capacity.breaker.passes_at, capacity.account_block.passes_at)
+    probes_at = max(capacity.breaker.passes_at, capacity.account_block.ends_at(now))
     if probes_at > -_NEVER:  # one goes first, the others wait for its answer; infinite: it is under way
         answer_s = _NEVER if service_s is None else service_s
         is_sent = probes_at == _NEVER

@@ -245,9 +245,9 @@ class HiddenLimits:
     def sent(self, stamp: int, demand: Demand, in_flight: int, now: float) -> None:
         """An attempt was admitted; `in_flight` counts it."""
         sent = Sent(stamp, now, _units(demand), in_flight, most_in_flight=in_flight)
+        if _is_cap(self.limit):
+            self._judge_trial(now)
         if self.has_refused:
-            if _is_cap(self.limit):
-                self._judge_trial(now)
             self._expect(sent, now)
         self._bank.sent(sent)
 

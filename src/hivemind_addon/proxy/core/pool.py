@@ -247,6 +247,8 @@ class Pool:
         self._next: QueueEntry | None = None
         self._gate: Gate | None = None
         """In this poll: the next ticket, and what kept it from going."""
+        self._block: ActiveBlock | None = None
+        """The account's, of which all that wait were asked whether they outlive it."""
         self._progress = Progress()
         self._idle_since: float | None = None
         """Since when tickets are due, nothing passed, and none was sent that was not refused; None: none is due."""
@@ -501,7 +503,7 @@ class Pool:
         """From when on it sends anything at all; infinite: when a person says so, or a probe is answered."""
         if self.paused:
             return _NEVER
-        return max(now, self._capacity.breaker.passes_at, self._capacity.account_block.passes_at)
+        return max(now, self._capacity.breaker.passes_at, self._capacity.account_block.ends_at(now))
 
     @property
     def is_shut(self) -> bool:
@@ -514,7 +516,7 @@ class Pool:
         return self._queue.why_passed(entry) is not None
 
     def is_blocked(self, now: float) -> bool:
-        """Whether whoever waits here is refused for its account's block."""
+        """Whether its account is refused for long."""
         return self._capacity.account_block.stands(now) is not None
 
     @property
@@ -599,7 +601,7 @@ class Pool:
                 self._shed(entry, now, Reason.STOPPING, SOONEST_COME_BACK_S) for entry in self._queue.in_order()
             )
         if closure := self._capacity.account_block.stands(now):
-            decisions.extend(self._refuse(entry, closure, now) for entry in self._queue.in_order())
+            decisions.extend(self._refuse(entry, closure, now) for entry in self._doomed_by(closure, now))
         while entry := self._queue.first_to_shed(now):
             if not self._hold_on(entry, now):
                 decisions.append(self._shed(entry, now, Reason.DEADLINE, self._selector.come_back_s(entry, now)))
@@ -608,6 +610,24 @@ class Pool:
             self._queue.expect(entry, self._leaves_at(entry, now))
         self._queue.wake(now)
         return decisions
+
+    def _doomed_by(self, block: ActiveBlock, now: float) -> list[QueueEntry]:
+        """Those whose clients will have gone when an account block ends. Where one is to look, one stays for that."""
+        asked = self._to_announce if block is self._block else list(self._queue.entries)
+        self._block = block
+        entries = [entry for ticket_id in asked if (entry := self._queue.get(ticket_id))]
+        doomed = [entry for entry in entries if not self._outlives(entry, block)]
+        looks = self._capacity.account_block.passes_at <= now and len(doomed) == len(self._queue)
+        return sorted(doomed, key=lambda entry: entry.order)[looks:]
+
+    def _outlives(self, entry: QueueEntry, block: ActiveBlock) -> bool:
+        """Whether a ticket's client will still be there when the account is served again."""
+        ends_at = max(entry.shed_at, self._capacity.hopeless_at(entry.ticket))
+        return block.is_end_told and block.until < ends_at
+
+    def lift_block(self, now: float) -> bool:
+        """A person says that the account is served again. True: it was refused."""
+        return self._capacity.lift_block(now)
 
     def next_key(self, now: float) -> tuple[float, float, float] | None:
         """What its next ticket is sorted by among those of the account's other pools; None: nobody waits."""

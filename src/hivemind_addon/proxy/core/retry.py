@@ -36,7 +36,8 @@ class ActiveBlock(Struct, frozen=True, tag="account-block"):
 
     reason: str
     until: float
-    """Monotonic instant."""
+    """Monotonic instant; where its end is not told, when one looks again."""
+    is_end_told: bool = True
 
 
 class Admitted(Struct, frozen=True, tag=True):
@@ -144,7 +145,8 @@ class History(Struct, frozen=True):
 
         `nobody_answered`: since the ticket's last failures nothing has shown that the provider is up.
         """
-        setback = outcome.kind is not OutcomeKind.THROTTLED and not provider_down
+        is_accounts = outcome.account_block_s is not None
+        setback = outcome.kind is not OutcomeKind.THROTTLED and not provider_down and not is_accounts
         worth = _WORTH_ALONE if nobody_answered else 1.0
         return replace(
             self,
@@ -178,6 +180,11 @@ def judge(
     outcome = result.outcome
     if outcome.kind is OutcomeKind.SUCCESS or outcome.kind is OutcomeKind.CANCELLED:
         return history, Finished()
+    if outcome.account_block_s and now + outcome.account_block_s < shed_at and result.may_repeat:
+        # Its client will still be there when the block ends: it waits for that in its pool.
+        outcome = replace(outcome, retryable=True)
+    if outcome.account_block_s is not None:
+        believes_told = False  # the block tells when to come back
     if outcome.retryable and not result.may_repeat and not result.client_saw_bytes:
         return history, GiveUp(Reason.ANEW)
     history = history.ended(outcome, provider_down=provider_down, nobody_answered=nobody_answered)

@@ -130,8 +130,10 @@ class OutcomeRule:
     retry_after: bool | None = None
     """True or False: only with, or only without a retry-after."""
     account_block: bool = False
-    """Whether the account is refused until the end of a long window (a subscription's, a day's): everybody is told at
-    once. The end is what the error or the windows say, else the retry-after, else five minutes."""
+    """Whether the account is refused until the end of a long window (a subscription's, a day's): clients that wait
+    beyond the end are held, the others are told at once. The end is what the error (`reset at 2026-11-20 14:30:00`,
+    too) or the windows say, else the retry-after; where nothing says it, all are told. One request looks every five
+    minutes."""
     of_account: bool = False
     """Whether it is the account's trouble and not the request's, though no end is known (no credit): where the profile
     lists `upstreams`, another one is tried."""

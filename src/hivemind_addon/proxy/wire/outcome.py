@@ -17,6 +17,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import datetime
 from enum import Enum
 
 from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind
@@ -49,7 +50,13 @@ _DELAY = re.compile(
     r"(?:((?:\d+(?:\.\d+)?(?:ms|[dhms]))+)\b|(\d+(?:\.\d+)?)\s?(ms|milli|s|min|hour)[a-z]*\b)",
     re.ASCII | re.IGNORECASE,
 )
-_UNKNOWN_WALL_S = 300.0
+# `It will reset at 2026-11-28 03:59:59 +0800 CST`, `Your limit will reset at 2026-11-20 14:30:00`.
+_RESET_AT = re.compile(
+    r"\breset(?:s|ting)?\s(?:at|on)\s(\d{4}-\d\d-\d\d)[T ]+(\d\d:\d\d(?::\d\d)?)\s?(Z|UTC|[+-]\d\d:?\d\d)?",
+    re.ASCII | re.IGNORECASE,
+)
+_ZONES = ("+00:00", "+08:00")
+"""Of times without a zone: of who writes such messages, most are in China. The nearer end counts; it is looked at."""
 _SPENT = "rejected"
 _UNITS = {"ms": "ms", "milli": "ms", "s": "s", "min": "m", "hour": "h"}
 
@@ -353,7 +360,7 @@ def _retry_after(kind: OutcomeKind, error: ErrorFacts | None, hints: Hints, wall
 
 
 def _account_block_s(rule: OutcomeRule | None, error: ErrorFacts | None, hints: Hints, wall_now: float) -> float | None:
-    """How long the account is refused, by the surest source: the error, the spent windows, any delay; else a guess."""
+    """How long the account is refused, by the surest source: the error, the spent windows, any delay; 0: none tells."""
     if rule is None or not rule.account_block:
         return None
     if error is not None and error.resets_in_s is not None and error.resets_in_s > 0:
@@ -369,7 +376,23 @@ def _account_block_s(rule: OutcomeRule | None, error: ErrorFacts | None, hints: 
     delay_s = hints.retry_after_s
     if delay_s is None and error is not None:
         delay_s = _told_delay_s(error, wall_now)
-    return delay_s or _UNKNOWN_WALL_S
+    if delay_s is None and error is not None:
+        delay_s = _told_end_s(error.message, wall_now)
+    return delay_s or 0.0
+
+
+def _told_end_s(message: str, wall_now: float) -> float | None:
+    """The seconds until the instant that a message names; None: it names none that is to come."""
+    found = _RESET_AT.search(message)
+    if found is None:
+        return None
+    day, clock, zone = found.groups()
+    zones = _ZONES if zone is None else ("+00:00",) if zone.upper() in ("Z", "UTC") else (zone,)
+    try:
+        ends_at = [datetime.fromisoformat(f"{day}T{clock}{one}").timestamp() for one in zones]
+    except ValueError:
+        return None  # the 31st of a month that has 30
+    return min((at - wall_now for at in ends_at if at > wall_now > 0), default=None)
 
 
 def _told_delay_s(error: ErrorFacts, wall_now: float) -> float | None:

@@ -147,7 +147,9 @@ def _answer_lines(answer: CheckedAnswer) -> _Lines:
         yield "usage", _usage_words(answer.usage), ""
     again = "tried again" if answer.retryable else "not tried again"
     delay = "" if answer.retry_after_s is None else f", not before {brief(answer.retry_after_s)}"
-    block = "" if answer.account_block_s is None else f", account refused for {brief(answer.account_block_s)}"
+    block_s = answer.account_block_s
+    lasts = f"for {brief(block_s)}" if block_s else "nobody says how long"
+    block = "" if block_s is None else f", account refused {lasts}"
     outcome = f"{answer.kind.value}: {answer.reason}"
     yield "outcome", outcome if answer.end == "complete" else f"{outcome}, {again}{delay}{block}", ""
     if answer.account:

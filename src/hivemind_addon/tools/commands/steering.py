@@ -38,7 +38,7 @@ def pause(pool: str, port: int, *, as_json: bool) -> None:
 @port_option
 @json_option
 def resume(pool: str, port: int, *, as_json: bool) -> None:
-    """End a pause.
+    """End a pause, or an account block: what was refused for long is tried again at once.
 
     \b
     Examples:
