@@ -59,6 +59,15 @@ class Demand(Struct, frozen=True, gc=False):
             case Dimension.TOTAL_TOKENS:
                 return self.total_tokens
 
+    def plus(self, other: "Demand") -> "Demand":
+        """What both take."""
+        return Demand(
+            self.requests + other.requests,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.total_tokens + other.total_tokens,
+        )
+
 
 class Usage(Struct, frozen=True, gc=False):
     """Tokens that an attempt used, as reported by the provider or, where it reports nothing, counted."""

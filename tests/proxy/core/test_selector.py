@@ -5,6 +5,7 @@ import random
 import pytest
 from msgspec.structs import replace
 
+from hivemind_addon.api.command import MoveToFront
 from hivemind_addon.api.events import Held
 from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Reading, Reason
 from hivemind_addon.proxy.core.breaker import BreakerSettings
@@ -269,6 +270,37 @@ class TestLastChance:
         bench.advance(30)
         bench.observe("teller", requests_reading(limit=20, remaining=1, reset_in_s=25))
         assert set(bench.running) == {"teller", "dying"}
+
+    def test_a_small_one_goes_before_a_head_that_does_not_fit_in_time(self):
+        """Of a window of a million tokens 100,000 are left, and its head wants 950,000."""
+        bench = Bench(slots=50)
+        bench.submit("teller")
+        left = Reading("input", Dimension.INPUT_TOKENS, 300.0, limit=1e6, remaining=1e5, reset_in_s=150.0)
+        bench.observe("teller", left)
+        bench.submit("huge", demand=Demand(input_tokens=950_000), patience_s=600)
+        bench.scheduler.command(MoveToFront("huge"), bench.now)
+        bench.submit("small", demand=Demand(input_tokens=200), patience_s=100)
+        bench.submit("patient", demand=Demand(input_tokens=200), patience_s=600)
+        assert bench.advance_to_wakeup() == ["small"]
+        assert bench.now == 90
+
+    def test_a_bucket_fills_in_time_for_a_large_one_and_the_small_ones_stand_back(self):
+        bench = Bench(slots=50)
+        bench.submit("teller")
+        bucket = Reading("input", Dimension.INPUT_TOKENS, 60.0, limit=1e6, remaining=0, reset_in_s=60.0)
+        bench.observe("teller", bucket)
+        bench.submit("large", demand=Demand(input_tokens=800_000), patience_s=120)
+        number = served = 0
+        while "large" not in bench.running:
+            number += 1
+            bench.submit(f"small{number}", demand=Demand(input_tokens=8_000), patience_s=300)
+            bench.scheduler.command(MoveToFront(f"small{number}"), bench.now)
+            bench.advance(0.5)
+            for name in bench.running.keys() - {"teller", "large"}:
+                bench.settle(name)
+                served += 1
+            assert bench.now < 90, "it has to be answered before 125"
+        assert served > 30, "and they need not stand back from the first"
 
     def test_one_whose_client_is_about_to_go_tries_whether_a_told_reset_was_rounded_up(self):
         bench = self.spent()

@@ -164,7 +164,7 @@ class _NoBreaker(Breaker):
 
 
 class _NoLastChance(Selector):
-    def last_chance(self, now: float) -> QueueEntry | None:  # noqa: ARG002
+    def last_chance(self, head: QueueEntry | None, now: float) -> QueueEntry | None:  # noqa: ARG002
         return None
 
 

@@ -367,6 +367,18 @@ class Meters:
             if meter.dimension is Dimension.REQUESTS
         )
 
+    def fills_at(self, demand: Demand, now: float) -> float:
+        """When the buckets will hold a demand if nobody else takes of them. What is larger than one is not asked."""
+        fits_at = (meter.earliest(meter.units_of(demand), now) for meter in self._buckets(now))
+        return max((at for at in fits_at if at < float("inf")), default=now)
+
+    def filling_s(self, demand: Demand, now: float) -> float:
+        """How long the buckets need to fill for a demand."""
+        return max((meter.units_of(demand) / meter.limit * meter.window_s for meter in self._buckets(now)), default=0.0)
+
+    def _buckets(self, now: float) -> Iterator[Meter]:
+        return (meter for meter in self.by_name.values() if meter.window_ends_at(now) is None)
+
     def next_window_at(self, now: float) -> float | None:
         """When the first fixed window turns; None where there is none."""
         ends_at = (meter.window_ends_at(now) for meter in self.by_name.values())

@@ -949,6 +949,8 @@ class Pool:
 
     def _wakeup_at(self, gate: Gate | None, now: float) -> float | None:
         opens_at = min(gate.opens_at, self._despite_at) if gate else _NEVER
+        if gate and gate.reason is not Reason.PAUSED:
+            opens_at = min(opens_at, self._selector.last_chance_at(now))
         at = min(self._queue.next_shed_at(), self._queue.next_due_at(), opens_at)
         return None if at == _NEVER else max(at, now + _TIMER_STEP_S)
 

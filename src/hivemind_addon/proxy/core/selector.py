@@ -30,6 +30,8 @@ _LAST_SHARE = 0.1
 """Or where less than this share of its patience would be left after the next window's turn."""
 _LONG_WAIT = 0.4
 """Of its patience, at least."""
+_LARGE = 0.1
+"""A bucket that takes more than this share of a ticket's patience to fill for it begins in time."""
 _SURE_S = 0.25
 """How long after the instant at which it fits a ticket has surely gone, if it goes at all."""
 _HURRIED_S = 2.0
@@ -123,7 +125,8 @@ class Selector:
         queue, breaker = self._queue, self.capacity.breaker
         self.capacity.look_at_probe(now)
         if breaker.passes_at == -_NEVER:
-            entry = self.last_chance(now) or queue.head()
+            head = queue.head()
+            entry = self.last_chance(head, now) or head
             return entry if entry is None else self._unless_refused(entry, now)
         if breaker.passes_at > now:
             return queue.head() or queue.soonest()
@@ -163,7 +166,7 @@ class Selector:
             others = queue.head_where(lambda ticket: ticket.session != breaker.last_probe_session)
             entry = probe or others or first or queue.soonest()
         else:
-            entry = self.last_chance(now) or first
+            entry = self.last_chance(first, now) or first
             entry = None if entry is None else self._unless_refused(entry, now)
         return entry, self.gate(entry.ticket, now) if entry else None
 
@@ -171,31 +174,52 @@ class Selector:
         """The one who probes has gone, or cannot: the next time it may be another one."""
         self._probe = None
 
-    def last_chance(self, now: float) -> QueueEntry | None:
+    def last_chance(self, head: QueueEntry | None, now: float) -> QueueEntry | None:
         """One that would be shed before there is room again, or very soon, and has waited for long.
 
-        Only where a limit has not enough for all; and it pays for what it takes like any other.
+        Only where a limit has not enough for all, or where the head waits for more than there is and this one need
+        not; and it pays for what it takes like any other. A bucket that has to fill for it begins in time.
         """
         entry = self._queue.first_to_leave()
         if entry is None or entry.not_before > now:
             return None
-        ticket = entry.ticket
-        # Asked before the limits: most polls end here.
-        ends_at = min(entry.shed_at, entry.leaves_at)
-        patience_s = ends_at - ticket.arrived_at
-        if now - ticket.arrived_at < _LONG_WAIT * patience_s or self._queue.why_passed(entry):
-            return None
-        meters = self.capacity.meters
+        ticket, meters = entry.ticket, self.capacity.meters
         is_hidden = self.capacity.is_rate_hidden
         if not meters and not is_hidden:
             return None
+        ends_at = min(entry.shed_at, entry.leaves_at)
+        patience_s, waited_s = ends_at - ticket.arrived_at, now - ticket.arrived_at
+        # Asked before the limits: most polls end here. No bucket takes longer to fill than its window.
+        longest_s = max((meter.window_s for meter in meters), default=0.0)
+        if waited_s + longest_s < _LONG_WAIT * patience_s or self._queue.why_passed(entry):
+            return None
+        demand = self.demand(ticket, now)
+        fills_at, margin_s, filling_s = now, _LAST_CHANCE_S, meters.filling_s(demand, now)
+        if filling_s > _LARGE * patience_s:
+            # What takes long to fit takes long to be answered, too.
+            fills_at, margin_s = meters.fills_at(demand, now), max(_LAST_CHANCE_S, filling_s)
+        if fills_at - ticket.arrived_at < _LONG_WAIT * patience_s:
+            return None
         turns_at = (meters.next_window_at(now), *(hidden.turns_at(now) for hidden in self.capacity.hidden))
         soonest_at = min((at for at in turns_at if at is not None), default=now)
-        if ends_at > max(now + _LAST_CHANCE_S, soonest_at + _LAST_SHARE * patience_s):
+        if ends_at > max(fills_at + margin_s, soonest_at + _LAST_SHARE * patience_s):
             return None
         wanted = _SCARCE * len(self._queue)
-        is_scarce = is_hidden or meters.are_scarce(ticket.demand, wanted, now)
-        return entry if is_scarce else None
+        is_scarce = is_hidden or meters.are_scarce(ticket.demand, wanted, now) or fills_at > now
+        return entry if is_scarce or self._has_to_choose(demand, head, now) else None
+
+    def last_chance_at(self, now: float) -> float:
+        """When the one that ends first may get its last chance; infinite: it was asked, or nobody waits for a limit."""
+        entry = self._queue.first_to_leave()
+        has_limits = self.capacity.meters.by_name or self.capacity.is_rate_hidden
+        at = _NEVER if entry is None or not has_limits else min(entry.shed_at, entry.leaves_at) - _LAST_CHANCE_S
+        return at if at > now else _NEVER
+
+    def _has_to_choose(self, demand: Demand, head: QueueEntry | None, now: float) -> bool:
+        """Whether a demand fits now, but not beside the head's."""
+        if head is None or self.capacity.meters.explain(demand, now):
+            return False
+        return self.capacity.meters.explain(demand.plus(self.demand(head.ticket, now)), now)
 
     def gate(self, ticket: Ticket, now: float) -> Gate | None:
         """What keeps a ticket from going now; None: nothing."""
