@@ -75,7 +75,7 @@ TRIPPABLE = {
     "tee": ("hivemind_addon.proxy.wire.answer", "AnswerReader", "feed"),
     "layer": ("hivemind_addon.proxy.mitm.stream", "ScheduledStream", "_deliver"),
     # Step 9
-    "finish": ("hivemind_addon.proxy.wire.answer", "AnswerReader", "finish"),
+    "finish": ("hivemind_addon.proxy.wire.answer_in_progress", "AnswerInProgress", "finish"),
     "usage": ("hivemind_addon.proxy.wire.answer", "AnswerReader", "usage"),
     "charged": ("hivemind_addon.proxy.wire.estimate", "Estimator", "charged"),
     "settle": ("hivemind_addon.proxy.core.scheduler", "Scheduler", "settle"),

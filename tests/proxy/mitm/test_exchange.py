@@ -189,7 +189,7 @@ async def test_whole_delivery_keeps_everything_back_until_the_terminal_event(pro
     exchange.sent()
     exchange.head(http.Response.make(200, b"", SSE))
     assert exchange.look(START + CONTENT) is Look.HOLD_BACK
-    assert exchange.look(STOP) is Look.HOLD_BACK
+    assert exchange.look(STOP) is Look.COMPLETE
     assert not exchange.ended()
     exchange.streamed()
     assert exchange.over
@@ -275,7 +275,7 @@ async def test_garbage_is_fetched_again_under_whole_delivery_and_not_for_ever(mo
     proxy.driver.listen(heard.append)
     exchange = admitted(proxy, user_agent="claude-cli/2.1.330 (external, sdk-cli)")
     for _ in range(2):
-        assert streams(exchange, START + EMPTY) is Look.HOLD_BACK
+        assert streams(exchange, START + EMPTY) is Look.COMPLETE
         assert exchange.ended(), "it is tried again"
         clock.advance(60)
         proxy.driver.tick()
@@ -407,7 +407,7 @@ async def test_an_answer_that_is_collected_is_heard(proxy):
     exchange, clock = streamed_attempt(proxy, stream=True)
     exchange.head(http.Response.make(529, b"", {"content-type": "application/json"}))
     clock.advance(exchange.profile.watchdog.silent_s - 1)
-    exchange.heard()
+    exchange.heard(b'{"a": 1,')
     clock.advance(exchange.profile.watchdog.silent_s - 1)
     assert exchange.alarm(Stage.COLLECTED) is Alarm.NOTHING
     clock.advance(1)

@@ -293,6 +293,7 @@ class FakeExchange:
         self.handling = Handling.COLLECT
         self.told = []
         self.bytes_heard = 0
+        self.is_complete = self.is_ending = False
         self.stages = []
         self.alarm_s = None
         self.alarms = []
@@ -351,8 +352,12 @@ class FakeExchange:
     def streamed(self):
         self.told.append("streamed")
 
-    def heard(self):
+    def heard(self, chunk):
         self.bytes_heard += 1
+        return chunk.startswith(b"data:")
+
+    def complete(self, body):
+        return self.is_complete
 
     def next_alarm_s(self, stage):
         self.stages.append(stage)

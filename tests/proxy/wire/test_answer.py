@@ -205,11 +205,32 @@ def test_the_end_counts_without_its_blank_line(end):
     assert watched.phase is Phase.COMPLETE
 
 
-def test_half_a_terminal_event_is_no_end():
-    watched = reader(ANTHROPIC)
-    watched.feed(recorded("anthropic/message.sse").removesuffix(b'_stop"}\n\n'))
-    watched.finish()
-    assert watched.phase is Phase.CONTENT
+def test_half_a_terminal_event_is_no_end_unless_a_reason_to_stop_came_before_it():
+    answer, end = recorded("anthropic/message.sse"), b'_stop"}\n\n'
+    stop = answer.index(b"event: message_delta")
+    for body, has_stopped in ((answer[:stop] + b"event: message" + end[:-4], False), (answer.removesuffix(end), True)):
+        watched = reader(ANTHROPIC)
+        watched.feed(body)
+        assert watched.phase is Phase.CONTENT
+        assert watched.has_stopped is has_stopped
+        watched.finish()
+        assert watched.phase is (Phase.COMPLETE if has_stopped else Phase.CONTENT)
+
+
+def test_content_behind_a_reason_to_stop_takes_it_back_and_bookkeeping_does_not(subtests):
+    """Of several choices each ends by itself."""
+    stop, word = ({"index": 0, "delta": {}, "finish_reason": "stop"}, {"index": 1, "delta": {"content": "a word more"}})
+    chunks = {
+        "usage": ({"choices": [], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}, True),
+        "nothing": ({"choices": [{"index": 0, "delta": {}, "finish_reason": None}]}, True),
+        "content": ({"choices": [word]}, False),
+    }
+    for name, (behind, has_stopped) in chunks.items():
+        watched = reader(CHAT)
+        for chunk in ({"choices": [word]}, {"choices": [stop]}, behind):
+            watched.feed(b"data: " + json.dumps(chunk).encode() + b"\n\n")
+        with subtests.test(name):
+            assert watched.has_stopped is has_stopped
 
 
 def test_reported_usage_is_taken_and_nothing_is_counted():

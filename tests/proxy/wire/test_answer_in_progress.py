@@ -6,7 +6,7 @@ from hivemind_addon.proxy.wire.answer import Phase
 from hivemind_addon.proxy.wire.answer_in_progress import JUDGED_BODY_MAX_BYTES, AnswerInProgress, usage_in
 from hivemind_addon.system.json_values import read_object
 from tests.conftest import FakeClock
-from tests.dialects import ANTHROPIC
+from tests.dialects import ANTHROPIC, OLLAMA
 
 SSE = {"content-type": "text/event-stream"}
 START = (
@@ -54,6 +54,23 @@ def test_only_a_good_answer_of_the_dialects_media_type_is_a_stream(answer, statu
     assert (answer.phase is Phase.BEFORE_CONTENT) is is_stream
 
 
+@pytest.mark.parametrize(
+    ("pieces", "is_stream"),
+    [
+        ([b'{"a": 1}\n', b'{"a": 2}\n'], True),
+        ([b'{"a": 1}\n{"a"', b": 2}\n"], True),
+        ([b'{"a": 1}\n', b"\n"], False),
+        ([b'{"a":\n', b" 1}"], False),
+        ([b'{"a": 1', b"}"], False),
+    ],
+    ids=["two lines", "in one piece", "one line", "one object in lines", "one object"],
+)
+def test_what_is_called_json_is_lines_where_an_object_follows_another_one(clock, pieces, is_stream):
+    answer = AnswerInProgress(load_profiles(None).by_name["ollama"], OLLAMA, clock, is_stream_asked=True)
+    answer.head(200, {"content-type": "application/json"})
+    assert (True in [answer.heard(piece) for piece in pieces]) is is_stream
+
+
 def test_its_head_tells_of_limits(answer):
     answer.head(429, {"retry-after": "7"})
     assert answer.hints.retry_after_s == 7
@@ -70,7 +87,7 @@ def test_every_piece_is_heard(answer, clock):
     answer.tee(CONTENT)
     assert answer.last_byte_at == 103
     clock.advance(1)
-    answer.heard()
+    answer.heard(b"{")
     assert answer.last_byte_at == 104
 
 

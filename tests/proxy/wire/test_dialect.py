@@ -10,7 +10,7 @@ from hivemind_addon.proxy.wire.error import ErrorFacts, error_in_body
 from hivemind_addon.proxy.wire.parts import Assembly
 from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
 from hivemind_addon.system.json_values import read_value
-from tests.dialects import ANTHROPIC, CHAT, OLLAMA, RESPONSES
+from tests.dialects import ANTHROPIC, CHAT, GEMINI, OLLAMA, RESPONSES
 
 DATA = Path(__file__).parent / "data"
 NAMES = st.sampled_from([ANTHROPIC, CHAT, RESPONSES, OLLAMA])
@@ -125,7 +125,28 @@ def test_a_chat_may_end_with_its_finish_reason_or_usage_alone():
     assert CHAT.ends_without_terminal(event("", {"choices": [], "usage": {"prompt_tokens": 1}}))
     assert not CHAT.ends_without_terminal(event("", {"choices": [{"delta": {"content": "a"}, "finish_reason": None}]}))
     assert not CHAT.ends_without_terminal(SseEvent("", b"{"))
-    assert not ANTHROPIC.ends_without_terminal(event("message_delta", {"delta": {"stop_reason": "end_turn"}}))
+    assert ANTHROPIC.ends_without_terminal(event("message_delta", {"delta": {"stop_reason": "end_turn"}}))
+    assert not ANTHROPIC.ends_without_terminal(event("message_delta", {"delta": {"stop_reason": None}}))
+
+
+def test_the_first_bytes_tell_how_a_body_is_framed(subtests):
+    cases = [
+        (CHAT, b"data: {", "text/event-stream"),
+        (CHAT, b"\xef\xbb\xbf\r\n: ping\n", "text/event-stream"),
+        (CHAT, b"retry: 3\n", "text/event-stream"),
+        (CHAT, b'{"data": 1}', ""),
+        (CHAT, b"<html>", ""),
+        (CHAT, b" \n", None),
+        (CHAT, b"dat", None),
+        (CHAT, b"\xef", None),
+        (OLLAMA, b'{"done"', "application/x-ndjson"),
+        (OLLAMA, b"data: {", ""),
+        (GEMINI, b"[{", "application/json"),
+    ]
+    for dialect, start, media_type in cases:
+        with subtests.test(dialect=dialect, start=start):
+            assert dialect.media_type_in(start, is_stream_asked=True) == media_type
+    assert OLLAMA.media_type_in(b"{", is_stream_asked=False) == ""
 
 
 @given(NAMES, st.integers(100, 999), st.sampled_from(["", "some_error"]), st.text())

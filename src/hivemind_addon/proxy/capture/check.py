@@ -338,13 +338,13 @@ class _SampleReader:
         media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         clock = StoppedClock(response.timestamp_start)
         answer = AnswerInProgress(self._profile, dialect, clock, is_stream_asked)
-        is_stream = answer.head(response.status_code, headers)
+        answer.head(response.status_code, headers)
+        is_stream = answer.read(raw)
         hints = answer.hints
         oddities = [*hints.oddities]
         body = raw
         events: Sequence[CheckedEvents] = ()
         if is_stream:
-            answer.look(raw)
             phase = answer.finish() if flow.error is None else answer.phase
             body = answer.take_kept()
             outcome, usage = answer.judge_stream(), answer.usage(self._estimator.count)

@@ -121,10 +121,10 @@ class ForeignCalls:
             return _attempt(outcome, at_s, max(0.0, ended - began)), Hints()
         body = response.raw_content or b""
         answer = AnswerInProgress(profile, dialect, StoppedClock(response.timestamp_start))
-        is_stream = answer.head(response.status_code, plain_headers(response.headers.fields))
+        answer.head(response.status_code, plain_headers(response.headers.fields))
+        is_stream = answer.read(body)
         usage: Usage | None = None
         if is_stream:
-            answer.look(body)
             if flow.error is None:
                 answer.finish()
             outcome, usage = answer.judge_stream(), answer.usage(self._estimator.count)

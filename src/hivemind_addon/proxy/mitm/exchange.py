@@ -46,7 +46,7 @@ from hivemind_addon.proxy.mitm.refusal import (
     refused_text,
 )
 from hivemind_addon.proxy.runtime.driver import CANCELLED_BY_PERSON, Awaited, Cancelled, Pulse
-from hivemind_addon.proxy.wire.answer import Phase
+from hivemind_addon.proxy.wire.answer import LAST, Phase
 from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.proxy.wire.description import read_body
 from hivemind_addon.proxy.wire.error import error_in_body
@@ -358,7 +358,7 @@ class Exchange:
             if self._submitted:
                 self.driver.cancel(self.ticket.id)  # wakes whoever waits for it
             self._end()
-        elif self._answer.phase is Phase.COMPLETE:
+        elif self._answer.phase is Phase.COMPLETE or (self.delivered is not None and self.complete(b"")):
             self.streamed()  # some clients hang up right after the last event
         else:
             self._settle_stream(Outcome(OutcomeKind.CANCELLED, "client gone"))
@@ -410,10 +410,20 @@ class Exchange:
         self.runtime.first_bytes.note(self.ticket.pool, answer.head_at - answer.sent_at)
         return Handling.PEEK
 
-    @guarded(fallback=None)
-    def heard(self) -> None:
-        """An answer that is collected goes on."""
-        self._answer.heard()
+    @guarded(fallback=False)
+    def heard(self, chunk: bytes) -> bool:
+        """An answer that is collected goes on. True: it is a stream."""
+        return self._answer.heard(chunk)
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the answer has said that it is complete, and its transport has not."""
+        return self._answer.ends_at != math.inf
+
+    @guarded(fallback=False)
+    def complete(self, body: bytes) -> bool:
+        """Whether the answer has said that it is complete, whatever its transport does. `body`: what was collected."""
+        return self._answer.is_complete(body)
 
     def look(self, chunk: bytes) -> Look:
         """Judge what was kept back so far."""
@@ -428,6 +438,8 @@ class Exchange:
     def _look(self, chunk: bytes) -> Look:
         answer, peek = self._answer, self.profile.peek
         phase = answer.look(chunk)
+        if phase is None:
+            return Look.COLLECT
         if self.tape:
             self.tape.chunk(len(chunk), self.driver.clock.monotonic())
         if answer.unreadable:
@@ -436,6 +448,8 @@ class Exchange:
         if phase is Phase.FAILED:
             return Look.FAILED
         if self.delivery is Delivery.WHOLE:
+            if phase is Phase.COMPLETE:
+                return Look.COMPLETE
             too_big = answer.looked_bytes > peek.whole_max_bytes
         else:
             too_big = phase is not Phase.BEFORE_CONTENT or answer.looked_bytes > peek.max_bytes
@@ -452,6 +466,7 @@ class Exchange:
         except Exception as error:  # noqa: BLE001 - the guard at the edge
             self.trip("tee", error)
             return chunk
+        self._settle_if_ended()
         return decoded
 
     def decoded_so_far(self) -> bytes:
@@ -505,11 +520,24 @@ class Exchange:
     def released(self, delivered: Delivered) -> None:
         """The client gets the answer as it comes; interfaces show it growing."""
         self.delivered = delivered
+        self._settle_if_ended()
+
+    def _settle_if_ended(self) -> None:
+        """An answer that goes to its client takes no slot from its last event on, whatever its transport does."""
+        if self.delivered is not None and self._answer.phase in LAST:
+            if self.flow.response is not None:  # who looks at it from now on finds all of it
+                self.flow.response.data.content = bytes(self.delivered)
+            self.streamed()
 
     @guarded(fallback=None)
     def streamed(self) -> None:
         """Step 9, for a streamed answer: settle it."""
-        if self.over or self._answer.finish() is None:
+        if self.over:
+            return
+        if self._answer.finish() is None:
+            if self.delivered is not None:  # JSON in the place of events, of which the first byte came late
+                outcome, usage = self._answer.judge_body(200, bytes(self.delivered), self.estimator.count)
+                self._settle(outcome, usage=usage, client_saw_bytes=True)
             return
         outcome = self._answer.judge_stream()
         if outcome.kind is OutcomeKind.SUCCESS and (garbage := self._garbage()):
@@ -539,10 +567,7 @@ class Exchange:
     @guarded(fallback=_NEVER_S)
     def next_alarm_s(self, stage: Stage) -> float | None:
         """Seconds until something is due, as far as it is known now; None: never."""
-        if self.facts.stream or stage is Stage.PEEKED:
-            due_at = min(map(_instant, self._alarms(stage)))
-        else:  # a plain answer can only stall
-            due_at = self._answer.last_byte_at + self._silent_s
+        due_at = min(map(_instant, self._alarms(stage)))
         return None if due_at == math.inf else max(0.0, due_at - self.driver.clock.monotonic())
 
     @guarded(fallback=Alarm.NOTHING)
@@ -558,7 +583,10 @@ class Exchange:
 
     def _alarms(self, stage: Stage) -> list[tuple[float, Alarm]]:
         """The instants that matter now, the most urgent kind first."""
-        alarms = [(self._answer.last_byte_at + self._silent_s, Alarm.STALLED)]
+        alarms = [(self._answer.ends_at, Alarm.COMPLETE)]
+        if self.over:  # only its transport goes on
+            return alarms
+        alarms.append((self._answer.last_byte_at + self._silent_s, Alarm.STALLED))
         if stage is Stage.COLLECTED or stage is Stage.STREAMED:
             return alarms
         if self._streams_to_client and self.delivery is Delivery.WHOLE:

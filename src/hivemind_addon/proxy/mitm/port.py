@@ -43,6 +43,10 @@ class Look(Enum):
     """What the beginning of a streamed answer says so far."""
 
     HOLD_BACK = "hold back"
+    COMPLETE = "complete"
+    """It is all here, whatever comes yet: it is to be judged."""
+    COLLECT = "collect"
+    """It is no stream, or another one than its label says: what has come is to be heard."""
     RELEASE = "release"
     FAILED = "failed"
 
@@ -66,6 +70,8 @@ class Alarm(Enum):
     NOTHING = "nothing"
     PULSE = "pulse"
     RELEASE = "release"
+    COMPLETE = "complete"
+    """It has said that it is complete, and its transport goes on."""
     STALLED = "stalled"
 
 
@@ -151,8 +157,15 @@ class ExchangePort(Protocol):
     def streamed(self) -> None:
         """A streamed answer has gone to the client to its end."""
 
-    def heard(self) -> None:
-        """Bytes of an answer that is collected came."""
+    def heard(self, chunk: bytes) -> bool:
+        """Bytes of an answer that is collected came. True: they begin a stream, to be looked at from the first one."""
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether the answer has said that it is complete, and its transport has not: an alarm will be due soon."""
+
+    def complete(self, body: bytes) -> bool:
+        """Whether the answer has said that it is complete, whatever its transport does. `body`: what was collected."""
 
     def next_alarm_s(self, stage: Stage) -> float | None:
         """Seconds until `alarm` wants to be asked; None: never. Bytes that come meanwhile put it off."""

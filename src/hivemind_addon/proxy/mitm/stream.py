@@ -386,8 +386,10 @@ class ScheduledStream(HttpStream):
         attempt_id = self.attempt_id
         yield from self.server_state(event)
         if self.server_state == self.state_collect and self.attempt_id == attempt_id:
-            yield from self._end_collecting(event.content)
-            return
+            if not self._scheduled().heard(event.content):
+                yield from self._end_collecting(event.content)
+                return
+            self.server_state = self.state_peek
         for part in (ResponseData(self.stream_id, event.content), ResponseEndOfMessage(self.stream_id)):
             if self.attempt_id == attempt_id and self.parent.streams.get(self.stream_id) is self:
                 yield from self.server_state(part)
@@ -671,10 +673,18 @@ class ScheduledStream(HttpStream):
         assert self.flow.response
         if isinstance(event, ResponseData):
             self.response_body_buf += event.data
-            exchange.heard()
+            is_stream = exchange.heard(event.data)
             if (yield from self.check_body_size(False)):
                 exchange.failed(TransportTrouble.INVALID, "larger than body_size_limit", client_saw_bytes=True)
                 yield from self._drop()
+            elif is_stream:
+                begun = bytes(self.response_body_buf)
+                self.response_body_buf.clear()
+                self.server_state = self.state_peek
+                yield from self._arm(exchange, Stage.PEEKED)
+                yield from self.state_peek(ResponseData(self.stream_id, begun))
+            elif exchange.is_ending:
+                yield from self._arm(exchange, Stage.COLLECTED)
         elif isinstance(event, ResponseTrailers):
             self.flow.response.trailers = event.trailers
         elif isinstance(event, ResponseEndOfMessage):
@@ -699,15 +709,21 @@ class ScheduledStream(HttpStream):
         if isinstance(event, ResponseData):
             self.held_back.append(event.data)
             match exchange.look(event.data):
-                case Look.RELEASE:
-                    yield from self._release(exchange)
                 case Look.FAILED if exchange.failed_in_stream():
                     yield from self._end_attempt()
                     yield from self._retry()
-                case Look.FAILED:
+                case Look.COMPLETE if exchange.ended():
+                    yield from self._end_attempt()
+                    yield from self._retry()
+                case Look.RELEASE | Look.FAILED | Look.COMPLETE:
                     yield from self._release(exchange)
+                case Look.COLLECT:
+                    begun, self.held_back = b"".join(self.held_back), []
+                    self.server_state = self.state_collect
+                    yield from self.state_collect(ResponseData(self.stream_id, begun))
                 case Look.HOLD_BACK:
-                    pass
+                    if exchange.is_ending:
+                        yield from self._arm(exchange, Stage.PEEKED)
         elif isinstance(event, ResponseTrailers):
             self.flow.response.trailers = event.trailers
         elif isinstance(event, ResponseEndOfMessage):
@@ -716,6 +732,32 @@ class ScheduledStream(HttpStream):
             else:
                 yield from self._release(exchange)
                 yield from self.server_state(event)
+
+    def _complete(self, exchange: ExchangePort) -> layer.CommandGenerator[bool]:
+        """End an answer that has said that it is complete, whatever its transport does. False: it has not."""
+        response, stage = self.flow.response, self._stage()
+        body = bytes(self.response_body_buf) if stage is Stage.COLLECTED else b"".join(self.held_back)
+        if response is None or stage in (None, Stage.AWAITED) or not exchange.complete(body):
+            return False
+        yield from self._end_attempt()
+        has_length = "content-length" in response.headers
+        if has_length and stage is not Stage.STREAMED:
+            response.headers["content-length"] = str(len(body))
+        if stage is Stage.COLLECTED:
+            self.response_body_buf.clear()
+            yield from self._end_collecting(body)
+        elif stage is Stage.PEEKED and exchange.ended():
+            yield from self._retry()
+        else:
+            if stage is Stage.PEEKED:
+                yield from self._release(exchange)
+            exchange.streamed()
+            if has_length and stage is Stage.STREAMED and not self.committed:
+                yield from self._fail("it is shorter than its head says", ErrorCode.GENERIC_SERVER_ERROR)
+            else:
+                self._store_body()
+                yield from self._finish()
+        return True
 
     def _release(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
         """The client gets what was kept back; from here on every chunk goes to it as it comes."""
@@ -756,6 +798,8 @@ class ScheduledStream(HttpStream):
                 self.response_body_buf += event.data
             decoded = exchange.tee(event.data)
             yield from self._send_chunk(decoded if self.committed else event.data)
+            if exchange.is_ending:
+                yield from self._arm(exchange, Stage.STREAMED)
         elif isinstance(event, ResponseTrailers):
             self.flow.response.trailers = event.trailers
         elif isinstance(event, ResponseEndOfMessage):
@@ -915,6 +959,8 @@ class ScheduledStream(HttpStream):
         code: ErrorCode = ErrorCode.GENERIC_SERVER_ERROR,
     ) -> layer.CommandGenerator[None]:
         """Step 7: try again, or let the client see it as it came."""
+        if (yield from self._complete(exchange)):
+            return
         if exchange.failed(trouble, detail, client_saw_bytes=client_saw_bytes):
             yield from self._end_attempt()
             yield from self._retry()
@@ -1052,7 +1098,7 @@ class ScheduledStream(HttpStream):
             return
         self._alarm = None
         stage = self._stage()
-        if stage is None or exchange.over:
+        if stage is None:
             return
         match exchange.alarm(stage):
             case Alarm.PULSE:
@@ -1060,13 +1106,15 @@ class ScheduledStream(HttpStream):
             case Alarm.RELEASE:
                 yield from self._release(exchange)
                 return
+            case Alarm.COMPLETE if (yield from self._complete(exchange)):
+                return
             case Alarm.STALLED:
                 seen = stage is Stage.STREAMED
                 yield from self._attempt_failed(
                     exchange, TransportTrouble.STALLED, "no byte came", client_saw_bytes=seen
                 )
                 return
-            case Alarm.NOTHING:
+            case Alarm.COMPLETE | Alarm.NOTHING:
                 pass
         yield from self._arm(exchange, stage)
 

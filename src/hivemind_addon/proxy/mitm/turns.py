@@ -195,7 +195,7 @@ class Turn:
                 case Look.FAILED:
                     self._failed(text, told, again=self.exchange.failed_in_stream())
                     return False
-                case Look.HOLD_BACK:
+                case Look.HOLD_BACK | Look.COMPLETE:
                     self._kept.append((told, text))
                     if not told.ends:
                         return False

@@ -153,7 +153,8 @@ class EventRules:
     not_content: tuple[str, ...] = ()
     """Last members of such pointers that do not count: `role`."""
     complete_if: tuple[str, ...] = ()
-    """Pointers: a body that ends without a terminal event is complete where its last event has anything there."""
+    """Pointers: an event with anything there says why the answer has ended. Where nothing but bookkeeping follows, the
+    answer is complete without a terminal event, however its body ends, and after some quiet seconds if it does not."""
     complete_after_usage: bool = False
     """It is complete, too, where its last event tells usage and has no content."""
     surely_content: tuple[str, ...] = ()

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 # With the newest more than a thousand chat chunks: enough to learn how many tokens a byte of the stream is.
 _MAX_OLDEST_BYTES = 128 * 1024
+_DONE = b"[DONE]"
 _EVENT_OVERHEAD_BYTES = 100
 _MAX_READ_BYTES = 192 * 1024
 """Of a longer answer only so much of its end is read when it ends: some 3 ms of the event loop."""
@@ -44,6 +45,10 @@ class Phase(Enum):
     FAILED = "failed"
     """An error event came, before or after content (`AnswerReader.content_seen` tells)."""
     COMPLETE = "complete"
+
+
+LAST = (Phase.COMPLETE, Phase.FAILED)
+"""Whatever follows, nothing more is read."""
 
 
 class UsageReader:
@@ -79,6 +84,16 @@ class UsageReader:
         if told is not None:
             self._told = told[0]
             self._told_output = self._told_output or told[1]
+
+    def feed_whole(self, event: SseEvent) -> None:
+        """Where nothing was reported, an event may be a whole answer."""
+        if self._told is not None:
+            return
+        try:
+            self._told = self._dialect.usage_of(self._dialect.inner(read_object(event.data) or {}))
+        except UntrueUsageError:
+            return
+        self._told_output = self._told is not None
 
 
 def sum_of(values: Iterable[object]) -> int:
@@ -116,6 +131,8 @@ class AnswerReader:
         self.phase = Phase.BEFORE_CONTENT
         self.content_seen = False
         """Whether something came that a client acts on."""
+        self.has_stopped = False
+        """Whether it said why it has ended, and no content followed."""
         self.windows: SseEvent | None = None
         """The last event that told of a subscription's windows, for `hints.read_stream_windows`."""
         self.error: ErrorFacts | None = None
@@ -145,7 +162,7 @@ class AnswerReader:
         if self._is_lost:
             return b""
         if self._is_run is not None and self._is_run(chunk):
-            self._last = chunk
+            self._last, self.has_stopped = chunk, False
             size = len(chunk)
             self._runs_bytes += size
             self._keep(chunk, size)
@@ -159,6 +176,7 @@ class AnswerReader:
             if self._ended:
                 break
             if self.content_seen and self._dialect.is_only_content(event):
+                self.has_stopped = False
                 self._keep_event(event)
             else:
                 self._read(event)
@@ -195,11 +213,11 @@ class AnswerReader:
                 self._lose(str(error))
         for event in self._unwrapped(self._parser.finish()):
             # What ends without its blank line may be half an event.
-            if not self._ended and (event.data.strip() == b"[DONE]" or read_object(event.data) is not None):
+            if not self._ended and (event.data.strip() == _DONE or read_object(event.data) is not None):
                 self._read(event)
         if not self._ended:
             last = self._last_event
-            if last is not None and self._dialect.ends_without_terminal(last):
+            if self.has_stopped or (last is not None and self._dialect.ends_without_terminal(last)):
                 self._end(Phase.COMPLETE)
         return decoded
 
@@ -229,6 +247,7 @@ class AnswerReader:
         if not self._usage_reader.final and (last := self._last_event) is not None:
             # Where every event tells it, the ones that are only content were not asked.
             self._usage_reader.feed(last)
+            self._usage_reader.feed_whole(last)
         known, final = self._usage_reader.usage, self._usage_reader.final
         if known is not None and final and known.output_tokens:
             return known
@@ -255,6 +274,11 @@ class AnswerReader:
                 if self.phase is Phase.BEFORE_CONTENT:
                     self.phase = Phase.CONTENT
                 self._keep_event(event)
+                if self._dialect.stops(event):
+                    self.has_stopped = True
+                elif self.has_stopped:  # pings, usage, and the end of another format may follow
+                    is_done = event.data.strip() == _DONE
+                    self.has_stopped = is_done or self._dialect.classify(event) is EventClass.BOOKKEEPING
             case EventClass.ERROR:
                 self.error = self._dialect.error_of(event) or ErrorFacts()
                 self._end(Phase.FAILED)
@@ -286,7 +310,7 @@ class AnswerReader:
             self._oldest_bytes += size + _EVENT_OVERHEAD_BYTES
 
     def _end(self, phase: Phase) -> None:
-        self._ended = True
+        self._ended, self.has_stopped = True, False
         self._is_run = None
         self.phase = phase
 

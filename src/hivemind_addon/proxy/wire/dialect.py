@@ -23,7 +23,7 @@ from hivemind_addon.proxy.wire.ndjson import NdjsonParser
 from hivemind_addon.proxy.wire.parts import Assembly, Part, Values, message_parts
 from hivemind_addon.proxy.wire.request import UNREADABLE, RequestPlan
 from hivemind_addon.proxy.wire.runs import LEAST_BYTES, ContentMarks, IsRun, run_test
-from hivemind_addon.proxy.wire.sse import SseEvent, SseParser
+from hivemind_addon.proxy.wire.sse import BOM, SseEvent, SseParser
 from hivemind_addon.proxy.wire.wordings.chat import ChatWording
 from hivemind_addon.proxy.wire.wordings.messages import MessagesWording
 from hivemind_addon.proxy.wire.wordings.ollama import OllamaWording
@@ -36,6 +36,8 @@ from hivemind_addon.system.pointer import Pointer
 
 MAX_TOKENS = 20_000_000
 """Twice the longest context that any provider offers (10 million, 2026-08)."""
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
+"""One of them begins a stream of server-sent events."""
 _NUMBER = msgspec.json.Decoder(float | int | None)
 _MOST_NAMES = 200
 _NOTHING_USED = Usage()
@@ -106,7 +108,7 @@ class Dialect:
         self._content = tuple(map(_steps, events.content))
         self._not_content = frozenset(events.not_content)
         self._done_if = tuple(map(Pointer.parse, events.done_if))
-        self._complete_if = tuple(map(Pointer.parse, events.complete_if))
+        self._complete_if = tuple((_mark(_steps(one)[-1]), Pointer.parse(one)) for one in events.complete_if)
         error_marks = {b'"error"', *(_mark(_steps(one)[0]) for one in form.error.at)}
         self._worth_a_look = (*error_marks, *(_mark(_steps(one)[-1]) for one in events.done_if))
         self._marks = ContentMarks(events)
@@ -127,7 +129,7 @@ class Dialect:
 
     def parser(self, media_type: str = "") -> Parser:
         """Cuts a streamed answer of a media type into events; of the format's usual one where it has no such."""
-        match self._framing(media_type):
+        match self.framing_of(media_type):
             case Framing.SSE:
                 return SseParser(bare_json=self.form.bare_json)
             case Framing.NDJSON:
@@ -139,9 +141,10 @@ class Dialect:
 
     def run_test(self, media_type: str = "") -> IsRun | None:
         """Whether a piece of such an answer, after content and between two events, is a run; None: none is."""
-        return self._run_tests.get(self._framing(media_type))
+        return self._run_tests.get(self.framing_of(media_type))
 
-    def _framing(self, media_type: str) -> Framing:
+    def framing_of(self, media_type: str) -> Framing:
+        """How a streamed answer of a media type is cut into events; the usual way where the format has no such."""
         framings = self.form.framing
         return framings.get(media_type) or next(iter(framings.values()))
 
@@ -244,20 +247,38 @@ class Dialect:
         framing = next(iter(self.form.framing.values()))
         return error_event(self.form.error_form, framing, error, message, retry_after_s)
 
+    def stops(self, event: SseEvent) -> bool:
+        """Whether the event says why the answer has ended: what may follow is bookkeeping, or another choice."""
+        ways = [way for mark, way in self._complete_if if mark in event.data]
+        top = read_object(event.data) if ways else None
+        return top is not None and any(way.find(top) for way in ways)
+
     def ends_without_terminal(self, event: SseEvent) -> bool:
         """Whether a stream whose last event is this one is complete although no terminal event followed."""
-        if not self._complete_if:
-            return False
-        top = read_object(event.data)
-        if top is None:
-            return False
-        if any(one.find(top) for one in self._complete_if):
+        if self.stops(event):
             return True
+        top = read_object(event.data) if self.form.events.complete_after_usage else None
         return (
-            self.form.events.complete_after_usage
+            top is not None
             and not self._carries_content(top)
             and any(members_on(top, one) for one in self._usage.in_events)
         )
+
+    def media_type_in(self, start: bytes, *, is_stream_asked: bool) -> str | None:
+        """The media type that a body's first bytes are framed as; empty: it is no stream; None: it is not told yet.
+
+        Gateways send events as `application/json`, and one object as `text/event-stream` (2026-11).
+        """
+        start = start.removeprefix(BOM).lstrip()
+        if start.startswith(_FIELDS):
+            framing = Framing.SSE
+        elif any(one.startswith(start) for one in (*_FIELDS, BOM)):
+            return None
+        elif is_stream_asked and start.startswith((b"{", b"[")):
+            framing = Framing.NDJSON if start.startswith(b"{") else Framing.JSON_ARRAY
+        else:
+            return ""
+        return next((one for one, known in self.form.framing.items() if known is framing), "")
 
     def _is_done(self, data: bytes) -> bool:
         return data.strip() == self._done

@@ -34,6 +34,7 @@ from hivemind_addon.proxy.wire.error import (
     texts_at,
 )
 from hivemind_addon.proxy.wire.hints import parse_reset
+from hivemind_addon.proxy.wire.sse import SSE
 from hivemind_addon.system.json_values import read_object
 from hivemind_addon.system.memo import by_thing
 from hivemind_addon.system.pointer import Pointer
@@ -235,12 +236,14 @@ def _unlike_an_answer(headers: Mapping[str, str], body: bytes, is_object: bool) 
     if media_type == "text/html":
         return "200 with HTML"
     declared_json = media_type == "application/json" or media_type.endswith("+json")
-    if is_object or not declared_json or len(body) > _MAX_CHECKED_BYTES or _is_json(body):
+    declared_json = declared_json or (media_type == SSE and body.lstrip().startswith((b"{", b"[")))
+    if is_object or not declared_json or len(body) > _MAX_CHECKED_BYTES or is_json(body):
         return None
     return "200 with HTML" if body.lstrip().startswith(b"<") else "200 with broken JSON"
 
 
-def _is_json(body: bytes) -> bool:
+def is_json(body: bytes) -> bool:
+    """Whether a body is one JSON value, to a lenient reader."""
     if read_object(body) is not None:
         return True
     try:

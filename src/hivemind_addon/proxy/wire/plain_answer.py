@@ -5,6 +5,7 @@ Only of an error's body the beginning is kept, and read only where a rule of the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -53,6 +54,8 @@ class PlainAnswer:
     kept: list[bytes] = field(default_factory=list)
     """The pieces of an error that are kept back."""
     looked_bytes: int = 0
+    ends_at: float = math.inf
+    """Never: how a body ends that nobody reads, only its transport tells."""
     unreadable: str | None = None
     """Nothing is read that could be."""
     answer: Transcript | None = None
@@ -81,9 +84,14 @@ class PlainAnswer:
         media_type = self._headers.get("content-type", "").partition(";")[0].strip().lower()
         return method == "GET" and self._status == 200 and media_type == "text/event-stream"
 
-    def heard(self) -> None:
-        """A piece of it came."""
+    def heard(self, _chunk: bytes) -> bool:
+        """A piece of it came. False: it is what its head says."""
         self.last_byte_at = self.clock.monotonic()
+        return False
+
+    def is_complete(self, _body: bytes) -> bool:
+        """False: it does not say that it is."""
+        return False
 
     def look(self, chunk: bytes) -> Phase:
         """A piece of an error came that is kept back."""

@@ -27,7 +27,9 @@ class ContentMarks:
 
     def __init__(self, rules: EventRules) -> None:
         self._with = tuple(one.encode() for one in rules.surely_content_with)
-        self._without = tuple((mark := one.encode(), mark + b":null") for one in rules.surely_content_without)
+        stops = [f'"{one.rpartition("/")[2]}"' for one in rules.complete_if] if rules.surely_content_without else ()
+        without = dict.fromkeys((*rules.surely_content_without, *stops))
+        self._without = tuple((mark := one.encode(), mark + b":null") for one in without)
 
     def __repr__(self) -> str:
         return f"<ContentMarks {len(self._with)} with, {len(self._without)} without>"

@@ -25,7 +25,7 @@ MAX_EVENT_BYTES = 1024 * 1024
 _MAX_NAME_BYTES = 200
 # Room for a byte order mark, the field's name, the colon and the space before the data.
 _MAX_LINE_BYTES = MAX_EVENT_BYTES + 16
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _LF, _CR = 10, 13
 # An event as nearly all come: a line with its name or none, and a line of data.
 _NAME = rb"event: ?([^\r\n]{0,%d}+)\r?\n" % _MAX_NAME_BYTES
@@ -124,7 +124,7 @@ class SseParser:
         events: list[SseEvent] = []
         if self._at_start:
             self._at_start = False
-            lines[0] = lines[0].removeprefix(_BOM)
+            lines[0] = lines[0].removeprefix(BOM)
         for line in lines:
             if line.startswith(b"data:"):
                 self._add(line[6:] if line.startswith(b" ", 5) else line[5:])
@@ -149,7 +149,7 @@ class SseParser:
     def _read_with_bare(self, lines: list[bytes], bare: JsonObjects) -> list[SseEvent]:
         if self._at_start:
             self._at_start = False
-            lines[0] = lines[0].removeprefix(_BOM)
+            lines[0] = lines[0].removeprefix(BOM)
         if not bare.is_open and not any(line.startswith(b"{") for line in lines):
             return self._read(lines)
         events: list[SseEvent] = []
