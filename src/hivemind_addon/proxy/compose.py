@@ -45,6 +45,8 @@ class Runtime:
     tokenizer: Tokenizer
     first_bytes: Durations
     """Of streamed answers."""
+    silences: Durations
+    """Of streamed answers after their first content, the longest of each; by model."""
     plain_answers: Durations
     """Of answers that are not streamed."""
     news: News
@@ -86,6 +88,7 @@ def make_runtime(
         estimator=Estimator(tokenizer),
         tokenizer=tokenizer,
         first_bytes=Durations(),
+        silences=Durations(),
         plain_answers=Durations(),
         news=news,
         stats=Stats(sums),

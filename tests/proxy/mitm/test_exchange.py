@@ -394,12 +394,100 @@ async def test_a_streamed_request_that_hears_nothing_for_long_has_stalled_and_ev
     assert exchange.alarm(Stage.AWAITED) is Alarm.NOTHING
     exchange.head(http.Response.make(200, b"", SSE))
     exchange.look(START + CONTENT)
-    clock.advance(silent_s - 1)
+    content_s = exchange.profile.watchdog.content_s
+    clock.advance(content_s - 1)
     assert exchange.alarm(Stage.STREAMED) is Alarm.NOTHING
     exchange.tee(CONTENT)
-    assert exchange.next_alarm_s(Stage.STREAMED) == pytest.approx(silent_s)
-    clock.advance(silent_s)
+    assert exchange.next_alarm_s(Stage.STREAMED) == pytest.approx(content_s)
+    clock.advance(content_s)
     assert exchange.alarm(Stage.STREAMED) is Alarm.STALLED
+    exchange.finished()
+
+
+OPENED = b'event: content_block_start\ndata: {"type":"content_block_start","index":0,"content_block":{"type":"thinking","thinking":""}}\n\n'
+
+
+def passes(exchange, clock, seconds, stage):
+    """The alarms of a time, second by second, but for keep-alives and the look at the beginning."""
+    due = []
+    for _ in range(seconds):
+        clock.advance(1)
+        due.append(exchange.alarm(stage))
+    return [one for one in due if one not in (Alarm.NOTHING, Alarm.PULSE, Alarm.RELEASE)]
+
+
+@pytest.mark.parametrize("delivery", ["stream", "whole"])
+@pytest.mark.parametrize(
+    ("begun", "patience_s", "silent_s"),
+    [
+        (START, 3600, 900),
+        (START + OPENED, 3600, 900),
+        (START, 600, 600),
+        (START, 30, 120),
+        (b"", 600, 300),
+        (START + OPENED + CONTENT, 600, 300),
+    ],
+    ids=["it thinks", "so it says", "longer than its client waits", "of an impatient client", "no event", "content"],
+)
+async def test_a_stream_that_has_begun_may_be_silent_for_minutes_and_not_for_ever(
+    proxy, delivery, begun, patience_s, silent_s
+):
+    proxy.driver.clock = clock = FakeClock(proxy.driver.clock.monotonic())
+    flow = make_flow(content=json.dumps({"model": "claude-sonnet-4-5", "stream": True, "messages": []}).encode())
+    flow.request.headers["x-stainless-read-timeout"] = str(patience_s)
+    flow.request.headers["x-hivemind-delivery"] = delivery
+    proxy.intake.take_own_headers(flow)
+    exchange = proxy.make_exchange(flow)
+    assert exchange.enter()
+    exchange.sent()
+    exchange.head(http.Response.make(200, b"", SSE))
+    if begun:
+        exchange.look(begun)
+    stage = Stage.PEEKED if delivery == "whole" or begun is START else Stage.STREAMED
+    assert passes(exchange, clock, silent_s - 1, stage) == []
+    assert passes(exchange, clock, 1, stage) == [Alarm.STALLED]
+    exchange.finished()
+
+
+async def test_how_long_a_model_is_silent_after_content_is_learned_upwards_and_by_model(proxy):
+    proxy.driver.clock = clock = FakeClock(proxy.driver.clock.monotonic())
+
+    def begun(model):
+        exchange = proxy.make_exchange(
+            make_flow(content=json.dumps({"model": model, "stream": True, "messages": []}).encode())
+        )
+        assert exchange.enter()
+        exchange.sent()
+        exchange.head(http.Response.make(200, b"", SSE))
+        exchange.look(START + CONTENT)
+        exchange.released(bytearray())
+        return exchange
+
+    for _ in range(20):
+        exchange = begun("claude-sonnet-4-5")
+        clock.advance(50)
+        exchange.tee(STOP)
+        assert exchange.over
+    for model, silent_s in (("claude-sonnet-4-5", 500), ("claude-sonnet-4-6", 300)):
+        exchange = begun(model)
+        assert exchange.next_alarm_s(Stage.STREAMED) == pytest.approx(silent_s)
+        exchange.finished()
+
+
+async def test_a_stream_that_stalled_after_content_has_twice_the_time_when_it_is_tried_again(proxy):
+    exchange, clock = streamed_attempt(proxy, stream=True)
+    exchange.head(http.Response.make(200, b"", SSE))
+    exchange.look(START + CONTENT)
+    clock.advance(300)
+    assert exchange.alarm(Stage.PEEKED) is Alarm.STALLED
+    assert exchange.failed(TransportTrouble.STALLED, "no byte came", client_saw_bytes=False)
+    clock.advance(60)
+    proxy.driver.tick()
+    assert exchange.enter()
+    exchange.sent()
+    exchange.head(http.Response.make(200, b"", SSE))
+    exchange.look(START + CONTENT)
+    assert exchange.next_alarm_s(Stage.STREAMED) == pytest.approx(600)
     exchange.finished()
 
 

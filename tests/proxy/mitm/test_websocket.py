@@ -14,6 +14,7 @@ from hivemind_addon.api.ticket import REQUEST_HEADER
 from hivemind_addon.proxy.mitm.annotation import annotation_of
 from hivemind_addon.proxy.mitm.settings import AgentsFile
 from hivemind_addon.proxy.mitm.websocket import ScheduledSocket
+from tests.conftest import FakeClock
 from tests.patience import PATIENCE_S
 from tests.proxy.mitm.samples import make_flow, make_proxy
 
@@ -492,3 +493,23 @@ async def test_a_turn_that_cannot_be_begun_goes_as_it_came(tmp_path, monkeypatch
         socket.asks(create())
     assert socket.to_server[-1] == create()
     assert (proxy.guard.trips, proxy.live) == (1, {})
+
+
+@pytest.mark.parametrize(
+    ("begun", "silent_s"), [((CREATED,), 600), ((CREATED, DELTA), 300)], ids=["it thinks", "content"]
+)
+async def test_a_turn_that_has_begun_may_be_silent_for_minutes_and_not_for_ever(proxy, begun, silent_s):
+    proxy.driver.clock = clock = FakeClock(proxy.driver.clock.monotonic())
+    socket = Socket(proxy)
+    socket.asks(create())
+    socket.answers(*begun)
+    (turn,) = proxy._turns.values()
+    clock.advance(silent_s - 1)
+    turn.rings()
+    socket.write()
+    assert not socket.is_closed
+    clock.advance(1)
+    turn.rings()
+    socket.write()
+    assert socket.is_closed
+    assert ends(proxy) == [("failed", "stalled")]

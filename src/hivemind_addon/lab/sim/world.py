@@ -450,18 +450,20 @@ class World:
             self.agenda.after(course.head_s + way_s, self._head, attempt, course)
         self.agenda.after(course.end_s, self._provider_ends, attempt, course.share)
         self.agenda.after(course.end_s + way_s, self._ended, attempt, course)
-        if attempt.sent is not None and course.silent_s > (silent_s := self._may_be_silent_s(attempt.sent, attempt)):
+        silent_s = math.inf if attempt.sent is None else self._may_be_silent_s(attempt.sent, attempt, course)
+        if course.silent_s > silent_s:
             self.agenda.after(course.silent_from_s + silent_s + way_s, self._stalled, attempt)
 
-    def _may_be_silent_s(self, sent: Attempt, attempt: _Attempt) -> float:
-        """How long, until the policy closes it; infinite: for ever."""
+    def _may_be_silent_s(self, sent: Attempt, attempt: _Attempt, course: Course) -> float:
+        """How long, until the policy closes it; infinite: for ever. No scenario's streams are silent after content."""
         stated_s = self._scenario.silent_s
         if self._policy.reaps_after_s is not None:
             return self._policy.reaps_after_s if stated_s is None else stated_s
         if not self._policy.watches or not attempt.call.agent.crowd.streamed:
             return math.inf
         watchdog = attempt.upstream.profile.watchdog
-        least_s = watchdog.silent_s if stated_s is None else stated_s
+        by_profile_s = max(watchdog.silent_s, watchdog.content_s if course.silent_from_s else 0)
+        least_s = by_profile_s if stated_s is None else stated_s
         return self._first_bytes.silent_s(sent.ticket.pool, least_s=least_s, factor=watchdog.factor)
 
     def _request(self, call: _Call) -> SimRequestFacts:

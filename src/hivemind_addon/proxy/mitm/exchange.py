@@ -174,7 +174,9 @@ class Exchange:
     _pulse_at: float = 0.0
     _garbage_retries: int = 0
     _silent_s: float = math.inf
-    """How long the running attempt may be silent."""
+    """How long the running attempt may be silent: one that is streamed, to its head."""
+    _content_s: float = math.inf
+    """How long from its head on."""
     _refused_by: Shed | Refused | None = None
     _broke: Refused | None = None
     """A spent budget refuses it, and its conversation is to be kept before its client hears of that."""
@@ -387,10 +389,29 @@ class Exchange:
             return  # how long a tool may work, only its client knows
         if self.facts.stream:
             self._silent_s = self.runtime.first_bytes.silent_s(pool, least_s=watchdog.silent_s, factor=watchdog.factor)
+            content_s = self.runtime.silences.silent_s(self._model, least_s=watchdog.content_s, factor=watchdog.factor)
+            # One that is silent for longer than all before it ends in the end.
+            self._content_s = content_s * 2.0 ** (max(1, self.attempts) - 1)
         else:
             self._silent_s = self.runtime.plain_answers.overdue_s(
                 pool, least_s=watchdog.silent_s, factor=watchdog.answer_factor, attempt=max(1, self.attempts)
             )
+
+    @property
+    def _model(self) -> PoolKey:
+        """What its model's silences are known by: the models of a pool are not alike in that."""
+        return replace(self.ticket.pool, model_group=self.ticket.model)
+
+    @property
+    def _may_be_silent_s(self) -> float:
+        """How long the running attempt may be silent from its last byte on."""
+        answer, silent_s = self._answer, self._silent_s
+        if isinstance(answer, PlainAnswer) or answer.phase is None or not self.facts.stream:
+            return silent_s
+        if answer.is_thinking:
+            patience_s = self.ticket.deadline_at - self.ticket.arrived_at
+            return max(silent_s, min(self.profile.watchdog.begun_s, patience_s))
+        return max(silent_s, self._content_s)
 
     @guarded(fallback=Handling.PEEK)
     def head(self, response: http.Response) -> Handling:
@@ -586,11 +607,9 @@ class Exchange:
         alarms = [(self._answer.ends_at, Alarm.COMPLETE)]
         if self.over:  # only its transport goes on
             return alarms
-        alarms.append((self._answer.last_byte_at + self._silent_s, Alarm.STALLED))
+        alarms.append((self._answer.last_byte_at + self._may_be_silent_s, Alarm.STALLED))
         if stage is Stage.COLLECTED or stage is Stage.STREAMED:
             return alarms
-        if self._streams_to_client and self.delivery is Delivery.WHOLE:
-            alarms.append((self._answer.last_byte_at + self.profile.peek.stall_s, Alarm.STALLED))
         if stage is Stage.PEEKED:
             peeked_until_at = self._answer.head_at + self.profile.peek.max_s
             if self.delivery is Delivery.WHOLE:
@@ -707,6 +726,8 @@ class Exchange:
     def _learn(self, usage: Usage) -> None:
         """A complete answer teaches how large such requests are."""
         answer, is_edited = self._answer, False
+        if isinstance(answer, AnswerInProgress) and answer.phase is Phase.COMPLETE:
+            self.runtime.silences.note(self._model, answer.longest_silence_s)
         if self.compactor is not None and isinstance(answer, AnswerInProgress):
             is_edited = self.compactor.heard(self.ticket, self.profile, answer, usage.total_input_tokens)
         self.estimator.learn(self.profile, self.facts, self.ticket.session, usage, self.estimate, is_edited=is_edited)

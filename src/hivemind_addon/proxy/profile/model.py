@@ -248,8 +248,15 @@ class Watchdog:
 
     silent_s: float = 120
     """At least this long without a byte from upstream."""
+    begun_s: float = 900
+    """This long after an event of a streamed answer of which no word has come yet: a model may think. At most as long
+    as its client waits."""
+    content_s: float = 300
+    """This long from one piece of a streamed answer to the next, and after its head; twice as long with each further
+    attempt."""
     factor: float = 10
-    """And this many times what 99 of 100 streamed answers of the pool take to their first byte."""
+    """And this many times what 99 of 100 streamed answers of the pool take to their first byte, or, once one has come,
+    what 99 of 100 of the model were silent at most."""
     answer_factor: float = 3
     """Or, where the answer is not streamed, this many times what 99 of 100 such answers of the pool take as a whole;
     twice as long with each further attempt, and not before twenty answers are known."""
@@ -371,8 +378,6 @@ class Peek:
     """At most this long."""
     whole_max_bytes: int = 16 * 1024 * 1024
     """With whole delivery: past this size the rest is streamed."""
-    stall_s: float = 120
-    """With whole delivery: an answer that is silent for so long has stalled, and is tried again."""
     whole_max_s: float = 150
     """Where `auto` chose whole delivery: so long after the request came, what has come of its answer is passed on, and
     the rest is streamed. With its own settings Claude Code sends a request again after 183 s of silence."""

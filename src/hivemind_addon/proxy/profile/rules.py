@@ -311,6 +311,8 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         (AgentGrants, "weight"): positive,
         (AgentGrants, "max_fan_out"): positive,
         (Watchdog, "silent_s"): positive,
+        (Watchdog, "begun_s"): positive,
+        (Watchdog, "content_s"): positive,
         (Watchdog, "factor"): positive,
         (Watchdog, "answer_factor"): positive,
         (BudgetRefusal, "status"): _hard_status,
@@ -351,7 +353,6 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         (Peek, "max_bytes"): positive,
         (Peek, "max_s"): positive,
         (Peek, "whole_max_bytes"): positive,
-        (Peek, "stall_s"): positive,
         (Peek, "whole_max_s"): positive,
         (ConcurrencySettings, "initial"): positive,
         (ConcurrencySettings, "maximum"): positive,
@@ -387,5 +388,6 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         (Profile, "dialects"): "formats",
         (Profile, "request_account_headers"): "account",
         (Profile, "credential_headers"): "credentials",
+        (Peek, "stall_s"): "watchdog.content_s",
     },
 )

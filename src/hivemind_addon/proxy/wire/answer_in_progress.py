@@ -65,6 +65,8 @@ class AnswerInProgress:
     sent_at: float = 0.0
     head_at: float = 0.0
     last_byte_at: float = 0.0
+    longest_silence_s: float = 0.0
+    """From one piece of its stream to the next, after its first words."""
     hints: Hints = _NO_HINTS
     """What its head said of limits."""
     kept: list[bytes] = field(default_factory=list)
@@ -91,6 +93,11 @@ class AnswerInProgress:
     def phase(self) -> Phase | None:
         """Where a streamed answer is; None: it is none, or nothing has come."""
         return None if self._reader is None else self._reader.phase
+
+    @property
+    def is_thinking(self) -> bool:
+        """Whether a stream has begun, and none of its words came."""
+        return self._reader is not None and self._reader.has_begun and not self._reader.has_said
 
     def sent(self) -> None:
         """Its request is on its way."""
@@ -151,10 +158,12 @@ class AnswerInProgress:
 
     def tee(self, chunk: bytes) -> bytes:
         """A piece of the stream came that is passed on; answers it decoded."""
-        self.last_byte_at = self.clock.monotonic()
+        before_at, self.last_byte_at = self.last_byte_at, self.clock.monotonic()
         reader = self._reader
         if reader is None:
             return chunk
+        if reader.has_said and self.last_byte_at - before_at > self.longest_silence_s:
+            self.longest_silence_s = self.last_byte_at - before_at
         decoded = reader.feed(chunk)
         self.unreadable = reader.broken
         if self._start is not None and self._is_mislabelled(decoded):

@@ -1,6 +1,8 @@
 """How long an attempt may be silent before it counts as hanging: learned from how long others take.
 
     streamed    max(silent_s, factor * p99 of the times to the head)
+    with a head max(content_s, factor * p99 of the longest silences after content) * 2 ** (attempt - 1)
+    begun       begun_s, or as long as its client waits: an event came, and no word
     unstreamed  max(silent_s, answer_factor * p99 of whole durations) * 2 ** (attempt - 1); never while few are known
 
 A plain answer is silent until it is complete, and may rightly be long. So nobody watches it at first, and an answer
@@ -36,7 +38,9 @@ class _Times:
 
 
 class Durations:
-    """How long attempts take, by pool: to the head of a streamed answer, or to the end of a plain one. Bounded."""
+    """How long attempts take, by pool: to the head of a streamed answer, or to the end of a plain one; or how long they
+    are silent, by model. Bounded.
+    """
 
     def __init__(self) -> None:
         self._pools: OrderedDict[PoolKey, _Times] = OrderedDict()
