@@ -6,10 +6,15 @@ import json
 import pytest
 from mitmproxy import http
 
+from hivemind_addon.api.events import OddityNoted
 from hivemind_addon.api.ticket import CallKind
-from hivemind_addon.proxy.mitm.outgoing import is_bound, outgoing
+from hivemind_addon.proxy.mitm.addresses import Upstream
+from hivemind_addon.proxy.mitm.outgoing import is_bound, outgoing, why_without_key
+from hivemind_addon.proxy.mitm.port import Next
+from hivemind_addon.proxy.mitm.settings import Settings, read_profiles
 from hivemind_addon.proxy.profile.load import load_profiles
 from hivemind_addon.proxy.profile.upstreams import EqualUpstream, KeySource, UpstreamKey
+from tests.proxy.mitm.samples import make_flow, make_proxy
 
 OPENAI = load_profiles(None).by_name["openai"]
 KEYS = {("openai", "east"): UpstreamKey("sk-ours")}
@@ -116,3 +121,95 @@ def test_an_endpoint_may_be_for_some_models_and_calls_only():
 )
 def test_what_is_signed_or_brings_a_login_is_never_moved(authorization, path, bound):
     assert is_bound({"authorization": authorization} if authorization else {}, path) is bound
+
+
+HELD = EqualUpstream("second", key=GIVEN)
+CALL = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize(
+    ("url", "how", "hosts", "why"),
+    [
+        ("https://api.openai.com", {}, (), ""),
+        ("https://api.openai.com:443", {"sni": "API.openai.com."}, (), ""),
+        ("https://192.0.2.1", {"sni": "api.openai.com", "mode": "transparent"}, (), ""),
+        ("http://api.openai.com", {}, (), "by https only, not to http://api.openai.com:80"),
+        ("http://api.openai.com:443", {}, (), "by https only, not to http://api.openai.com:443"),
+        ("https://api.openai.com:9999", {}, (), "to api.openai.com:443 only, not to https://api.openai.com:9999"),
+        ("https://api.openai.com", {}, ("api.openai.com:8443",), "to api.openai.com:8443 only"),
+        ("https://api.openai.com:8443", {}, ("api.openai.com:8443",), ""),
+        ("https://api.openai.com", {"sni": "evil.test"}, (), "only, not to https://evil.test:443"),
+        ("http://127.0.0.1:8000", {}, ("127.0.0.1:8000",), ""),
+        ("http://localhost:8000", {}, ("localhost:8000",), ""),
+        ("http://[::1]:8000", {}, ("[::1]:8000",), ""),
+        ("http://127.0.0.1:8001", {}, ("127.0.0.1:8000",), "to 127.0.0.1:8000 only"),
+        ("http://127.0.0.1:8001", {}, ("127.0.0.1",), "to 127.0.0.1:80 only"),
+        ("https://gateway.test:8443", {"mode": "reverse:https://gateway.test:8443", "sni": "evil.test"}, (), ""),
+        ("http://gateway.test:80", {"mode": "reverse:http://gateway.test:80"}, (), "by https only"),
+        ("https://told.test:8443", {}, (), ""),
+        ("http://told.test:8443", {}, (), "by https only"),
+    ],
+)
+def test_a_key_of_the_proxys_goes_by_https_or_on_this_machine_to_an_address_of_the_profile(url, how, hosts, why):
+    from dataclasses import replace
+
+    profile = replace(OPENAI, hosts=hosts) if hosts else OPENAI
+    settings = Settings(profiles=load_profiles(None), upstream=Upstream("https", "told.test", 8443))
+    told = why_without_key(make_flow(url + CALL, **how), profile, HELD, settings)
+    assert told.startswith("second's key goes ") is bool(why)
+    assert why in told
+    assert why_without_key(make_flow(url + CALL, **how), profile, EqualUpstream("own"), settings) == ""
+
+
+def test_a_key_of_the_proxys_goes_to_no_other_proxy_in_clear_text_nor_with_a_path_that_names_a_host():
+    settings, local = Settings(profiles=load_profiles(None)), EqualUpstream("local", "http://127.0.0.1:8000", GIVEN)
+    flow = make_flow("https://api.openai.com" + CALL)
+    assert why_without_key(flow, OPENAI, local, settings) == ""
+    flow.request.path = "http://evil.test" + CALL
+    assert "a path that begins with /" in why_without_key(flow, OPENAI, HELD, settings)
+    assert "a path that begins with /" in why_without_key(flow, OPENAI, local, settings)
+    flow.server_conn.via = ("http", ("proxy.test", 3128))
+    assert "by https only" in why_without_key(flow, OPENAI, local, settings)
+
+
+@pytest.mark.parametrize("version", ["HTTP/1.1", "HTTP/2.0"])
+def test_with_a_key_of_the_proxys_goes_the_name_of_its_host(version):
+    asked = request()
+    asked.http_version, asked.headers["host"], asked.authority = version, "evil.test", "evil.test"
+    made = outgoing(asked, OPENAI, HELD, {("openai", "second"): UpstreamKey("sk-ours")}, "gpt-5").request
+    assert made.headers["authorization"] == "Bearer sk-ours"
+    assert (made.headers["host"], made.authority) == ("api.openai.com", "api.openai.com")
+    asked = make_flow("http://[::1]:8000" + CALL).request
+    assert outgoing(asked, OPENAI, HELD, {}, "gpt-5").request.host_header == "[::1]:8000"
+
+
+@pytest.mark.parametrize(
+    "other", ["", "  - {name: own}\n", "  - {name: local, url: 'http://127.0.0.1:1', serves: [x]}\n"]
+)
+async def test_who_asks_elsewhere_is_refused_in_words_or_served_by_another_endpoint(tmp_path, monkeypatch, other):
+    """And never sent on silently with a key of its own that nobody knows."""
+    monkeypatch.setenv("SECOND_KEY", "sk-ours")
+    (tmp_path / "openai.yaml").write_text(
+        f"extends: openai\nupstreams:\n  - {{name: second, key: {{env: SECOND_KEY}}}}\n{other}"
+    )
+    proxy = make_proxy()
+    proxy.settings.current = Settings(profiles=read_profiles(tmp_path, "", None))
+    good = proxy.make_exchange(make_flow("https://api.openai.com" + CALL, content=BODY, host="evil.test"))
+    assert good.enter()
+    if not other:
+        assert good.outgoing.request.headers["x-api-key"] == "sk-ours"
+        assert good.outgoing.request.headers["host"] == "api.openai.com"
+    bad = proxy.make_exchange(make_flow("http://api.openai.com:9999" + CALL, content=BODY))
+    assert bad.enter()
+    assert bad.outgoing is None
+    if "own" in other:
+        assert bad.next is Next.SEND
+        return
+    assert (bad.next, bad.refusal.status_code, bad.over) == (Next.REFUSE, 400, True)
+    told = json.loads(bad.refusal.content)["error"]["message"]
+    assert (
+        told
+        == "hivemind: second's key goes by https only, not to http://api.openai.com:9999; ask for https://api.openai.com."
+    )
+    assert [event.what for event in proxy.heard if isinstance(event, OddityNoted)] == [f"refused: {told[10:-1]}"]
+    assert bad.flow.id not in proxy.live

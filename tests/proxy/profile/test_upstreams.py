@@ -22,6 +22,11 @@ def profile(*upstreams):
         ("{name: a, url: 'https://me:pw@x.test'}", "upstreams[0].url: a URL with a user, a query or a fragment"),
         ("{name: a b}", "upstreams[0].name: no name of an endpoint: 'a b'; write letters, digits, dots and dashes"),
         ("{name: a, key: {env: A, file: b}}", "upstreams[0].key: it is in the environment or in a file, one of them"),
+        (
+            "{name: a, url: 'http://x.test', key: {env: A}}",
+            "upstreams[0].url: the key would go in clear text to another",
+        ),
+        ("{name: a, url: 'http://127.evil.test', key: {env: A}}", "upstreams[0].url: the key would go in clear text"),
         ("{name: a, key: sk-1}", "upstreams[0].key: expected a mapping"),
         ("{name: a, weight: 0}", "upstreams[0].weight: 0 is not above zero; write a positive number"),
         ("{name: a, paths: {v1: /v2}}", "upstreams[0].paths.v1: no beginning of a path: 'v1'; begin it with /"),
@@ -29,6 +34,20 @@ def profile(*upstreams):
 )
 def test_what_is_wrong_with_one_is_told(tmp_path, upstream, error):
     assert f"mine.yaml: {error}" in error_of(tmp_path, mine=profile(upstream) + "hosts: [x.test]\n")
+
+
+@pytest.mark.parametrize("url", ["http://localhost:1", "http://127.0.0.2:1", "http://[::1]:1", "https://x.test"])
+def test_a_key_may_go_to_this_machine_and_elsewhere_by_https(tmp_path, url):
+    assert load(tmp_path, mine=profile(f"{{name: a, url: '{url}', key: {{env: A}}}}") + "hosts: ['*.x.test']\n")
+
+
+def test_a_key_without_a_url_wants_whole_hosts_also_where_they_are_inherited(tmp_path):
+    """Else clients would choose where it goes."""
+    told = "mine.yaml: upstreams[1].key: clients would choose where it goes, for the profile's hosts have {}; add url: https"
+    upstreams = profile("{name: own}", "{name: b, key: {env: A}}")
+    assert told.format("*.x.test") in error_of(tmp_path, mine=upstreams + "hosts: [a.test, '*.x.test']\n")
+    azure = upstreams.replace("openai", "azure", 1)
+    assert "upstreams[1].key: clients would choose" in error_of(tmp_path, azure=azure)
 
 
 def test_two_of_one_name_are_refused(tmp_path):

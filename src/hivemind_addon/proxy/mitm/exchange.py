@@ -35,10 +35,11 @@ from hivemind_addon.api.ticket import (
 )
 from hivemind_addon.proxy.capture.flow_parts import plain_headers, plain_request
 from hivemind_addon.proxy.core.retry import Admitted, Backoff, GiveUp, Refused, Shed
-from hivemind_addon.proxy.mitm.outgoing import outgoing
+from hivemind_addon.proxy.mitm.outgoing import address_of, outgoing
 from hivemind_addon.proxy.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
 from hivemind_addon.proxy.mitm.refusal import (
     come_back_s,
+    make_misdirected,
     make_refusal,
     make_refused,
     refusal_text,
@@ -148,6 +149,8 @@ class Exchange:
     """False: the provider would not take the same request again, so its client has to send another."""
     is_safe: bool = True
     """False: what its service may have run already is not sent again."""
+    misdirected: str = ""
+    """Why no endpoint's key may go with it, for its client; empty: nothing is in the way."""
 
     driver: Driver = field(init=False)
     guard: Guard = field(init=False)
@@ -211,6 +214,11 @@ class Exchange:
     @guarded(fallback=False)
     def enter(self) -> bool:
         """Step 4: submit. True when `next` is decided at once, so that no wait is needed."""
+        if self.misdirected:
+            self.refusal = make_misdirected(self.dialect, self.misdirected)
+            self.next = Next.REFUSE
+            self._end()
+            return True
         if not self._submitted:
             self._submitted = True
             if not self.guard.repay():  # else one slot after the other would be lost, until nothing goes
@@ -306,7 +314,8 @@ class Exchange:
             alike = (one for pool, one in self.upstreams.items() if pool.host == self.ticket.pool.host)
             upstream = next(alike, next(iter(self.upstreams.values())))
         keys = self.settings.profiles.keys
-        self.outgoing = outgoing(self.flow.request, self.profile, upstream, keys, self.facts.model)
+        address = address_of(self.flow)
+        self.outgoing = outgoing(self.flow.request, self.profile, upstream, keys, self.facts.model, address)
 
     def _refuse_for_good(self, refused: Refused) -> None:
         self.refusal = make_refused(

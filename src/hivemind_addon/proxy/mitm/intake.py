@@ -17,7 +17,7 @@ from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_
 from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.mitm.authentication import Authentication, basic
 from hivemind_addon.proxy.mitm.exchange import Exchange
-from hivemind_addon.proxy.mitm.outgoing import endpoints_of, upstreams_of
+from hivemind_addon.proxy.mitm.outgoing import endpoints_of, upstreams_of, why_without_key
 from hivemind_addon.proxy.profile.model import Profile
 from hivemind_addon.proxy.wire.description import (
     describe_plain,
@@ -194,6 +194,11 @@ class Intake:
             **_sizes(told.size, price),
         )
         upstreams = upstreams_of(profile, told, request.headers, request.path)
+        without = {pool: why_without_key(flow, profile, one, settings) for pool, one in upstreams.items()}
+        upstreams = {pool: one for pool, one in upstreams.items() if not without[pool]}
+        misdirected = "" if upstreams else next(iter(without.values()), "")
+        if misdirected:
+            driver.note(OddityNoted(at=now, pool=ticket.pool, ticket_id=ticket.id, what=f"refused: {misdirected}"))
         if upstreams:
             ticket = replace(ticket, pool=next(iter(upstreams)), endpoints=endpoints_of(upstreams))
         size = told.size
@@ -222,6 +227,7 @@ class Intake:
             on_end=self._on_end,
             tape=self._files.recorder.begin(ticket) if self._files.recorder and not is_plain else None,
             upstreams=upstreams,
+            misdirected=misdirected,
             opening=told.prints.opening,
             keeper=None if is_plain else self._files.keeper,
             unedited=edited.came if edited else None,

@@ -10,19 +10,25 @@ import re
 from typing import TYPE_CHECKING
 
 import msgspec
+from mitmproxy.net.http.url import hostport
+from mitmproxy.proxy.mode_specs import ReverseMode
 from msgspec import Raw
 
 from hivemind_addon.api.ticket import Endpoint, PoolKey
+from hivemind_addon.proxy.capture.flow_parts import destination
+from hivemind_addon.proxy.mitm.addresses import is_on_loopback
 from hivemind_addon.proxy.mitm.port import Outgoing
 from hivemind_addon.proxy.profile.load import model_group, model_of
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES
+from hivemind_addon.system.patterns import host_parts, normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mitmproxy import http
 
+    from hivemind_addon.proxy.mitm.settings import Settings
     from hivemind_addon.proxy.profile.model import Profile
     from hivemind_addon.proxy.profile.upstreams import EqualUpstream, Keys, UpstreamKey
     from hivemind_addon.proxy.wire.description import Description
@@ -72,16 +78,57 @@ def _pool(profile: Profile, pool: PoolKey, upstream: EqualUpstream, model: str) 
     return PoolKey(host, upstream.name, model_group(profile, upstream.model(model)))
 
 
+def address_of(flow: http.HTTPFlow) -> tuple[str, int]:
+    """Where a request goes whose endpoint has no `url`: to the name by which its profile is found."""
+    if isinstance(flow.client_conn.proxy_mode, ReverseMode):  # a client's SNI is the proxy's own name there
+        return flow.request.host, flow.request.port
+    host, port = destination(flow)
+    return normal_host(host), port
+
+
+def why_without_key(flow: http.HTTPFlow, profile: Profile, upstream: EqualUpstream, settings: Settings) -> str:
+    """Why a request may not have an endpoint's key, for its client; empty: it may, or there is none.
+
+    Clients that have no key of their own choose scheme, port and host of what they ask for.
+    """
+    if not upstream.key.is_given:
+        return ""
+    host, port = address = upstream.address or address_of(flow)
+    is_tls = upstream.is_tls if upstream.url else flow.request.scheme == "https"
+    usual_port = 443 if is_tls else 80
+    asked = f"{'https' if is_tls else 'http'}://{host}:{port}"
+    if not is_tls and (flow.server_conn.via or not is_on_loopback(host)):
+        return f"{upstream.name}'s key goes by https only, not to {asked}; ask for https://{host}"
+    is_told = (
+        upstream.address is not None
+        or isinstance(flow.client_conn.proxy_mode, ReverseMode)
+        or (settings.upstream is not None and address == settings.upstream.address)
+    )
+    named = [f"{name}:{at or usual_port}" for name, at in map(host_parts, profile.hosts)]
+    if not is_told and f"{host}:{port}" not in named:
+        return f"{upstream.name}'s key goes to {', '.join(named)} only, not to {asked}; ask for one of them"
+    if not flow.request.path.startswith("/"):
+        return f"{upstream.name}'s key goes with a path that begins with / only; ask for one"
+    return ""
+
+
 def outgoing(
-    request: http.Request, profile: Profile, upstream: EqualUpstream, keys: Keys, model: str
+    request: http.Request,
+    profile: Profile,
+    upstream: EqualUpstream,
+    keys: Keys,
+    model: str,
+    address: tuple[str, int] | None = None,
 ) -> Outgoing | None:
-    """What is sent to an endpoint; None: the request as it came."""
+    """What is sent to an endpoint; None: the request as it came. `address`: where an endpoint is that has no `url`."""
     if upstream.is_own:
         return None
     sent = request.copy()
     if upstream.address is not None:
         sent.scheme = "https" if upstream.is_tls else "http"
-        sent.host, sent.port = upstream.address
+    sent.host, sent.port = upstream.address or address or (request.host, request.port)
+    # Whatever the client has put there: behind one address others may listen, under other names.
+    sent.host_header = hostport(sent.scheme, f"[{sent.host}]" if ":" in sent.host else sent.host, sent.port)
     path, question, query = request.path.partition("?")
     for begins, instead in upstream.paths.items():
         if path.startswith(begins):

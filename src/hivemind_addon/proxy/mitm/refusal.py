@@ -117,6 +117,12 @@ def make_refused(
             return _answer(dialect, blocked.status, error, text, headers, resets_at=reset, retry_after_s=left_s)
 
 
+def make_misdirected(dialect: Dialect, why: str) -> http.Response:
+    """The refusal of a request that no endpoint's key may go with."""
+    error = dialect.usual_error(_CALLED_OFF_STATUS)
+    return _answer(dialect, _CALLED_OFF_STATUS, error, f"hivemind: {why}.", {"x-should-retry": "false"})
+
+
 def make_upgrade_refusal(dialect: Dialect) -> http.Response:
     """The answer to a WebSocket upgrade: use plain requests, which can be scheduled."""
     return _answer(dialect, 426, "", "hivemind: WebSockets are not scheduled; please send plain requests.", {})

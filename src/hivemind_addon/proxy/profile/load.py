@@ -399,7 +399,7 @@ class _Resolver:
         document = self._user.get(name) or self._packaged[name]
         whole = _with_formats(self._whole(name, document, ()), document.file)
         made: Profile = convert(Profile, whole, document.file, rules=PROFILE_RULES, known=self._known)
-        check_upstreams(made.upstreams, document.file)
+        check_upstreams(made.upstreams, made.hosts, document.file)
         _check_kind(made, document.file)
         return replace(made, name=name)
 

@@ -24,6 +24,8 @@ from hivemind_addon.system.patterns import glob_matches, normal_host
 from hivemind_addon.system.typed import BadValue, DocumentError
 
 _MOST_KEY_BYTES = 16_384
+_HERE = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
+"""Hosts that are this machine, so that nobody listens on the way."""
 _LOGIN = re.compile(r"sk-ant-oat|eyJ[\w-]*\.[\w-]+\.", re.ASCII)
 """How tokens of logins begin: Anthropic's for subscriptions, and JSON web tokens."""
 
@@ -52,9 +54,11 @@ class EqualUpstream:
     name: str
     """What views, metrics and the journal call its account."""
     url: str = ""
-    """`https://HOST` or `http://HOST:PORT`, without a path; empty: the host that the request was sent to."""
+    """`https://HOST` or `http://HOST:PORT`, without a path; empty: the host that the request was sent to. With a key,
+    `http` is for this machine only."""
     key: KeySource = field(default_factory=KeySource)
-    """Its API key, which takes the place of the request's; without one the request goes there without any."""
+    """Its API key, which takes the place of the request's; without one the request goes there without any. With a key
+    and no `url`, the profile's `hosts` are whole names."""
     header: str = ""
     """Request header of the key; in `authorization` it stands behind `Bearer`. Empty: the one in which the request
     brought its own, else the first header of `credentials`."""
@@ -150,8 +154,9 @@ def upstream_url(value: str) -> str:
     return value
 
 
-def check_upstreams(upstreams: Iterable[EqualUpstream], file: Path) -> None:
-    """What no single value shows. Raises DocumentError."""
+def check_upstreams(upstreams: Iterable[EqualUpstream], hosts: Iterable[str], file: Path) -> None:
+    """What no single value shows. `hosts`: the profile's. Raises DocumentError."""
+    wild = next((host for host in hosts if "*" in host), None)
     seen: set[str] = set()
     for index, one in enumerate(upstreams):
         place = f"upstreams[{index}]"
@@ -161,6 +166,14 @@ def check_upstreams(upstreams: Iterable[EqualUpstream], file: Path) -> None:
         if one.key.env and one.key.file:
             cure = "write key: {env: NAME} or key: {file: PATH}"
             raise DocumentError(file, f"{place}.key", "it is in the environment or in a file, one of them", cure)
+        if one.key.is_given and one.address is None and wild is not None:
+            problem = f"clients would choose where it goes, for the profile's hosts have {wild}"
+            raise DocumentError(file, f"{place}.key", problem, f"add url: https://HOST to {one.name}")
+        if one.key.is_given and one.address is not None and not (one.is_tls or _HERE.fullmatch(one.address[0])):
+            problem = "the key would go in clear text to another machine"
+            raise DocumentError(
+                file, f"{place}.url", problem, f"write https://{one.address[0]}, or name a tunnel's end here"
+            )
 
 
 def read_keys(profile: str, upstreams: Iterable[EqualUpstream], file: Path) -> dict[tuple[str, str], UpstreamKey]:
