@@ -209,6 +209,98 @@ def test_an_h2_requests_trailers_do_not_stop_an_h1_provider():
     assert book.sent[context.server].endswith(b"\r\n\r\nquestion")
 
 
+def play_h2(path, pieces, *, method="POST", headers=(), trailers=(), retry=False):
+    """What an HTTP/1.1 provider gets of an HTTP/2 client's request; all but `/ours` passes as it comes."""
+
+    def on_hook(hook):
+        if hook.name == "requestheaders":
+            hook.flow.request.stream = hook.flow.request.path in ("/other", "/ours/long")
+
+    port = FakePort((lambda exchange: exchange.retry.append(True)) if retry else (lambda exchange: None))
+    context = make_context()
+    context.client.alpn = b"h2"
+    book = Playbook(SchedulingHttpLayer(context, HTTPMode.regular, port), on_hook=on_hook)
+    client = h2.connection.H2Connection(
+        h2.config.H2Configuration(validate_outbound_headers=False, normalize_outbound_headers=False)
+    )
+    client.initiate_connection()
+    pseudo = {":method": method, ":scheme": "http", ":authority": "origin.test", ":path": path}
+    client.send_headers(1, [*pseudo.items(), *headers], end_stream=not pieces and not trailers)
+    for number, piece in enumerate(pieces, 1):
+        client.send_data(1, piece, end_stream=number == len(pieces) and not trailers)
+        book.from_client(client.data_to_send())
+    if trailers:
+        client.send_headers(1, trailers, end_stream=True)
+    book.from_client(client.data_to_send())
+    return book
+
+
+def as_provider(sent):
+    """The requests that a provider reads in what it got: head by name and body of each."""
+    provider, found = h11.Connection(h11.SERVER), []
+    provider.receive_data(sent)
+    while (event := provider.next_event()) not in (h11.NEED_DATA, h11.PAUSED):
+        if isinstance(event, h11.Request):
+            found.append(({name.decode(): value.decode() for name, value in event.headers}, b""))
+        elif isinstance(event, h11.Data):
+            found[-1] = found[-1][0], found[-1][1] + bytes(event.data)
+        elif isinstance(event, h11.EndOfMessage):
+            found[-1][0]["ended"] = "yes"
+            assert not event.headers
+    assert provider.trailing_data == (b"", False)
+    return found
+
+
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("path", ["/other", "/other-kept", "/ours", "/ours/long"])
+@pytest.mark.parametrize("trailers", [(), (("x-cost", "3"),)])
+@pytest.mark.parametrize("pieces", [(SMUGGLED,), (b"x", b"", SMUGGLED), (b"x" * 16_000, b"", b""), (b"",), ()])
+def test_an_h2_request_without_a_length_is_one_request_of_an_h1_provider(path, trailers, pieces):
+    """HTTP/2 needs to say none. An empty piece in its middle is no end."""
+    ((head, body),) = as_provider(play_h2(path, pieces, trailers=trailers).to_server())
+    assert body == b"".join(pieces)
+    assert head["ended"]
+    assert ("content-length" in head) + ("transfer-encoding" in head) <= 1
+
+
+def test_an_h2_request_with_a_length_keeps_it_and_one_that_waits_for_a_continue_gets_it():
+    length = ("content-length", str(len(SMUGGLED)))
+    for path in ("/other", "/ours"):
+        book = play_h2(path, (SMUGGLED,), headers=[length, ("expect", "100-continue")])
+        ((head, body),) = as_provider(book.to_server())
+        assert (head["content-length"], "transfer-encoding" in head, "expect" in head) == (length[1], False, False)
+        assert body == SMUGGLED
+
+
+def test_an_h2_request_that_is_sent_again_is_framed_again():
+    book = play_h2("/ours", (b"question",), retry=True)
+    book.from_server(b"HTTP/1.1 500 X\r\ncontent-length: 0\r\n\r\n")
+    assert len(book.opened) == 2
+    for number in range(2):
+        ((_, body),) = as_provider(book.to_server(number))
+        assert body == b"question"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET /smuggled HTTP/1.1", "/other"),
+        ("POST\t", "/other"),
+        ("POST", "/other x"),
+        ("POST", "/other\tx"),
+        ("POST", "http://evil.test/other"),
+        ("POST", "*/other"),
+    ],
+)
+def test_an_h2_request_whose_line_would_be_another_request_of_http1_is_refused(method, path):
+    book = play_h2(path, (b"x",), method=method)
+    assert not book.opened
+    assert book.client.state is ConnectionState.CLOSED
+    assert play_h2("*", (), method="OPTIONS").opened
+
+
 # HTTP/2 ---------------------------------------------------------------------------------------------------------------
 
 

@@ -75,6 +75,7 @@ from hivemind_addon.proxy.mitm.heads import (
     BadHead,
     body_size,
     check_fields,
+    is_framed,
     leave_open,
     take_request,
     take_response,
@@ -99,6 +100,8 @@ _LARGE_BYTES = 16 * 1024
 _TAKEN_BYTES = 32 * 1024
 """By h2 at a time: two frames of the usual size."""
 _CHUNK_HEAD = re.compile(rb"([0-9a-fA-F]{1,8})\r\n")
+_METHOD = re.compile(rb"[^\x00-\x20\x7f]+")
+_PATH = re.compile(rb"(?:/|\*$)[^\x00-\x20\x7f]*")
 _SWITCHING_PROTOCOLS = 101
 
 
@@ -436,12 +439,20 @@ class BoundedHttp1Client(WithOutlets, QuickHttp1, Http1Client):
             yield end
 
     def send(self, event: HttpEvent) -> layer.CommandGenerator[None]:
-        """Pass trailers over, which the base class does not know."""
+        """Send it in chunks where nothing says how long it is; pass trailers over, which the base class does not know.
+
+        A request of HTTP/2 needs to say no length: its frames end it.
+        """
         if isinstance(event, RequestHeaders):
             self._interims = 0
+            if not event.end_stream and not is_framed(event.request):
+                event.request = event.request.copy()
+                event.request.headers["transfer-encoding"] = "chunked"
         if type(event) is WholeRequest:
             return self._send_whole(event)
-        return _nothing() if isinstance(event, RequestTrailers) else super().send(event)
+        # An empty piece would be the last chunk.
+        is_nothing = isinstance(event, RequestTrailers) or (isinstance(event, RequestData) and not event.data)
+        return _nothing() if is_nothing else super().send(event)
 
     def _send_whole(self, event: WholeRequest) -> layer.CommandGenerator[None]:
         request = event.request
@@ -722,7 +733,9 @@ class BoundedHttp2(NeverWaits, Http2Connection):
             raise BadHead(TOO_MANY)
         try:
             if isinstance(event, h2.events.RequestReceived):
-                parse_h2_request_headers(headers)
+                _, _, method, _, _, path, _ = parse_h2_request_headers(headers)
+                if not _METHOD.fullmatch(method) or not _PATH.fullmatch(path):  # in HTTP/1 it would be another request
+                    raise BadHead("its method or its path is none")
             elif isinstance(event, h2.events.ResponseReceived):
                 status, fields = parse_h2_response_headers(headers)
                 if self.context.options.validate_inbound_headers:

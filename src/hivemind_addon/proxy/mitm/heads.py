@@ -169,6 +169,11 @@ def _is_framed_validly(data: http.MessageData) -> bool:
     return data.http_version == b"HTTP/1.1" and status >= 200 and status != 204
 
 
+def is_framed(message: http.Message) -> bool:
+    """Whether its head says where its body ends."""
+    return "content-length" in message.headers or "transfer-encoding" in message.headers
+
+
 def _said_size(data: http.MessageData) -> int | None:
     """How many bytes a body has; None: it comes in chunks. Or _UNSAID, or _OTHERWISE than usual."""
     plain = plain_headers(data.headers.fields)

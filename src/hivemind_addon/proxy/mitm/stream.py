@@ -83,7 +83,7 @@ from hivemind_addon.proxy.mitm.connections import (
     error_page,
     over,
 )
-from hivemind_addon.proxy.mitm.heads import BAD_HEAD, with_field
+from hivemind_addon.proxy.mitm.heads import BAD_HEAD, is_framed, with_field
 from hivemind_addon.proxy.mitm.port import (
     MAX_PAGE_BODY_BYTES,
     Alarm,
@@ -553,8 +553,7 @@ class ScheduledStream(HttpStream):
         if self.exchange is None and (not self.flow.request.stream or self.parent.port.passes_body(self.flow)):
             self.exchange = self.parent.port.make_exchange(self.flow)
         exchange = self.exchange
-        if exchange:
-            _frame(self.flow.request)
+        _frame(self.flow.request)
         while True:
             if exchange and not (yield from self._hold(exchange)):
                 return False
@@ -783,7 +782,7 @@ class ScheduledStream(HttpStream):
         mitmproxy hands on an HTTP/2 answer without any framing; then both look like the connection's end.
         """
         assert self.flow.response
-        if self.flow.request.http_version != "HTTP/1.1" or _is_framed(self.flow.response):
+        if self.flow.request.http_version != "HTTP/1.1" or is_framed(self.flow.response):
             return self.flow.response
         head = self.flow.response.copy()
         head.headers["transfer-encoding"] = "chunked"
@@ -1133,13 +1132,9 @@ class ScheduledStream(HttpStream):
         return self.exchange
 
 
-def _is_framed(message: http.Message) -> bool:
-    return "content-length" in message.headers or "transfer-encoding" in message.headers
-
-
 def _frame(message: http.Message) -> None:
     """Say how long a complete body is, where nothing says it: from HTTP/2 it comes so, and HTTP/1.1 must know."""
-    if message.raw_content and not _is_framed(message):
+    if message.raw_content and not is_framed(message):
         message.headers["content-length"] = str(len(message.raw_content))
 
 
