@@ -13,6 +13,7 @@ from hivemind_addon.api.events import AttemptEnded, Submitted, TicketEnded
 from hivemind_addon.api.ticket import REQUEST_HEADER
 from hivemind_addon.proxy.mitm.annotation import annotation_of
 from hivemind_addon.proxy.mitm.settings import AgentsFile
+from hivemind_addon.proxy.mitm.turns import MOST_LANES
 from hivemind_addon.proxy.mitm.websocket import ScheduledSocket
 from tests.conftest import FakeClock
 from tests.patience import PATIENCE_S
@@ -79,7 +80,13 @@ class Socket:
         self.wrote.set()
 
     def _came(self, frame, *, from_client, passed):
-        message = WebSocketMessage(Opcode.TEXT, from_client, json.dumps(frame).encode())
+        data = frame if isinstance(frame, bytes) else json.dumps(frame).encode()
+        self._told(WebSocketMessage(Opcode.TEXT, from_client, data), frame, passed)
+
+    def says_in_binary(self, data):
+        self._told(WebSocketMessage(Opcode.BINARY, True, data), data, self.to_server)
+
+    def _told(self, message, frame, passed):
         self.flow.websocket.messages.append(message)
         self.wire.came(message)
         self.write()
@@ -168,6 +175,89 @@ async def test_frames_of_other_kinds_pass_also_while_a_turn_is_held(proxy):
     proxy.driver.command(Resume())
     await until(lambda: len(socket.to_server) == 3)
     socket.answers(*ANSWER)
+
+
+UNREADABLE = (
+    b'{"type":"response.create","model":"gpt-5.1","input":"x",}',
+    b'{"type":"response.create","model":"gpt-5.1","input":%b}' % (b"[" * 5000 + b"]" * 5000),
+    b'[{"type":"response.create","model":"gpt-5.1","input":"x"}]',
+    b'{"type":"response.create","model":"gpt-5.1","input":"x","type":"response.processed"}',
+    b'{"type":"response.create","generate":true,"model":"gpt-5.1","input":"x","generate":false}',
+    b"response.create",
+    b"null",
+)
+
+
+@pytest.mark.parametrize("frame", UNREADABLE)
+@pytest.mark.parametrize("way", ["asks", "says_in_binary"])
+async def test_a_frame_that_may_be_a_turn_and_cannot_be_read_is_refused_and_the_connection_goes_on(proxy, frame, way):
+    socket = Socket(proxy)
+    getattr(socket, way)(frame)
+    assert socket.to_server == []
+    ((refusal),) = socket.heard
+    assert (refusal["type"], refusal["status"], refusal["error"]["code"]) == ("error", 400, "invalid_json")
+    socket.asks(b" ", create())
+    socket.answers(*ANSWER)
+    assert socket.to_server == [b" ", create()]
+    assert socket.heard[1:] == list(ANSWER)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        rb'{"type":"response.create","model":"gpt-5.1","input":"\ud83d"}',
+        b'{"type":"response.create","model":"gpt-5.1","input":"x","temperature":NaN}',
+        b'\xef\xbb\xbf{"type":"response.create","model":"gpt-5.1","input":"x"}',
+        b'{"type":"response.create","model":"gpt-5.1","input":"x"}',
+    ],
+)
+@pytest.mark.parametrize("way", ["asks", "says_in_binary"])
+async def test_what_javascript_python_and_net_write_is_a_turn_and_goes_as_it_came(proxy, frame, way, monkeypatch):
+    socket = Socket(proxy)
+    sent = []
+    monkeypatch.setattr(ScheduledSocket, "to_server", lambda _, text: sent.append(text))
+    getattr(socket, way)(frame)
+    assert (sent, slots(proxy)) == ([frame], [(1, 0)])
+    socket.answers(*ANSWER)
+    assert proxy.driver.snapshot().counters.input_tokens == 50
+    (submitted,) = [event for event in proxy.heard if isinstance(event, Submitted)]
+    assert submitted.ticket.model == "gpt-5.1"
+    assert submitted.ticket.streamed
+
+
+async def test_lanes_that_are_idle_make_room_and_beyond_those_that_are_busy_a_client_is_told_to_come_back(tmp_path):
+    (tmp_path / "openai.yaml").write_text(PROFILE.replace("1, maximum: 1", "100, maximum: 100"))
+    proxy = make_proxy(tmp_path)
+    socket = Socket(proxy)
+    for number in range(MOST_LANES + 3):
+        socket.asks(create(stream_id=f"one-{number}"))
+        socket.answers(*({**frame, "stream_id": f"one-{number}"} for frame in ANSWER))
+    assert proxy.driver.snapshot().counters.delivered == MOST_LANES + 3
+    for number in range(MOST_LANES + 1):
+        socket.asks(create(stream_id=f"other-{number}"))
+    assert len(socket.to_server) == 2 * MOST_LANES + 3
+    refusal = socket.heard[-1]
+    assert (refusal["status"], refusal["stream_id"]) == (429, f"other-{MOST_LANES}")
+    socket.answers({**DONE, "stream_id": "other-0"})
+    socket.asks(create(stream_id="late"))
+    assert len(socket.to_server) == 2 * MOST_LANES + 4
+    socket.wire.closed(by_client=True)
+    assert proxy.live == {}
+
+
+async def test_warm_ups_with_no_turn_between_them_are_scheduled(proxy):
+    """Each writes a cache, for input tokens."""
+    socket = Socket(proxy)
+    done = {"type": "response.completed", "response": {"id": "resp_0"}}
+    for number, delivered in enumerate((0, 1, 2)):
+        socket.asks(create(generate=False, stream_id=f"lane-{number}"))
+        socket.answers({**CREATED, "stream_id": f"lane-{number}"}, {**done, "stream_id": f"lane-{number}"})
+        assert proxy.driver.snapshot().counters.delivered == delivered
+    socket.asks(create())
+    socket.answers(*ANSWER)
+    socket.asks(create(generate=False))
+    socket.answers(CREATED, done)
+    assert proxy.driver.snapshot().counters.delivered == 3
 
 
 async def test_a_warm_up_takes_no_ticket_and_its_answer_is_not_the_turns(proxy):

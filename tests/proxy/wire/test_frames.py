@@ -63,6 +63,53 @@ def test_anything_may_be_in_a_frame(frame):
     assert read_asked(frame).what is Asking.OTHER
 
 
+@pytest.mark.parametrize(
+    ("frame", "plain"),
+    [
+        (rb'{"type":"response.create","input":"\ud83d"}', '{"type": "response.create", "input": "?"}'),
+        (
+            rb'{"type":"response.create","input":[{"a":"x\udc00"}]}',
+            '{"type": "response.create", "input": [{"a": "x?"}]}',
+        ),
+        (b'{"type":"response.create","t":[NaN,-Infinity]}', '{"type": "response.create", "t": [null, null]}'),
+        (b'\xef\xbb\xbf{"type":"response.create"}', '{"type": "response.create"}'),
+        (b'{"type": "response.create","n":1%b}' % (b"0" * 5000), None),
+        (b'{"type":"response.create",}', ""),
+        (b'{"type":"response.create"}{}', ""),
+        (b'{"type":"response.create"}\0', ""),
+        (b"{'type':'response.create'}", ""),
+        (b'{"type":"response.create"/**/}', ""),
+        (b'{"type":"response.create","n":[NaN,1e999]}', ""),
+        (b'{"type":"response.create","n":%b}' % (b"[" * 5000 + b"]" * 5000), ""),
+        (b'[{"type":"response.create"}]', ""),
+        (b'"response.create"', ""),
+        ('{"type":"response.create"}'.encode("utf-16"), ""),
+        (b"\xff\xfe", ""),
+        (b"\x81\xa4type\xafresponse.create", ""),
+    ],
+)
+def test_a_clients_frame_is_read_as_others_write_it_or_is_known_to_be_unreadable(frame, plain):
+    """None: as it came; empty: it is unreadable."""
+    assert frames.readable(frame) == (frame if plain is None else plain.encode() or None)
+    if plain:
+        assert read_asked(frames.readable(frame)).what is Asking.TURN
+        assert json.loads(frames.as_request(frame))["stream"] is True
+        assert json.loads(frames.going_on_from(frame, "r1")) == json.loads(plain) | {"previous_response_id": "r1"}
+        assert read_told(frame).name == "response.create"
+
+
+@given(st.dictionaries(st.text(), st.integers() | st.floats() | st.text() | st.none()))
+def test_what_python_writes_is_readable_and_unambiguous(members):
+    frame = json.dumps(members | {"type": "response.create"}).encode()
+    assert frames.is_ambiguous(frame) is False
+    assert read_asked(frames.readable(frame)).what is Asking.TURN
+
+
+def test_a_name_that_stands_twice_is_ambiguous_and_one_that_stands_deeper_is_not():
+    assert frames.is_ambiguous(b'{"type":"x","t\\u0079pe":"response.create"}')
+    assert not frames.is_ambiguous(b'{"type":"x","a":{"type":"y","type":"z"},"b":[{"type":1}]}')
+
+
 def test_an_event_is_what_its_frame_is_though_it_has_lines_of_its_own():
     body = {"type": "response.output_text.delta", "delta": "one\ntwo"}
     event = frames.as_event("response.output_text.delta", json.dumps(body, indent=2).encode())

@@ -21,6 +21,7 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
 
 from mitmproxy import http
+from msgspec.structs import replace
 
 from hivemind_addon.proxy.mitm.port import Alarm, Look, Next, Stage
 from hivemind_addon.proxy.wire import frames
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 MOST_WAITING_BYTES = 64 * 1024 * 1024
 """Of one socket's frames behind the turn that runs; more are refused."""
 MOST_LANES = 64
-"""Twice what OpenAI lets be named; what comes by others passes unscheduled."""
+"""Twice what OpenAI lets be named; what comes by more at a time is refused."""
 LONGEST_ALARM_S = 5.0
 _STREAM = {"content-type": "text/event-stream"}
 _TOO_MUCH = "hivemind: too much waits in this connection already"
@@ -381,6 +382,11 @@ class _Lane:
         self.waiting: deque[tuple[bytes, Asked]] = deque()
         self.is_closed = False
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing in it is answered or waits."""
+        return self.turn is None and not self.unscheduled and not self.waiting
+
     def free(self, turn: Turn) -> None:
         """A turn is over."""
         if self.turn is turn:
@@ -419,6 +425,8 @@ class Turns:
     def __init__(self, wire: Wire) -> None:
         self._wire = wire
         self._lanes: dict[str, _Lane] = {}
+        self._is_warm = False
+        """The client has warmed up, and asked for no turn since."""
 
     def __repr__(self) -> str:
         return f"<Turns, {sum(1 for _ in self.live)} live>"
@@ -430,14 +438,30 @@ class Turns:
         return (turn for turn in turns if turn is not None and turn.is_enrolled)
 
     def from_client(self, text: bytes) -> bool:
-        """The client sent a frame. True: it passes as it came; else the turns have it."""
-        asked = read_asked(text)
+        """The client sent a frame. True: it passes as it came; else the turns have it.
+
+        What passes is surely no turn: budgets and pauses are for those who would write what only the provider reads.
+        """
+        if not text.strip():
+            return True
+        plain = frames.readable(text)
+        asked = read_asked(plain or b"")
+        if plain is None or (asked.what is not Asking.TURN and frames.is_ambiguous(text)):
+            self._wire.to_client(frames.unreadable())
+            return False
         if asked.what is Asking.OTHER:
             return True
+        if asked.what is Asking.WARM_UP and self._is_warm:  # one is free, for it costs input
+            asked = replace(asked, what=Asking.TURN)
+        else:
+            self._is_warm = asked.what is Asking.WARM_UP
         lane = self._lanes.get(asked.lane)
         if lane is None:
             if len(self._lanes) >= MOST_LANES:
-                return True
+                self._lanes = {name: one for name, one in self._lanes.items() if not one.is_idle}
+            if len(self._lanes) >= MOST_LANES:
+                self._wire.to_client(frames.come_back(_TOO_MUCH, frames.DELAY_S, asked.lane))
+                return False
             lane = self._lanes[asked.lane] = _Lane(self._wire)
         if asked.what is Asking.WARM_UP and lane.turn is None:
             lane.unscheduled.append(text)

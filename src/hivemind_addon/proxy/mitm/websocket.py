@@ -65,8 +65,8 @@ class ScheduledSocket:
     def came(self, message: WebSocketMessage) -> None:
         """See SocketPort."""
         self._kept_bytes += len(message.content)
-        if self._is_over or message.dropped or message.injected or not message.is_text:
-            return
+        if self._is_over or message.dropped or message.injected or not (message.is_text or message.from_client):
+            return  # a client's binary frame may say what a text frame says
         self._in_layer = True
         passes = True
         try:

@@ -7,6 +7,7 @@ Either side may send more; what is not known here passes. A frame with `stream_i
 one without to the lane without a name. (OpenAI's WebSocket mode of 2026; Codex 0.169 uses no lanes.)
 """
 
+import json
 from collections.abc import Mapping
 from enum import Enum
 
@@ -82,6 +83,31 @@ _OTHER = Asked(Asking.OTHER)
 _UNKNOWN = Told("")
 
 
+def readable(text: bytes) -> bytes | None:
+    """A client's frame as JSON that is read here; None: it is no JSON object.
+
+    Others write and read more than msgspec does: JavaScript half a surrogate pair where it cuts a text within an emoji,
+    Python NaN, .NET a byte order mark. A half becomes `?`, NaN null.
+    """
+    if read_object(text) is not None:
+        return text
+    try:
+        value = json.loads(text.decode("utf-8-sig"), parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return None
+    same = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    return None if read_object(same) is None else same
+
+
+def is_ambiguous(text: bytes) -> bool:
+    """Whether a client's frame that is readable says something twice: readers take the first or the last."""
+    try:
+        pairs = json.loads(text.decode("utf-8-sig"), object_pairs_hook=list)
+    except (ValueError, RecursionError):
+        return True
+    return len(dict(pairs)) < len(pairs)
+
+
 def read_asked(text: bytes) -> Asked:
     """What a client's frame wants; OTHER where it cannot be read."""
     members = read_object(text)
@@ -99,7 +125,7 @@ def read_asked(text: bytes) -> Asked:
 
 def read_told(text: bytes) -> Told:
     """What a server's frame tells; one without a name where it cannot be read."""
-    members = read_object(text)
+    members = read_object(text) or read_object(readable(text) or b"")
     if members is None:
         return _UNKNOWN
     name = word(members.get("type"))
@@ -131,7 +157,7 @@ def id_of(text: bytes) -> str:
 
 def going_on_from(text: bytes, previous: str) -> bytes:
     """A client's frame with another earlier answer."""
-    return msgspec.json.encode({**(read_object(text) or {}), "previous_response_id": previous})
+    return msgspec.json.encode({**(read_object(readable(text) or b"") or {}), "previous_response_id": previous})
 
 
 def as_event(name: str, text: bytes) -> bytes:
@@ -142,6 +168,7 @@ def as_event(name: str, text: bytes) -> bytes:
 
 def as_request(text: bytes) -> bytes:
     """The body that a turn has as a plain request, which has to say that its answer is to be streamed."""
+    text = readable(text) or text
     members = read_object(text)
     if members is None or read_value(members.get("stream")) is True:
         return text
@@ -160,6 +187,14 @@ def come_back(message: str, delay_s: float, lane: str, ticket_id: str = "") -> b
     """
     error = {"type": _LIMITED, "code": _LIMITED, "message": with_delay(message, delay_s)}
     return _error(_LIMITED_STATUS, error, {"retry-after": _seconds(delay_s)} | _named(ticket_id), lane)
+
+
+def unreadable() -> bytes:
+    """The error for a client's frame that may be a turn or may be none."""
+    message = (
+        "hivemind: this frame is no JSON object that has each name once, so it cannot be scheduled; nothing was sent"
+    )
+    return _error(400, {"type": "invalid_request_error", "code": "invalid_json", "message": message}, _NO_HEADERS, "")
 
 
 def refusal(status: int, headers: Mapping[str, str], body: bytes, lane: str, ticket_id: str = "") -> bytes:
