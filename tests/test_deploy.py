@@ -187,6 +187,15 @@ def test_the_page_makes_every_secret_that_compose_mounts():
     assert [file for file in wanted if file not in typed] == []
 
 
+def test_no_page_lets_the_engines_user_erase_what_others_keep_there():
+    """`@read` and `@write` have `KEYS`, `FLUSHALL` and `SWAPDB` in them; what is denied last, counts."""
+    pages = {page.name: page.read_text(encoding="utf-8") for page in PAGE.parent.glob("*.md")}
+    lines = [(name, line) for name, page in pages.items() for line in re.findall(r"~hivemind:.*\+@.*", page)]
+    assert {name for name, _ in lines} == {"cluster.md", "leases.md", "teams.md"}
+    open_ = [(name, line) for name, line in lines if not re.search(r"-@admin -@dangerous(?: \+info)?(?:`|$)", line)]
+    assert open_ == []
+
+
 def test_the_source_distribution_has_what_deploy_needs():
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     included = packaged["sdist"]["include"]

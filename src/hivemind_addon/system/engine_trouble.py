@@ -59,7 +59,8 @@ def trouble(error: BaseException, prefix: str, *, handshake: bool = False) -> st
         case client.NoPermissionError():
             return (
                 f"does not let this user do that ({_text(error)}); its ACL needs "
-                f"`~{prefix}* &{prefix}* +@connection +@pubsub +@scripting +@read +@write +time`"
+                f"`~{prefix}* &{prefix}* +@connection +@pubsub +@scripting +@read +@write +time "
+                "-@admin -@dangerous +info`"
             )
         case client.MovedError() | client.ClusterError():
             return "is a node of a Redis Cluster; name a server that stands alone, or a primary with replicas"

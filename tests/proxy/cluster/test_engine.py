@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 import trustme
+from redis import Redis
+from redis.exceptions import NoPermissionError, ResponseError
 
 from hivemind_addon.lab.cluster.engine import SimEngine
 from hivemind_addon.proxy.cluster.engine import Engine
@@ -333,6 +335,17 @@ async def test_the_rights_that_the_page_gives_are_enough():
             await b.until(lambda: b.received == [b"hello"])
             a.outbox.append(Resign(1))
             assert (await a.ask(TakeLease(1, False, False, 1.0, 5.0))).holder == ""
+        with Redis.from_url(server.url, username="hivemind", password="PASSWORD") as user:
+            assert "redis_version" in user.info("server")
+            for command in (
+                *("FLUSHALL", "FLUSHDB", "SWAPDB 0 1", "KEYS *", "CLIENT KILL TYPE normal", "CONFIG GET *", "SHUTDOWN"),
+                *("GET other", "SET other 1", "PUBLISH other x", "ACL LIST", "RESTORE hivemind:x 0 x"),
+            ):
+                with pytest.raises(NoPermissionError):
+                    user.execute_command(*command.split())
+            for script in ("FLUSHALL", "KEYS", "SWAPDB"):
+                with pytest.raises(ResponseError):
+                    user.eval(f"return redis.call('{script}', '0', '1')", 0)
     finally:
         server.stop()
 
