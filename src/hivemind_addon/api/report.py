@@ -53,6 +53,8 @@ class ProxyView(Struct, frozen=True, gc=False):
     """Whether the proxy says a password there."""
     tool_hosts: tuple[str, ...] = ()
     """Of `hosts` those of services that are no models."""
+    key_variables: tuple[str, ...] = ()
+    """Names of the variables of its environment from which it has keys of its profiles' upstreams."""
 
 
 class Sample(Struct, frozen=True, gc=False):

@@ -7,6 +7,7 @@
 the variable HIVEMIND_CLUSTER_PASSWORD has it where the URL has none, as HIVEMIND_CLUSTER_USERNAME has the user's name.
 """
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,11 +15,16 @@ from difflib import get_close_matches
 from pathlib import Path
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from hivemind_addon.system.folders import FolderNotPrivate, runtime_folder
+from hivemind_addon.system.whole_file import write_whole
+
 CLUSTER_VARIABLE = "HIVEMIND_CLUSTER"
 """The engine's URL where no option says one; `off`: none."""
 CLUSTER_NAME_VARIABLE = "HIVEMIND_CLUSTER_NAME"
 USERNAME_VARIABLE = "HIVEMIND_CLUSTER_USERNAME"
 PASSWORD_VARIABLE = "HIVEMIND_CLUSTER_PASSWORD"  # noqa: S105 - the variable's name
+SECRET_VARIABLE = "HIVEMIND_CLUSTER_SECRET"  # noqa: S105 - the variable's name
+"""What the members of a cluster tell accounts apart by."""
 DEFAULT_CLUSTER = "default"
 """A cluster's name where nothing says one."""
 OFF = "off"
@@ -86,6 +92,23 @@ def parse_engine_url(
         return _parsed(text.strip(), environment or {})
     except BadEngineUrl as error:
         raise BadEngineUrl(f"{option}: {error}") from None
+
+
+def keep_password(address: EngineAddress) -> None:
+    """For processes of the same user that are not to have it in their environment. Raises FolderNotPrivate, OSError."""
+    write_whole(_password_file(address), address.password.encode())
+
+
+def kept_password(address: EngineAddress) -> str:
+    """What `keep_password` has kept; empty: nothing."""
+    try:
+        return _password_file(address).read_text(encoding="utf-8")
+    except (OSError, ValueError, FolderNotPrivate):
+        return ""
+
+
+def _password_file(address: EngineAddress) -> Path:
+    return runtime_folder() / f"engine-{hashlib.sha256(address.shown.encode()).hexdigest()[:16]}"
 
 
 def check_cluster_name(name: str, *, option: str = "--cluster-name") -> str:

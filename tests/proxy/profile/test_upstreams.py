@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from hivemind_addon.api.config_file import HELD_KEY
 from hivemind_addon.proxy.mitm.settings import BadOption, read_profiles
 from tests.proxy.profile.test_load import error_of, load
 
@@ -96,6 +97,23 @@ def test_a_variable_that_is_not_set_is_told(tmp_path, monkeypatch):
     assert trouble(tmp_path, "{name: a, key: {env: A_KEY}}") == (
         "upstreams[0].key.env: A_KEY is not set in the proxy's environment; export A_KEY=… before the proxy starts"
     )
+
+
+def test_what_agents_have_in_the_place_of_a_key_is_none(tmp_path, monkeypatch):
+    monkeypatch.setenv("A_KEY", HELD_KEY)
+    assert trouble(tmp_path, "{name: a, key: {env: A_KEY}}") == (
+        "upstreams[0].key.env: A_KEY has what `hivemind exec` gives agents in its place; "
+        "start the proxy outside of `hivemind exec`"
+    )
+
+
+def test_the_variables_that_hold_keys_are_known_by_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("A_KEY", SECRET)
+    monkeypatch.setenv("B_KEY", SECRET + "-b")
+    both = profile("{name: own}", "{name: b, key: {env: B_KEY}}", "{name: a, key: {env: A_KEY}}")
+    (tmp_path / "openai.yaml").write_text(both)
+    assert read_profiles(tmp_path, "", None).key_variables == ("A_KEY", "B_KEY")
+    assert read_profiles(None, "", None).key_variables == ()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")

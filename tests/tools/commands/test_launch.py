@@ -56,6 +56,15 @@ def test_exec_takes_everything_behind_its_options_as_the_command(became):
     assert environment["API_TIMEOUT_MS"] == "3600000"
 
 
+def test_exec_hands_on_no_secret_of_the_proxys(became):
+    secrets = ("HIVEMIND_CLUSTER_PASSWORD", "HIVEMIND_CLUSTER_SECRET", "HIVEMIND_ALERTS")
+    result = run("exec", "-p", "9090", "claude", **dict.fromkeys(secrets, "hush"), ANTHROPIC_API_KEY="sk-own")
+    assert result.exit_code == 0, result.output
+    _, environment = became[0]
+    assert "hush" not in environment.values()
+    assert environment["ANTHROPIC_API_KEY"] == "sk-own"
+
+
 @each(
     ("command", "environment", "words"),
     [

@@ -17,6 +17,7 @@ from hivemind_addon.tools.launch import behind
 from hivemind_addon.tools.launch.behind import (
     NamelessSecret,
     NoBundle,
+    agent_environment,
     asked_words,
     certificates,
     environment_changes,
@@ -27,6 +28,7 @@ from hivemind_addon.tools.launch.behind import (
     write_bundle,
 )
 from hivemind_addon.tools.launch.programs import load_programs
+from hivemind_addon.tools.locks.choice import LeasePlace
 from tests.cases import each
 
 PROXY = ProxyView(pid=7, port=9090, listens=("127.0.0.1:9090",), confdir="/c", hosts=("api.anthropic.com",))
@@ -80,6 +82,52 @@ def test_an_agent_s_leases_are_where_its_proxy_is_but_no_password_is_handed_on(
     assert {name: value for name, value in changed.items() if "CLUSTER" in name} == expected
     assert told in lacks_password(proxy, base)
     assert bool(told) == bool(lacks_password(proxy, base))
+
+
+SECRETS = {
+    "HIVEMIND_CLUSTER_PASSWORD": "hush",
+    "HIVEMIND_CLUSTER_SECRET": "0123456789abcdef",
+    "HIVEMIND_ALERTS": "ntfy://me:hush@alerts.test/topic",
+    "OPENAI_API_KEY": "sk-held",
+    "UNSET_KEY": "",
+}
+HOLDER = replace(MEMBER, engine_has_password=True, key_variables=("ELSEWHERE_KEY", "OPENAI_API_KEY", "UNSET_KEY"))
+
+
+@each(
+    ("cluster", "theirs"),
+    [
+        ({}, None),
+        ({"HIVEMIND_CLUSTER": "off"}, "off"),
+        ({"HIVEMIND_CLUSTER": ENGINE}, ENGINE),
+        ({"HIVEMIND_CLUSTER": "redis://:hush@cache"}, ENGINE),
+        ({"HIVEMIND_CLUSTER": "redis://cache", "HIVEMIND_CLUSTER_USERNAME": "me"}, "valkey://me@cache:6379/0"),
+        ({"HIVEMIND_CLUSTER": "valkey://u:hu/sh@cache"}, None),
+    ],
+)
+def test_an_agent_gets_nothing_that_is_the_proxys_alone_and_its_leases_find_the_password(
+    tmp_path, monkeypatch, cluster, theirs
+):
+    runtime = tmp_path / str(len(list(tmp_path.iterdir())))
+    runtime.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    own = {"PATH": "/bin", "ANTHROPIC_API_KEY": "sk-own", "HIVEMIND_AGENT_SECRET": "ann's", "UNSET_KEY": ""}
+    given = {**own, **SECRETS, **cluster}
+    got = agent_environment(HOLDER, given)
+    assert got == own | ({k: v for k, v in cluster.items() if theirs}) | {"OPENAI_API_KEY": "held-by-hivemind"} | (
+        {"HIVEMIND_CLUSTER": theirs} if theirs else {}
+    )
+    assert given["HIVEMIND_CLUSTER_PASSWORD"] == "hush"
+    if theirs in (None, "off"):
+        assert list(runtime.iterdir()) == []
+        return
+    (kept,) = (runtime / "hivemind").iterdir()
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    with LeasePlace.of(got).open(got) as store:
+        assert store._address.password == "hush"
+    assert agent_environment(HOLDER, got) == got, "nor does an agent of its own"
+    with LeasePlace.of(got).open(got | {"HIVEMIND_CLUSTER_PASSWORD": "newer"}) as store:
+        assert store._address.password == "newer"
 
 
 def test_the_environment_has_the_name_the_port_and_one_bundle_with_the_users_own(monkeypatch):

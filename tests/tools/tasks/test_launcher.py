@@ -2,6 +2,7 @@ import sys
 from urllib.parse import unquote, urlsplit
 
 import pytest
+from msgspec.structs import replace
 
 from hivemind_addon.api.command import CommandReply, SetBudget
 from hivemind_addon.api.control import CommandUnanswered
@@ -40,6 +41,16 @@ async def test_a_task_is_known_to_the_proxy_and_knows_itself(launcher, tmp_path)
     assert (environment["A"], environment["HIVEMIND_RESULT_B"]) == ("task's", "/b.txt")
     assert (environment["HIVEMIND_TASK"], environment["HIVEMIND_PORT"]) == ("night-1/a", "9090")
     assert environment["HIVEMIND_RUNNER"] == str(tmp_path / "r.sock")
+
+
+async def test_a_task_gets_nothing_that_is_the_proxys_alone(launcher, monkeypatch):
+    holder = replace(PROXY, key_variables=("OPENAI_API_KEY",))
+    monkeypatch.setattr(background, "find_or_start", lambda *_, **__: holder)
+    base = {"HIVEMIND_CLUSTER_PASSWORD": "hush", "HIVEMIND_ALERTS": "ntfy://hush", "OPENAI_API_KEY": "sk-hush"}
+    spec = TaskSpec(command=("make",), environment={"HIVEMIND_CLUSTER_SECRET": "hush"})
+    _, environment = await launcher.launch("night-1/a", spec, base, {})
+    assert not [name for name, value in environment.items() if "hush" in value]
+    assert environment["OPENAI_API_KEY"] == "held-by-hivemind"
 
 
 async def test_an_agent_gets_its_prompt_and_what_makes_it_patient(launcher, monkeypatch, tmp_path):

@@ -31,6 +31,7 @@ from hivemind_addon.api.command import (
     ShowConfig,
     asker,
 )
+from hivemind_addon.api.config_file import ALERTS_VARIABLE
 from hivemind_addon.api.control import control_socket
 from hivemind_addon.api.control_server import ControlServer
 from hivemind_addon.api.events import PersonActed
@@ -39,7 +40,6 @@ from hivemind_addon.proxy.mitm.addresses import listens
 from hivemind_addon.proxy.mitm.listeners import page_address
 from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX, Option, cluster_url
 from hivemind_addon.proxy.page.sessions import KEY_LASTS_S, PageSessions
-from hivemind_addon.proxy.runtime.alerts import ALERTS_VARIABLE
 from hivemind_addon.system.engine_url import parse_engine_url
 from hivemind_addon.system.folders import FolderNotPrivate
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hivemind_addon.api.proxy_user import short_hash
 from hivemind_addon.proxy.mitm.settings import BadOption
 from hivemind_addon.proxy.wire.identity import ALONE, Machine
+from hivemind_addon.system.engine_url import SECRET_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from mitmproxy import optmanager
 
 JOINED, APART = AGENTS = "joined", "apart"
-SECRET_VARIABLE = "HIVEMIND_CLUSTER_SECRET"  # noqa: S105 - the variable's name
 _LEAST_SECRET_CHARS = 16
 _LONGEST_NAME = 63
 _NAME = re.compile(rf"[\w.-]{{1,{_LONGEST_NAME}}}", re.ASCII)

@@ -19,7 +19,7 @@ from mitmproxy import optmanager
 from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy.mode_specs import ProxyMode, RegularMode, ReverseMode, UpstreamMode
 
-from hivemind_addon.api.config_file import check_keys, option_values, read_config
+from hivemind_addon.api.config_file import ALERTS_VARIABLE, check_keys, option_values, read_config
 from hivemind_addon.proxy.context.policy import DEFAULT as KEEP_CONTEXTS
 from hivemind_addon.proxy.context.policy import FORMS, KeepPolicy, parse_policy
 from hivemind_addon.proxy.journal.file import default_journal
@@ -34,7 +34,7 @@ from hivemind_addon.proxy.observe.agent_use import MOST_AGENTS
 from hivemind_addon.proxy.observe.contexts import DEFAULT_WARNING
 from hivemind_addon.proxy.profile.grants import Allowance, parse_allowance
 from hivemind_addon.proxy.profile.load import UnknownTool, parse_tools
-from hivemind_addon.proxy.runtime.alerts import ALERTS_VARIABLE, Alerts, BadAddresses, read_addresses
+from hivemind_addon.proxy.runtime.alerts import Alerts, BadAddresses, read_addresses
 from hivemind_addon.proxy.runtime.notifier import Command, Way
 from hivemind_addon.system.engine_url import (
     CLUSTER_NAME_VARIABLE,

@@ -425,6 +425,7 @@ class Proxy:
             engine=cluster.address.shown if cluster else "",
             engine_has_password=bool(cluster and cluster.address.password),
             tool_hosts=tuple(sorted({host for claim in claims if claim.is_plain for host in claim.hosts})),
+            key_variables=self.settings.current.profiles.key_variables,
         )
         snapshot = yield from self.driver.snapshot_in_parts(most_queued=QUEUED_TOLD)
         yield

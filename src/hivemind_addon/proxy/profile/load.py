@@ -196,6 +196,11 @@ class Profiles:
         users = (self.by_name[name] for name in self.by_name if name in self.users)
         return tuple(profile for profile in users if profile.upstreams)
 
+    @property
+    def key_variables(self) -> tuple[str, ...]:
+        """The variables that hold their endpoints' keys."""
+        return tuple(sorted({one.key.env for own in self.with_upstreams() for one in own.upstreams if one.key.env}))
+
     @by_thing_and_text
     def for_path(self, path: str) -> Profile | None:
         """The profile for an upstream of no profile (reverse mode), by the path of its first model call.

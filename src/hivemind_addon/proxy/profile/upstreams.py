@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from hivemind_addon.api.config_file import HELD_KEY
 from hivemind_addon.api.ticket import CallKind
 from hivemind_addon.system.patterns import glob_matches, normal_host
 from hivemind_addon.system.typed import BadValue, DocumentError
@@ -203,6 +204,9 @@ def _from_env(name: str, file: Path, place: str) -> str:
     if not value:
         cure = f"export {name}=… before the proxy starts"
         raise DocumentError(file, f"{place}.env", f"{name} is not set in the proxy's environment", cure)
+    if value == HELD_KEY:
+        problem = f"{name} has what `hivemind exec` gives agents in its place"
+        raise DocumentError(file, f"{place}.env", problem, "start the proxy outside of `hivemind exec`")
     return value
 
 

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 
     from apprise import NotifyBase, NotifyType
 
-ALERTS_VARIABLE = "HIVEMIND_ALERTS"
-"""Addresses, separated by spaces or line ends; for where the option says nothing. No option's own variable: what an
-option says is shown."""
 MOST_ADDRESSES = 20
 _MOST_LINES = 10
 """Of one message."""

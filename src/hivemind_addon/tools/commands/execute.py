@@ -22,6 +22,7 @@ from hivemind_addon.tools.launch.become import become
 from hivemind_addon.tools.launch.behind import (
     NamelessSecret,
     NoBundle,
+    agent_environment,
     asked_words,
     environment_changes,
     lacks_password,
@@ -153,7 +154,7 @@ def behind_proxy(
     # The command takes our place, so that signals, the terminal and its exit status are its own. What it holds of
     # the port's claim keeps the proxy, even when it leaves something running behind.
     os.set_inheritable(user, True)
-    return its_command, dict(os.environ) | changed
+    return its_command, agent_environment(proxy, dict(os.environ) | changed)
 
 
 @click.command()

@@ -12,10 +12,20 @@ from pathlib import Path
 
 import certifi
 
+from hivemind_addon.api.config_file import ALERTS_VARIABLE, HELD_KEY
 from hivemind_addon.api.report import ProxyView
 from hivemind_addon.api.ticket import Delivery
 from hivemind_addon.api.trust import ca_certificate
-from hivemind_addon.system.engine_url import CLUSTER_NAME_VARIABLE, CLUSTER_VARIABLE, OFF, PASSWORD_VARIABLE
+from hivemind_addon.system.engine_url import (
+    CLUSTER_NAME_VARIABLE,
+    CLUSTER_VARIABLE,
+    OFF,
+    PASSWORD_VARIABLE,
+    BadEngineUrl,
+    keep_password,
+    parse_engine_url,
+)
+from hivemind_addon.system.engine_url import SECRET_VARIABLE as CLUSTER_SECRET_VARIABLE
 from hivemind_addon.system.folders import state_folder
 from hivemind_addon.system.whole_file import write_whole
 from hivemind_addon.tools.launch.environment import changes, proxy_url
@@ -103,6 +113,27 @@ def environment_changes(
         patience=patience,
     )
     return changed | {AGENT_VARIABLE: agent, PORT_VARIABLE: str(proxy.port)} | _cluster_changes(proxy, base)
+
+
+def agent_environment(proxy: ProxyView, environment: Mapping[str, str]) -> dict[str, str]:
+    """A whole environment without what is the proxy's alone, as an agent gets it.
+
+    The password of the engine that its leases are in is kept in a file. Raises FolderNotPrivate, OSError.
+    """
+    own = {PASSWORD_VARIABLE, CLUSTER_SECRET_VARIABLE, ALERTS_VARIABLE}
+    theirs = {name: value for name, value in environment.items() if name not in own}
+    theirs.update((name, HELD_KEY) for name in proxy.key_variables if theirs.get(name))
+    engine = theirs.get(CLUSTER_VARIABLE, "")
+    if engine not in ("", OFF):
+        try:
+            address = parse_engine_url(engine, environment)
+        except BadEngineUrl:  # who uses it is told; a password may be in it all the same
+            del theirs[CLUSTER_VARIABLE]
+        else:
+            theirs[CLUSTER_VARIABLE] = address.shown
+            if address.password:
+                keep_password(address)
+    return theirs
 
 
 def _cluster_changes(proxy: ProxyView, base: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 
 from msgspec import Struct
 
@@ -13,6 +14,7 @@ from hivemind_addon.system.engine_url import (
     BadEngineUrl,
     EngineAddress,
     check_cluster_name,
+    kept_password,
     parse_engine_url,
 )
 from hivemind_addon.tools.locks.model import LeaseError, LeaseStore
@@ -41,6 +43,8 @@ class LeasePlace(Struct, frozen=True):
         if not self._is_shared:
             return SqliteLeases(default_lease_file())
         address = self._address(environment)
+        if not address.password:  # an agent's environment has none
+            address = replace(address, password=kept_password(address))
         try:
             from hivemind_addon.tools.locks.engine_store import MOST_PATIENCE_S, EngineLeases  # noqa: PLC0415 - an extra
         except ModuleNotFoundError as error:

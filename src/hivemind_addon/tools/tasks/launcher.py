@@ -14,7 +14,14 @@ from hivemind_addon.api.ticket import Delivery
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.tools.launch import background
-from hivemind_addon.tools.launch.behind import NamelessSecret, NoBundle, asked_words, environment_changes, proved_name
+from hivemind_addon.tools.launch.behind import (
+    NamelessSecret,
+    NoBundle,
+    agent_environment,
+    asked_words,
+    environment_changes,
+    proved_name,
+)
 from hivemind_addon.tools.launch.programs import ProgramTable
 from hivemind_addon.tools.tasks import spec as specs
 from hivemind_addon.tools.tasks.model import RUNNER_VARIABLE, TASK_VARIABLE, TaskSpec
@@ -71,10 +78,11 @@ class Launcher:
             changed = await asyncio.to_thread(
                 environment_changes, proxy, environment, agent=name, words=words, table=self._table
             )
-        except (NoBundle, OSError) as error:
+            whole = await asyncio.to_thread(agent_environment, proxy, {**environment, **changed})
+        except (NoBundle, FolderNotPrivate, OSError) as error:
             raise TaskNotStarted(str(error)) from error
         own = {TASK_VARIABLE: task_id, RUNNER_VARIABLE: str(self._socket)}
-        return TaskLaunch(command, {**environment, **changed, **more, **own})
+        return TaskLaunch(command, {**whole, **more, **own})
 
     def _give_budget(self, name: str, spec: TaskSpec) -> None:
         usd = spec.budget_usd
