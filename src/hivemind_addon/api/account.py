@@ -29,6 +29,7 @@ def account_view(view: BudgetView) -> AccountView:
         reserved_calls=reserved.calls,
         added_calls=added.calls,
         left_calls=left.get("calls"),
+        unpriced_tokens=spent.unpriced_tokens,
         renews_in_s=view.renews_in_s,
     )
 

@@ -243,6 +243,8 @@ class AccountView(Struct, frozen=True):
     reserved_calls: int = 0
     added_calls: int = 0
     left_calls: int | None = None
+    unpriced_tokens: int = 0
+    """Of `spent_tokens`, those of models without a price, which the limit in money does not count; 0 without one."""
 
 
 class WaitView(Struct, frozen=True):

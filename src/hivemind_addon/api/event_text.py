@@ -39,6 +39,7 @@ from hivemind_addon.api.events import (
     PersonActed,
     PoolBlocked,
     PoolsMerged,
+    PriceMissing,
     StateUnsaved,
     Submitted,
     Superseded,
@@ -47,7 +48,7 @@ from hivemind_addon.api.events import (
     WindowUsed,
 )
 from hivemind_addon.api.pool_words import held_words
-from hivemind_addon.api.spend import amount
+from hivemind_addon.api.spend import PRICE_CURE, amount
 from hivemind_addon.api.words import conversation, lasting, several
 
 _encode = msgspec.json.Encoder().encode
@@ -120,6 +121,10 @@ def text_of(event: Event) -> str:
             share = "has spent its budget" if isinstance(event, BudgetSpent) else "has spent most of its budget"
             spent, limit = amount(event.unit, event.spent), amount(event.unit, event.limit)
             return f"{event.budget.holder} {share}: {spent} of {limit} per {event.budget.per.value}"
+        case PriceMissing():
+            whose, dollars = event.budget.holder, amount("micro_usd", event.budget.micro_usd or 0)
+            model = event.model or "a request"
+            return f"{model} has no price, and the budget of {whose} ({dollars}) does not count it; {PRICE_CURE}"
         case BudgetBooked():
             spent = " and ".join(amount(unit, value) for unit, value in _spent(event))
             return f"{event.budget.holder}: {spent} spent per {event.budget.per.value}"
@@ -206,6 +211,7 @@ _LEVELS: dict[type[Event], int | Callable[[Any], int]] = {
     AccountNamed: logging.DEBUG,
     BudgetWarned: logging.WARNING,
     BudgetSpent: logging.WARNING,
+    PriceMissing: logging.WARNING,
     BudgetBooked: logging.DEBUG,
     ContextKept: _level_of_context,
     ContextCompacted: logging.INFO,

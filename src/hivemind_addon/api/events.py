@@ -201,6 +201,17 @@ class BudgetSpent(_Fact, frozen=True, gc=False):
     limit: int
 
 
+class PriceMissing(_Fact, frozen=True, gc=False):
+    """A model without a price was called under a budget in money, which does not count it. Once per model."""
+
+    at: float
+    pool: PoolKey
+    model: str
+    """As the request names it; empty: it names none."""
+    budget: Budget
+    """The budget of this call; the other budgets in money do not count the model, either."""
+
+
 class BudgetBooked(_Fact, frozen=True, gc=False):
     """A holder's account changed: something was reserved or settled, a period began, or a person changed it."""
 
@@ -400,6 +411,7 @@ Event = (
     | AccountNamed
     | BudgetWarned
     | BudgetSpent
+    | PriceMissing
     | BudgetBooked
     | ContextKept
     | ContextCompacted

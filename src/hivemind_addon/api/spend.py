@@ -44,17 +44,33 @@ class Spend(Struct, frozen=True, gc=False):
     micro_usd: int = 0
     calls: int = 0
     """Attempts that were run, or may have been: of models and of tools."""
+    unpriced_tokens: int = 0
+    """Of the tokens, those of models without a price: no money was counted for them."""
 
     def __add__(self, other: "Spend") -> "Spend":
-        return Spend(self.tokens + other.tokens, self.micro_usd + other.micro_usd, self.calls + other.calls)
+        return Spend(
+            self.tokens + other.tokens,
+            self.micro_usd + other.micro_usd,
+            self.calls + other.calls,
+            self.unpriced_tokens + other.unpriced_tokens,
+        )
 
     def __sub__(self, other: "Spend") -> "Spend":
-        return Spend(self.tokens - other.tokens, self.micro_usd - other.micro_usd, self.calls - other.calls)
+        return Spend(
+            self.tokens - other.tokens,
+            self.micro_usd - other.micro_usd,
+            self.calls - other.calls,
+            self.unpriced_tokens - other.unpriced_tokens,
+        )
 
     @property
     def by_unit(self) -> tuple[tuple[str, int], ...]:
-        """Every unit and its amount."""
+        """Every unit that a budget may limit, and its amount."""
         return (("tokens", self.tokens), ("micro_usd", self.micro_usd), ("calls", self.calls))
+
+
+PRICE_CURE = "write its price under `prices` of a profile (docs/profiles.md), or limit tokens, too"
+"""Of a model that a budget in money does not count."""
 
 
 def amount(unit: str, value: int) -> str:
@@ -112,7 +128,7 @@ class Budget(Struct, frozen=True, gc=False):
     tokens: int | None = None
     """None: tokens are not limited."""
     micro_usd: int | None = None
-    """None: money is not limited. Where it is, it binds only models with a price."""
+    """None: money is not limited. Where it is, it binds only models with a price, and others are reported."""
     calls: int | None = None
     """None: calls are not limited."""
 

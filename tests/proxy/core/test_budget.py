@@ -5,7 +5,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hivemind_addon.api.events import AttemptEnded, BudgetBooked, BudgetSpent, BudgetWarned, OddityNoted, TicketEnded
+from hivemind_addon.api.events import (
+    AttemptEnded,
+    BudgetBooked,
+    BudgetSpent,
+    BudgetWarned,
+    OddityNoted,
+    PriceMissing,
+    TicketEnded,
+)
 from hivemind_addon.api.spend import AccountState, Budget, Period, Price, Scope, Spend
 from hivemind_addon.api.ticket import AttemptResult, ContractError, Demand, PoolKey, Usage
 from hivemind_addon.proxy.core.budget import Account, Budgets, actual_spend, spend_of
@@ -22,12 +30,13 @@ def budget(tokens=1000, *, scope=Scope.AGENT, name="a", per=Period.RUN, micro_us
     return Budget(scope=scope, name=name, per=per, tokens=tokens, micro_usd=micro_usd)
 
 
-def paid(ticket_id="t1", *budgets, tokens=100, micro_usd=0, price=None, at=0.0, **more):
+def paid(ticket_id="t1", *budgets, tokens=100, micro_usd=0, price=None, at=0.0, model="m", **more):
     return replace(
         ticket(ticket_id, session=more.pop("session", ticket_id), at=at, **more),
         budgets=budgets or (budget(),),
-        expected=Spend(tokens, micro_usd),
+        expected=Spend(tokens, micro_usd, unpriced_tokens=0 if price else tokens),
         price=price,
+        model=model,
     )
 
 
@@ -79,26 +88,28 @@ class Till(Bench):
 
 def test_a_usage_comes_to_all_its_tokens_and_to_money_where_there_is_a_price():
     usage = Usage(input_tokens=10, cache_read_tokens=1000, cache_write_tokens=100, output_tokens=20, reported=True)
-    assert spend_of(usage, None) == Spend(tokens=1130)
+    assert spend_of(usage, None) == Spend(tokens=1130, unpriced_tokens=1130)
     assert spend_of(usage, PRICE) == Spend(tokens=1130, micro_usd=30 + 375 + 300 + 300)
 
 
 def test_an_attempt_takes_what_the_provider_reported_whatever_became_of_it():
     for outcome in (SUCCESS, CANCELLED, CUT, FAILED):
-        assert actual_spend(paid(tokens=7), AttemptResult(outcome, used(3), None)) == Spend(tokens=3)
+        assert actual_spend(paid(tokens=7), AttemptResult(outcome, used(3), None)) == Spend(tokens=3, unpriced_tokens=3)
 
 
 def test_an_attempt_that_may_have_been_billed_takes_what_was_expected_unless_more_was_counted():
     for outcome in (SUCCESS, CANCELLED, CUT):
-        assert actual_spend(paid(tokens=7), AttemptResult(outcome, None, None)) == Spend(tokens=7)
-        assert actual_spend(paid(tokens=7), AttemptResult(outcome, Usage(output_tokens=9), None)) == Spend(tokens=9)
+        for usage, tokens in ((None, 7), (Usage(output_tokens=9), 9)):
+            taken = actual_spend(paid(tokens=7), AttemptResult(outcome, usage, None))
+            assert taken == Spend(tokens=tokens, unpriced_tokens=tokens)
 
 
 def test_a_complete_answer_that_reported_nothing_takes_what_was_counted_of_it():
     counted = Usage(input_tokens=12, output_tokens=28)
     assert actual_spend(paid(tokens=1031, price=PRICE), AttemptResult(SUCCESS, counted, None)) == Spend(40, 36 + 420)
     for outcome in (CANCELLED, CUT):
-        assert actual_spend(paid(tokens=1031), AttemptResult(outcome, counted, None)) == Spend(tokens=1031)
+        taken = actual_spend(paid(tokens=1031), AttemptResult(outcome, counted, None))
+        assert taken == Spend(tokens=1031, unpriced_tokens=1031)
 
 
 def test_a_refused_attempt_and_one_that_was_never_sent_take_nothing():
@@ -112,7 +123,7 @@ def test_what_is_expected_is_set_aside_and_settled_to_what_it_was():
     one = paid(tokens=100)
     assert books.budgets.reserve(one, 0.0) is None
     (view,) = books.budgets.views(0.0)
-    assert (view.spent, view.reserved) == (Spend(), Spend(tokens=100))
+    assert (view.spent, view.reserved) == (Spend(), Spend(tokens=100)), "no money is limited: no price is missed"
     books.budgets.settle(one, Spend(tokens=130), 1.0)
     (view,) = books.budgets.views(1.0)
     assert (view.spent, view.reserved) == (Spend(tokens=130), Spend())
@@ -194,6 +205,52 @@ def test_one_warning_at_85_percent_and_one_word_at_100():
     (_, spent) = books.events
     assert isinstance(spent, BudgetSpent)
     assert spent.spent == 1100
+
+
+def test_a_budget_in_money_reports_a_model_without_a_price_once_and_counts_its_tokens_apart():
+    in_money = budget(None, micro_usd=1000)
+    books = Books()
+    for number, model in enumerate(("new", "new", "newer", "new")):
+        one = paid(f"t{number}", in_money, budget(None, scope=Scope.EVERYONE, name="", micro_usd=9), model=model)
+        assert books.budgets.reserve(one, 0.0) is None
+        books.budgets.settle(one, Spend(tokens=5, unpriced_tokens=5), 0.0)
+    assert [(type(event), event.model, event.budget) for event in books.events] == [
+        (PriceMissing, "new", in_money),
+        (PriceMissing, "newer", in_money),
+    ]
+    assert [view.spent for view in books.budgets.views(0.0)] == [Spend(20, unpriced_tokens=20)] * 2
+
+
+def test_nobody_is_told_of_a_price_where_it_is_zero_or_no_money_is_limited_or_no_model_is_called():
+    books = Books()
+    free = Price(input=0, cache_write=0, cache_read=0, output=0)
+    books.spend(5, budget(None, micro_usd=1000), price=free)
+    books.spend(5, budget(1000), budget(1000, scope=Scope.EVERYONE, name=""))
+    books.spend(0, budget(None, name="tools", micro_usd=1000), tokens=0)
+    assert books.events == []
+    assert {view.spent.unpriced_tokens for view in books.budgets.views(0.0)} == {0}
+
+
+def test_clients_that_invent_names_of_models_do_not_fill_the_log():
+    books = Books()
+    for number in range(1000):
+        one = paid(f"t{number}", budget(None, micro_usd=1000), model=f"m{number}")
+        books.budgets.reserve(one, 0.0)
+    assert len(books.events) == 100
+
+
+def test_what_has_no_price_is_handed_on_to_the_next_process():
+    first, second = Books(), Books()
+    first.spend(5, budget(None, micro_usd=1000))
+    one = paid("t", budget(None, micro_usd=1000))
+    first.budgets.reserve(one, 0.0)
+    first.budgets.settle(one, Spend(7, unpriced_tokens=7), 0.0)
+    assert second.budgets.restore(first.budgets.standings(0.0), 0.0) == []
+    (view,) = second.budgets.views(0.0)
+    assert view.spent == Spend(12, unpriced_tokens=7)
+    second.budgets.book([view.budget], [], Spend(3, unpriced_tokens=3), 0.0, 0.0)
+    second.budgets.book([view.budget], [], Spend() - Spend(1, unpriced_tokens=1), 0.0, 0.0)
+    assert second.budgets.views(0.0)[0].spent == Spend(14, unpriced_tokens=9)
 
 
 def test_a_spent_budget_refuses_and_says_who_how_much_and_until_when():

@@ -149,7 +149,7 @@ async def test_what_was_spent_before_a_budget_was_set_is_counted_in_once(path, c
     assert (standing.budget.name, standing.budget.per, standing.spent) == (
         "agent-1",
         Period.DAY,
-        Spend(327, 81, calls=3),
+        Spend(327, 81, calls=3, unpriced_tokens=327),
     )
     after = Keeper()
     second = opened(path, clock, after)

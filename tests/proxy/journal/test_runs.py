@@ -1,6 +1,7 @@
 import sqlite3
 
 import pytest
+from msgspec import structs
 
 from hivemind_addon.api.spend import Budget, Period, Scope, Spend
 from hivemind_addon.proxy.journal import runs
@@ -80,6 +81,16 @@ def test_what_was_in_flight_counts_as_spent(file):
     # And it is counted in once, also by those who only read.
     run(file, wall=WALL + 100)
     assert of(file, "SELECT spent_tokens, reserved_tokens FROM budget") == [(100, 0)]
+
+
+def test_what_had_no_price_in_flight_counts_as_spent_without_one(file):
+    event = booked(began_at=4000)
+    spent, reserved = Spend(70, unpriced_tokens=50), Spend(30, unpriced_tokens=30)
+    run(file, structs.replace(event, spent=spent, reserved=reserved))
+    (standing,) = runs.inherit(file.connection, WALL + 100).standings(WALL + 100)
+    assert standing.spent == Spend(100, unpriced_tokens=80)
+    run(file, wall=WALL + 100)
+    assert of(file, "SELECT spent_unpriced_tokens, reserved_unpriced_tokens FROM budget") == [(80, 0)]
 
 
 def test_a_clock_that_was_set_back_makes_no_period_longer(file):

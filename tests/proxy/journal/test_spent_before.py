@@ -19,8 +19,8 @@ def before(book, per=Period.DAY, *, scope=Scope.AGENT, name="ann", since=float("
     return spent_before(book.connection, Budget(scope, name, per), since=since, until=until, port=port)
 
 
-def spend(book, name, began, *, agent="ann", group="", run=1, **attempt):
-    book.ticket(name, agent=agent, arrived=began, run=run, group=group)
+def spend(book, name, began, *, agent="ann", group="", run=1, unpriced=False, **attempt):
+    book.ticket(name, agent=agent, arrived=began, run=run, group=group, unpriced=unpriced)
     book.attempt(name, began=began, **attempt)
 
 
@@ -54,6 +54,14 @@ def test_what_runs_is_left_to_the_account_and_what_was_lost_counts_as_expected(b
     spend(book, "ends later", NOON, took_s=2 * HOUR_S)
     spend(book, "lost", NOON, outcome="lost", ended=None)
     assert before(book).spent == Spend(2000, 20_000, 1)
+
+
+def test_what_had_no_price_is_told_apart(book):
+    book.run()
+    spend(book, "priced", NOON)
+    spend(book, "unpriced", NOON, unpriced=True, micro_usd=0)
+    spend(book, "lost", NOON, unpriced=True, outcome="lost", ended=None, expected_micro_usd=0)
+    assert before(book).spent == Spend(5000, 30_000, 3, unpriced_tokens=3500)
 
 
 def test_a_run_goes_on_over_deaths_and_short_breaks_and_no_longer_ones(book):

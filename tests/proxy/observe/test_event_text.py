@@ -48,6 +48,7 @@ def test_how_much_it_matters_and_what_a_person_reads():
         blocked,
         (events.PoolBlocked, {"at": 0.0, "until": 86_400}, logging.INFO, "told to wait 1 d 0 h (because)"),
         (events.BudgetWarned, {}, logging.WARNING, "group reviewers has spent most of its budget: $4.30 of $5.00 per"),
+        (events.PriceMissing, {}, logging.WARNING, "m has no price, and the budget of group reviewers"),
         (events.BudgetSpent, {}, logging.WARNING, "group reviewers has spent its budget: $4.30 of $5.00 per day"),
         (
             events.AccountBlocked,

@@ -134,6 +134,12 @@ def test_each_holder_of_a_budget_is_a_trouble_of_its_own(night):
     assert told == [[("budget", "began")], [("budget", "began")], []]
 
 
+def test_each_model_without_a_price_is_called_for_under_a_budget_in_money(night):
+    limit = Budget(Scope.AGENT, "a", Period.DAY, micro_usd=10)
+    told = [night.happens(events.PriceMissing, pool=POOL, model=model, budget=limit) for model in ("m", "n", "m")]
+    assert told == [[("budget", "began")], [("budget", "began")], []]
+
+
 def test_full_contexts_are_one_trouble_for_all_agents(night):
     told = [night.happens(events.ContextFull, **FULL | {"agent": agent}) for agent in ("a", "b", "a")]
     assert told == [[("context", "began")], [], []]

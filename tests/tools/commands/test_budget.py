@@ -74,6 +74,18 @@ def test_programs_see_whole_numbers():
     assert len(rows) == 2
 
 
+def test_tokens_that_a_budget_in_money_does_not_count_are_shown_with_the_cure(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    spent = Spend(3_600_000, 0, unpriced_tokens=3_500_000)
+    views = [BudgetView(Budget(Scope.EVERYONE, "", tokens=10**9, micro_usd=20), spent, Spend(), renews_in_s=None)]
+    monkeypatch.setattr(commands, "read_report", lambda _: report(budgets=views))
+    head, *_, last = run().stdout.splitlines()
+    assert "not counted" in head
+    assert run().stdout.count("3,500,000 tokens") == 1, "in the line of the money only"
+    assert "write its price under `prices` of a profile" in last
+    assert json.loads(run("--json").stdout)[0]["unpriced_tokens"] == 3_500_000
+
+
 def test_nobody_has_one(monkeypatch):
     monkeypatch.setattr(commands, "read_report", lambda _: report(budgets=()))
     assert "no budget was used yet" in run().stdout

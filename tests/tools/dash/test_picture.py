@@ -43,6 +43,9 @@ def test_what_is_tried_again_and_goes_well_is_no_news():
 
 
 SPENT = BudgetView(Budget(Scope.EVERYONE, "", tokens=10), Spend(11, 0), Spend(), renews_in_s=600)
+UNPRICED = BudgetView(
+    Budget(Scope.EVERYONE, "", micro_usd=10), Spend(3_600_000, unpriced_tokens=3_500_000), Spend(), renews_in_s=600
+)
 OLD = context("c", seen_ago_s=4_000.0)
 PRIORITIES = (PriorityView("lead*", Priority.HIGH), PriorityView("night", Priority.LOW, ends_in_s=120.0, by="night"))
 
@@ -64,6 +67,7 @@ def test_alarms_come_before_anything_else(golden):
         "probing": (report(pool(breaker="half-open")), ""),
         "the account is tried": (report(pool(account_block=AccountBlockView("x", 0))), ""),
         "spent": (report(budgets=(SPENT,)), ""),
+        "without a price": (report(budgets=(UNPRICED,)), ""),
         "priorities": (report(priorities=PRIORITIES), ""),
         "contexts are nearly full": (report(contexts=(context(), context("b", tokens=190_000), OLD)), ""),
     }

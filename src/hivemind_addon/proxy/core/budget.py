@@ -27,7 +27,7 @@ from dataclasses import dataclass, field, replace
 
 from msgspec.structs import replace as replace_limits
 
-from hivemind_addon.api.events import BudgetBooked, BudgetSpent, BudgetWarned, Event
+from hivemind_addon.api.events import BudgetBooked, BudgetSpent, BudgetWarned, Event, PriceMissing
 from hivemind_addon.api.snapshot import BudgetView
 from hivemind_addon.api.spend import (
     MOST_AMOUNT,
@@ -127,7 +127,9 @@ class Account:
             return
         self.began_at = spent_at if self.is_untouched else min(self.began_at, spent_at)
         sums = self.spent + spend
-        self.spent = Spend(max(0, sums.tokens), max(0, sums.micro_usd), max(0, sums.calls))
+        self.spent = Spend(
+            max(0, sums.tokens), max(0, sums.micro_usd), max(0, sums.calls), max(0, sums.unpriced_tokens)
+        )
 
     def count_in(self, standing: AccountState, now: float) -> None:
         """Count in what its holder had spent before it had this budget."""
@@ -217,8 +219,10 @@ class Account:
         return BudgetView(budget, spent, reserved, renews_in_s=self._renews_in_s(now), added=added)
 
     def _told(self, spend: Spend) -> Spend:
-        """Calls are always counted, and told of where they are limited."""
-        return spend if self.budget.calls is not None else Spend(spend.tokens, spend.micro_usd)
+        """Calls and what has no price are always counted; a budget reports them where it limits calls, and money."""
+        calls = 0 if self.budget.calls is None else spend.calls
+        unpriced_tokens = 0 if self.budget.micro_usd is None else spend.unpriced_tokens
+        return Spend(spend.tokens, spend.micro_usd, calls, unpriced_tokens)
 
     def standing(self, now: float) -> AccountState | None:
         """What it leaves to another process; None: nothing, or its period is over."""
@@ -244,15 +248,18 @@ _WERE_RUN = _MAY_BE_BILLED | {OutcomeKind.IGNORED}
 _NEVER = math.inf
 _MOST_STANDING = 1000 * MOST_AMOUNT
 """More was never booked by anybody."""
+_MOST_UNPRICED = 100
+"""Models without a price that are reported; clients may name any number of models."""
 
 
 def spend_of(usage: Usage, price: Price | None) -> Spend:
     """What a usage comes to; no money without a price."""
+    tokens = usage.total_input_tokens + usage.output_tokens
+    if price is None:
+        return Spend(tokens, unpriced_tokens=tokens)
     return Spend(
-        tokens=usage.total_input_tokens + usage.output_tokens,
-        micro_usd=0
-        if price is None
-        else price.micro_usd(
+        tokens=tokens,
+        micro_usd=price.micro_usd(
             input_tokens=usage.input_tokens,
             cache_write_tokens=usage.cache_write_tokens,
             cache_read_tokens=usage.cache_read_tokens,
@@ -278,6 +285,7 @@ def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
     return Spend(
         tokens=max(counted.tokens, ticket.expected.tokens),
         micro_usd=max(counted.micro_usd, ticket.expected.micro_usd),
+        unpriced_tokens=max(counted.unpriced_tokens, ticket.expected.unpriced_tokens),
     )
 
 
@@ -308,6 +316,8 @@ class Budgets:
         self._in_flight: dict[str, tuple[tuple[Account, ...], Spend]] = {}
         self._share = 1.0
         """Of what is left in each account, that may be spent here."""
+        self._unpriced: set[str] = set()
+        """Models without a price that were reported."""
         self.renewals: KeyedHeap[Account] = KeyedHeap()
         """Accounts that tickets wait for, by the end of their period. Only this class changes it."""
 
@@ -365,7 +375,15 @@ class Budgets:
             for account in payers:
                 account.set_aside(expected, at)
                 self._emit(account.booked(now))
+                if expected.unpriced_tokens and account.budget.micro_usd is not None:
+                    self._report_unpriced(ticket, account.budget, now)
             self._in_flight[ticket.id] = payers, expected
+
+    def _report_unpriced(self, ticket: Ticket, budget: Budget, now: float) -> None:
+        """Once per model: a budget in money cannot count it."""
+        if ticket.model not in self._unpriced and len(self._unpriced) < _MOST_UNPRICED:
+            self._unpriced.add(ticket.model)
+            self._emit(PriceMissing(now, ticket.pool, ticket.model, budget))
 
     def wait(self, ticket: Ticket, short: Shortage, now: float) -> None:
         """Have a ticket named when the account that is short changes."""
@@ -575,5 +593,6 @@ def _is_sound(standing: AccountState) -> bool:
     return (
         0 <= standing.age_s < _NEVER
         and all(0 <= one <= _MOST_STANDING for _, one in (*spent.by_unit, *added.by_unit))
+        and 0 <= spent.unpriced_tokens <= spent.tokens
         and all(limit is None or more <= limit <= _MOST_STANDING for (_, limit), (_, more) in limits)
     )

@@ -171,6 +171,7 @@ class Rows:
             priority=ticket.priority.name.lower(),
             streamed=ticket.streamed,
             arrived=_real(arrived),
+            unpriced=ticket.price is None,
         )
         _remember(self._open, ticket.id, _Open(row))
         _remember(self._expected, ticket.id, (_whole(ticket.expected.tokens), _whole(ticket.expected.micro_usd)))
@@ -276,6 +277,8 @@ class Rows:
             _whole(event.spent.calls),
             _whole(event.reserved.calls),
             _whole(event.added.calls),
+            _whole(event.spent.unpriced_tokens),
+            _whole(event.reserved.unpriced_tokens),
         )
         if key not in self._booked_at:
             known = self._budgets.get(key)

@@ -83,7 +83,8 @@ def begin(connection: sqlite3.Connection, *, pid: int, version: str, wall: float
         connection.execute(
             "UPDATE budget SET spent_tokens = spent_tokens + reserved_tokens, reserved_tokens = 0,"
             " spent_micro_usd = spent_micro_usd + reserved_micro_usd, reserved_micro_usd = 0,"
-            " spent_calls = spent_calls + reserved_calls, reserved_calls = 0"
+            " spent_calls = spent_calls + reserved_calls, reserved_calls = 0,"
+            " spent_unpriced_tokens = spent_unpriced_tokens + reserved_unpriced_tokens, reserved_unpriced_tokens = 0"
         )
         if not goes_on:
             connection.execute("DELETE FROM budget WHERE per = ? AND port = ?", (Period.RUN.value, port))
@@ -142,7 +143,8 @@ def _without_flights(row: BudgetRow) -> BudgetRow:
     row.spent_tokens += row.reserved_tokens
     row.spent_micro_usd += row.reserved_micro_usd
     row.spent_calls += row.reserved_calls
-    row.reserved_tokens = row.reserved_micro_usd = row.reserved_calls = 0
+    row.spent_unpriced_tokens += row.reserved_unpriced_tokens
+    row.reserved_tokens = row.reserved_micro_usd = row.reserved_calls = row.reserved_unpriced_tokens = 0
     return row
 
 
@@ -161,6 +163,6 @@ def _standing(row: BudgetRow, wall: float) -> AccountState | None:
     return AccountState(
         budget=budget,
         age_s=max(0.0, wall - row.began),
-        spent=Spend(row.spent_tokens, row.spent_micro_usd, row.spent_calls),
+        spent=Spend(row.spent_tokens, row.spent_micro_usd, row.spent_calls, row.spent_unpriced_tokens),
         added=Spend(row.added_tokens, row.added_micro_usd, row.added_calls),
     )

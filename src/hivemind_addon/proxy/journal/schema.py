@@ -107,6 +107,12 @@ MIGRATIONS: tuple[str, ...] = (
     ALTER TABLE budget ADD COLUMN reserved_calls INTEGER NOT NULL DEFAULT 0;
     ALTER TABLE budget ADD COLUMN added_calls INTEGER NOT NULL DEFAULT 0;
     """,
+    """
+    -- Tokens of models without a price, which budgets in money do not count; whether a request's model has none.
+    ALTER TABLE budget ADD COLUMN spent_unpriced_tokens INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE budget ADD COLUMN reserved_unpriced_tokens INTEGER NOT NULL DEFAULT 0;
+    ALTER TABLE ticket ADD COLUMN unpriced INTEGER NOT NULL DEFAULT 0;
+    """,
 )
 """The n-th leads from version n to version n + 1."""
 

@@ -39,15 +39,14 @@ def spent_before(
         whose, values = f"{whose} AND t.run IN (SELECT id FROM run WHERE port = ?)", (*values, port)
     else:
         since = max(since, until - budget.per.length_s)
-    sums = ", ".join(
-        f"sum(CASE WHEN {_LOST} THEN a.expected_{one} ELSE a.{one} END)" for one in ("tokens", "micro_usd")
-    )
-    began, tokens, micro_usd, calls = connection.execute(
-        f"SELECT min(a.began), {sums}, {_CALLS} FROM attempt a JOIN ticket t ON t.id = a.ticket"
+    tokens, micro_usd = (f"CASE WHEN {_LOST} THEN a.expected_{one} ELSE a.{one} END" for one in ("tokens", "micro_usd"))
+    sums = f"sum({tokens}), sum({micro_usd}), {_CALLS}, sum(t.unpriced * {tokens})"
+    began, *spent = connection.execute(
+        f"SELECT min(a.began), {sums} FROM attempt a JOIN ticket t ON t.id = a.ticket"
         f" WHERE a.began >= ? AND a.began <= ? AND ({_LOST} OR a.ended <= ?){whose}",
         (since, until, until, *values),
     ).fetchone()
-    return None if began is None else SpentBefore(began, Spend(tokens, micro_usd, calls))
+    return None if began is None else SpentBefore(began, Spend(*spent))
 
 
 def _whose(budget: Budget) -> tuple[str, tuple[str, ...]]:

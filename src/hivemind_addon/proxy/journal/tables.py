@@ -43,6 +43,7 @@ class TicketRow(Struct):
     attempts: int = 0
     ambiguous_resends: int = 0
     waited_s: float = 0.0
+    unpriced: bool = False
 
 
 class AttemptRow(Struct):
@@ -127,6 +128,8 @@ class BudgetRow(Struct):
     spent_calls: int = 0
     reserved_calls: int = 0
     added_calls: int = 0
+    spent_unpriced_tokens: int = 0
+    reserved_unpriced_tokens: int = 0
 
 
 Row = TicketRow | AttemptRow | WaitRow | HappeningRow | LimitRow | BudgetRow

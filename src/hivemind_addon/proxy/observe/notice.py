@@ -7,7 +7,7 @@ What wakes a person must be worth it: something that stops all agents of a pool 
     refused        401, 402, no credit: the key is refused                after a minute     the first answer
     breaker        the provider is down or out of reach                   after 5 minutes    the first answer
     state          the journal cannot be written (a full disk)            at once            a write
-    budget         a budget of yours is spent                             at once            -
+    budget         a budget is spent, or cannot count a model             at once            -
     garbage        5 of the last 20 answers of a pool are garbage         at once            20 answers with 1 at most
     context        a conversation fills most of its context window        at once            -
     guard          an exception of ours, unscheduled traffic              at once            -
@@ -34,6 +34,7 @@ from hivemind_addon.api.events import (
     Event,
     GuardTripped,
     PoolsMerged,
+    PriceMissing,
     StateUnsaved,
 )
 from hivemind_addon.api.snapshot import BreakerState
@@ -119,6 +120,7 @@ class Notices:
             ContextFull,
             GuardTripped,
             PoolsMerged,
+            PriceMissing,
         }
     )
     """What matters to it."""
@@ -152,6 +154,8 @@ class Notices:
                 self._begin(Cause.STATE, None, event)
             case BudgetSpent():
                 self._begin(Cause.BUDGET, None, event, about=(event.budget, event.unit), lasts=False)
+            case PriceMissing():
+                self._begin(Cause.BUDGET, event.pool, event, about=("price", event.model), lasts=False)
             case ContextFull():
                 # Of a fleet whose agents compact themselves one call in ten minutes is enough.
                 self._begin(Cause.CONTEXT, None, event, about=Cause.CONTEXT, lasts=False)

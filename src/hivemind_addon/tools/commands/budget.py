@@ -10,7 +10,7 @@ import msgspec
 from hivemind_addon.api.account import account_view, limits_of, words_of
 from hivemind_addon.api.command import AddBudget, ResetBudget, SetBudget, asker
 from hivemind_addon.api.snapshot import BudgetView, Snapshot
-from hivemind_addon.api.spend import MOST_AMOUNT, Period, Scope, amount
+from hivemind_addon.api.spend import MOST_AMOUNT, PRICE_CURE, Period, Scope, amount
 from hivemind_addon.api.words import lasting
 from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.names import agent_names
@@ -27,6 +27,7 @@ _COLUMNS = {
     "limit": "limit",
     "left": "left",
     "reserved": "set aside",
+    "unpriced": "not counted",
     "renews": "renews in",
 }
 _NONE = "no budget was used yet; `hivemind budget set` gives one, an agents file too"
@@ -135,8 +136,11 @@ def list_(port: int, form: Format) -> None:
         print_rows([msgspec.to_builtins(account_view(view)) for view in views], {}, form)
         return
     rows = _rows(views)
-    used = {key: name for key, name in _COLUMNS.items() if key != "reserved" or any(row[key] for row in rows)}
+    rare = ("reserved", "unpriced")
+    used = {key: name for key, name in _COLUMNS.items() if key not in rare or any(row[key] for row in rows)}
     print_rows(rows, used, form, none=_NONE, spare=("reserved",))
+    if "unpriced" in used:
+        click.echo(f"not counted: tokens of a model without a price; {PRICE_CURE}")
     for line in _given(report.snapshot):
         click.echo(line)
 
@@ -253,6 +257,9 @@ def _rows(views: Sequence[BudgetView]) -> list[dict[str, object]]:
             "limit": _cell(one.unit, one.limit),
             "left": _cell(one.unit, one.left) if one.left else "nothing",
             "reserved": _cell(one.unit, one.reserved) if one.reserved else "",
+            "unpriced": amount("tokens", view.spent.unpriced_tokens)
+            if one.unit == "micro_usd" and view.spent.unpriced_tokens
+            else "",
             "renews": "next run" if view.renews_in_s is None else lasting(view.renews_in_s),
         }
         for view in views

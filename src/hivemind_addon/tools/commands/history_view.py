@@ -143,6 +143,8 @@ def account_row(account: BudgetRow) -> dict[str, object]:
         values = ((unit, row[f"{name}_{unit}"]) for unit in ("tokens", "micro_usd", "calls"))
         told = ((unit, value) for unit, value in values if isinstance(value, int) and (value or name == "limit"))
         row[name] = ", ".join(amount(unit, value) for unit, value in told)
+    if account.spent_unpriced_tokens:
+        row["spent"] = f"{row['spent']} ({amount('tokens', account.spent_unpriced_tokens)} not counted in money)"
     return row
 
 

@@ -165,6 +165,9 @@ def _alarms(report: Report, look: PictureLook) -> Iterator[str]:
     for view in snapshot.budgets:
         if view.spent_share >= 1:
             yield f"budget of {printable(view.budget.holder)} is spent, {_renews(view)}"
+    # An agent's budget and everyone's count the same tokens: the largest number, not the sum.
+    if unpriced := max((view.spent.unpriced_tokens for view in snapshot.budgets), default=0):
+        yield f"budgets do not count {amount('tokens', unpriced)} without a price: `hivemind budget`"
     if full := [one for one in report.contexts if one.is_full and one.seen_ago_s <= ACTIVE_S]:
         yield f"nearly full contexts: {'; '.join(map(_full, reversed(full)))}"
     if snapshot.priorities:

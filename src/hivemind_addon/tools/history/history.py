@@ -197,7 +197,7 @@ def happenings(journal: JournalReader, span: Span, events: Sequence[str] = ()) -
 
 def budget_changes(journal: JournalReader, span: Span) -> list[HappeningRow]:
     """Budgets that were spent, or nearly so, and what persons did to them, oldest first."""
-    told = happenings(journal, span, ("BudgetWarned", "BudgetSpent", "PersonActed"))
+    told = happenings(journal, span, ("BudgetWarned", "BudgetSpent", "PriceMissing", "PersonActed"))
     return [one for one in told if one.event != "PersonActed" or "budget" in one.text]
 
 

@@ -39,6 +39,7 @@ _DULL = (
     "Moved",
     "OddityNoted",
     "BudgetWarned",
+    "PriceMissing",
     "ContextFull",
     "ContextShrank",
 )

@@ -45,6 +45,9 @@ class BudgetState(Struct, frozen=True):
     usd_spent: float
     usd_reserved: float
     usd_left: float | None
+    tokens_not_in_usd: Annotated[
+        int, Meta(description="Of those spent, the tokens of models without a price, which usd does not count")
+    ]
     calls: Annotated[int | None, Meta(description="The limit, with what was added; null: calls are not limited")]
     calls_spent: int
     calls_left: int | None
@@ -160,6 +163,7 @@ def _state(view: BudgetView) -> BudgetState:
         usd_spent=account.spent_micro_usd / 1e6,
         usd_reserved=account.reserved_micro_usd / 1e6,
         usd_left=None if left is None else left / 1e6,
+        tokens_not_in_usd=account.unpriced_tokens,
         calls=account.limit_calls,
         calls_spent=account.spent_calls,
         calls_left=account.left_calls,
