@@ -120,7 +120,6 @@ def test_what_cannot_be_is_one_line():
         (["top", "--once"], 1, "no proxy serves port 8080; start it with `hivemind run`"),
         (["top", "--snapshot", "none.json"], 2, "File 'none.json' does not exist"),
         (["top", "--snapshot", __file__], 1, f"Error: {__file__}: this is no report"),
-        (["doctor", "--agent", "nobody"], 2, "no facts about 'nobody'; there are claude, codex"),
         (["run", "-p", "0"], 2, "0 is not in the range"),
         (["run", "--nonsense"], 1, "Error: no such option: --nonsense\n"),
     ]
@@ -252,6 +251,28 @@ def test_doctor_ends_with_a_verdict_and_programs_get_ids_and_cures():
     assert none["text"] == "proxy: nothing listens on port 1; start `hivemind run -p 1`"
     assert none["cure"] == "start `hivemind run -p 1`"
     assert all(row["cure"] for row in rows if row["verdict"] == "bad")
+
+
+@pytest.mark.parametrize(
+    ("agent", "says"),
+    [
+        ("my-agent", "my-agent that starts here and reads that base URL is scheduled"),
+        ("crush", "crush that starts here and reads that base URL is scheduled"),
+        ("claude", "claude that starts here is scheduled"),
+        ("claude-code", "claude-code that starts here is scheduled"),
+        ("npx @anthropic-ai/claude-code", "npx @anthropic-ai/claude-code that starts here is scheduled"),
+        ("amp", "amp is not scheduled, wherever it starts"),
+    ],
+)
+def test_doctors_verdict_on_any_agent(monkeypatch, agent, says):
+    """As docs/start.md sets one up: by its base URL."""
+    view = ProxyView(pid=1, port=18, listens=("127.0.0.1:18",), confdir="/nowhere", hosts=("api.anthropic.com",))
+    monkeypatch.setattr(background, "running", lambda _: view)
+    for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    result = run("doctor", "-p", "18", "--agent", agent, ANTHROPIC_BASE_URL="http://127.0.0.1:18")
+    assert result.stdout.splitlines()[-1] == f"verdict: {says}"
+    assert result.exit_code == ("not scheduled" in says)
 
 
 @pytest.mark.parametrize(

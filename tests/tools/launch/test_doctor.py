@@ -45,12 +45,12 @@ def sick(tmp_path, monkeypatch, clock):
     monkeypatch.setattr(doctor.Tokenizer, "load", lambda _: None)  # the real one takes a third of a second
     monkeypatch.setattr(doctor.shutil, "which", lambda *_args, **_more: None)
 
-    def run(program=None, *, all_of_it=False, **changes):
+    def run(program=None, *, all_of_it=False, unknown="", **changes):
         environment = {"HTTPS_PROXY": URL, "SSL_CERT_FILE": str(confdir / CERTIFICATE)} | changes
         environment = {name: value for name, value in environment.items() if value is not None}
         table = load_programs()
         chosen = table.programs[program] if program else None
-        found = list(examine(environment, port=PORT, program=chosen, table=table, clock=clock))
+        found = list(examine(environment, port=PORT, program=chosen, table=table, clock=clock, unknown=unknown))
         assert all("\n" not in finding.text for finding in found)
         return [finding for finding in found if all_of_it or finding.verdict is not Severity.GOOD]
 
@@ -128,6 +128,89 @@ def test_what_looks_like_a_way_around_and_is_none(sick, changes):
     assert sick(**changes) == []
 
 
+NO_PROXY_SET = {"HTTPS_PROXY": None, "SSL_CERT_FILE": None}
+HERE = f"http://127.0.0.1:{PORT}"
+
+
+@each(
+    ("program", "changes"),
+    [
+        (None, {"ANTHROPIC_BASE_URL": HERE}),
+        (None, {"OPENAI_BASE_URL": f"http://localhost:{PORT}/v1"}),
+        ("claude", {"ANTHROPIC_BASE_URL": HERE}),
+        ("opencode", {"ANTHROPIC_BASE_URL": f"{HERE}/v1"}),
+        ("aider", {"OPENAI_API_BASE": f"{HERE}/v1", "NO_PROXY": "*.anthropic.com"}),
+        ("grok", {"OPENAI_BASE_URL": f"{HERE}/v1"}),
+        ("claude", {"ANTHROPIC_BASE_URL": HERE, "HTTPS_PROXY": "http://corp:3128"}),
+        ("claude", {"ANTHROPIC_BASE_URL": HERE, "HTTP_PROXY": "http://corp:3128", "NO_PROXY": "a,127.0.0.1"}),
+    ],
+)
+def test_an_agent_whose_base_url_leads_to_the_proxy_needs_nothing_else(sick, program, changes):
+    assert sick(program, **NO_PROXY_SET | changes) == []
+    found = sick(program, all_of_it=True, **NO_PROXY_SET | changes)
+    assert found[-1].id == "way.base-url"
+    assert next(name for name, value in changes.items() if ":8080" in value) in found[-1].text
+
+
+def test_a_base_url_that_leads_to_the_proxy_before_it_is_started(sick, monkeypatch):
+    monkeypatch.setattr(doctor.background, "running", lambda _: None)
+    monkeypatch.setattr(doctor, "find_stranger", lambda _: None)
+    assert_one(sick(**NO_PROXY_SET, ANTHROPIC_BASE_URL=HERE), "nothing listens", "hivemind run")
+
+
+@each(
+    ("program", "changes", "id_", "words"),
+    [
+        ("qwen", {"ANTHROPIC_BASE_URL": HERE}, "way.unset", "hivemind exec"),
+        ("claude", {"ANTHROPIC_BASE_URL": "http://127.0.0.1:9000"}, "base-url.local", "reverse:"),
+        ("claude", {"ANTHROPIC_BASE_URL": HERE, "http_proxy": "http://corp:1"}, "way.detour", "NO_PROXY"),
+        ("claude", {"ANTHROPIC_BASE_URL": HERE, "HTTP_PROXY": URL, "NO_PROXY": "localhost"}, "way.detour", "NO_PROXY"),
+    ],
+)
+def test_a_base_url_that_does_not_lead_there(sick, program, changes, id_, words):
+    found = {one.id: one for one in sick(program, **NO_PROXY_SET | changes)}
+    assert words in found[id_].cure
+    assert "way.base-url" not in found
+
+
+@each(
+    ("program", "file", "text"),
+    [
+        ("claude", ".claude/settings.json", '{"env": {"HTTPS_PROXY": "%s", "NODE_EXTRA_CA_CERTS": "%s"}}'),
+        ("codex", ".codex/.env", "https_proxy=%s\nSSL_CERT_FILE=%s\n"),
+        ("aider", ".env", "HTTPS_PROXY=%s\nexport SSL_CERT_FILE='%s'\n"),
+    ],
+)
+def test_an_agent_that_its_own_file_puts_behind_the_proxy(sick, monkeypatch, tmp_path, program, file, text):
+    """As `hivemind setup --write` does."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path / "mitmproxy")
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text % (URL, sick.confdir / CERTIFICATE))
+    found = sick(program, all_of_it=True, **NO_PROXY_SET)
+    assert {one.id for one in found if one.verdict is Severity.BAD} <= {"calls.unclaimed"}
+    assert any(one.id == "variables" and str(tmp_path / file) in one.text for one in found)
+    (tmp_path / file).write_text("{nonsense")
+    assert {one.id for one in sick(program, **NO_PROXY_SET)} >= {"way.unset", "ca.unset"}
+    (tmp_path / file).unlink()
+
+
+def test_an_agent_that_nobody_has_heard_of_is_checked_as_any(sick):
+    assert_one(sick(unknown="my-agent"), "nothing is known of my-agent", verdict=Severity.NOTE)
+    ids = [one.id for one in sick(unknown="my-agent", **NO_PROXY_SET)]
+    assert ids == ["agent.unknown", "way.unset", "ca.unset"]
+
+
+def test_an_agent_of_a_vendors_own_is_not_examined_further(sick):
+    found = sick("amp", **NO_PROXY_SET)
+    assert_one(found, "nothing to schedule", verdict=Severity.NOTE)
+
+
+def test_variables_of_programs_that_call_no_model_do_not_matter(sick):
+    assert sick(GIT_SSL_CAINFO="/nonexistent.pem") == []
+    assert_one(sick(SSL_CERT_FILE=None, GIT_SSL_CAINFO="/etc/ssl/x.pem"), "CA variable is not set")
+
+
 def test_the_key_instead_of_the_certificate(sick):
     assert_one(sick(SSL_CERT_FILE=str(sick.confdir / KEY)), "private key", CERTIFICATE)
 
@@ -160,7 +243,7 @@ def test_a_clock_that_is_off_and_one_that_cannot_be_compared(sick, monkeypatch, 
 @each(
     ("node", "changes", "words"),
     [
-        ("v20.20.2", {}, "needs Node 22.21"),
+        ("v20.20.2", {}, "install Node 22.21"),
         ("v22.21.0", {}, "NODE_USE_ENV_PROXY=1"),
         ("v24.1.0", {"NODE_USE_ENV_PROXY": "1"}, None),
     ],
@@ -172,8 +255,11 @@ def test_nodes_fetch(sick, monkeypatch, tmp_path, node, changes, words):
     monkeypatch.setattr(doctor.shutil, "which", lambda *_args, **_more: str(program))
     if words:
         assert_one(sick(**changes), words, verdict=Severity.NOTE)
+        of_grok = sick("grok", NODE_EXTRA_CA_CERTS=str(sick.confdir / CERTIFICATE), **changes)
+        assert_one([one for one in of_grok if one.id.startswith("node")], words)
     else:
         assert sick(**changes) == []
+    assert sick("crush", **changes) == []
 
 
 def test_codexs_own_configuration(sick, monkeypatch, tmp_path):
@@ -289,8 +375,9 @@ def test_tls_through_the_proxy_and_the_providers_clock(authority, tmp_path, answ
 
 def test_a_bundle_without_the_ca_is_told_apart(authority, tmp_path):
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
-    with proxy(authority) as (port, _):
+    with proxy(authority) as (port, asked):
         assert "CERTIFICATE_VERIFY_FAILED" in shake_hands(port, "api.test", tmp_path / "other.pem")
+    assert asked[1:] == [""], "its TLS is whole, so that the proxy reports no client that distrusts it"
 
 
 def test_a_proxy_that_refuses_and_one_that_is_not_there_say_so(authority, tmp_path):
@@ -311,6 +398,7 @@ IDS = {
     *("mitmproxy", "mitmproxy.missing", "mitmproxy.old", "tokenizer", "tokenizer.damaged"),
     *("profiles", "profiles.unreadable", "proxy", "proxy.none", "proxy.stranger", "proxy.unreadable"),
     *("open-files", "open-files.few", "ca", "ca.key", "ca.missing", "ca.named", "ca.names-key", "ca.unreadable"),
+    *("agent.unknown", "variables", "way.base-url", "way.detour"),
     *("ca.unset", "way", "way.elsewhere", "way.nameless", "way.scheme", "way.unset", "no-proxy"),
     *("unscheduled.unclaimed", "unscheduled.vendor", "unscheduled.websocket", "websocket.refused"),
     *("node.old", "node.unset", "trust", "trust.client", "trust.distrusted", "trust.no-tls", "trust.untried"),

@@ -19,14 +19,14 @@ from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.launch import doctor as doctors
 from hivemind_addon.tools.launch.alert import send_test
 from hivemind_addon.tools.launch.finding import Finding, Severity
-from hivemind_addon.tools.launch.programs import load_programs
+from hivemind_addon.tools.launch.programs import Program, load_programs
 
 _one_line = in_one_line(UnreadableReport, FolderNotPrivate, DocumentError)
 
 
 @click.command()
 @port_option
-@click.option("--agent", "program", metavar="PROGRAM", help="The program in question: claude, codex, gemini, …")
+@click.option("--agent", "program", metavar="PROGRAM", help="The program in question: claude, codex, cline, … any.")
 @click.option("--alert", is_flag=True, help="Only send a test alert, as hivemind_notify or HIVEMIND_ALERTS says.")
 @click.option("--json", "as_json", is_flag=True, help="Print the findings as one JSON list: id, verdict, text, cure.")
 @_one_line
@@ -40,20 +40,19 @@ def doctor(port: int, program: str | None, *, alert: bool, as_json: bool) -> Non
     Examples:
       hivemind exec -- hivemind doctor
       hivemind doctor --agent claude
+      hivemind doctor --agent my-agent
       hivemind doctor --alert
       hivemind doctor --json | jq '.[] | select(.verdict == "bad") | .id, .cure'
     """
     table = load_programs()
-    if program is not None and program not in table.programs:
-        raise click.BadParameter(
-            f"no facts about {program!r}; there are {', '.join(table.programs)}", param_hint="--agent"
-        )
-    chosen = table.programs[program] if program else None
+    known = table.find(program.split()) if program else None
+    chosen = known[0] if known else table.programs.get(program or "")
     clock = SystemClock()
     if alert:
         found = send_test(_notify_option(port), os.environ, clock=clock)
     else:
-        found = doctors.examine(os.environ, port=port, program=chosen, table=table, clock=clock)
+        unknown = program if program and chosen is None else ""
+        found = doctors.examine(os.environ, port=port, program=chosen, table=table, clock=clock, unknown=unknown)
     findings = []
     for finding in found:
         findings.append(finding)
@@ -64,8 +63,8 @@ def doctor(port: int, program: str | None, *, alert: bool, as_json: bool) -> Non
         rows = [{"id": one.id, "verdict": one.verdict, "text": one.text, "cure": one.cure} for one in findings]
         click.echo(msgspec.json.encode(rows).decode())
     else:
-        _say(_alert_verdict(findings) if alert else _verdict(bad, program or "an agent"))
-    if bad:
+        _say(_alert_verdict(findings) if alert else _verdict(findings, bad, chosen, program or "an agent"))
+    if bad or (chosen and chosen.tunnelled and not alert):
         sys.exit(1)
 
 
@@ -82,9 +81,13 @@ def _say(line: str, *, indent: int = 0) -> None:
     click.echo(line)
 
 
-def _verdict(bad: Sequence[Finding], who: str) -> str:
+def _verdict(findings: Sequence[Finding], bad: Sequence[Finding], program: Program | None, who: str) -> str:
+    if program and program.tunnelled:
+        return f"verdict: {who} is not scheduled, wherever it starts"
     if not bad:
-        return f"verdict: {who} that starts here is scheduled"
+        is_sure = program and program.base_url_variables
+        by_base_url = any(one.id == "way.base-url" for one in findings) and not is_sure
+        return f"verdict: {who} that starts here{' and reads that base URL' if by_base_url else ''} is scheduled"
     return f"verdict: {several(len(bad), 'thing')} in the way of {who} that starts here; first: {bad[0].cure}"
 
 

@@ -1,9 +1,12 @@
 """What keeps an agent from being scheduled, and what cures it: one finding a line.
 
-A client's way through the proxy is tried for real: CONNECT, TLS with the client's bundle, one request.
+A client's way through the proxy is tried for real: CONNECT, TLS with the client's bundle, one request. An agent whose
+base URL leads to the proxy needs none of that.
 """
 
 import base64
+import json
+import os
 import re
 import shutil
 import socket
@@ -17,6 +20,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from OpenSSL import crypto
+
 from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.api.report import VENDORS_OWN, ProxyView
 from hivemind_addon.api.trust import CERTIFICATE, ca_certificate, cure_of_distrust
@@ -29,10 +34,11 @@ from hivemind_addon.tools.launch import background
 from hivemind_addon.tools.launch.behind import NamelessSecret, holds_key, proved_name
 from hivemind_addon.tools.launch.environment import PROXY_VARIABLES, bypass_entries, bypasses
 from hivemind_addon.tools.launch.finding import Finding, Severity
-from hivemind_addon.tools.launch.hindrance import LOOPBACK, hindrances, port_of
+from hivemind_addon.tools.launch.hindrance import LOOPBACK, base_urls_to, hindrances, port_of
 from hivemind_addon.tools.launch.neighbour import find_stranger
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, SECRET_VARIABLE
 from hivemind_addon.tools.launch.programs import Program, ProgramTable
+from hivemind_addon.tools.setup import dotenv_text
 
 _AGAIN = "install hivemind-addon again"
 _CONNECT_S = 10.0
@@ -41,6 +47,7 @@ _MAX_HEAD_BYTES = 64 * 1024
 _ASKED = 407
 _FROM_PROXY = {502, 503, 504}
 """Statuses that the proxy itself answers with where the provider cannot be reached."""
+_DISTRUSTS = "CERTIFICATE_VERIFY_FAILED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +65,8 @@ def shake_hands(port: int, host: str, bundle: Path, who: str = "hivemind-doctor:
     """
     try:
         context = ssl.create_default_context(cafile=str(bundle))
+        # Verified afterwards: the proxy would report a client that breaks off as one that does not trust it.
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         with socket.create_connection(("127.0.0.1", port), timeout=_CONNECT_S) as plain:
             credentials = base64.b64encode(who.encode()).decode()
             lines = (f"CONNECT {host}:443 HTTP/1.1", f"Host: {host}:443", f"Proxy-Authorization: Basic {credentials}")
@@ -70,9 +79,21 @@ def shake_hands(port: int, host: str, bundle: Path, who: str = "hivemind-doctor:
             if _status(head) != 200:
                 return f"the proxy answers CONNECT with {head.splitlines()[0] if head else 'nothing'!r}"
             with context.wrap_socket(plain, server_hostname=host) as secure:
-                return Handshake(wall_date_at=_date(secure, host))
+                return _distrust(secure, bundle) or Handshake(wall_date_at=_date(secure, host))
     except (OSError, ssl.SSLError) as error:
         return str(error)
+
+
+def _distrust(secure: ssl.SSLSocket, bundle: Path) -> str:
+    """Why a client with this bundle does not trust the certificate that it was shown; empty: it does."""
+    store = crypto.X509Store()
+    store.load_locations(str(bundle))
+    shown = crypto.load_certificate(crypto.FILETYPE_ASN1, secure.getpeercert(binary_form=True) or b"")
+    try:
+        crypto.X509StoreContext(store, shown).verify_certificate()
+    except crypto.X509StoreContextError as error:
+        return f"{_DISTRUSTS}: {error}"
+    return ""
 
 
 def _date(secure: ssl.SSLSocket, host: str) -> float | None:
@@ -111,7 +132,8 @@ _USUAL_HOSTS = ("api.anthropic.com", "api.openai.com")
 """What most agents call: the handshake is tried with the first of them that is scheduled."""
 _CLOCK_OFF_S = 60.0
 _CONFDIR = Path("~/.mitmproxy")
-_ANY_AGENT = Program(commands=())
+_NO_AGENTS = {"GIT_SSL_CAINFO", "CARGO_HTTP_CAINFO"}
+"""CA variables of programs that call no model: what they reach is not intercepted."""
 
 
 def examine(
@@ -121,8 +143,9 @@ def examine(
     program: Program | None,
     table: ProgramTable,
     clock: Clock,
+    unknown: str = "",
 ) -> Iterator[Finding]:
-    """Look at everything, cheapest first. `program`: the agent in question; None: any."""
+    """Look at everything, cheapest first. `program`: the agent in question; None: any, or the one called `unknown`."""
     yield _mitmproxy()
     yield _tokenizer()
     try:
@@ -135,26 +158,49 @@ def examine(
     yield finding
     if proxy:
         yield _open_files(proxy)
+        yield from _seen(proxy)
+    if unknown:
+        yield Finding(Severity.NOTE, "agent.unknown", f"agent: nothing is known of {unknown}: it is checked as any")
+    for own, variables in _own_variables(program, table):
+        yield Finding(Severity.GOOD, "variables", f"variables: {own} sets {', '.join(variables)}")
+        environment = {**variables, **environment}
+    listens = proxy.listens if proxy else (f"127.0.0.1:{port}",)
     hosts = proxy.hosts if proxy else tuple(host for one in profiles.claims.values() for host in one.hosts)
-    confdir = Path(proxy.confdir) if proxy else _CONFDIR
-    yield _ca(confdir)
-    yield _way(environment, port)
+    yield from hindrances(program, environment=environment, table=table, hosts=hosts, listens=listens)
+    if program is not None and program.tunnelled:
+        return
+    way = _way(environment, port, dict(base_urls_to(listens, program, environment=environment, table=table)))
+    yield way
+    if way.id == "way.base-url":
+        return
+    yield _ca(Path(proxy.confdir) if proxy else _CONFDIR)
     yield from _bypassed(environment, hosts)
-    yield from _seen(proxy) if proxy else ()
-    yield from hindrances(
-        program, environment=environment, table=table, hosts=hosts, listens=proxy.listens if proxy else ()
-    )
-    if program is None:
-        yield from _node(environment)
+    if program is None or program.fetches:
+        yield from _node(environment, Severity.NOTE if program is None else Severity.BAD)
     files = dict(_ca_files(environment, program, table))
     for file, names in files.items():
         yield _bundle(Path(file), names)
     if not files:
-        wanted = " or ".join((program or _ANY_AGENT).ca) or "a CA variable"
+        wanted = " or ".join(program.ca if program else ()) or "a CA variable"
         cure = 'use `hivemind exec`, or eval "$(hivemind setup env)"'
         yield Finding(Severity.BAD, "ca.unset", f"CA: {wanted} is not set here", cure)
     if proxy and files:
         yield from _trust(proxy, files, clock, environment)
+
+
+def _own_variables(program: Program | None, table: ProgramTable) -> Iterator[tuple[Path, Mapping[str, str]]]:
+    """The files of its own from which an agent has a variable that matters here, and these variables."""
+    wanted = {spelling for name in (*PROXY_VARIABLES, "NO_PROXY") for spelling in (name, name.lower())}
+    wanted |= {*table.ca_variables, *table.base_url_variables, "NODE_USE_ENV_PROXY"}
+    for name in program.variables_in if program else ():
+        try:
+            file = Path(os.path.expandvars(name)).expanduser()
+            text = file.read_text(encoding="utf-8")
+            said = json.loads(text).get("env", {}) if file.suffix == ".json" else dotenv_text.read(text)
+        except (OSError, ValueError, AttributeError, RuntimeError):  # RuntimeError: the user has no home
+            continue
+        if isinstance(said, Mapping) and (found := {key: str(said[key]) for key in said if key in wanted}):
+            yield file, found
 
 
 def _seen(proxy: ProxyView) -> Iterator[Finding]:
@@ -245,9 +291,43 @@ def _ca(confdir: Path) -> Finding:
     return Finding(Severity.GOOD, "ca", f"CA: {file}")
 
 
-def _way(environment: Mapping[str, str], port: int) -> Finding:
-    """Whether the environment names the proxy."""
-    cure = f'start the agent with `hivemind exec -p {port}`, or eval "$(hivemind setup env -p {port})"'
+def _way(environment: Mapping[str, str], port: int, here: Mapping[str, str]) -> Finding:
+    """Whether the environment leads to the proxy. `here`: base URLs that do, by what names them."""
+    for where, url in here.items():
+        host = urlsplit(url if "://" in url else f"http://{url}").hostname or ""
+        if (name := _set_first(environment, "HTTP_PROXY", "ALL_PROXY")) and not _is_direct(host, environment):
+            return Finding(
+                Severity.BAD,
+                "way.detour",
+                f"way: {where} leads to the proxy, but what goes to {host} takes {name}",
+                f"name {host} in NO_PROXY",
+            )
+    found = _way_by_variables(environment, port)
+    if found.verdict is not Severity.BAD or not here:
+        return found
+    return Finding(
+        Severity.GOOD,
+        "way.base-url",
+        f"way: port {port}, by {', '.join(here)}; an agent that reads it needs no HTTPS_PROXY and no CA",
+    )
+
+
+def _set_first(environment: Mapping[str, str], *names: str) -> str:
+    """The first of these variables that is set, in either spelling; empty: none."""
+    spelt = (spelling for name in names for spelling in (name, name.lower()))
+    return next((name for name in spelt if environment.get(name)), "")
+
+
+def _is_direct(host: str, environment: Mapping[str, str]) -> bool:
+    """Whether NO_PROXY names this host."""
+    return any(entry in ("*", host) or entry.startswith(f"{host}:") for entry in bypass_entries(environment))
+
+
+def _way_by_variables(environment: Mapping[str, str], port: int) -> Finding:
+    cure = (
+        f'start the agent with `hivemind exec -p {port}`, or eval "$(hivemind setup env -p {port})", '
+        f"or set its base URL to http://127.0.0.1:{port} (docs/start.md)"
+    )
     names = [spelling for name in PROXY_VARIABLES for spelling in (name, name.lower()) if environment.get(spelling)]
     https = [name for name in names if not name.lower().startswith("http_")]
     if not https:
@@ -273,7 +353,7 @@ def _way(environment: Mapping[str, str], port: int) -> Finding:
         return Finding(
             Severity.NOTE, "way.nameless", f"way: {https[0]} names no agent", f"write http://NAME:x@127.0.0.1:{port}"
         )
-    return Finding(Severity.GOOD, "way", f"way: {', '.join(https)} lead to port {port} as {user}")
+    return Finding(Severity.GOOD, "way", f"way: port {port} as {user}, by {', '.join(https)}")
 
 
 def _bypassed(environment: Mapping[str, str], hosts: Sequence[str]) -> Iterator[Finding]:
@@ -287,7 +367,7 @@ def _bypassed(environment: Mapping[str, str], hosts: Sequence[str]) -> Iterator[
             )
 
 
-def _node(environment: Mapping[str, str]) -> Iterator[Finding]:
+def _node(environment: Mapping[str, str], severity: Severity) -> Iterator[Finding]:
     """Node's own fetch; agents that bring their own HTTP client do not need it."""
     node = shutil.which("node", path=environment.get("PATH"))
     if node is None:
@@ -299,20 +379,24 @@ def _node(environment: Mapping[str, str]) -> Iterator[Finding]:
     if _numbers(said) < _NODE_WITH_ENV_PROXY:
         oldest = ".".join(map(str, _NODE_WITH_ENV_PROXY))
         yield Finding(
-            Severity.NOTE,
+            severity,
             "node.old",
             f"Node: fetch of {said.strip()} knows no proxy variables",
-            f"what uses it needs Node {oldest} or newer",
+            f"install Node {oldest} or newer for what uses it",
         )
     elif not environment.get("NODE_USE_ENV_PROXY"):
-        yield Finding(Severity.NOTE, "node.unset", "Node: its fetch goes past the proxy", "set NODE_USE_ENV_PROXY=1")
+        yield Finding(severity, "node.unset", "Node: its fetch goes past the proxy", "set NODE_USE_ENV_PROXY=1")
 
 
 def _ca_files(
     environment: Mapping[str, str], program: Program | None, table: ProgramTable
 ) -> Iterator[tuple[str, list[str]]]:
     """File → the variables that name it, of those that the agent reads. The first that is set counts for it."""
-    names = [name for name in (program.ca if program else table.ca_variables) if environment.get(name)]
+    names = [
+        name
+        for name in (program.ca if program else table.ca_variables)
+        if environment.get(name) and name not in _NO_AGENTS
+    ]
     if program:
         names = names[:1]
     for file in dict.fromkeys(environment[name] for name in names):
@@ -363,7 +447,7 @@ def _trust(
             case Handshake():
                 yield Finding(Severity.GOOD, "trust", f"trust: {', '.join(names)} trusts the proxy for {host}")
                 date_at = result.wall_date_at if date_at is None else date_at
-            case str() if "CERTIFICATE_VERIFY_FAILED" in result:
+            case str() if _DISTRUSTS in result:
                 problem, _, cure = cure_of_distrust(host, Path(proxy.confdir)).partition(": ")
                 who = f"a client with {', '.join(names)}={file}"
                 yield Finding(Severity.BAD, "trust.distrusted", f"trust: {who}: {problem}", cure)

@@ -27,8 +27,22 @@ def hindrances(
         return
     elsewhere = list(_base_urls(environment, program, table))
     yield from (found for where, value in elsewhere if (found := _judge(where, value, hosts, listens)))
-    if program is not None and not elsewhere:
+    is_led = elsewhere or any(base_urls_to(listens, program, environment=environment, table=table))
+    if program is not None and not is_led:
         yield from _own_hosts(program, hosts)
+
+
+def base_urls_to(
+    listens: Sequence[str], program: Program | None, *, environment: Mapping[str, str], table: ProgramTable
+) -> Iterator[tuple[str, str]]:
+    """What names a base URL that leads to the proxy, and the URL. `listens`: `host:port` of the proxy.
+
+    Of a program whose variables are not known it may be any variable: whether it reads that is not known, either.
+    """
+    known = program if program and program.base_url_variables else None
+    for where, value in _base_urls(environment, known, table):
+        if _leads_to(listens, *_place(value)):
+            yield where, value
 
 
 def port_of(value: str) -> int | None:
@@ -62,11 +76,10 @@ def _base_urls(
 
 
 def _judge(where: str, value: str, hosts: Sequence[str], listens: Sequence[str]) -> Finding | None:
-    url = urlsplit(value if "://" in value else f"http://{value}")
-    host, port = url.hostname or "", port_of(value) or (443 if url.scheme == "https" else 80)
+    host, port = _place(value)
+    if _leads_to(listens, host, port):
+        return None
     if host in LOOPBACK:
-        if any(one.rpartition(":")[2] == str(port) for one in listens):
-            return None
         return Finding(
             Severity.BAD,
             "base-url.local",
@@ -80,6 +93,18 @@ def _judge(where: str, value: str, hosts: Sequence[str], listens: Sequence[str])
         "base-url.unclaimed",
         f"base URL: {where} names {host}, which no profile claims",
         f"write a profile with hosts: [{host}]",
+    )
+
+
+def _place(value: str) -> tuple[str, int]:
+    """The host and the port of a base URL, whose scheme may be missing."""
+    url = urlsplit(value if "://" in value else f"http://{value}")
+    return url.hostname or "", port_of(value) or (443 if url.scheme == "https" else 80)
+
+
+def _leads_to(listens: Sequence[str], host: str, port: int) -> bool:
+    return f"{host}:{port}" in listens or (
+        host in LOOPBACK and any(one.rpartition(":")[2] == str(port) for one in listens)
     )
 
 

@@ -31,8 +31,12 @@ class Program:
     """Where its model calls go when it is told nothing → when they do; empty: it is always told."""
     tunnelled: str = ""
     """Why none of its calls can be scheduled; empty: they can be."""
+    fetches: bool = False
+    """It calls by Node's own fetch, which obeys the proxy variables only where it is told to."""
     patience: Mapping[str, str] = field(default_factory=dict)
     """Variables that make it wait, set unless the user has set them."""
+    variables_in: tuple[str, ...] = ()
+    """Files of its own that set variables for it (JSON below `env`, or lines `NAME=value`), with `~` and `$NAME`."""
     config: str = ""
     """Its configuration file (TOML), with `~`."""
     arguments: tuple[str, ...] = ()
