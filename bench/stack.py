@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -326,9 +326,13 @@ def _ended(process):
 
 
 def cpu_s(pid):
-    """Processor time of a process' threads so far, where the system tells it."""
-    threads = Path(f"/proc/{pid}/task").glob("*/schedstat") if MEASURABLE else ()
-    return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
+    """Processor time of a process so far, of threads that have ended, too; 0 where the system does not tell it."""
+    if not MEASURABLE:
+        return 0.0
+    with suppress(OSError):  # it has ended
+        # The clock of a process, as clock_getcpuclockid(3) makes its number on Linux: one reading for all threads.
+        return time.clock_gettime(~pid << 3 | 2)
+    return 0.0
 
 
 def _port(process):

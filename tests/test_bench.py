@@ -1,5 +1,9 @@
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
+from threading import Event, Thread
 from time import perf_counter
 
 import pytest
@@ -277,6 +281,35 @@ def test_the_client_sees_the_end_of_an_answer_wherever_it_is_cut(answer):
         ((status, first_s, latency_s),) = done
         assert status == 200
         assert 0 < first_s <= latency_s
+
+
+@pytest.mark.skipif(not stack.MEASURABLE, reason="this system does not tell it")
+def test_processor_time_is_measured_while_threads_end():
+    over = Event()
+
+    def end_threads():
+        while not over.is_set():
+            thread = Thread(target=int)
+            thread.start()
+            thread.join()
+
+    threads = [Thread(target=end_threads) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        readings = [stack.cpu_s(os.getpid()) for _ in range(2000)]
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join()
+    assert readings == sorted(readings), "what an ended thread took is not lost"
+    assert 0 < readings[0] < readings[-1]
+
+
+def test_processor_time_of_a_process_that_has_ended_is_none():
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    assert stack.cpu_s(process.pid) == 0.0
 
 
 def test_a_lost_connection_is_a_failure_of_its_request_only_while_one_is_open():

@@ -7,7 +7,7 @@ import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import hivemind_addon
@@ -207,6 +207,23 @@ def test_no_public_class_name_means_two_things():
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     )
     assert [name for name, count in names.items() if count > 1] == []
+
+
+def test_no_docstring_stands_below_another():
+    """What it told of is gone."""
+    orphans = [
+        f"{path.relative_to(PACKAGE)}:{below.lineno}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(body := getattr(node, "body", None), list)
+        for above, below in pairwise(body)
+        if is_text(above) and is_text(below)
+    ]
+    assert orphans == []
+
+
+def is_text(node: ast.stmt) -> bool:
+    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 
 def test_both_maps_name_every_folder_and_no_other():

@@ -67,7 +67,6 @@ logger = logging.getLogger("hivemind")
 
 TLS_RECORD = b"\x16\x03"
 """How a TLS handshake begins."""
-"""Clients that are told how to trust us; a warning that is never forgotten would be a leak."""
 _VERBOSITIES = {"termlog_verbosity", "console_eventlog_verbosity"}
 """mitmproxy's options that say which log lines a person sees."""
 _NOT_FOR_LAN = "clients elsewhere do not reach this machine's own services: hivemind_lan_ports=PORT allows one"
@@ -152,7 +151,6 @@ class Hivemind:
         """From `running` on."""
         self._crowded = False
         """Clients had to wait for a connection; that is in the log once."""
-        """Clients that were told how to trust the proxy."""
         self._said: dict[str, str] = {}
         """Options that the environment or a file says → which, for what is wrong with them."""
 
