@@ -152,9 +152,12 @@ class Reading(Struct, frozen=True, gc=False):
     limit: float | None = None
     remaining: float | None = None
     reset_in_s: float | None = None
-    """Seconds from the response until the provider's `reset` instant; never negative."""
+    """Seconds from the response until the provider's `reset` instant, or until the last one that it may mean; never
+    negative."""
     granularity: float = 0
     """How coarsely `remaining` is rounded (Anthropic rounds tokens to 1,000)."""
+    reset_cut_s: float = 0
+    """So much sooner the reset may be: it is told in whole seconds, and they were cut at most."""
 
 
 class WindowReading(Struct, frozen=True, gc=False):

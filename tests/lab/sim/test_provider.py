@@ -298,6 +298,12 @@ def test_the_instant_of_a_reset_is_the_walls():
     assert datetime.fromisoformat(reset) == datetime.fromtimestamp(WALL + 8, UTC)
 
 
+def test_the_instant_of_a_reset_may_be_cut():
+    sim = provider(limits=(bucket(Dimension.REQUESTS, 40),), cut_resets=True)
+    reset = dict(play(sim, 7).headers)["anthropic-ratelimit-requests-reset"]
+    assert datetime.fromisoformat(reset) == datetime.fromtimestamp(WALL + 8, UTC), "after 1.5 s"
+
+
 @each("seed", range(4))
 def test_the_truth_adds_up_whatever_happens(seed):
     rng = random.Random(seed)

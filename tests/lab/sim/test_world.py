@@ -15,7 +15,7 @@ from hivemind_addon.lab.sim.agenda import Agenda
 from hivemind_addon.lab.sim.dialect import Reply, SimDialect
 from hivemind_addon.lab.sim.faults import NAMED, ErrorStatus, Hangup, NoHead
 from hivemind_addon.lab.sim.library import cases
-from hivemind_addon.lab.sim.limits import Limit, Prefix
+from hivemind_addon.lab.sim.limits import Limit, LimitKind, Prefix
 from hivemind_addon.lab.sim.policy import COMPARED, Policy
 from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.lab.sim.workload import (
@@ -125,6 +125,15 @@ def test_a_neighbour_spends_the_same_limit():
     assert run(alone, seed=0).neighbour_calls == 0
     assert run(beside, seed=0).neighbour_calls > 0
     assert run(beside, seed=0).makespan_s > run(alone, seed=0).makespan_s
+
+
+@each("cut_resets", [True, False])
+def test_nobody_comes_before_a_window_that_is_told_in_whole_seconds(cut_resets):
+    limits = (Limit(Dimension.REQUESTS, 20, 60, kind=LimitKind.WINDOW),)
+    settings = ProviderSettings(limits=limits, cut_resets=cut_resets)
+    result = run(Scenario("x", (Crowd("agent", 10, 12, timeout_s=1200, latency_s=0.3),), settings), seed=0)
+    assert result.refused == 0
+    assert result.makespan_s < 1.01 * result.bound.bound_s
 
 
 def test_calls_in_flight_are_measured_against_the_cap_of_their_time():

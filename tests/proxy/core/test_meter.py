@@ -181,6 +181,32 @@ class TestWindow:
         meter.learn(reading(59, 59), stamp=1, sent_at=51.5, now=52)
         assert meter.earliest(60, 52) == pytest.approx(112.1)
 
+    def test_an_instant_in_whole_seconds_may_be_cut_from_the_first_window_on(self):
+        meter = meter_of(replace(reading(0, 50), reset_cut_s=1))
+        assert meter.kind is MeterKind.WINDOW
+        assert meter.earliest(1, 1) == pytest.approx(50), "49 s and the second that may be cut"
+
+    def test_windows_that_are_told_in_whole_seconds_do_not_drift(self):
+        """Each turns 0.7 s after a whole second; two of them pass without a word."""
+        meter = meter_of(reading(59, 60.7))
+        for turn, begins_at in enumerate([0.7, 60.7, 120.7, 300.7]):
+            now = begins_at + 0.2
+            in_s = math.floor(begins_at + 60) - now
+            told = replace(reading(40, in_s + 1), reset_cut_s=1)
+            meter.learn(told, stamp=turn, sent_at=now - 0.1, now=now)
+            assert meter.kind is MeterKind.WINDOW
+            assert meter.earliest(60, now) == pytest.approx(begins_at + 60 + 0.3)
+
+    def test_one_that_is_told_farther_away_than_its_window_is_long_is_rounded_up(self):
+        meter = meter_of(replace(reading(59, 61.4), reset_cut_s=1))
+        assert meter.earliest(60, 1) == pytest.approx(60.5)
+        meter.learn(replace(reading(0, 30), reset_cut_s=1), stamp=1, sent_at=61, now=61)
+        assert meter.earliest(1, 61) == pytest.approx(90.1)
+        meter.learn(replace(reading(0, 1), reset_cut_s=1), stamp=2, sent_at=90.2, now=90.3)
+        assert meter.earliest(1, 90.3) == pytest.approx(91.4), "it was caught unturned"
+        meter.learn(replace(reading(0, 30), reset_cut_s=1), stamp=3, sent_at=92, now=92)
+        assert meter.earliest(1, 92) == pytest.approx(122.1), "and stays careful"
+
     def test_one_that_is_in_a_hurry_may_try_half_a_second_before_the_told_reset(self):
         meter = window(level=0, resets_at=50)
         assert meter.earliest(1, 10, hurried=True) == pytest.approx(49.5)

@@ -39,15 +39,15 @@ def test_recorded_headers_are_readings(subtests):
     cases = [
         ("anthropic/message", "anthropic-ratelimit-requests-{}", ResetFormat.RFC3339, 1000, 999, 0),
         ("anthropic/message", "anthropic-ratelimit-output-tokens-{}", ResetFormat.RFC3339, 400_000, 390_000, 1.5),
-        ("anthropic/rate_limit", "anthropic-ratelimit-input-tokens-{}", ResetFormat.RFC3339, 2_000_000, 0, 17),
+        ("anthropic/rate_limit", "anthropic-ratelimit-input-tokens-{}", ResetFormat.RFC3339, 2_000_000, 0, 18),
         ("anthropic-subscription/rejected", "anthropic-ratelimit-unified-5h-{}", ResetFormat.EPOCH_S, None, None, 0),
-        ("anthropic-subscription/rejected", "anthropic-ratelimit-unified-7d-{}", ResetFormat.AUTO, None, None, 432_000),
+        ("anthropic-subscription/rejected", "anthropic-ratelimit-unified-7d-{}", ResetFormat.AUTO, None, None, 432_001),
         ("openai/chat", "x-ratelimit-{}-requests", ResetFormat.DURATION, 500, 499, 0.12),
         ("openai/chat", "x-ratelimit-{}-tokens", ResetFormat.DURATION, 500_000, 482_000, 360),
         ("openai/rate_limit", "x-ratelimit-{}-tokens", ResetFormat.DURATION, 500_000, 0, 1.2),
         ("azure/rate_limit", "x-ratelimit-{}-tokens", ResetFormat.DURATION, 10_000, 0, 300),
         ("azure/rate_limit", "x-ratelimit-{}-requests", ResetFormat.SECONDS, 60, 0, 10),
-        ("codex/usage_limit", "x-codex-primary-{}-at", ResetFormat.EPOCH_S, None, None, 9000),
+        ("codex/usage_limit", "x-codex-primary-{}-at", ResetFormat.EPOCH_S, None, None, 9001),
         ("groq/chat", "x-ratelimit-{}-requests", ResetFormat.DURATION, 14_400, 14_370, 179.56),
         ("groq/chat", "x-ratelimit-{}-tokens", ResetFormat.AUTO, 18_000, 17_997, 7.66),
         ("cerebras/chat", "x-ratelimit-{}-tokens-minute", ResetFormat.SECONDS, 60_000, 59_000, 11.382867),
@@ -111,17 +111,20 @@ def test_silent_headers_are_silent_hints():
 
 def test_every_known_format_is_read(subtests):
     cases = [
-        ("2026-11-20T10:00:30Z", ResetFormat.RFC3339, 30),
+        ("2026-11-20T10:00:30Z", ResetFormat.RFC3339, 31),  # it may be cut
+        ("2026-11-20T10:00:30.000Z", ResetFormat.RFC3339, 30),
+        ("2026-11-20T09:59:59Z", ResetFormat.RFC3339, 0),
         ("2026-11-20t10:00:30.25z", ResetFormat.RFC3339, 30.25),
         ("2026-11-20T10:00:30.123456789Z", ResetFormat.RFC3339, 30.123456),
-        ("2026-11-20T12:30:00+02:00", ResetFormat.RFC3339, 1800),
+        ("2026-11-20T12:30:00+02:00", ResetFormat.RFC3339, 1801),
         ("2026-11-20T04:00:00-06:00", ResetFormat.AUTO, 0),
-        ("2026-11-20 10:01:00", ResetFormat.AUTO, 60),
+        ("2026-11-20 10:01:00", ResetFormat.AUTO, 61),
         ("2020-01-01T00:00:00Z", ResetFormat.RFC3339, 0),
         (str(NOW + 5), ResetFormat.EPOCH_S, 5),
+        (str(int(NOW + 5)), ResetFormat.EPOCH_S, 6),
         ("0", ResetFormat.EPOCH_S, 0),
         (str(int((NOW + 5) * 1000)), ResetFormat.EPOCH_MS, 5),
-        (str(int(NOW + 5)), ResetFormat.AUTO, 5),
+        (str(int(NOW + 5)), ResetFormat.AUTO, 6),
         (str(int((NOW + 5) * 1000)), ResetFormat.AUTO, 5),
         ("1s", ResetFormat.DURATION, 1),
         ("6m0s", ResetFormat.DURATION, 360),
@@ -175,7 +178,8 @@ delays_s = st.floats(0, 30 * 86_400)
 @given(delays_s, st.integers(-14, 14))
 def test_written_timestamps_are_read_back(delay_s, offset_h):
     instant = datetime.fromtimestamp(NOW + delay_s, timezone(timedelta(hours=offset_h)))
-    assert parse_reset(instant.isoformat(), ResetFormat.AUTO, NOW) == pytest.approx(delay_s, abs=1e-3)
+    cut_s = 0 if instant.microsecond or instant.timestamp() <= NOW else 1
+    assert parse_reset(instant.isoformat(), ResetFormat.AUTO, NOW) == pytest.approx(delay_s + cut_s, abs=1e-3)
 
 
 @given(st.integers(0, 10), st.integers(0, 23), st.integers(0, 59), st.floats(0, 59.99))
@@ -223,7 +227,7 @@ def test_retry_after_is_read_and_capped(subtests):
         ({"retry-after": "0"}, 0),
         ({"retry-after": "1.5"}, 1.5),
         ({"retry-after": "30s"}, 30),
-        ({"retry-after": "Fri, 20 Nov 2026 10:01:00 GMT"}, 60),
+        ({"retry-after": "Fri, 20 Nov 2026 10:01:00 GMT"}, 61),
         ({"retry-after": "Fri, 20 Nov 2026 09:00:00 GMT"}, 0),
         ({"retry-after": "999999999"}, 86_400),
         ({"retry-after": "Fri, 20 Nov 2099 10:01:00 GMT"}, 86_400),
@@ -256,15 +260,22 @@ def test_instants_follow_the_providers_clock_when_it_is_off():
     headers = {"date": "Fri, 20 Nov 2026 09:00:00 GMT", "x-reset": "2026-11-20T09:00:30Z"}
     headers["retry-after"] = "Fri, 20 Nov 2026 09:00:45 GMT"
     hints = read_hints(profile, headers, NOW)
-    assert hints.readings[0].reset_in_s == 30
-    assert hints.retry_after_s == 45
+    assert hints.readings[0].reset_in_s == 31
+    assert hints.retry_after_s == 46
 
 
 @pytest.mark.parametrize("date", ["Fri, 20 Nov 2026 10:00:03 GMT", "yesterday", ""])
 def test_a_date_that_is_close_or_unreadable_changes_nothing(date):
     profile = Profile(meters=(meter("x-{}", "m", ResetFormat.RFC3339),))
     hints = read_hints(profile, {"date": date, "x-reset": "2026-11-20T10:00:30Z"}, NOW)
-    assert hints.readings[0].reset_in_s == 30
+    assert hints.readings[0].reset_in_s == 31
+
+
+def test_of_an_instant_in_whole_seconds_a_reading_tells_how_much_sooner_it_may_be():
+    told = {"2026-11-20T10:00:30Z": 1, "2026-11-20T10:00:30.5Z": 0, str(int(NOW)): 1, "30": 0, "30s": 0, "6m0s": 0}
+    profile = Profile(meters=(meter("x-{}", "m", ResetFormat.AUTO),))
+    readings = [read_hints(profile, {"x-reset": value}, NOW).readings[0] for value in told]
+    assert [one.reset_cut_s for one in readings] == list(told.values())
 
 
 def test_what_can_be_understood_counts_beside_what_cannot():
@@ -299,7 +310,7 @@ def test_a_claude_subscriptions_windows_are_read():
     hints = read_hints(PACKAGED["anthropic"], recorded_headers("anthropic-subscription/rejected"), NOW)
     assert hints.windows == (
         WindowReading("5h", used=1.02, status="rejected", resets_in_s=1795168800 - NOW),
-        WindowReading("7d", used=0.41, status="allowed", resets_in_s=1795600800 - NOW),
+        WindowReading("7d", used=0.41, status="allowed", resets_in_s=1795600801 - NOW),
         WindowReading("unified", status="rejected", resets_in_s=1795168800 - NOW),
     )
     assert hints.readings == ()
@@ -307,8 +318,8 @@ def test_a_claude_subscriptions_windows_are_read():
 
 
 def test_codex_windows_are_read_from_headers_and_from_the_stream_alike():
-    primary = WindowReading("primary", used=1.0, resets_in_s=1795177800 - NOW, length_s=18_000.0)
-    secondary = WindowReading("secondary", used=0.375, resets_in_s=1795600800 - NOW, length_s=604_800.0)
+    primary = WindowReading("primary", used=1.0, resets_in_s=1795177801 - NOW, length_s=18_000.0)
+    secondary = WindowReading("secondary", used=0.375, resets_in_s=1795600801 - NOW, length_s=604_800.0)
     assert read_hints(PACKAGED["codex"], recorded_headers("codex/usage_limit"), NOW).windows == (primary, secondary)
     first = SseParser().feed((DATA / "codex/response.sse").read_bytes())[0]
     assert first.event == CODEX_WINDOWS

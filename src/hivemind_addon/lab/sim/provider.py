@@ -86,6 +86,8 @@ class ProviderSettings:
     charge_failures: bool = False
     """Whether a refused call counts as a request, and a failed one counts in full."""
     rate_limit_headers: bool = True
+    cut_resets: bool = False
+    """Whether instants in those headers are cut to whole seconds (Messages); else they are rounded up."""
     retry_after: bool = True
     """Whether a rate-limit refusal says when to come back."""
     faults: Mapping[str, float] = field(default_factory=dict)
@@ -528,7 +530,7 @@ class SimProvider:
             return ()
         views: dict[Dimension, LimitView] = {}
         for each in self._counts(now, account, request.model):
-            limit, view = each.limit, _view(each, now)
+            limit, view = each.limit, _view(each, now, is_cut=self.settings.cut_resets)
             # Where several limits count the same, a header has room for the one that binds first.
             if limit.told and (limit.dimension not in views or view.remaining < views[limit.dimension].remaining):
                 views[limit.dimension] = view
@@ -565,9 +567,9 @@ class SimProvider:
         return f"req_{self._witness.attempts + 1:06d}"
 
 
-def _view(allowance: SimAllowance, now: float) -> LimitView:
-    limit = allowance.limit
-    return LimitView(limit.dimension, limit.amount, allowance.level(now), allowance.full_in_s(now), limit.window_s)
+def _view(allowance: SimAllowance, now: float, *, is_cut: bool = False) -> LimitView:
+    limit, full_in_s = allowance.limit, allowance.full_in_s(now)
+    return LimitView(limit.dimension, limit.amount, allowance.level(now), full_in_s, limit.window_s, is_cut=is_cut)
 
 
 def _uncached(request: SimRequestFacts) -> int:

@@ -24,8 +24,10 @@ behind the others): from then on headers are taken to be that old.
 
 **Caution.** Half of the rounding of `remaining` stays in reserve, a fixed reset gets 0.1 s of guard, output of
 attempts in flight stays taken while a bucket refills, and what was sent just before a window's end may be booked in
-the next one. A window that is caught unturned after its reset tells whole seconds, cut: its guard grows by one. One
-that is found turned before its reset tells them rounded up: from then on it is taken to turn that much earlier.
+the next one. An instant in whole seconds may be cut: its guard is a second, unless one was told farther away than its
+window is long, for that one was rounded up. A window that is caught unturned after its reset gets a second more than
+the usual guard. One that is found turned before its reset was told rounded up as well: from then on it is taken to turn
+that much earlier.
 """
 
 import math
@@ -195,6 +197,8 @@ class Meter:
         """The first of the reset instants that were the same so far: what a bucket's drifts away from."""
         self._reset_passed_at = float("-inf")
         self._guard_s = _RESET_GUARD_S
+        self._is_rounded_up = False
+        """Whether a reset in whole seconds was told farther away than it can be."""
         self._learned_stamp = -1
         self._learned_sent_at = float("-inf")
         self._others_units = 0.0
@@ -382,6 +386,8 @@ class Meter:
         remaining = _sane(reading.remaining, _MOST_UNITS)
         reserve = (_sane(reading.granularity, _MOST_UNITS) or 0.0) / 2 if reading.granularity else 0.0
         reset_in_s = _sane(reading.reset_in_s, _MOST_RESET_S)
+        if reset_in_s is not None and reading.reset_cut_s:
+            reset_in_s = max(0.0, reset_in_s - reading.reset_cut_s)  # as it was told; the guard has the rest
         if stamp < self._learned_stamp:
             if remaining is not None and self._learned_sent_at - sent_at <= _SWAPPED_S:
                 self._learn_from_swapped(max(0.0, remaining - reserve), reset_in_s, sent_at=sent_at, now=now)
@@ -403,9 +409,13 @@ class Meter:
                 self._judge_kind(reading, remaining, reset_in_s, lag_s=now - sent_at, now=now)
             if self._is_unturned(sent_at, reset_in_s):
                 self._guard_s = _RESET_GUARD_S + (_ROUNDING_S if self._guard_s > 0 else 0)
+                self._is_rounded_up = False
             elif self._turned_early(reset_in_s, now):
                 assert self._resets_at is not None, "it was told"
                 self._guard_s = max(-_ROUNDING_S, min(self._guard_s, now - self._resets_at))
+            elif reading.reset_cut_s and self._guard_s > 0:
+                self._is_rounded_up |= self.window_s < reset_in_s <= self.window_s + _ROUNDING_S
+                self._guard_s = _RESET_GUARD_S if self._is_rounded_up else max(self._guard_s, reading.reset_cut_s)
             self._learn_reset(now + reset_in_s, lag_s=now - sent_at, now=now)
         if remaining is None:
             self._set_level(self._level)

@@ -27,6 +27,11 @@ _LIKE_A_KEY = re.compile(r"[\w-]{16,}")
 """No part of a number or an instant is as long."""
 _MAX_ACCOUNT_CHARS = 200
 _CLOCK_TOLERANCE_S = 5.0
+_CUT_S = 1.0
+"""An instant in whole seconds may be cut: it is up to so much later. No provider says which way it rounds; Anthropic's
+headers of 2025-02-24 (an answer of 22:25:32 GMT, requests whole again at 22:25:30Z, input tokens at 22:25:32Z) fit both
+ways. To come late costs a second, to come early a refusal. Delays stay as they are: durations (`6m0s`, `12ms`) are
+exact, and of its `retry-after` in whole seconds Anthropic says that earlier retries fail, not later ones (2026-08)."""
 _MAX_STATUS_CHARS = 40
 _MAX_WINDOWS = 16
 _MOST_ITEMS = 16
@@ -62,7 +67,7 @@ def parse_reset(value: str, reset_format: ResetFormat, wall_now: float) -> float
     """Seconds from `wall_now` (epoch seconds) until the reset, 0 when it is past; None when it cannot be read.
 
     A value that states its own unit (a duration) is read under `SECONDS` as well, and a plain number is read as
-    seconds under `DURATION`: Azure sends `10` where OpenAI sends `10s`.
+    seconds under `DURATION`: Azure sends `10` where OpenAI sends `10s`. Of an instant in whole seconds it is the end.
     """
     value = value.strip()
     if not 0 < len(value) <= _MAX_VALUE_CHARS:
@@ -80,7 +85,23 @@ def parse_reset(value: str, reset_format: ResetFormat, wall_now: float) -> float
             delay_s = _guessed(value, wall_now)
     if delay_s is None or delay_s > _MAX_RESET_S:
         return None
-    return max(delay_s, 0.0)
+    return delay_s + _cut_s(value, reset_format) if delay_s > 0 else 0.0
+
+
+def _cut_s(value: str, reset_format: ResetFormat) -> float:
+    """By so much at most what is written so was cut."""
+    is_auto = reset_format is ResetFormat.AUTO
+    if value.isdigit():
+        is_whole = reset_format is ResetFormat.EPOCH_S or (is_auto and 1e9 < float(value) <= 1e12)
+    else:
+        is_whole = (is_auto or reset_format is ResetFormat.RFC3339) and "." not in value and bool(_instant(value))
+    return _CUT_S if is_whole else 0.0
+
+
+def until_whole_s(instant_at: float, wall_now: float) -> float:
+    """Seconds until an instant in epoch seconds, 0 when it is past; of one in whole seconds, until it is over."""
+    left_s = instant_at - wall_now
+    return left_s + (_CUT_S if instant_at.is_integer() else 0.0) if left_s > 0 else 0.0
 
 
 def _guessed(value: str, wall_now: float) -> float | None:
@@ -198,7 +219,8 @@ class _HeaderReader:
         if delay_s is None and value is not None:
             delay_s = _seconds(value.strip())
             if delay_s is None:
-                delay_s = _until(_http_date(value), self._wall_now)
+                instant_at = _http_date(value)
+                delay_s = None if instant_at is None else until_whole_s(instant_at, self._wall_now)
             if delay_s is None:
                 self._odd("retry-after", value)
         return None if delay_s is None else min(max(delay_s, 0.0), _MAX_RETRY_AFTER_S)
@@ -248,6 +270,7 @@ class _HeaderReader:
             return None
         remaining = self.amount(meter.remaining, meter.item)
         reset_in_s = self.reset(meter.reset, meter.reset_format, meter.item)
+        reset = (self._value(meter.reset, meter.item) or "").strip()
         if limit is None and remaining is None and reset_in_s is None:
             return None
         return Reading(
@@ -258,6 +281,7 @@ class _HeaderReader:
             remaining=remaining,
             reset_in_s=reset_in_s,
             granularity=meter.granularity,
+            reset_cut_s=0.0 if reset_in_s is None else _cut_s(reset, meter.reset_format),
         )
 
     def window(self, window: WindowHeaders) -> WindowReading | None:
@@ -341,7 +365,7 @@ def read_stream_windows(data: bytes, wall_now: float) -> tuple[WindowReading, ..
             continue
         used, minutes = read_number(window.get("used_percent")), read_number(window.get("window_minutes"))
         resets_at = read_number(window.get("reset_at")) or read_number(window.get("resets_at"))
-        resets_in_s = None if resets_at is None else max(0.0, resets_at - wall_now)
+        resets_in_s = None if resets_at is None else until_whole_s(resets_at, wall_now)
         if used is None or not 0 <= used < _MAX_AMOUNT or (resets_in_s or 0) > _MAX_RESET_S:
             continue
         readings.append(

@@ -33,7 +33,7 @@ from hivemind_addon.proxy.wire.error import (
     failure,
     texts_at,
 )
-from hivemind_addon.proxy.wire.hints import parse_reset
+from hivemind_addon.proxy.wire.hints import parse_reset, until_whole_s
 from hivemind_addon.proxy.wire.sse import SSE
 from hivemind_addon.system.json_values import read_object
 from hivemind_addon.system.memo import by_thing
@@ -369,7 +369,7 @@ def _account_block_s(rule: OutcomeRule | None, error: ErrorFacts | None, hints: 
     if error is not None and error.resets_in_s is not None and error.resets_in_s > 0:
         return error.resets_in_s
     if error is not None and error.resets_at is not None and error.resets_at > wall_now > 0:
-        return error.resets_at - wall_now
+        return until_whole_s(error.resets_at, wall_now)
     if error is not None and (left_s := _first_time_s(error.resets, wall_now)):
         return left_s
     told = [window for window in hints.windows if window.resets_in_s]
@@ -395,7 +395,7 @@ def _told_end_s(message: str, wall_now: float) -> float | None:
         ends_at = [datetime.fromisoformat(f"{day}T{clock}{one}").timestamp() for one in zones]
     except ValueError:
         return None  # the 31st of a month that has 30
-    return min((at - wall_now for at in ends_at if at > wall_now > 0), default=None)
+    return min((until_whole_s(at, wall_now) for at in ends_at if at > wall_now > 0), default=None)
 
 
 def _told_delay_s(error: ErrorFacts, wall_now: float) -> float | None:

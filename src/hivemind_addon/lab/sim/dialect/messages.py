@@ -1,5 +1,6 @@
 """Anthropic's Messages."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
@@ -90,15 +91,16 @@ class Messages(Shape):
         return (("request-id", request_id), ("anthropic-organization-id", organization))
 
     def limit_headers(self, limits: Sequence[LimitView], wall_now: float) -> Headers:
-        """RFC 3339 instants in whole seconds (rounded up), tokens rounded to thousands, and a `tokens` line that
-        adds input and output where no total is limited.
+        """RFC 3339 instants in whole seconds, tokens rounded to thousands, and a `tokens` line that adds input and
+        output where no total is limited.
         """
         headers: list[tuple[str, str]] = []
         for view in _with_total(limits):
             name = f"anthropic-ratelimit-{_NAMES[view.dimension]}"
             remaining = max(0.0, view.remaining)
             shown = int(remaining) if view.dimension is Dimension.REQUESTS else round(remaining / 1000) * 1000
-            resets = datetime.fromtimestamp(rounded_up(wall_now + view.full_in_s), UTC)
+            whole_at = wall_now + view.full_in_s
+            resets = datetime.fromtimestamp(math.floor(whole_at) if view.is_cut else rounded_up(whole_at), UTC)
             headers += [
                 (f"{name}-limit", str(view.amount)),
                 (f"{name}-remaining", str(shown)),
@@ -181,4 +183,5 @@ def _with_total(limits: Sequence[LimitView]) -> Iterator[LimitView]:
             into.amount + out.amount,
             max(0.0, into.remaining) + max(0.0, out.remaining),
             max(into.full_in_s, out.full_in_s),
+            is_cut=into.is_cut,
         )

@@ -168,6 +168,8 @@ class LimitView:
     remaining: float
     full_in_s: float
     window_s: float = 60
+    is_cut: bool = False
+    """Whether the instant at which it is whole is told in seconds that are cut, not rounded up."""
 
 
 @dataclass(frozen=True, slots=True)
