@@ -42,6 +42,8 @@ def test_a_pool_in_a_line_has_all_that_keeps_it():
         f"{KEY}: 3 of 4 in flight, capped at 4 by a person, 7 queued (rate limit, in about 4 s), "
         "paused by a person, told to wait 20 s"
     )
+    line = pool_line(pool(in_flight=4, maximum_from="ulimit -n, now 256"))
+    assert line == f"{KEY}: 4 of 4 in flight, our maximum: raise ulimit -n, now 256, 0 queued"
     assert pool_line(pool()) == f"{KEY}: 0 of 4 in flight, 0 queued"
     assert queue_words(pool(queued=1200, tickets=(waiting(),))) == "1,200 queued (rate limit)"
 

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from hivemind_addon.api.command import WaitView
 from hivemind_addon.api.pool_words import pool_state, queue_words, troubles, waiting_line, why_words
 from hivemind_addon.api.replies import wait_words
-from hivemind_addon.api.snapshot import AccountBlockView, LimitNeed, RequestState
+from hivemind_addon.api.snapshot import CONCURRENCY, AccountBlockView, LimitNeed, RequestState
 from hivemind_addon.api.ticket import Reason
 from hivemind_addon.proxy.observe.history import PAD, TicketHistory, present_line
 from hivemind_addon.tools.dash.family import IDLE, family
@@ -35,6 +35,7 @@ WAITS = (
 )
 """What a ticket can wait for; the other reasons end one."""
 NEED = LimitNeed("input-tokens", 7100, 3900, 40_000)
+MAXIMUM = LimitNeed(CONCURRENCY, 1, 0, 8, 2, "concurrency.maximum of profile openai")
 
 
 def rows(heading):
@@ -54,7 +55,7 @@ def views_of(view):
     (agent,) = family(made)
     wait = WaitView("pool", view.starts_in_s, view.position - 1, view.reason, view.why)
     return {
-        "status and top": "\n".join(line.plain for line in picture(made, PictureLook(width=300, opened=None))),
+        "status and top": "\n".join(line.plain for line in picture(made, PictureLook(width=400, opened=None))),
         "a pool's line": queue_words(pool(tickets=(replace(view, position=1),), queued=1)).partition("(")[2],
         "agents": f"{agent.state}: {agent.next_request.why}",
         "mcp": f"{_summary([view])} {_request(pool(), view)}",
@@ -63,9 +64,11 @@ def views_of(view):
     }
 
 
-@pytest.mark.parametrize("reason", WAITS)
-def test_every_view_says_what_binds_in_the_same_words(reason):
-    limit = NEED if reason is Reason.METER else None
+@pytest.mark.parametrize(
+    ("reason", "limit"),
+    [*((reason, NEED if reason is Reason.METER else None) for reason in WAITS), (Reason.CONCURRENCY, MAXIMUM)],
+)
+def test_every_view_says_what_binds_in_the_same_words(reason, limit):
     state = RequestState.BACKING_OFF if reason is Reason.BACKOFF else RequestState.QUEUED
     view = waiting(
         state=state, reason=reason.value, limit=limit, why=why_words(reason, limit), position=3, starts_in_s=4.0

@@ -2,7 +2,7 @@ import asyncio
 import resource
 
 from hivemind_addon.system import descriptors
-from hivemind_addon.system.descriptors import ConnectionPlaces, raise_limit
+from hivemind_addon.system.descriptors import ConnectionPlaces, most_at_once, raise_limit
 from tests.cases import each
 
 
@@ -50,6 +50,10 @@ def test_a_system_without_limits_has_none(monkeypatch):
     assert ConnectionPlaces(None).most is None
 
 
+def test_some_are_served_however_few_files_there_are():
+    assert [most_at_once(limit) for limit in (None, 1, 64, 256, 1024, 65_536)] == [None, 1, 5, 32, 288, 21_792]
+
+
 def fill(places):
     for number in range(places.most):
         assert not places.are_full
@@ -67,7 +71,7 @@ async def test_who_comes_when_all_places_are_taken_waits_in_order():
     places = ConnectionPlaces(256)
     fill(places)
     first, second = await waiter(places, "first"), await waiter(places, "second")
-    assert not first.done()
+    assert (first.done(), places.waiting) == (False, 2)
     places.give_back("c3")
     assert await first is True
     assert not second.done()

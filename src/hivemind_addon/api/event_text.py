@@ -33,6 +33,7 @@ from hivemind_addon.api.events import (
     GuardTripped,
     Held,
     MachineSlept,
+    MaximumReached,
     MeterLearned,
     Moved,
     OddityNoted,
@@ -47,7 +48,7 @@ from hivemind_addon.api.events import (
     WaitOverruled,
     WindowUsed,
 )
-from hivemind_addon.api.pool_words import held_words
+from hivemind_addon.api.pool_words import held_words, maximum_words
 from hivemind_addon.api.spend import PRICE_CURE, amount
 from hivemind_addon.api.words import conversation, lasting, several
 
@@ -96,6 +97,8 @@ def text_of(event: Event) -> str:
             return f"{event.end} ({event.reason}{last}) after {attempts}, {event.waited_s:.1f} s waited"
         case ConcurrencyChanged():
             return f"concurrency limit {event.limit} ({event.reason})"
+        case MaximumReached():
+            return f"concurrency limit {event.limit}: {maximum_words(event.maximum_from)}"
         case BreakerChanged():
             return _breaker(event)
         case PoolBlocked():
@@ -202,6 +205,7 @@ _LEVELS: dict[type[Event], int | Callable[[Any], int]] = {
     BackedOff: _level_of_retry,
     TicketEnded: _level_of_end,
     ConcurrencyChanged: logging.DEBUG,
+    MaximumReached: logging.INFO,
     BreakerChanged: _level_of_breaker,
     PoolBlocked: _level_of_pause,
     AccountBlocked: logging.WARNING,

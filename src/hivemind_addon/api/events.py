@@ -103,6 +103,19 @@ class ConcurrencyChanged(_Fact, frozen=True, gc=False):
     reason: str
 
 
+class MaximumReached(_Fact, frozen=True, gc=False):
+    """Requests wait although the provider has refused no more in flight: a setting of ours allows no more. Told once
+    for each pool, and again when its profile changes.
+    """
+
+    at: float
+    pool: PoolKey
+    limit: int
+    """Attempts in flight."""
+    maximum_from: str
+    """The setting, for people who want to raise it."""
+
+
 class BreakerChanged(_Fact, frozen=True, gc=False):
     """The breaker changed its state (`closed`, `open`, `half-open`)."""
 
@@ -402,6 +415,7 @@ Event = (
     | BackedOff
     | TicketEnded
     | ConcurrencyChanged
+    | MaximumReached
     | BreakerChanged
     | PoolBlocked
     | AccountBlocked

@@ -17,8 +17,9 @@ from hivemind_addon.api.words import about, count, lasting, ordinal, short, span
 
 def pool_line(pool: PoolView) -> str:
     """`api.anthropic.com/org-1/sonnet: 4 of 5 in flight, 12 queued (requests: needs 1, 0 left, in about 4 s)`."""
+    maximum = maximum_words(pool.maximum_from)
     return f"{pool.key}: " + ", ".join(
-        filter(None, (slots_used(pool), cap_words(pool), queue_words(pool), *troubles(pool).values()))
+        filter(None, (slots_used(pool), maximum, cap_words(pool), queue_words(pool), *troubles(pool).values()))
     )
 
 
@@ -56,6 +57,11 @@ def cap_words(pool: PoolView) -> str:
     return "" if pool.cap is None else f"capped at {pool.cap} by a person"
 
 
+def maximum_words(setting: str) -> str:
+    """`our maximum: raise concurrency.maximum of profile anthropic`; empty: no setting of ours binds."""
+    return f"our maximum: raise {setting}" if setting else ""
+
+
 def queue_words(pool: PoolView) -> str:
     """`12 queued (input tokens: needs 7.1k, 3.9k left, in about 4 s)`: what the next one waits for."""
     words = f"{pool.queued:,} queued"
@@ -67,7 +73,7 @@ def why_words(reason: Reason, limit: LimitNeed | None, detail: str = "") -> str:
     """What keeps a request from going, named the same in every view; `detail`: which budget, block or attempt it is.
 
     `input tokens: needs 7.1k, 3.9k left`, `requests: needs 1, 2 left, after 3 others`, `concurrency limit: 4 of 4 in
-    flight`; where no limit decides the reason itself.
+    flight`, and that it is our own maximum where it is; where no limit decides the reason itself.
     """
     if limit is None:
         return f"{reason.value}: {detail}" if detail else reason.value
@@ -75,7 +81,9 @@ def why_words(reason: Reason, limit: LimitNeed | None, detail: str = "") -> str:
     if limit.name == CONCURRENCY:
         if limit.left >= limit.needs:  # after an overload it is tried out slowly
             return f"{Reason.CONCURRENCY.value}{others}"
-        return f"{Reason.CONCURRENCY.value}: {short(limit.of - limit.left)} of {short(limit.of)} in flight{others}"
+        maximum = ", our maximum" if limit.maximum_from else ""  # the pool's line says what to raise
+        used = f"{short(limit.of - limit.left)} of {short(limit.of)} in flight"
+        return f"{Reason.CONCURRENCY.value}: {used}{maximum}{others}"
     name = limit.name.replace("-", " ").replace("_", " ")
     # Of what is enough for itself those before it take.
     left = short(math.floor(limit.left))  # nobody goes with a part of a request

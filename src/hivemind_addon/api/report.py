@@ -35,6 +35,8 @@ class ProxyView(Struct, frozen=True, gc=False):
     """Address of mitmweb's page, without its token; empty: there is none."""
     open_files: int | None = None
     """How many files and connections it may have open; None: as many as there are."""
+    waiting_clients: int = 0
+    """Connections that wait until another one ends, since so many open files let no more be served."""
     unscheduled: tuple[str, ...] = ()
     """Hosts of models that were called and passed by, since no profile claims them or their paths."""
     vendors: tuple[str, ...] = ()

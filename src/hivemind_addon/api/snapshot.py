@@ -66,6 +66,8 @@ class LimitNeed(Struct, frozen=True, gc=False):
     """The whole limit; of calls in flight how many there may be."""
     before: int = 0
     """Tickets of its pool that wait for the same limit and are likely to go first."""
+    maximum_from: str = ""
+    """Of calls in flight: the pool's `maximum_from`."""
 
 
 class RequestState(StrEnum):
@@ -156,6 +158,8 @@ class PoolView(Struct, frozen=True, gc=False):
     """When the open breaker lets a probe go; None: it is closed, or a probe is under way."""
     longest_wait_s: float = 0.0
     """Of those that wait, in `tickets` or not."""
+    maximum_from: str = ""
+    """The setting of ours that keeps `limit`, all of which is in flight, from growing; empty: it is not the maximum."""
 
 
 class BudgetView(Struct, frozen=True, gc=False):

@@ -18,7 +18,8 @@ _WANTED = (65_536, 10_240, 4096)
 """The first that the system grants; macOS grants less than its hard limit says."""
 _RESERVE = 160
 """For files and what else is open, and for the hundred connections that asyncio accepts at a time."""
-_LEAST = 16
+_TINY = 12
+"""Where the reserve leaves nothing, one client is served for so many."""
 _LONGEST_WAIT_S = 60.0
 
 
@@ -40,6 +41,13 @@ def raise_limit() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
+def most_at_once(limit: int | None) -> int | None:
+    """For how many clients at a time so many open files are enough: each may have a descriptor upstream, and as many
+    may wait. None: for any number.
+    """
+    return None if limit is None else max(1, limit // _TINY, (limit - _RESERVE) // 3)
+
+
 class ConnectionPlaces:
     """Clients' connections: so many are served, as many wait, others are refused. On one event loop."""
 
@@ -55,8 +63,13 @@ class ConnectionPlaces:
 
     @property
     def most(self) -> int | None:
-        """How many are served at a time: each may have a descriptor upstream, and as many may wait."""
-        return None if self.limit is None else max(_LEAST, (self.limit - _RESERVE) // 3)
+        """How many are served at a time."""
+        return most_at_once(self.limit)
+
+    @property
+    def waiting(self) -> int:
+        """How many wait."""
+        return len(self._waiting)
 
     @property
     def are_full(self) -> bool:

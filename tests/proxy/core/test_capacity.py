@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from hivemind_addon.api.events import ConcurrencyChanged, Event, MeterLearned
+from hivemind_addon.api.command import ForeseeWait, SetLimit
+from hivemind_addon.api.events import ConcurrencyChanged, Event, MaximumReached, MeterLearned
 from hivemind_addon.api.ticket import AttemptResult, Demand
 from hivemind_addon.proxy.core.breaker import BreakerSettings
 from hivemind_addon.proxy.core.capacity import Capacity, ConcurrencySettings
@@ -85,6 +86,50 @@ class TestConcurrency:
             bench.settle(name, THROTTLED)
         assert bench.pool.limit == 4
         assert bench.pool.breaker == "closed"
+
+
+class TestMaximum:
+    """A setting of ours keeps attempts from going that nothing shows the provider to refuse."""
+
+    def test_every_ticket_that_waits_for_it_says_so_and_how_to_raise_it(self):
+        bench = Bench(settings=PoolSettings(concurrency=ConcurrencySettings(2, 2, maximum_from="the key")))
+        bench.submit("a")
+        assert (bench.pool.maximum_from, bench.of(MaximumReached)) == ("", [])
+        bench.submit(*"bcd")
+        assert bench.pool.maximum_from == "the key"
+        assert [one.why for one in bench.pool.tickets if one.why] == [
+            "concurrency limit: 2 of 2 in flight, our maximum",
+            "concurrency limit: 2 of 2 in flight, our maximum, after 1 other",
+        ]
+        (wait,) = bench.scheduler.command(ForeseeWait("new"), bench.now).waits
+        assert wait.why == "concurrency limit: 2 of 2 in flight, our maximum, after 2 others"
+
+    def test_it_is_an_event_once_and_again_when_the_profile_changes(self):
+        bench = Bench(slots=1)
+        bench.submit(*"abc")
+        bench.settle("a", SUCCESS)
+        (event,) = bench.of(MaximumReached)
+        assert (event.limit, event.maximum_from) == (1, "concurrency.maximum")
+        raised = PoolSettings(concurrency=ConcurrencySettings(initial=1, maximum=2))
+        bench.scheduler.configure(lambda *_: raised, bench.now)
+        bench.poll()
+        bench.submit("d", "e")
+        assert bench.pool.limit in (1, 2)
+        while bench.pool.limit < 2:
+            bench.advance(1)
+        bench.submit("f", "g")
+        assert [one.limit for one in bench.of(MaximumReached)] == [1, 2]
+
+    def test_a_limit_that_grows_was_learned_or_a_person_set_is_none(self):
+        bench = Bench(settings=PoolSettings(concurrency=ConcurrencySettings(initial=1)))
+        bench.submit(*"abc")
+        assert bench.pool.in_flight == bench.pool.limit
+        assert bench.pool.maximum_from == ""
+        bench = Bench(slots=4)
+        bench.scheduler.command(SetLimit(2), bench.now)
+        bench.submit(*"abc")
+        assert (bench.pool.in_flight, bench.pool.maximum_from) == (2, "")
+        assert bench.of(MaximumReached) == []
 
 
 def test_a_meter_is_announced_once_and_again_when_it_changes():

@@ -55,6 +55,10 @@ def test_never_more_than_the_maximum():
     assert slots.limit == 4
 
 
+def test_a_provider_that_takes_2000_at_once_gets_them():
+    assert grown(ConcurrencySettings(), to=2000).limit == 2000
+
+
 def test_where_it_is_crowded_one_less_and_none_more_for_a_while():
     slots = filled(8)
     slots.crowded(7, 20.0)

@@ -22,6 +22,7 @@ from hivemind_addon.proxy.runtime.refresh_timer import REFRESHES_PER_S
 from tests.proxy.mitm.samples import make_flow, make_proxy
 from tests.proxy.mitm.test_exchange import CONTENT, SSE, START, STOP
 
+FULL = "concurrency limit: 1 of 1 in flight, our maximum"
 ONE_SLOT = "extends: anthropic\nconcurrency: {initial: 1, maximum: 1}\n"
 
 
@@ -78,8 +79,11 @@ async def test_a_held_flow_says_its_place_and_a_running_one_that_it_runs(stage):
     first, second, third = come(proxy), come(proxy, x_session_id="b"), come(proxy, x_session_id="c")
     second_of(proxy)
     assert told(first) == ("in flight", "")
-    assert told(second) == ("queued, 1st, concurrency limit: 1 of 1 in flight", WAITS)
-    assert told(third) == ("queued, 2nd, concurrency limit: 1 of 1 in flight, after 1 other", WAITS)
+    assert told(second) == (
+        f"queued, 1st, {FULL}",
+        WAITS,
+    )
+    assert told(third) == (f"queued, 2nd, {FULL}, after 1 other", WAITS)
     assert third.flow.comment.startswith(third.ticket.agent)
     assert third.flow.comment.endswith(f" [{third.ticket.id}]")
     assert sorted(view.flows) == sorted(exchange.flow.id for exchange in (first, second, third))
@@ -111,7 +115,7 @@ async def test_a_guess_of_the_start_stands_for_a_while(stage, clock):
         proxy.annotator._look(held[1])
         told_of.append(told(held[1])[0])
         clock.advance(GUESS_S * 0.6)
-    assert told_of == [f"queued, 1st, in {seconds} s, concurrency limit: 1 of 1 in flight" for seconds in (30, 30, 10)]
+    assert told_of == [f"queued, 1st, in {seconds} s, {FULL}" for seconds in (30, 30, 10)]
 
 
 async def test_the_end_tells_what_became_of_it(stage):

@@ -93,6 +93,32 @@ def settings(proxy, folder):
     return dataclasses.replace(proxy.settings.current, profiles=read_profiles(folder, "", None), profiles_folder=folder)
 
 
+@pytest.mark.parametrize(
+    ("files", "most", "of_option", "of_few"),
+    [
+        (None, 4096, 3000, "concurrency.maximum of profile few"),
+        (65_536, 4096, 3000, "concurrency.maximum of profile few"),
+        (1024, 288, 288, "concurrency.maximum of profile few"),
+        (64, 5, 5, "ulimit -n, now 64"),
+    ],
+)
+def test_a_pool_has_no_more_in_flight_than_there_are_open_files_for(
+    monkeypatch, tmp_path, files, most, of_option, of_few
+):
+    monkeypatch.setattr("hivemind_addon.proxy.mitm.settings.raise_limit", lambda: files)
+    write(tmp_path, "")
+    (tmp_path / "few.yaml").write_text("kind: plain\nhosts: [few.test]\nconcurrency: {initial: 8, maximum: 8}\n")
+
+    def bounds(profile, option=None):
+        return read_profiles(tmp_path, "", option).by_name[profile].pool_settings.concurrency
+
+    assert bounds("mine").maximum == most
+    assert bounds("mine", 3000).maximum == of_option
+    assert bounds("mine", 2).maximum_from == "hivemind_max_concurrency"
+    assert (bounds("few").initial, bounds("few").maximum) == (min(8, most), min(8, most))
+    assert bounds("few").maximum_from == of_few
+
+
 def in_flight(proxy):
     return proxy.driver.snapshot().pools[0].in_flight
 

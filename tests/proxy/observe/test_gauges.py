@@ -74,9 +74,15 @@ def test_a_pool_is_told_whole():
     assert told["hivemind_breaker_state", name, "closed"] == 0
 
 
+def test_our_own_maximum_is_told_while_it_keeps_attempts_from_going():
+    told = values(snapshot(replace(POOL, maximum_from="the key")))
+    assert told["hivemind_concurrency_maximum", str(POOL.key), "the key"] == POOL.limit
+
+
 def test_what_is_not_known_is_not_told():
     told = values(snapshot(POOL))
-    assert not [key for key in told if key[0] in ("hivemind_concurrency_cap", "hivemind_window_reset_seconds")]
+    unknown = ("hivemind_concurrency_cap", "hivemind_concurrency_maximum", "hivemind_window_reset_seconds")
+    assert not [key for key in told if key[0] in unknown]
 
 
 def test_a_pool_without_a_label_is_left_out():

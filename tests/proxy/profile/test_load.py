@@ -432,8 +432,8 @@ def test_a_broken_file_is_one_line_that_names_it_and_a_cure(tmp_path, subtests):
         ("retry: {max_failurs: 1}\n", "mine.yaml: retry.max_failurs: unknown key; did you mean max_failures?"),
         ("extends: openai\nhosts: []\nretry: {max_failurs: 1}\n", "mine.yaml: retry.max_failurs: unknown key"),
         (
-            "extends: openai\nhosts: []\nconcurrency: {initial: 1000}\n",
-            "mine.yaml: concurrency.initial: 1000 is above maximum, 256; ",
+            "extends: openai\nhosts: []\nconcurrency: {initial: 5000}\n",
+            "mine.yaml: concurrency.initial: 5000 is above maximum, 4096; ",
         ),
         ("extends: openai\nhosts: []\noutcomes: [inherited, 3]\n", "mine.yaml: outcomes[1]: expected a mapping, got 3"),
         ("outcomes: [inherited]\n", "mine.yaml: outcomes[0]: expected a mapping, got 'inherited'"),

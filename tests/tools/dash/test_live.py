@@ -102,6 +102,17 @@ async def desk(clock):
     assert feed.closed
 
 
+async def test_a_first_pool_with_lines_below_it_is_selected(clock):
+    feed = FakeFeed()
+    app = Top(feed, clock=clock)
+    async with app.run_test(size=(100, 30)) as pilot:
+        desk = Desk(app, pilot, feed)
+        await desk.hears(report(), report(pool(in_flight=4, maximum_from="ulimit -n, now 256")))
+        assert "our maximum: raise ulimit -n, now 256" in desk.shows("pools")
+        await desk.press("p")
+    assert feed.sent == [Pause(str(KEY))]
+
+
 async def test_the_fleet_is_shown_and_the_keys_are_named(desk):
     assert "api.test/key-1/large" in desk.shows()
     assert desk.row("lead").startswith("1st lead ○ rate limit (1 in flight) ? 3s")

@@ -75,6 +75,11 @@ def test_alarms_come_before_anything_else(golden):
     golden("alarms.txt", "\n\n".join(parts))
 
 
+def test_connections_that_wait_for_open_files_are_an_alarm():
+    crowded = replace(report(), proxy=replace(report().proxy, open_files=256, waiting_clients=31))
+    assert "! 31 connections wait: 256 open files let no more be served (raise ulimit -n)" in text(crowded, PLAIN)
+
+
 def test_a_cluster_has_a_line_of_its_own():
     view = ClusterView("team", "ci-1", "coordinator", "ci-1", 5, known_members=2)
     made = replace(report(), cluster=replace(view, members=(ClusterMember("ci-1", 3, 2), ClusterMember("vm-2", 0, 1))))

@@ -22,7 +22,7 @@ async def test_status_tells_what_waits_why_and_who_else_runs(stage):
     assert (mine["ticket"], mine["state"], mine["position"], mine["waited_s"]) == ("b", "queued", 1, 3)
     assert mine["reason"]
     assert (
-        "0 requests of yours run, 1 wait; the first of these: 1st; concurrency limit: 1 of 1 in flight."
+        "0 requests of yours run, 1 wait; the first of these: 1st; concurrency limit: 1 of 1 in flight, our maximum."
         in status["summary"]
     )
     assert status["others"] == [{"agent": "other", "running": 1, "waiting": 0}]

@@ -24,6 +24,7 @@ from hivemind_addon.api.events import (
     BreakerChanged,
     ConcurrencyChanged,
     Event,
+    MaximumReached,
     MeterLearned,
     PoolBlocked,
     WindowUsed,
@@ -67,7 +68,10 @@ class ConcurrencySettings:
 
     initial: int = 4
     """With nothing known about the provider."""
-    maximum: int = 256
+    maximum: int = 4096
+    """However much the provider takes; a third of the open files that the proxy may have is never exceeded."""
+    maximum_from: str = "concurrency.maximum"
+    """The setting that the maximum comes from, for people who want to raise it. Not written in files."""
 
 
 class Slots:
@@ -79,7 +83,7 @@ class Slots:
 
     def __init__(self, settings: ConcurrencySettings) -> None:
         self._settings = settings
-        self.maximum = max(1, settings.maximum)
+        self.maximum, self.maximum_from = max(1, settings.maximum), settings.maximum_from
         self.limit = _first_limit(settings)
         """Attempts that may be in flight; at least 1."""
         self._filled_at: float | None = None
@@ -122,7 +126,7 @@ class Slots:
         """Begin anew where nothing was proved yet; else keep the limit, within the new maximum."""
         is_new = self.limit == _first_limit(self._settings)
         self._settings = settings
-        self.maximum = max(1, settings.maximum)
+        self.maximum, self.maximum_from = max(1, settings.maximum), settings.maximum_from
         before, self.limit = self.limit, _first_limit(settings) if is_new else min(self.limit, self.maximum)
         if self.limit != before:
             self._filled_at = None
@@ -257,6 +261,8 @@ class Capacity:
         self.cap = overrides.cap_of(key)
         """The most that a person lets the concurrency limit be."""
         self._emit = emit
+        self._told_maximum = False
+        """It is in the log that the maximum keeps attempts from going."""
         self.trial_at = -_NEVER
         """From when on one attempt may go alone that meters hold back for what they only assume."""
         self._trial_after_s = _FIRST_TRIAL_S
@@ -290,6 +296,17 @@ class Capacity:
         if overloads.most_in_flight < least:
             least = overloads.most_in_flight
         return least if self.cap is None or self.cap > least else self.cap
+
+    @property
+    def maximum_from(self) -> str:
+        """The setting of ours that keeps one more attempt from going; empty: there are slots, or the limit is another.
+
+        That one was learned, is still growing, or a person capped it.
+        """
+        if self.in_flight < self.limit or self.limit < self.slots.maximum:
+            return ""
+        is_learned = min(hidden.most_in_flight for hidden in self.hidden) <= self.slots.maximum
+        return "" if is_learned else self.slots.maximum_from
 
     def glance(self, now: float) -> "Capacity":
         """One to ask for a view: whatever is asked of it, nothing changes by it."""
@@ -665,7 +682,7 @@ class Capacity:
 
     def configure(self, concurrency: ConcurrencySettings, breaker: BreakerSettings, now: float) -> None:
         """The profile was changed."""
-        limit = self.limit
+        limit, self._told_maximum = self.limit, False
         self.slots.configure(concurrency)
         self.breaker.configure(breaker, now)
         if self.limit != limit:
@@ -757,6 +774,15 @@ class Capacity:
 
     def _tell_limit(self, reason: str, now: float) -> None:
         self._emit(ConcurrencyChanged(at=now, pool=self.key, limit=self.limit, reason=reason))
+
+    def tell_maximum(self, now: float) -> None:
+        """A ticket waits for a slot: say once that only a setting of ours is in its way, where that is so.
+
+        Before any attempt was answered nobody knows what the provider takes.
+        """
+        if not self._told_maximum and self.service.is_known and (setting := self.maximum_from):
+            self._told_maximum = True
+            self._emit(MaximumReached(at=now, pool=self.key, limit=self.limit, maximum_from=setting))
 
     def _tell_breaker(self, before: BreakerState, reason: str, now: float) -> None:
         state = self.breaker.state.value

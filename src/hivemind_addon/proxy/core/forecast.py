@@ -160,14 +160,17 @@ class Forecast(Struct, frozen=True, gc=False):
     """By ticket, in the order in which they are likely to go; those that nothing tells of are left out."""
     limits: dict[str, tuple[Dimension, float, float]]
     """What each limit counts, what is left of it now, and the whole of it, by its name in `Foretold.by`."""
+    maximum_from: str = ""
+    """The pool's."""
 
     def need(self, demand: Demand, by: str, before: int) -> LimitNeed | None:
         """What a ticket needs of the limit that it waits for."""
         if by not in self.limits:
             return None
         dimension, left, whole = self.limits[by]
-        needs = 1 if by == CONCURRENCY else demand.of(dimension)
-        return LimitNeed(by, needs, max(0.0, left), whole, before)
+        if by == CONCURRENCY:
+            return LimitNeed(by, 1, max(0.0, left), whole, before, self.maximum_from)
+        return LimitNeed(by, demand.of(dimension), max(0.0, left), whole, before)
 
 
 def forecast(
@@ -264,6 +267,7 @@ def view_pool(
         learned=capacity.learned.views,
         breaker_tries_in_s=max(0.0, breaker.passes_at - now) if breaker.state is BreakerState.OPEN else None,
         longest_wait_s=max((_waited_s(entry, now) for entry in queue), default=0.0),
+        maximum_from=capacity.maximum_from,
     )
 
 
@@ -389,7 +393,7 @@ def foretell(
         others_at=others_at,
         next_at=next_at if next_at < _NEVER else None,
     )
-    return Forecast(starts, limits)
+    return Forecast(starts, limits, capacity.maximum_from)
 
 
 def starts_at(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> dict[str, Foretold]:
@@ -443,6 +447,8 @@ def foresee(guest: QueueEntry, short: Shortage | None, *, queue: FairQueue, sele
         if reason in _BY_LIMITS:
             same = sum(one.by == foretold.by for one in first)
             limit = told.need(selector.demand(guest.ticket, now), foretold.by, same)
+    elif reason is Reason.CONCURRENCY:
+        limit = told.need(selector.demand(guest.ticket, now), CONCURRENCY, before)
     return WaitView(pool, None if at is None else max(0.0, at - now), before, reason.value, why_words(reason, limit))
 
 

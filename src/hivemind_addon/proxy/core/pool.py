@@ -727,6 +727,8 @@ class Pool:
         self._announce(self._next, self._gate, now)
         if self._next is None:
             self._idle_since = None
+        if self._gate is not None and self._gate.reason is Reason.CONCURRENCY:
+            self._capacity.tell_maximum(now)
         self.wakeup_at = self._wakeup_at(self._gate, now)
 
     # Step 6: a response's head arrived

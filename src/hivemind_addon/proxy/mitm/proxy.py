@@ -416,6 +416,7 @@ class Proxy:
             began_wall=self.began_wall,
             web=web_page(),
             open_files=self.places.limit,
+            waiting_clients=self.places.waiting,
             unscheduled=tuple(sorted(self.unscheduled)),
             vendors=tuple(sorted(self.vendors)),
             distrusting=tuple(sorted(self.distrusting.items())),

@@ -18,6 +18,7 @@ from hivemind_addon.proxy.profile.grants import AgentRules
 from hivemind_addon.proxy.profile.load import UnknownTool, load_profiles
 from hivemind_addon.proxy.profile.upstreams import UpstreamKey, read_keys
 from hivemind_addon.proxy.wire.identity import ALONE, Machine
+from hivemind_addon.system.descriptors import most_at_once, raise_limit
 from hivemind_addon.system.patterns import glob_matches, host_parts
 from hivemind_addon.system.typed import DocumentError
 
@@ -79,7 +80,7 @@ class Settings:
     tools: tuple[NamedTool, ...] = ()
     """The packaged profiles of other services whose calls are scheduled, too."""
     max_concurrency: int | None = None
-    """What the profiles' own maximum is lowered to; None: it stays."""
+    """What the profiles' own maximum is lowered to; None: it stays, as far as there are open files for it."""
     redirects: Mapping[str, tuple[str, int]] = MappingProxyType({})
     """Host (lower case) → address."""
     reverse_profile: str = ""
@@ -156,7 +157,11 @@ def read_profiles(
     if reverse_profile and reverse_profile not in profiles.by_name:
         known = ", ".join(sorted(profiles.by_name))
         raise BadOption(f"hivemind_reverse_profile: there is no profile {reverse_profile!r}; choose one of {known}")
-    return profiles if max_concurrency is None else profiles.capped(max_concurrency)
+    if max_concurrency is not None:
+        profiles = profiles.capped(max_concurrency)
+    files = raise_limit()
+    most = most_at_once(files)
+    return profiles if most is None else profiles.capped(most, f"ulimit -n, now {files}")
 
 
 def _with_keys(profiles: Profiles, folder: Path) -> Profiles:

@@ -26,6 +26,10 @@ GAUGES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     "hivemind_concurrency_limit": ("The adaptive limit of attempts in flight.", ("pool",)),
     "hivemind_concurrency_cap": ("What a person lets the concurrency limit be at most.", ("pool",)),
+    "hivemind_concurrency_maximum": (
+        "Attempts in flight, while our own maximum keeps more from going; the label says what to raise.",
+        ("pool", "setting"),
+    ),
     "hivemind_paused": ("1 while a person has paused the pool.", ("pool",)),
     "hivemind_blocked_seconds": ("Seconds that the provider's retry-after still asks for.", ("pool",)),
     "hivemind_breaker_state": ("1 for the state that the breaker is in, 0 for the others.", ("pool", "state")),
@@ -119,6 +123,8 @@ def _add_pool(gauges: Mapping[str, GaugeMetricFamily], label: str, view: PoolVie
     }
     for name, value in amounts.items():
         _add(gauges[name], (label,), value)
+    if view.maximum_from:
+        _add(gauges["hivemind_concurrency_maximum"], (label, view.maximum_from), view.limit)
     for state in _BREAKER_STATES:
         _add(gauges["hivemind_breaker_state"], (label, state), view.breaker == state)
     for meter in view.meters:

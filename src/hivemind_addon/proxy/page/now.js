@@ -52,7 +52,7 @@ function card(pool, stats) {
     ["tokens", short(stats.tokens)], ["cost", stats.micro_usd ? dollars(stats.micro_usd) : null],
     ["in vain", stats.wasted_micro_usd ? dollars(stats.wasted_micro_usd) : null],
   ].filter(([, value]) => value != null).map(([name, value]) => h("span", null, name + " ", h("b", null, value))) : [];
-  const cap = pool.cap == null ? "" : `, capped at ${pool.cap}`, move = stats && stats.moves[0];
+  const cap = pool.maximum_from ? `, our maximum: raise ${pool.maximum_from}` : pool.cap == null ? "" : `, capped at ${pool.cap}`, move = stats && stats.moves[0];
   const name = poolName(pool.key), glob = quoted(name);
   const acts = steers() && h("div.acts", null,
     pool.paused ? button("Resume", { order: { type: "resume", pool: glob } }, name) : button("Pause", { order: { type: "pause", pool: glob } }, name),
@@ -225,6 +225,7 @@ export function draw(report) {
   show("#notices",
     report.cluster && report.cluster.role === "alone" && h("p.notice.warn", null, clusterState(report.cluster)),
     counters.guard_trips > 0 && h("p.notice.bad", null, `${count(counters.guard_trips)} guard trips: errors of the scheduler's own; the log has them`),
+    proxy.waiting_clients > 0 && h("p.notice.warn", null, `${count(proxy.waiting_clients)} connections wait: ${count(proxy.open_files)} open files let no more be served (raise ulimit -n)`),
     snapshot.stopping && h("p.notice.warn", null, "The proxy is stopping: running requests finish, nothing new is admitted."));
   show("#acts", steers() && [
     paused(snapshot) ? button("Resume all", { order: { type: "resume", pool: "*" } }) : button("Pause all…", { order: { type: "pause", pool: "*" }, ask: "Pause all pools? What runs goes on; nothing more is sent until somebody resumes it.", sure: "Pause all", not: "Go on" }),

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hivemind_addon.proxy.core.capacity import ConcurrencySettings
 from hivemind_addon.proxy.profile.format import WireFormat
 from hivemind_addon.proxy.profile.formats import change, whole_format
 from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, Profile, ProfileKind
@@ -186,10 +187,10 @@ class Profiles:
             path = path.rpartition("/")[0]
         return None
 
-    def capped(self, most: int) -> "Profiles":
-        """The same, with at most so many attempts in flight in each pool."""
-        made = _ByName(self.by_name, lambda name: _capped(self.by_name[name], most))
-        return replace(self, by_name=made, source=(self.source, most), _matched={})
+    def capped(self, most: int, by: str = "hivemind_max_concurrency") -> "Profiles":
+        """The same, with at most so many attempts in flight in each pool; `by`: the setting that says so."""
+        made = _ByName(self.by_name, lambda name: _capped(self.by_name[name], most, by))
+        return replace(self, by_name=made, source=(self.source, most, by), _matched={})
 
     def with_upstreams(self) -> tuple[Profile, ...]:
         """Those that name endpoints, which users' ones alone do."""
@@ -217,12 +218,11 @@ class Profiles:
         return self.by_name[best[1]] if best else None
 
 
-def _capped(profile: Profile, most: int) -> Profile:
+def _capped(profile: Profile, most: int, by: str) -> Profile:
     bounds = profile.concurrency
-    return replace(
-        profile,
-        concurrency=replace(bounds, initial=min(bounds.initial, most), maximum=min(bounds.maximum, most)),
-    )
+    if bounds.maximum <= most:
+        return profile
+    return replace(profile, concurrency=ConcurrencySettings(min(bounds.initial, most), maximum=most, maximum_from=by))
 
 
 def is_call(profile: Profile, method: str, path: str) -> bool:

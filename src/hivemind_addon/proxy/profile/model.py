@@ -4,7 +4,7 @@ Every field's docstring is its documentation: `make docs` prints them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -538,9 +538,12 @@ def _window(profile: Profile, model: str) -> int | None:
 
 @by_thing
 def _pool_settings(profile: Profile) -> PoolSettings:
+    concurrency = profile.concurrency
+    if concurrency.maximum_from == ConcurrencySettings().maximum_from:
+        concurrency = replace(concurrency, maximum_from=f"{concurrency.maximum_from} of profile {profile.name}")
     return PoolSettings(
         profile=profile.name,
-        concurrency=profile.concurrency,
+        concurrency=concurrency,
         breaker=profile.breaker,
         retry=profile.retry,
         order=OrderSettings(cache=profile.cache),

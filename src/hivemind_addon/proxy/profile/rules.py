@@ -381,7 +381,7 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         BreakerSettings: (("first_probe_s", "max_probe_s"),),
         RetryPolicy: (("first_backoff_s", "max_backoff_s"),),
     },
-    unwritten={Profile: frozenset({"name"})},
+    unwritten={Profile: frozenset({"name"}), ConcurrencySettings: frozenset({"maximum_from"})},
     texts={RequestPlace: _request_place},
     renamed={
         (Profile, "dialect"): "format",

@@ -216,7 +216,17 @@ def pools(glob: str, port: int, form: Format) -> None:
 def _pool_row(pool: PoolView, stats: PoolStats | None) -> Row:
     """For programs."""
     told = msgspec.to_builtins(pool)
-    of_view = ("in_flight", "limit", "cap", "queued", "paused", "breaker", "breaker_tries_in_s", "blocked_for_s")
+    of_view = (
+        "in_flight",
+        "limit",
+        "maximum_from",
+        "cap",
+        "queued",
+        "paused",
+        "breaker",
+        "breaker_tries_in_s",
+        "blocked_for_s",
+    )
     return {
         "pool": str(pool.key),
         "account_name": pool.account_name,

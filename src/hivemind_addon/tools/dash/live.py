@@ -122,7 +122,8 @@ class PoolList(OptionList):
         else:
             selected, scrolled = self.selected, self.scroll_offset.y
             self.set_options(Option(text, row_id, disabled=row_id is None) for row_id, text in rows)
-            self.highlighted = ids.index(selected) if selected in ids else 0 if rows else None
+            # The lines below a pool have no id either.
+            self.highlighted = ids.index(selected) if selected and selected in ids else 0 if rows else None
             self.scroll_to(y=scrolled, animate=False)
         self._shown = rows
 

@@ -159,6 +159,9 @@ def _alarms(report: Report, look: PictureLook) -> Iterator[str]:
         yield "stopping: nothing new is admitted, what runs may finish"
     if snapshot.counters.guard_trips:
         yield f"{_trips(snapshot.counters.guard_trips)}: requests went past the scheduler, which failed; see the log"
+    if waiting := report.proxy.waiting_clients:
+        files = report.proxy.open_files
+        yield f"{waiting:,} connections wait: {files:,} open files let no more be served (raise ulimit -n)"
     yield from _troubles(snapshot.pools, Reason.ACCOUNT_BLOCK)
     yield from _pauses(snapshot.pools)
     yield from _troubles(snapshot.pools, Reason.BREAKER)

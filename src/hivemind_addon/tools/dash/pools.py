@@ -8,7 +8,7 @@ from msgspec import Struct
 from rich.cells import cell_len
 from rich.text import Text
 
-from hivemind_addon.api.pool_words import cap_words, meter_words, slots_used, troubles, window_words
+from hivemind_addon.api.pool_words import cap_words, maximum_words, meter_words, slots_used, troubles, window_words
 from hivemind_addon.api.report import PoolStats, Report
 from hivemind_addon.api.snapshot import MeterView, PoolView, WindowView
 from hivemind_addon.api.ticket import PoolKey, Reason
@@ -159,6 +159,7 @@ def _notes(pool: PoolView, stats: PoolStats | None, width: int) -> Iterator[Text
             for why, text in troubles(pool).items()
         ),
         (1, cap_words(pool), Tone.WAITS),
+        (1, maximum_words(pool.maximum_from), Tone.WAITS),
         (2, _rates(stats), ""),
         (2, f"{pool.bypassing} past the scheduler" if pool.bypassing else "", Tone.BAD),
         (3, "; ".join(learned), ""),

@@ -8,7 +8,7 @@ from msgspec import Meta, Struct, convert
 
 from hivemind_addon.api.account import account_view
 from hivemind_addon.api.command import ForeseeWait, SetPriority, WaitView, names_agent
-from hivemind_addon.api.pool_words import troubles, waiting_line
+from hivemind_addon.api.pool_words import maximum_words, troubles, waiting_line
 from hivemind_addon.api.report import ACTIVE_S, ContextPressure, Report, SessionStats
 from hivemind_addon.api.snapshot import BudgetView, PoolView, PriorityView, RequestState, Snapshot, TicketView
 from hivemind_addon.api.spend import Scope as Holder
@@ -266,7 +266,7 @@ def _pool(pool: PoolView) -> OwnPool:
         waiting=pool.queued,
         paused=pool.paused,
         blocked_for_s=_rounded(pool.blocked_for_s),
-        trouble="; ".join(troubles(pool).values()),
+        trouble="; ".join(filter(None, (*troubles(pool).values(), maximum_words(pool.maximum_from)))),
     )
 
 
