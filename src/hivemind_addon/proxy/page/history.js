@@ -30,7 +30,7 @@ const dark = () => matchMedia("(prefers-color-scheme: dark)").matches && !matchM
 const deep = (number) => `hsl(${HUES[number]} 65% 42%)`, bright = (number) => `hsl(${HUES[number]} 70% 62%)`;
 
 function draw(told) {
-  const text = JSON.stringify(told.charts);
+  const text = JSON.stringify([span, told.charts]); // just after midnight both spans hold the same
   if (text === shownText) return; // a chart that is drawn anew loses what is open in it
   shownText = text;
   const { since, until, part_s, charts } = told, { parts, costs, incidents } = charts, xs = [];
