@@ -1,11 +1,13 @@
-"""Which requests a provider refuses, and when that tells of nobody but themselves.
+"""The requests that a provider refuses, and whether a refusal is evidence of a limit.
 
-A 429 may be about one request: a retired model, a shape or a size that is not allowed, a tier without credit. Seen in
-2026 at several providers and gateways, without a retry-after and without headers. Sent again it is refused again, while
-others are answered. So a request that is refused again tells nothing new where others have passed meanwhile and none
-was refused. And where one as large has passed between two of its refusals, none of these ever told of a limit.
+A 429 may be about its request: a retired model, a shape or a size that is not allowed, a tier without credit. Several
+providers and gateways answered so in 2026, without a retry-after and without headers. The request is refused each time,
+while others are answered. Therefore:
 
-Who goes to see whether a limit still stands is one that was not refused, where there is one (`selector.py`).
+- A repeated refusal is no evidence while other requests pass and none of them is refused.
+- When a request as large passes between two refusals of a request, the earlier refusals were no evidence either.
+
+The probe of a limit is a ticket that was not refused, if there is any (`selector.py`).
 """
 
 from collections.abc import Sequence
@@ -19,25 +21,25 @@ _NONE = -1
 
 @dataclass(slots=True, eq=False)
 class _Refused:
-    """One request."""
+    """A request that was refused and has not passed since."""
 
     last: Attempt
-    """Its last attempt that was refused."""
+    """The last refused attempt."""
     stamps: list[int] = field(default_factory=list)
-    """Of its attempts that told of a limit."""
+    """Stamps of the attempts whose refusals counted as evidence."""
     was_passed: bool = False
-    """Whether another one that is as large and was sent since then has passed."""
+    """Whether another request as large passed that was sent after the last refused attempt."""
     is_its_own: bool = False
-    """Whether that was so when it was refused again: no limit refuses it."""
+    """Whether `was_passed` held at a later refusal: no limit refuses this request."""
 
 
 class RefusedRequests:
-    """One pool's, the last refused last. A client that comes back with the same request is known by it."""
+    """The refused requests of one pool, the last refused last. A client that sends a request again is recognised."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, str], _Refused] = {}
         self._passed_stamp = _NONE
-        """Of the newest attempt that passed."""
+        """Stamp of the newest attempt that passed."""
 
     def __repr__(self) -> str:
         return f"<RefusedRequests {len(self._requests)}>"
@@ -49,7 +51,7 @@ class RefusedRequests:
         return bool(self._requests) and _name(ticket) in self._requests
 
     def passed(self, attempt: Attempt) -> None:
-        """The provider has taken an attempt."""
+        """Note an attempt that the provider accepted."""
         self._passed_stamp = max(self._passed_stamp, attempt.stamp)
         if not self._requests:
             return
@@ -58,7 +60,7 @@ class RefusedRequests:
             request.was_passed = request.was_passed or _proves(attempt, request.last)
 
     def refused(self, attempt: Attempt) -> tuple[bool, Sequence[int]]:
-        """An attempt was refused. Whether that tells of a limit, and the stamps of those that did not after all."""
+        """Note a refused attempt. Returns whether it is evidence, and stamps of earlier evidence to take back."""
         name = _name(attempt.ticket)
         newest = next(reversed(self._requests), None)
         request = self._requests.pop(name, None)
@@ -84,7 +86,7 @@ def _name(ticket: Ticket) -> tuple[str, str]:
 
 
 def _proves(passed: Attempt, refused: Attempt) -> bool:
-    """Whether an attempt that passed shows that no limit refused another one: it was sent later, and is as large."""
+    """Whether an accepted attempt was sent after a refused one and is as large, so that no limit refused that."""
     mine, theirs = passed.demand, refused.demand
     is_as_large = mine.input_tokens >= theirs.input_tokens and mine.total_tokens >= theirs.total_tokens
     return is_as_large and passed.stamp > refused.stamp

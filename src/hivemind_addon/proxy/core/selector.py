@@ -60,23 +60,23 @@ _LEARNED = (Reason.METER, Reason.BLOCKED, Reason.CONCURRENCY)
 
 
 class Progress:
-    """How long one pool may send nothing while tickets wait, only because of what it has learned.
+    """How long a pool may send nothing when only learned limits hold its tickets.
 
-    What goes all the same tells whom to trust: refused, the next one waits three times as long, at most
-    `_MOST_STUCK_S`; passed, half as long, and less than `_STUCK_S` only after the second one in a row.
+    The result of the overruling attempt moves the patience: a refusal triples it, up to `_MOST_STUCK_S`; an answer
+    halves it, below `_STUCK_S` only after two answers in a row.
     """
 
     def __init__(self) -> None:
         self.patience_s = _STUCK_S
         self._stamp: int | None = None
-        """Of the attempt that went all the same, until it is heard of."""
+        """Stamp of the overruling attempt, until its result is known."""
         self._passed_last = False
 
     def __repr__(self) -> str:
         return f"<Progress, {self.patience_s:g} s>"
 
     def sent(self, attempt: Attempt) -> None:
-        """It goes all the same."""
+        """Note the overruling attempt."""
         self._stamp = attempt.stamp
 
     def heard(self, attempt: Attempt, *, refused: bool) -> None:
@@ -254,9 +254,9 @@ class Selector:
         return Gate(Reason.BLOCKED if opens_at == throttled_until else Reason.CONCURRENCY, opens_at)
 
     def despite_at(self, ticket: Ticket, gate: Gate, stuck_at: float, now: float) -> float:
-        """From when on one goes although a gate keeps the next ticket; infinite: not before it opens.
+        """Monotonic instant at which a ticket goes although the gate is shut; infinite: the gate opens before.
 
-        `stuck_at`: when too little has gone for too long.
+        `stuck_at`: the instant at which the pool's patience ends.
         """
         if gate.reason not in _LEARNED or gate.opens_at <= stuck_at:
             return _NEVER
@@ -264,7 +264,7 @@ class Selector:
         return at if at < gate.opens_at else _NEVER
 
     def despite(self, entry: QueueEntry, now: float) -> QueueEntry:
-        """Who goes where an attempt may be refused: the next one, or the first that was not refused and may go."""
+        """The ticket for an attempt that may be refused: the next, or the first that was not refused and may go."""
         refused = self.capacity.refused
         if entry.ticket not in refused:
             return entry
@@ -272,7 +272,7 @@ class Selector:
         return entry if fresh is None or self._announced_until(fresh.ticket, now) > now else fresh
 
     def _announced_until(self, ticket: Ticket, now: float) -> float:
-        """Until when more than what was learned keeps a ticket; infinite: until an attempt ends or a person acts."""
+        """Until when headers, orders or told waits hold a ticket; infinite: until an attempt ends or a person acts."""
         capacity = self.capacity
         if capacity.paused or capacity.is_full:
             return _NEVER
