@@ -108,7 +108,8 @@ async def test_status_is_a_line_a_pool(stage):
     stage.come(x_session_id="b")
     (line,) = stage.call("hivemind.status", [])
     assert line.startswith("api.anthropic.com/key-")
-    assert "1 of 1 in flight, 1 queued (concurrency limit" in line
+    assert ": 1 of 1 in flight, " in line
+    assert ", 1 queued (concurrency limit" in line
 
 
 async def test_without_a_scheduler_they_say_so(stage):
