@@ -161,6 +161,18 @@ class TestHolding:
         assert bench.submit("looks", "follows") == ["looks"]
         assert bench.refused_ids == ["waits"]
 
+    def test_an_end_that_is_told_is_news_where_none_was_and_none_is_no_news(self):
+        bench = BlockedBench(slots=4)
+        bench.submit("first", "second", "third", patience_s=HOURS)
+        bench.settle("first", replace(SPENT, account_block_s=0.0))
+        bench.advance(1)
+        bench.settle("second", replace(SPENT, account_block_s=0.0))
+        assert len(bench.of(AccountBlocked)) == 1
+        assert isinstance(bench.settle("third", replace(SPENT, account_block_s=60.0)), Backoff)
+        assert len(bench.of(AccountBlocked)) == 2
+        assert bench.pool.account_block.ends_in_s == 60.0
+        assert not bench.refused
+
     def test_of_those_that_are_told_one_looks_where_nobody_is_held(self):
         bench = hit(slots=4)
         bench.advance(300)

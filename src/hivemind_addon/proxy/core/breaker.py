@@ -354,7 +354,7 @@ class AccountBlock:
         lasts_s = min(max(account_block_s, _SHORTEST_S), _LONGEST_S) if math.isfinite(account_block_s) else _SHORTEST_S
         until = now + (lasts_s if is_told else _LOOK_S)
         known = self.stands(now)
-        if known is not None and (until <= known.until + _SAME_S if is_told else known.is_end_told):
+        if known is not None and (not is_told or (known.is_end_told and until <= known.until + _SAME_S)):
             self._looks_at = min(known.until, now + _LOOK_S)
             return False
         self.closure, self._probe = ActiveBlock(reason, until, is_end_told=is_told), None
