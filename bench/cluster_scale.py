@@ -18,7 +18,11 @@ from pathlib import Path
 from time import thread_time
 
 from bench.plan import FULL
-from hivemind_addon.api.ticket import (
+from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import Admitted
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.ticket import (
     AttemptResult,
     Demand,
     Dimension,
@@ -32,10 +36,6 @@ from hivemind_addon.api.ticket import (
 from hivemind_addon.lab.cluster.engine import SimEngine
 from hivemind_addon.proxy.cluster.messages import Publish
 from hivemind_addon.proxy.cluster.node import ClusterNode, Role
-from hivemind_addon.proxy.core.capacity import ConcurrencySettings
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import Admitted
-from hivemind_addon.proxy.core.scheduler import Scheduler
 
 GOAL_PER_S = 2_000
 HEADING = "## One coordinator, many members"

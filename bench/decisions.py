@@ -16,7 +16,11 @@ from time import thread_time
 
 from bench.plan import FULL
 from bench.timing import Timing
-from hivemind_addon.api.ticket import (
+from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import Admitted
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.ticket import (
     AttemptResult,
     Demand,
     Dimension,
@@ -28,10 +32,6 @@ from hivemind_addon.api.ticket import (
     Reading,
     Ticket,
 )
-from hivemind_addon.proxy.core.capacity import ConcurrencySettings
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import Admitted
-from hivemind_addon.proxy.core.scheduler import Scheduler
 
 IN_FLIGHT = 100
 """Attempts, all the time."""

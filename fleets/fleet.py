@@ -16,7 +16,7 @@ from fleets.programs import Programs
 from fleets.proxy import FleetProxy, running_proxy
 from fleets.stage import Stage, running_stage
 from fleets.tunnel import running_tunnel
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim.call import Truth
 from hivemind_addon.lab.sim.exchange import pause
 from hivemind_addon.lab.sim.limits import Limit, ModelScope

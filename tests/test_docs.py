@@ -3,10 +3,10 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import get_args
 
-from hivemind_addon.api.events import Event
+from hivemind_addon.kernel.order.lanes import TRANSITIONS, EntryState
+from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.lab import docs
 from hivemind_addon.lab.schemas import DOCUMENTS
-from hivemind_addon.proxy.core.lanes import TRANSITIONS, EntryState
 from hivemind_addon.proxy.mitm.options import OPTIONS
 from hivemind_addon.proxy.profile.grants import AgentGrants, AgentRules, Allowance, Grants
 from hivemind_addon.proxy.profile.model import Profile

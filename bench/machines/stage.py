@@ -9,7 +9,7 @@ from bench.machines.agents import MAX_TOKENS, Agents
 from bench.machines.link import Link
 from bench.machines.member import Member, NotServing
 from fleets.stage import running_stage
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim.agents import HOST
 from hivemind_addon.lab.sim.bound import Spent, lower_bound
 from hivemind_addon.lab.sim.exchange import pause

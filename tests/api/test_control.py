@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.api import control
-from hivemind_addon.api.command import CommandReply, Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.api.control import CommandUnanswered, UnreadableReport, read_report, send_command
 from hivemind_addon.api.control_server import (
     MAX_COMMAND_BYTES,
@@ -22,13 +21,14 @@ from hivemind_addon.api.control_server import (
 )
 from hivemind_addon.api.replies import reply
 from hivemind_addon.api.report import ProxyView, Report
-from hivemind_addon.api.snapshot import SCHEMA_VERSION
-from hivemind_addon.api.ticket import Priority
-from hivemind_addon.proxy.core.capacity import ConcurrencySettings
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.command import CommandReply, Pause, Resume, SetLimit, SetPriority
+from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
+from hivemind_addon.kernel.values.ticket import Priority
 from tests.api.samples import reports_of
-from tests.proxy.core import samples
+from tests.kernel import samples
 
 PROXY = ProxyView(pid=7, port=8080, listens=("127.0.0.1:8080",), confdir="/c", hosts=("api.anthropic.com",))
 

@@ -7,9 +7,9 @@ from hivemind_addon.api.pool_words import (
     why_words,
     window_words,
 )
-from hivemind_addon.api.snapshot import AccountBlockView, LimitNeed, MeterView, WindowView
-from hivemind_addon.api.ticket import Reason
 from hivemind_addon.api.words import ordinal
+from hivemind_addon.kernel.values.snapshot import AccountBlockView, LimitNeed, MeterView, WindowView
+from hivemind_addon.kernel.values.ticket import Reason
 from tests.tools.dash.samples import KEY, pool, waiting
 
 STATES = (

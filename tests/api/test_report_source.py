@@ -6,7 +6,7 @@ import pytest
 
 from hivemind_addon.api.report import ProxyView, Report
 from hivemind_addon.api.report_source import FRESH_S, LEAST_SHARE, ReportSource
-from hivemind_addon.api.snapshot import Counters, Snapshot
+from hivemind_addon.kernel.values.snapshot import Counters, Snapshot
 from tests.conftest import FakeClock
 
 PARTS = 3

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.api.command import WaitView
 from hivemind_addon.api.pool_words import pool_state, queue_words, troubles, waiting_line, why_words
 from hivemind_addon.api.replies import wait_words
-from hivemind_addon.api.snapshot import CONCURRENCY, AccountBlockView, LimitNeed, RequestState
-from hivemind_addon.api.ticket import Reason
+from hivemind_addon.kernel.values.command import WaitView
+from hivemind_addon.kernel.values.snapshot import CONCURRENCY, AccountBlockView, LimitNeed, RequestState
+from hivemind_addon.kernel.values.ticket import Reason
 from hivemind_addon.proxy.observe.history import PAD, TicketHistory, present_line
 from hivemind_addon.tools.dash.family import IDLE, family
 from hivemind_addon.tools.dash.picture import PictureLook, picture

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from hivemind_addon.api.command import OpenPage
 from hivemind_addon.api.control import control_socket, send_command
+from hivemind_addon.kernel.values.command import OpenPage
 from hivemind_addon.lab.sim.server import running_server
 from tests.browser.conftest import look, running_mitmweb
 from tests.browser.team import fleet

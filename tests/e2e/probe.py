@@ -48,8 +48,8 @@ TRIPPABLE = {
     "gate": ("hivemind_addon.proxy.mitm.stream", "ScheduledStream", "_hold"),
     "hold": ("hivemind_addon.proxy.mitm.exchange", "Exchange", "_wait"),
     # Step 4
-    "submit": ("hivemind_addon.proxy.core.scheduler", "Scheduler", "submit"),
-    "poll": ("hivemind_addon.proxy.core.scheduler", "Scheduler", "poll"),
+    "submit": ("hivemind_addon.kernel.scheduler", "Scheduler", "submit"),
+    "poll": ("hivemind_addon.kernel.scheduler", "Scheduler", "poll"),
     "decision": ("hivemind_addon.proxy.runtime.driver", "Driver", "decision"),
     # Step 5
     "take": ("hivemind_addon.proxy.mitm.exchange", "Exchange", "_take"),
@@ -61,7 +61,7 @@ TRIPPABLE = {
     "first_bytes": ("hivemind_addon.proxy.wire.watchdog", "Durations", "note"),
     "wait_for_head": ("hivemind_addon.proxy.mitm.stream", "ScheduledStream", "state_wait_for_response_headers"),
     "head": ("hivemind_addon.proxy.wire.hints", None, "read_hints"),
-    "observe": ("hivemind_addon.proxy.core.scheduler", "Scheduler", "observe"),
+    "observe": ("hivemind_addon.kernel.scheduler", "Scheduler", "observe"),
     # Step 7
     "collect": ("hivemind_addon.proxy.mitm.stream", "ScheduledStream", "_end_collecting"),
     "peek": ("hivemind_addon.proxy.mitm.stream", "ScheduledStream", "state_peek"),
@@ -78,7 +78,7 @@ TRIPPABLE = {
     "finish": ("hivemind_addon.proxy.wire.answer_in_progress", "AnswerInProgress", "finish"),
     "usage": ("hivemind_addon.proxy.wire.answer", "AnswerReader", "usage"),
     "charged": ("hivemind_addon.proxy.wire.estimate", "Estimator", "charged"),
-    "settle": ("hivemind_addon.proxy.core.scheduler", "Scheduler", "settle"),
+    "settle": ("hivemind_addon.kernel.scheduler", "Scheduler", "settle"),
     "client_gone": ("hivemind_addon.proxy.mitm.proxy", "Proxy", "client_disconnected"),
     # Step 10
     "observer": ("hivemind_addon.proxy.observe.buffer", "EventBuffer", "__call__"),

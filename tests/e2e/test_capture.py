@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from hivemind_addon.api.command import CommandReply, Record
 from hivemind_addon.api.control import send_command
-from hivemind_addon.api.ticket import Dimension, OutcomeKind
+from hivemind_addon.kernel.values.command import CommandReply, Record
+from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind
 from hivemind_addon.lab.sim.faults import NAMED, OK
 from hivemind_addon.lab.sim.limits import Limit
 from hivemind_addon.lab.sim.provider import Latency, ProviderSettings

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
-from hivemind_addon.api.ticket import REQUEST_HEADER
+from hivemind_addon.kernel.values.ticket import REQUEST_HEADER
 from hivemind_addon.lab.sim.faults import (
     NAMED,
     OK,

@@ -8,7 +8,7 @@ from contextlib import closing
 
 import pytest
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.server import running_server

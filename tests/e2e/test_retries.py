@@ -9,7 +9,7 @@ import httpx
 import pytest
 from mitmproxy.io import FlowReader
 
-from hivemind_addon.api.ticket import REQUEST_HEADER
+from hivemind_addon.kernel.values.ticket import REQUEST_HEADER
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import (

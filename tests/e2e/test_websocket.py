@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hivemind_addon.api.ticket import REQUEST_HEADER, Dimension
+from hivemind_addon.kernel.values.ticket import REQUEST_HEADER, Dimension
 from hivemind_addon.lab.sim.faults import ErrorStatus, Hangup, NoHead, StreamCut, StreamError
 from hivemind_addon.lab.sim.limits import Limit
 from hivemind_addon.lab.sim.provider import ProviderSettings

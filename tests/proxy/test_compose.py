@@ -5,11 +5,11 @@ from collections import Counter
 
 import pytest
 
-from hivemind_addon.api.events import OddityNoted
-from hivemind_addon.api.ticket import AttemptResult, PoolKey
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.values.events import OddityNoted
+from hivemind_addon.kernel.values.ticket import AttemptResult, PoolKey
 from hivemind_addon.proxy.compose import _make_traces, make_runtime
-from hivemind_addon.proxy.core.pool import PoolSettings
-from tests.proxy.core.samples import SUCCESS, ticket
+from tests.kernel.samples import SUCCESS, ticket
 
 
 async def test_everything_meets_and_observers_hear_of_every_event():

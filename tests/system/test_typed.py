@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.api.ticket import Delivery, Dimension, OutcomeKind
+from hivemind_addon.kernel.values.ticket import Delivery, Dimension, OutcomeKind
 from hivemind_addon.proxy.profile.model import InputCharge, Profile
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.system.typed import BadValue, DocumentError, DocumentRules, convert

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
-from hivemind_addon.api.command import BadCommand, Command, CommandReply, read_command
 from hivemind_addon.api.control import CommandAnswer
 from hivemind_addon.api.report_source import LEAST_SHARE, ReportSource
+from hivemind_addon.kernel.values.command import BadCommand, Command, CommandReply, read_command
 from hivemind_addon.system.line_server import LineConnection, LineServer
 
 logger = logging.getLogger("hivemind")

@@ -11,7 +11,9 @@ from typing import Any, assert_never
 
 import msgspec
 
-from hivemind_addon.api.events import (
+from hivemind_addon.api.pool_words import held_words, maximum_words
+from hivemind_addon.api.words import conversation, lasting, several
+from hivemind_addon.kernel.values.events import (
     SCHEMA_VERSION,
     AccountBlocked,
     AccountNamed,
@@ -48,9 +50,7 @@ from hivemind_addon.api.events import (
     WaitOverruled,
     WindowUsed,
 )
-from hivemind_addon.api.pool_words import held_words, maximum_words
-from hivemind_addon.api.spend import PRICE_CURE, amount
-from hivemind_addon.api.words import conversation, lasting, several
+from hivemind_addon.kernel.values.spend import PRICE_CURE, amount
 
 _encode = msgspec.json.Encoder().encode
 

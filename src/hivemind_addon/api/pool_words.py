@@ -2,7 +2,8 @@
 
 import math
 
-from hivemind_addon.api.snapshot import (
+from hivemind_addon.api.words import about, count, lasting, ordinal, short, span
+from hivemind_addon.kernel.values.snapshot import (
     CONCURRENCY,
     BreakerState,
     LimitNeed,
@@ -11,8 +12,7 @@ from hivemind_addon.api.snapshot import (
     RequestState,
     WindowView,
 )
-from hivemind_addon.api.ticket import Reason
-from hivemind_addon.api.words import about, count, lasting, ordinal, short, span
+from hivemind_addon.kernel.values.ticket import Reason
 
 
 def pool_line(pool: PoolView) -> str:

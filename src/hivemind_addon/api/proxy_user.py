@@ -5,7 +5,7 @@ import hmac
 import re
 from dataclasses import dataclass
 
-from hivemind_addon.api.ticket import Delivery, Priority
+from hivemind_addon.kernel.values.ticket import Delivery, Priority
 
 _MAX_CHARS = 80
 _MAX_DIGITS = 5

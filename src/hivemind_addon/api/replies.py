@@ -10,7 +10,8 @@ from typing import assert_never
 import msgspec
 
 from hivemind_addon.api.account import account_view, limits_of, words_of
-from hivemind_addon.api.command import (
+from hivemind_addon.api.pool_words import waiting_line
+from hivemind_addon.kernel.values.command import (
     LONGEST_PRIORITY_S,
     AddBudget,
     Cancel,
@@ -30,10 +31,9 @@ from hivemind_addon.api.command import (
     asker,
     is_glob,
 )
-from hivemind_addon.api.events import PersonActed
-from hivemind_addon.api.pool_words import waiting_line
-from hivemind_addon.api.snapshot import PriorityView, Snapshot
-from hivemind_addon.api.spend import Budget, Scope, Spend, amount
+from hivemind_addon.kernel.values.events import PersonActed
+from hivemind_addon.kernel.values.snapshot import PriorityView, Snapshot
+from hivemind_addon.kernel.values.spend import Budget, Scope, Spend, amount
 
 _MOST_HOLDERS = 8
 """In one answer."""

@@ -3,9 +3,9 @@
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from hivemind_addon.api.snapshot import Snapshot
-from hivemind_addon.api.spend import Spend
-from hivemind_addon.api.ticket import PoolKey, Usage
+from hivemind_addon.kernel.values.snapshot import Snapshot
+from hivemind_addon.kernel.values.spend import Spend
+from hivemind_addon.kernel.values.ticket import PoolKey, Usage
 
 QUEUED_TOLD = 250
 """Tickets that wait, of each pool, which a report has: it is made once a second, on the event loop."""

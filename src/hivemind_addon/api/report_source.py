@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Generator
 import msgspec
 
 from hivemind_addon.api.report import Report
-from hivemind_addon.system.parts import whole
+from hivemind_addon.kernel.sliced_work import whole
 
 FRESH_S = 1.0
 """What was made for one reader is good for the others as long."""

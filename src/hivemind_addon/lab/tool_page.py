@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from hivemind_addon.proxy.core.stated_limits import StatedLimit
+from hivemind_addon.kernel.limits.stated_limits import StatedLimit
 from hivemind_addon.proxy.profile.load import NamedTool, load_profiles, tool_names
 from hivemind_addon.proxy.profile.model import MeterHeaders
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hivemind_addon.api.events import Event
 from hivemind_addon.api.words import failing
-from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.proxy.observe.agent_use import AgentUse
 from hivemind_addon.proxy.observe.buffer import EventBuffer
 from hivemind_addon.proxy.observe.contexts import Contexts

@@ -3,7 +3,7 @@
 import random
 from dataclasses import replace
 
-from hivemind_addon.api.ticket import Demand, Dimension, OutcomeKind, PoolKey, Usage
+from hivemind_addon.kernel.values.ticket import Demand, Dimension, OutcomeKind, PoolKey, Usage
 from hivemind_addon.proxy.capture.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
 
 POOL = PoolKey("api.anthropic.com", "key-1", "claude-sonnet")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.api.ticket import CallKind, Dimension, OutcomeKind, PoolKey, Priority, Usage
+from hivemind_addon.kernel.values.ticket import CallKind, Dimension, OutcomeKind, PoolKey, Priority, Usage
 from hivemind_addon.lab.replay.chains import chained
 from hivemind_addon.lab.replay.limits import BadLimit, GivenLimit, given_limit, imposed, in_words
 from hivemind_addon.lab.replay.reconstruct import NothingToReplay, reconstruct

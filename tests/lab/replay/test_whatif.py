@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from hivemind_addon.api.ticket import Dimension, OutcomeKind
+from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind
 from hivemind_addon.lab.replay.limits import given_limit
 from hivemind_addon.lab.replay.view import what_if_view
 from hivemind_addon.lab.replay.whatif import what_if

@@ -1,9 +1,9 @@
 """A scheduler that may ask the provider: whom it loses, no scheduler can be blamed for."""
 
-from hivemind_addon.api.ticket import Attempt, Demand, OutcomeKind, Reason
+from hivemind_addon.kernel.retry import Admitted, Backoff, Finished, GiveUp, RetryPolicy
+from hivemind_addon.kernel.values.ticket import Attempt, Demand, OutcomeKind, Reason
 from hivemind_addon.lab.sim.policy import Policy
 from hivemind_addon.lab.sim.world import World
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, Finished, GiveUp, RetryPolicy
 
 _STEP_S = 0.02
 """From one attempt to the next: the provider has counted the last one by then."""

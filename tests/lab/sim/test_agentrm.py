@@ -5,7 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.api.ticket import Demand, PoolKey, Priority, Ticket
+from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.values.ticket import Demand, PoolKey, Priority, Ticket
 from hivemind_addon.lab.sim.agentrm import ClassOrder, FeedbackOrder, RoundRobinOrder
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.policy import AGENTRM, Policy
@@ -13,8 +15,6 @@ from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.queue_admission import ArrivalOrder
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World, run
-from hivemind_addon.proxy.core.capacity import ConcurrencySettings
-from hivemind_addon.proxy.core.pool import PoolSettings
 from tests.cases import each
 
 POOL = PoolKey("api.sim", "key", "sim-1")

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim import sigv4
 from hivemind_addon.lab.sim.dialect import eventstream
 from hivemind_addon.lab.sim.faults import ErrorStatus, StreamCut, StreamError

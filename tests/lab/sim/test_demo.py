@@ -6,7 +6,7 @@ import io
 import pytest
 from rich.console import Console
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim import demo
 from hivemind_addon.lab.sim.bound import Bound
 from hivemind_addon.lab.sim.call import AgentTruth, Truth

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from openai import OpenAI
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim.dialect import LimitView, SimDialect, TaskTurn
 from hivemind_addon.lab.sim.server import running_server

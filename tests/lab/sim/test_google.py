@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim.call import DialectTruth
 from hivemind_addon.lab.sim.faults import ErrorStatus, StreamCut, StreamError
 from hivemind_addon.lab.sim.limits import Limit

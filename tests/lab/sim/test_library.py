@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim import agreement, library
 from hivemind_addon.lab.sim.expectation import Expectation, Verdict
 from hivemind_addon.lab.sim.library import UnknownScenario, case_named, cases, random_case, read_case

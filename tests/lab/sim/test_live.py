@@ -7,7 +7,7 @@ from collections import Counter
 import msgspec
 import pytest
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim import agreement, world
 from hivemind_addon.lab.sim.agents import Answered
 from hivemind_addon.lab.sim.agreement import Comparison, page, table

@@ -5,7 +5,7 @@ from typing import override
 
 import pytest
 
-from hivemind_addon.api.command import ForeseeWait
+from hivemind_addon.kernel.values.command import ForeseeWait
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.world import World

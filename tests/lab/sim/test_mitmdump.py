@@ -4,9 +4,9 @@ import sys
 import pytest
 
 from hivemind_addon.api.event_text import line_of
-from hivemind_addon.api.events import BreakerChanged
-from hivemind_addon.api.snapshot import BreakerState
-from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.kernel.values.events import BreakerChanged
+from hivemind_addon.kernel.values.snapshot import BreakerState
+from hivemind_addon.kernel.values.ticket import PoolKey
 from hivemind_addon.lab.sim import mitmdump
 from hivemind_addon.lab.sim.mitmdump import Mitmdump, MitmdumpNotStarted, running_mitmdump
 

@@ -6,14 +6,14 @@ from collections import defaultdict
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.api.events import AttemptEnded, AttemptStarted, Submitted, TicketEnded
-from hivemind_addon.api.spend import Budget, Scope, Spend
-from hivemind_addon.api.ticket import Usage
+from hivemind_addon.kernel.budget import spend_of
+from hivemind_addon.kernel.values.events import AttemptEnded, AttemptStarted, Submitted, TicketEnded
+from hivemind_addon.kernel.values.spend import Budget, Scope, Spend
+from hivemind_addon.kernel.values.ticket import Usage
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World
-from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.wire.estimate import OutputSizes
 
 FLEET = Scenario(

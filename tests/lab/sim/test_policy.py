@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.api.ticket import AttemptResult, Demand, Dimension, Outcome, OutcomeKind, PoolKey, Ticket
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import Backoff, Finished, GiveUp
+from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Dimension, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.lab.sim.ablation import Primitive
 from hivemind_addon.lab.sim.aimd_pause import aimd_pause
 from hivemind_addon.lab.sim.library import case_named, cases
@@ -15,8 +17,6 @@ from hivemind_addon.lab.sim.policy import AGENTRM, COMPARED, Policy, UnknownPoli
 from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World, run
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import Backoff, Finished, GiveUp
 from tests.cases import each
 
 

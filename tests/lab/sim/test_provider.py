@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hivemind_addon.api.ticket import ContractError, Dimension
+from hivemind_addon.kernel.values.ticket import ContractError, Dimension
 from hivemind_addon.lab.sim import faults
 from hivemind_addon.lab.sim.call import AgentTruth, AnswerEnding, SimAnswer, SimRequestFacts, Truth, Witness
 from hivemind_addon.lab.sim.dialect import SimDialect

@@ -3,7 +3,7 @@
 from collections import Counter
 from dataclasses import replace
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim import random_proof
 from hivemind_addon.lab.sim.faults import FaultMix
 from hivemind_addon.lab.sim.library import Case, random_case

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hivemind_addon.api.ticket import Usage
+from hivemind_addon.kernel.values.ticket import Usage
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.proxy.wire.answer import AnswerReader, Phase

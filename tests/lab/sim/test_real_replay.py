@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from hivemind_addon.api.ticket import OutcomeKind, PoolKey
+from hivemind_addon.kernel.values.ticket import OutcomeKind, PoolKey
 from hivemind_addon.lab.replay.chains import chained
 from hivemind_addon.lab.sim.plan import Data, Drop, End, Head, PauseStep
 from hivemind_addon.lab.sim.real_replay import RealReplay, ReplayedCall, one_call, real_view, request_body, run_real

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.api.events import BreakerChanged
-from hivemind_addon.api.snapshot import BreakerState
-from hivemind_addon.api.spend import Spend
-from hivemind_addon.api.ticket import Demand, Dimension, PoolKey
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.events import BreakerChanged
+from hivemind_addon.kernel.values.snapshot import BreakerState
+from hivemind_addon.kernel.values.spend import Spend
+from hivemind_addon.kernel.values.ticket import Demand, Dimension, PoolKey
 from hivemind_addon.lab.sim.actor import Actor, SimUpstream
 from hivemind_addon.lab.sim.bound import Bound, Ideal, Spent, input_cost, lower_bound, lower_bound_of_models
 from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer, SimRequestFacts
@@ -23,7 +24,6 @@ from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings, Si
 from hivemind_addon.lab.sim.result import CrowdResult, Result, RunLedger
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, PlannedTurn, Scenario, Site
 from hivemind_addon.lab.sim.world import run
-from hivemind_addon.proxy.core.scheduler import Scheduler
 from tests.cases import each
 from tests.lab.sim.samples import REPLY
 

@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim.call import Truth
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import NAMED, OK, ErrorStatus, Stall

@@ -6,7 +6,7 @@ import httpx
 import msgspec
 import pytest
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim.faults import NAMED, OK, Queue, WordedRefusal
 from hivemind_addon.lab.sim.limits import Limit
 from hivemind_addon.lab.sim.plan import Data, End, Head, PauseStep

@@ -1,6 +1,6 @@
 """Each provider's own words are judged by its profile as they are meant."""
 
-from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.lab.sim.shapes import REFUSALS, written
 from hivemind_addon.proxy.profile.load import load_profiles
 from hivemind_addon.proxy.wire.hints import read_hints

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim.faults import ErrorStatus, StreamCut, StreamError
 from hivemind_addon.lab.sim.limits import Limit
 from hivemind_addon.lab.sim.provider import ProviderSettings

@@ -7,9 +7,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from hivemind_addon.api.events import AttemptStarted
-from hivemind_addon.api.spend import Price, Spend
-from hivemind_addon.api.ticket import Demand, Dimension, PoolKey, Ticket, Usage
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.values.events import AttemptStarted
+from hivemind_addon.kernel.values.spend import Price, Spend
+from hivemind_addon.kernel.values.ticket import Demand, Dimension, PoolKey, Ticket, Usage
 from hivemind_addon.lab.sim.actor import Actor, SdkBackoff, SimUpstream, bill_of, usual_price
 from hivemind_addon.lab.sim.agenda import Agenda
 from hivemind_addon.lab.sim.dialect import Reply, SimDialect
@@ -28,7 +29,6 @@ from hivemind_addon.lab.sim.workload import (
     Site,
 )
 from hivemind_addon.lab.sim.world import World, run
-from hivemind_addon.proxy.core.pool import PoolSettings
 from tests.cases import each
 
 STRESS = cases()["stress"].scenario

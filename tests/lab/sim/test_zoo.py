@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
-from hivemind_addon.api.ticket import Demand, Dimension, Reading
+from hivemind_addon.kernel.values.ticket import Demand, Dimension, Reading
 from hivemind_addon.lab.sim import zoo
 from hivemind_addon.lab.sim.closed_loop import ClosedCrowd, Oracle, Order, Run, Scheduled, compare
 from hivemind_addon.lab.sim.gateway import (

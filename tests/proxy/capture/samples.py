@@ -1,6 +1,6 @@
 """Captured calls, with what a test does not say filled in."""
 
-from hivemind_addon.api.ticket import Demand, Dimension, OutcomeKind, PoolKey, Usage
+from hivemind_addon.kernel.values.ticket import Demand, Dimension, OutcomeKind, PoolKey, Usage
 from hivemind_addon.proxy.capture.model import Capture, CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
 
 POOL = PoolKey(host="api.anthropic.com", account="key-1", model_group="sonnet")

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from mitmproxy.addons.savehar import SaveHar
 
-from hivemind_addon.api.ticket import OutcomeKind, PoolKey
+from hivemind_addon.kernel.values.ticket import OutcomeKind, PoolKey
 from hivemind_addon.proxy.capture.file import calls_by_header, join, read_capture, strip_capture
 from hivemind_addon.proxy.capture.flow_file import dump
 from hivemind_addon.proxy.capture.model import Capture, NotACapture, encode

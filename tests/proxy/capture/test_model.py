@@ -1,7 +1,7 @@
 import msgspec
 import pytest
 
-from hivemind_addon.api.ticket import Demand, OutcomeKind
+from hivemind_addon.kernel.values.ticket import Demand, OutcomeKind
 from hivemind_addon.proxy.capture.model import VERSION, Capture, ConcurrencyMove, NotACapture, decode, encode
 from tests.proxy.capture.samples import POOL, make_attempt, make_call, make_capture, make_limit
 

@@ -1,11 +1,20 @@
 from msgspec import structs
 
-from hivemind_addon.api.events import ConcurrencyChanged, MeterLearned, PoolsMerged, TicketEnded
-from hivemind_addon.api.snapshot import Counters, MeterView, PoolView, Snapshot
-from hivemind_addon.api.ticket import Attempt, AttemptResult, Demand, Dimension, Outcome, OutcomeKind, PoolKey, Usage
+from hivemind_addon.kernel.values.events import ConcurrencyChanged, MeterLearned, PoolsMerged, TicketEnded
+from hivemind_addon.kernel.values.snapshot import Counters, MeterView, PoolView, Snapshot
+from hivemind_addon.kernel.values.ticket import (
+    Attempt,
+    AttemptResult,
+    Demand,
+    Dimension,
+    Outcome,
+    OutcomeKind,
+    PoolKey,
+    Usage,
+)
 from hivemind_addon.proxy.capture.model import MAX_CHUNKS
 from hivemind_addon.proxy.capture.recording import Merge, Recording, Served, Tape, unnamed
-from tests.proxy.core.samples import ticket as make_ticket
+from tests.kernel.samples import ticket as make_ticket
 
 POOL = PoolKey("api.anthropic.com", "key-1", "sonnet")
 OTHER = PoolKey("api.anthropic.com", "org-1", "sonnet")

@@ -1,4 +1,4 @@
-from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.tools.captures.rows import SessionCell, rows
 from tests.proxy.capture.samples import make_attempt, make_call, make_capture
 

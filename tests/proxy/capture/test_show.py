@@ -1,6 +1,6 @@
 from rich.console import Console
 
-from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.proxy.capture.model import Capture, ConcurrencyMove
 from hivemind_addon.tools.captures.show import limit_words, show
 from tests.proxy.capture.samples import POOL, make_attempt, make_call, make_capture, make_limit

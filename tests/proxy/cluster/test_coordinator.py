@@ -2,12 +2,12 @@
 
 import random
 
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import History
+from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.proxy.cluster.coordinator import Coordinator
 from hivemind_addon.proxy.cluster.messages import Flying, Join, Uses
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import History
-from hivemind_addon.proxy.core.scheduler import Scheduler
-from tests.proxy.core.samples import ticket as make_ticket
+from tests.kernel.samples import ticket as make_ticket
 
 
 def test_processes_that_die_for_weeks_do_not_make_what_is_kept_grow():

@@ -4,12 +4,12 @@ import random
 
 from msgspec.structs import replace
 
-from hivemind_addon.api.ticket import AttemptResult, Demand, Outcome, OutcomeKind, PoolKey, Reason
+from hivemind_addon.kernel.pool import PoolSettings, PoolTold
+from hivemind_addon.kernel.retry import Admitted, Backoff, Finished, Refused, Shed
+from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Outcome, OutcomeKind, PoolKey, Reason
 from hivemind_addon.proxy.cluster.member import Member
 from hivemind_addon.proxy.cluster.messages import AccountsChanged, Admits, Ended, Ends, PoolsChanged, Sheds
-from hivemind_addon.proxy.core.pool import PoolSettings, PoolTold
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, Finished, Refused, Shed
-from tests.proxy.core.samples import ticket as make_ticket
+from tests.kernel.samples import ticket as make_ticket
 
 FAILED = AttemptResult(Outcome(OutcomeKind.FAILED, "500", status=500, retryable=True))
 

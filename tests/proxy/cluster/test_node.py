@@ -5,16 +5,16 @@ import random
 import msgspec
 from msgspec.structs import replace
 
-from hivemind_addon.api.command import SetPriority
-from hivemind_addon.api.spend import AccountState, Budget, Period, Scope, Spend
-from hivemind_addon.api.ticket import AttemptResult, Outcome, OutcomeKind, Priority, Usage
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import Admitted
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.command import SetPriority
+from hivemind_addon.kernel.values.spend import AccountState, Budget, Period, Scope, Spend
+from hivemind_addon.kernel.values.ticket import AttemptResult, Outcome, OutcomeKind, Priority, Usage
 from hivemind_addon.lab.cluster.engine import SimEngine
 from hivemind_addon.proxy.cluster.messages import VERSION, EngineFailed, Fetch, Packet, Publish
 from hivemind_addon.proxy.cluster.node import ClusterNode, Role
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import Admitted
-from hivemind_addon.proxy.core.scheduler import Scheduler
-from tests.proxy.core.samples import ticket
+from tests.kernel.samples import ticket
 
 STEP_S = 0.1
 HOURLY = Budget(Scope.EVERYONE, "", tokens=1_000, per=Period.HOUR)

@@ -5,7 +5,8 @@ import random
 import msgspec
 from msgspec import Raw
 
-from hivemind_addon.api.events import OddityNoted
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.events import OddityNoted
 from hivemind_addon.proxy.cluster.messages import (
     VERSION,
     Arrived,
@@ -18,8 +19,7 @@ from hivemind_addon.proxy.cluster.messages import (
     TakeLease,
 )
 from hivemind_addon.proxy.cluster.node import ClusterNode, Role
-from hivemind_addon.proxy.core.scheduler import Scheduler
-from tests.proxy.core.samples import ticket
+from tests.kernel.samples import ticket
 
 encode = msgspec.msgpack.encode
 

@@ -4,11 +4,11 @@ import json
 
 from msgspec.structs import replace
 
-from hivemind_addon.api.spend import Spend
-from hivemind_addon.api.ticket import CallKind
+from hivemind_addon.kernel.values.spend import Spend
+from hivemind_addon.kernel.values.ticket import CallKind
 from hivemind_addon.proxy.context.taking import SentRequest, take
 from hivemind_addon.proxy.wire.dialect import dialect_named
-from tests.proxy.core.samples import ticket
+from tests.kernel.samples import ticket
 
 NOTHING = Spend()
 WALL = 1_795_345_317.25  # 2026-11-22T11:01:57.250Z

@@ -2,7 +2,7 @@ import math
 
 import pytest
 
-from hivemind_addon.api.spend import Spend
+from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.proxy.context.holding import HeldRequest, Holding
 from hivemind_addon.proxy.context.policy import IDLE_S, KeepPolicy, parse_policy
 from tests.cases import each

@@ -12,7 +12,7 @@ import zstandard
 from msgspec import Raw
 from msgspec.structs import replace
 
-from hivemind_addon.api.spend import Spend
+from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.proxy.context import garbage, packs
 from hivemind_addon.proxy.context import store as module
 from hivemind_addon.proxy.context.schema import KIND

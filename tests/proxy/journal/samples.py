@@ -3,9 +3,9 @@
 import sqlite3
 from contextlib import closing
 
-from hivemind_addon.api.events import AttemptEnded, AttemptStarted, BudgetBooked, Held, Submitted, TicketEnded
-from hivemind_addon.api.spend import Budget, Period, Scope, Spend
-from hivemind_addon.api.ticket import Demand, Outcome, OutcomeKind, PoolKey, Reason, Ticket, Usage
+from hivemind_addon.kernel.values.events import AttemptEnded, AttemptStarted, BudgetBooked, Held, Submitted, TicketEnded
+from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Spend
+from hivemind_addon.kernel.values.ticket import Demand, Outcome, OutcomeKind, PoolKey, Reason, Ticket, Usage
 
 POOL = PoolKey(host="api.anthropic.com", account="org-1", model_group="sonnet")
 DONE = Outcome(OutcomeKind.SUCCESS, "200", status=200)

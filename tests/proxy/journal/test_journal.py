@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from hivemind_addon.api.events import AccountNamed, GuardTripped, PersonActed, StateUnsaved
-from hivemind_addon.api.spend import Period, Spend
-from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.kernel.values.events import AccountNamed, GuardTripped, PersonActed, StateUnsaved
+from hivemind_addon.kernel.values.spend import Period, Spend
+from hivemind_addon.kernel.values.ticket import PoolKey
 from hivemind_addon.proxy.journal import journal as module
 from hivemind_addon.proxy.journal.file import JournalFile
 from hivemind_addon.proxy.journal.journal import Journal

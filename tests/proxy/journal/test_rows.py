@@ -1,8 +1,8 @@
 import json
 
-from hivemind_addon.api.events import BackedOff, BreakerChanged, MeterLearned, OddityNoted
-from hivemind_addon.api.spend import Period
-from hivemind_addon.api.ticket import Dimension, Outcome, OutcomeKind, PoolKey, Usage
+from hivemind_addon.kernel.values.events import BackedOff, BreakerChanged, MeterLearned, OddityNoted
+from hivemind_addon.kernel.values.spend import Period
+from hivemind_addon.kernel.values.ticket import Dimension, Outcome, OutcomeKind, PoolKey, Usage
 from hivemind_addon.proxy.journal import rows as module
 from hivemind_addon.proxy.journal.rows import Rows
 from hivemind_addon.proxy.journal.tables import AttemptRow, BudgetRow, HappeningRow, LimitRow, TicketRow, WaitRow

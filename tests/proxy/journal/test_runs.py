@@ -3,7 +3,7 @@ import sqlite3
 import pytest
 from msgspec import structs
 
-from hivemind_addon.api.spend import Budget, Period, Scope, Spend
+from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Spend
 from hivemind_addon.proxy.journal import runs
 from hivemind_addon.proxy.journal.file import JournalFile
 from hivemind_addon.proxy.journal.rows import Rows

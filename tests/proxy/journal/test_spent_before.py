@@ -2,7 +2,7 @@ from contextlib import closing
 
 import pytest
 
-from hivemind_addon.api.spend import Budget, Period, Scope, Spend
+from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Spend
 from hivemind_addon.proxy.journal.spent_before import spent_before
 from tests.proxy.journal.book import NOON, Book
 

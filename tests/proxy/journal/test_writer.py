@@ -2,7 +2,7 @@ import sqlite3
 
 import pytest
 
-from hivemind_addon.api.events import GuardTripped
+from hivemind_addon.kernel.values.events import GuardTripped
 from hivemind_addon.proxy.journal import file as file_module
 from hivemind_addon.proxy.journal.tables import WaitRow
 from hivemind_addon.proxy.journal.writer import SEEN_S, TAKEN_S, Writer

@@ -4,9 +4,9 @@ import fcntl
 
 import pytest
 
-from hivemind_addon.api.command import AddBudget, ResetBudget, SetBudget, SetPriority
-from hivemind_addon.api.spend import Period, Scope
-from hivemind_addon.api.ticket import Priority, Usage
+from hivemind_addon.kernel.values.command import AddBudget, ResetBudget, SetBudget, SetPriority
+from hivemind_addon.kernel.values.spend import Period, Scope
+from hivemind_addon.kernel.values.ticket import Priority, Usage
 from hivemind_addon.proxy.journal.file import JournalFile
 from hivemind_addon.proxy.journal.rows import Rows
 from hivemind_addon.proxy.journal.runs import begin, end, seen
@@ -16,7 +16,7 @@ from hivemind_addon.tools.history.incident_history import read_aftermath, read_i
 from hivemind_addon.tools.history.incidents import IncidentKind
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.verdict import verdict
-from tests.proxy.core.samples import CUT, Bench, brittle, requests_reading
+from tests.kernel.samples import CUT, Bench, brittle, requests_reading
 
 NOON = 1_767_268_800.0
 

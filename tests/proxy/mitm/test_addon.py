@@ -9,7 +9,7 @@ from mitmproxy.connection import Server
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.test import taddons, tflow
 
-from hivemind_addon.api.events import TicketEnded
+from hivemind_addon.kernel.values.events import TicketEnded
 from hivemind_addon.proxy.mitm.addon import Hivemind, Replays
 from hivemind_addon.proxy.mitm.addresses import parse_upstream
 from tests.proxy.capture.captured import answered

@@ -5,8 +5,8 @@ from mitmproxy import exceptions
 from mitmproxy.addons.view import View
 from mitmproxy.test import taddons
 
-from hivemind_addon.api.command import Cancel, CommandReply, MoveToFront, Pause, Resume, SetLimit, SetPriority
-from hivemind_addon.api.ticket import Priority
+from hivemind_addon.kernel.values.command import Cancel, CommandReply, MoveToFront, Pause, Resume, SetLimit, SetPriority
+from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.proxy.mitm.commands import Commands
 from tests.proxy.mitm.samples import make_flow, make_proxy
 

@@ -7,7 +7,7 @@ import sys
 import pytest
 from mitmproxy import http
 
-from hivemind_addon.api.events import ContextCompacted, OddityNoted
+from hivemind_addon.kernel.values.events import ContextCompacted, OddityNoted
 from hivemind_addon.proxy.mitm.handed import sent_request
 from hivemind_addon.proxy.mitm.settings import AgentsFile
 from tests.proxy.context.test_compaction import OURS, anthropic, chat, encoded, responses, texts

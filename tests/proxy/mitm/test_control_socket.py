@@ -11,9 +11,9 @@ from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import taddons
 
-from hivemind_addon.api.command import CommandReply, OpenPage, Pause, Record, SetConfig, ShowConfig
 from hivemind_addon.api.control import read_report, send_command
-from hivemind_addon.api.events import PersonActed
+from hivemind_addon.kernel.values.command import CommandReply, OpenPage, Pause, Record, SetConfig, ShowConfig
+from hivemind_addon.kernel.values.events import PersonActed
 from hivemind_addon.proxy.mitm.control_socket import option_views, set_option
 from hivemind_addon.proxy.mitm.options import OPTIONS, BadOption, add_options, read_settings
 from hivemind_addon.proxy.mitm.view import DEFAULT_KEEP

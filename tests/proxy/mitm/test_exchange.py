@@ -4,8 +4,8 @@ import json
 import pytest
 from mitmproxy import http
 
-from hivemind_addon.api.events import AttemptEnded, ContextKept, OddityNoted
-from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.kernel.values.events import AttemptEnded, ContextKept, OddityNoted
+from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.proxy.mitm.port import Alarm, Handling, Look, Next, Stage
 from hivemind_addon.proxy.mitm.settings import AgentsFile
 from hivemind_addon.proxy.wire.outcome import TransportTrouble

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from hivemind_addon.api.events import GuardTripped
+from hivemind_addon.kernel.values.events import GuardTripped
 from hivemind_addon.proxy.mitm.files import Files
 from hivemind_addon.proxy.mitm.options import BadOption
 from tests.proxy.journal.samples import column

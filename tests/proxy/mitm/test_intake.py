@@ -11,7 +11,7 @@ from mitmproxy.io import FlowReader
 from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook
 
-from hivemind_addon.api.ticket import Delivery, Priority
+from hivemind_addon.kernel.values.ticket import Delivery, Priority
 from hivemind_addon.proxy.mitm.http_layer import SchedulingHttpLayer
 from hivemind_addon.proxy.mitm.settings import AgentsFile
 from hivemind_addon.proxy.mitm.stream import HivemindHoldHook

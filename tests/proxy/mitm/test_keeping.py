@@ -9,9 +9,9 @@ from mitmproxy import http
 from msgspec import Raw
 from msgspec.structs import replace
 
-from hivemind_addon.api.events import ContextKept
-from hivemind_addon.api.spend import Budget, Period, Scope, Shortage
-from hivemind_addon.api.ticket import CallKind
+from hivemind_addon.kernel.values.events import ContextKept
+from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Shortage
+from hivemind_addon.kernel.values.ticket import CallKind
 from hivemind_addon.proxy.context.compaction import TakenOut
 from hivemind_addon.proxy.context.policy import parse_policy
 from hivemind_addon.proxy.context.store import ContextStore, KeepRule, NotKept, TakenResult, UnknownContext

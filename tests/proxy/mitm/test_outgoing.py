@@ -6,8 +6,8 @@ import json
 import pytest
 from mitmproxy import http
 
-from hivemind_addon.api.events import OddityNoted
-from hivemind_addon.api.ticket import CallKind
+from hivemind_addon.kernel.values.events import OddityNoted
+from hivemind_addon.kernel.values.ticket import CallKind
 from hivemind_addon.proxy.mitm.addresses import Upstream
 from hivemind_addon.proxy.mitm.outgoing import is_bound, outgoing, why_without_key
 from hivemind_addon.proxy.mitm.port import Next

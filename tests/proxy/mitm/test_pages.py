@@ -9,9 +9,9 @@ from mitmproxy import http
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import taddons, tflow
 
-from hivemind_addon.api.command import AddBudget, Cancel, CommandReply, Pause
 from hivemind_addon.api.report import ProxyView, Report
 from hivemind_addon.api.report_source import ReportSource
+from hivemind_addon.kernel.values.command import AddBudget, Cancel, CommandReply, Pause
 from hivemind_addon.proxy.compose import make_runtime
 from hivemind_addon.proxy.mitm.addresses import is_in, is_loopback, parse_networks, parse_upstream
 from hivemind_addon.proxy.mitm.pages import Pages

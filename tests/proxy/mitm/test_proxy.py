@@ -10,12 +10,12 @@ import pytest
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import taddons
 
-from hivemind_addon.api.command import Cancel
-from hivemind_addon.api.events import OddityNoted
 from hivemind_addon.api.report import VENDORS_OWN
+from hivemind_addon.kernel.sliced_work import whole
+from hivemind_addon.kernel.values.command import Cancel
+from hivemind_addon.kernel.values.events import OddityNoted
 from hivemind_addon.proxy.mitm.proxy import end_on_hangup
 from hivemind_addon.proxy.observe.news import NOTICE
-from hivemind_addon.system.parts import whole
 from tests.patience import PATIENCE_S
 from tests.proxy.journal.samples import column
 from tests.proxy.mitm.playbook import make_context

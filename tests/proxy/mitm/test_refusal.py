@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.api.command import Cancel
-from hivemind_addon.api.spend import Budget, Period, Scope, Shortage
-from hivemind_addon.api.ticket import OutcomeKind, Reason
-from hivemind_addon.proxy.core.retry import ActiveBlock, Refused, Shed
+from hivemind_addon.kernel.retry import ActiveBlock, Refused, Shed
+from hivemind_addon.kernel.values.command import Cancel
+from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Shortage
+from hivemind_addon.kernel.values.ticket import OutcomeKind, Reason
 from hivemind_addon.proxy.mitm.refusal import (
     come_back_s,
     make_refusal,
@@ -20,7 +20,7 @@ from hivemind_addon.proxy.profile.load import format_for, load_profiles
 from hivemind_addon.proxy.wire.dialect import dialect_of
 from hivemind_addon.proxy.wire.hints import read_hints
 from hivemind_addon.proxy.wire.outcome import judge_answer
-from tests.proxy.core.samples import ticket
+from tests.kernel.samples import ticket
 
 PROFILES = load_profiles(None).by_name
 FILE = Path("/etc/agents.yaml")

@@ -7,10 +7,10 @@ import os
 
 import pytest
 
-from hivemind_addon.api.ticket import PoolKey, Priority
+from hivemind_addon.kernel.values.ticket import PoolKey, Priority
 from hivemind_addon.proxy.mitm.settings import LOOK_EVERY_S, AgentsFile, read_profiles
 from hivemind_addon.system.typed import DocumentError
-from tests.proxy.core.samples import ticket
+from tests.kernel.samples import ticket
 from tests.proxy.mitm.samples import make_proxy
 
 

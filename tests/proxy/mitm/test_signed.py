@@ -6,7 +6,7 @@ import pytest
 from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook
 
-from hivemind_addon.api.events import OddityNoted
+from hivemind_addon.kernel.values.events import OddityNoted
 from hivemind_addon.proxy.mitm.http_layer import SchedulingHttpLayer
 from hivemind_addon.proxy.mitm.stream import HivemindHoldHook
 from tests.proxy.mitm.playbook import Playbook, make_context

@@ -8,9 +8,9 @@ from mitmproxy.test import tflow
 from mitmproxy.websocket import WebSocketMessage
 from wsproto.frame_protocol import Opcode
 
-from hivemind_addon.api.command import Cancel, Pause, Resume
-from hivemind_addon.api.events import AttemptEnded, Submitted, TicketEnded
-from hivemind_addon.api.ticket import REQUEST_HEADER
+from hivemind_addon.kernel.values.command import Cancel, Pause, Resume
+from hivemind_addon.kernel.values.events import AttemptEnded, Submitted, TicketEnded
+from hivemind_addon.kernel.values.ticket import REQUEST_HEADER
 from hivemind_addon.proxy.mitm.annotation import annotation_of
 from hivemind_addon.proxy.mitm.settings import AgentsFile
 from hivemind_addon.proxy.mitm.turns import MOST_LANES

@@ -2,10 +2,10 @@
 
 from msgspec import structs
 
-from hivemind_addon.api import events
-from hivemind_addon.api.spend import Budget, Period, Price, Scope, Spend
-from hivemind_addon.api.ticket import Demand, Outcome, OutcomeKind, PoolKey, Reason, Ticket, Usage
-from hivemind_addon.proxy.core.budget import spend_of
+from hivemind_addon.kernel.budget import spend_of
+from hivemind_addon.kernel.values import events
+from hivemind_addon.kernel.values.spend import Budget, Period, Price, Scope, Spend
+from hivemind_addon.kernel.values.ticket import Demand, Outcome, OutcomeKind, PoolKey, Reason, Ticket, Usage
 
 POOL = PoolKey("host.test", "key-1", "model")
 TICKET = Ticket(

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from hivemind_addon.api import event_text
-from hivemind_addon.api.events import AttemptEnded
+from hivemind_addon.kernel.values.events import AttemptEnded
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.observe import history

@@ -3,9 +3,16 @@
 import logging
 
 from hivemind_addon.api.event_text import level_of, line_of, text_of
-from hivemind_addon.api.events import AttemptEnded, ContextCompacted, ContextFull, ContextShrank, Submitted, TicketEnded
-from hivemind_addon.api.spend import Spend
-from hivemind_addon.api.ticket import CallKind, Outcome, OutcomeKind, Usage
+from hivemind_addon.kernel.values.events import (
+    AttemptEnded,
+    ContextCompacted,
+    ContextFull,
+    ContextShrank,
+    Submitted,
+    TicketEnded,
+)
+from hivemind_addon.kernel.values.spend import Spend
+from hivemind_addon.kernel.values.ticket import CallKind, Outcome, OutcomeKind, Usage
 from hivemind_addon.proxy.observe.contexts import CONTEXTS, TOLD, Contexts
 from tests.proxy.observe.samples import POOL, make
 

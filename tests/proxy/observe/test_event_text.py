@@ -6,9 +6,9 @@ from typing import get_args
 
 from msgspec import structs
 
-from hivemind_addon.api import events
 from hivemind_addon.api.event_text import dropped_line, event_line, level_of, line_of, text_of
-from hivemind_addon.api.ticket import Ticket
+from hivemind_addon.kernel.values import events
+from hivemind_addon.kernel.values.ticket import Ticket
 from tests.proxy.observe.samples import TICKET, make
 
 POOL = "host.test/key-1/model"

@@ -1,6 +1,6 @@
 from msgspec.structs import replace
 
-from hivemind_addon.api.snapshot import (
+from hivemind_addon.kernel.values.snapshot import (
     AccountBlockView,
     BudgetView,
     Counters,
@@ -9,8 +9,8 @@ from hivemind_addon.api.snapshot import (
     Snapshot,
     WindowView,
 )
-from hivemind_addon.api.spend import Budget, Period, Scope, Spend
-from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Spend
+from hivemind_addon.kernel.values.ticket import PoolKey
 from hivemind_addon.proxy.observe.contexts import Contexts
 from hivemind_addon.proxy.observe.gauges import GAUGES, MAX_BUDGETS, gauges_of
 from tests.proxy.observe.test_contexts import Watched

@@ -5,7 +5,7 @@ from functools import partial
 import msgspec
 from msgspec import structs
 
-from hivemind_addon.api.events import (
+from hivemind_addon.kernel.values.events import (
     BackedOff,
     CommittedStreamFailed,
     ConcurrencyChanged,
@@ -16,8 +16,8 @@ from hivemind_addon.api.events import (
     Submitted,
     Superseded,
 )
-from hivemind_addon.api.snapshot import RequestState, TicketView
-from hivemind_addon.api.ticket import OutcomeKind, Reason, Usage
+from hivemind_addon.kernel.values.snapshot import RequestState, TicketView
+from hivemind_addon.kernel.values.ticket import OutcomeKind, Reason, Usage
 from hivemind_addon.proxy.observe.history import (
     ENDED,
     MOMENTS,

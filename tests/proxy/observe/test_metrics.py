@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from hivemind_addon.api.events import (
+from hivemind_addon.api.report import ClusterView
+from hivemind_addon.kernel.values.events import (
     CommittedStreamFailed,
     GuardTripped,
     StateUnsaved,
     TicketEnded,
 )
-from hivemind_addon.api.report import ClusterView
-from hivemind_addon.api.snapshot import Counters, Snapshot
-from hivemind_addon.api.spend import Spend
-from hivemind_addon.api.ticket import OutcomeKind, PoolKey
+from hivemind_addon.kernel.values.snapshot import Counters, Snapshot
+from hivemind_addon.kernel.values.spend import Spend
+from hivemind_addon.kernel.values.ticket import OutcomeKind, PoolKey
 from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.observe.contexts import Contexts

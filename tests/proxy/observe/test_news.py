@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from hivemind_addon.api import events
+from hivemind_addon.kernel.values import events
 from hivemind_addon.proxy.observe.history import Histories
 from hivemind_addon.proxy.observe.news import BURST, EVERY_S, LINES, NOTICE, News, Repeats
 from tests.proxy.observe.samples import POOL, make

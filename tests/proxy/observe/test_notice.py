@@ -1,8 +1,8 @@
 import pytest
 
-from hivemind_addon.api import events
-from hivemind_addon.api.spend import Budget, Period, Scope
-from hivemind_addon.api.ticket import Outcome, OutcomeKind, PoolKey
+from hivemind_addon.kernel.values import events
+from hivemind_addon.kernel.values.spend import Budget, Period, Scope
+from hivemind_addon.kernel.values.ticket import Outcome, OutcomeKind, PoolKey
 from hivemind_addon.proxy.observe.notice import Notices
 from tests.proxy.observe.samples import POOL
 

@@ -1,6 +1,6 @@
-from hivemind_addon.api.events import BackedOff, ConcurrencyChanged, PoolsMerged
-from hivemind_addon.api.spend import Spend
-from hivemind_addon.api.ticket import OutcomeKind, PoolKey
+from hivemind_addon.kernel.values.events import BackedOff, ConcurrencyChanged, PoolsMerged
+from hivemind_addon.kernel.values.spend import Spend
+from hivemind_addon.kernel.values.ticket import OutcomeKind, PoolKey
 from hivemind_addon.proxy.observe.stats import SESSIONS_TOLD, Stats, quantile
 from hivemind_addon.proxy.observe.sums import SAMPLES, SESSIONS, Sums
 from tests.proxy.observe.samples import POOL, USAGE, ended, held, over, started, submitted

@@ -6,11 +6,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.semconv._incubating.attributes import gen_ai_attributes
 from opentelemetry.trace import SpanKind, StatusCode
 
-from hivemind_addon.api.events import GuardTripped, OddityNoted, Submitted
-from hivemind_addon.api.ticket import PoolKey, Usage
+from hivemind_addon.kernel.values.events import GuardTripped, OddityNoted, Submitted
+from hivemind_addon.kernel.values.ticket import PoolKey, Usage
 from hivemind_addon.proxy.observe import traces as ours
 from hivemind_addon.proxy.observe.traces import Traces
-from tests.proxy.core.samples import CANCELLED, FAILED, IGNORED, Bench, ticket
+from tests.kernel.samples import CANCELLED, FAILED, IGNORED, Bench, ticket
 
 AHEAD_S = 1_700_000_000.0
 

@@ -1,7 +1,7 @@
 import pytest
 
-from hivemind_addon.api.spend import Period
-from hivemind_addon.api.ticket import Priority
+from hivemind_addon.kernel.values.spend import Period
+from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.proxy.profile.agents import load_agents
 from hivemind_addon.proxy.profile.grants import Compaction, CompactionBy
 from hivemind_addon.system.typed import DocumentError

@@ -1,7 +1,7 @@
 import pytest
 
-from hivemind_addon.api.spend import Budget, Period, Scope
-from hivemind_addon.api.ticket import Priority
+from hivemind_addon.kernel.values.spend import Budget, Period, Scope
+from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.proxy.profile.grants import AgentGrants, AgentRules, Allowance, Granted, Grants, parse_allowance
 
 RULES = AgentRules(

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from hivemind_addon.api.ticket import Dimension, OutcomeKind
+from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind
 from hivemind_addon.proxy.profile import load as loading
 from hivemind_addon.proxy.profile.load import Claim, format_for, is_call, load_profiles, model_group, model_of
 from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile, WebSocketUse

@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from hivemind_addon.api.events import AccountBlocked, AccountUnblocked
-from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.kernel.values.events import AccountBlocked, AccountUnblocked
+from hivemind_addon.kernel.values.ticket import PoolKey
 from hivemind_addon.proxy.observe.notice import Notice
 from hivemind_addon.proxy.runtime import alerts as alerting
 from hivemind_addon.proxy.runtime.alerts import Alerts

@@ -6,18 +6,18 @@ import random
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.api.command import Cancel, Pause, Resume, SetPriority
-from hivemind_addon.api.events import AttemptStarted, GuardTripped, MachineSlept, Submitted, TicketEnded
-from hivemind_addon.api.spend import AccountState, Budget, Period, Scope, Spend
-from hivemind_addon.api.ticket import AttemptResult, ContractError, Outcome, OutcomeKind, Priority, Reason
-from hivemind_addon.proxy.core.capacity import ConcurrencySettings
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, Finished, Refused, Shed
-from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import Admitted, Backoff, Finished, Refused, Shed
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.command import Cancel, Pause, Resume, SetPriority
+from hivemind_addon.kernel.values.events import AttemptStarted, GuardTripped, MachineSlept, Submitted, TicketEnded
+from hivemind_addon.kernel.values.spend import AccountState, Budget, Period, Scope, Spend
+from hivemind_addon.kernel.values.ticket import AttemptResult, ContractError, Outcome, OutcomeKind, Priority, Reason
 from hivemind_addon.proxy.runtime.driver import Cancelled, Driver, Pulse
 from hivemind_addon.system.clock import SystemClock
 from tests.conftest import FakeClock
-from tests.proxy.core.samples import FAILED, IGNORED, POOL, SUCCESS, after, hints, requests_reading, ticket
+from tests.kernel.samples import FAILED, IGNORED, POOL, SUCCESS, after, hints, requests_reading, ticket
 
 
 class Desk:

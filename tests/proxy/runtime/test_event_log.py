@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from hivemind_addon.api.events import GuardTripped
+from hivemind_addon.kernel.values.events import GuardTripped
 from hivemind_addon.proxy.runtime import event_log
 from hivemind_addon.proxy.runtime.event_log import EventLog
 

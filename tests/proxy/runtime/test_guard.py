@@ -3,12 +3,12 @@ import logging
 
 import pytest
 
-from hivemind_addon.api.events import GuardTripped
-from hivemind_addon.api.ticket import AttemptResult, Demand, Outcome, OutcomeKind, PoolKey, Ticket
-from hivemind_addon.proxy.core.capacity import ConcurrencySettings
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import Admitted
-from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import Admitted
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.events import GuardTripped
+from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.proxy.observe.news import BURST, EVERY_S
 from hivemind_addon.proxy.runtime.driver import Driver
 from hivemind_addon.proxy.runtime.guard import Guard

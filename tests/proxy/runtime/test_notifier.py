@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from hivemind_addon.api.events import AccountBlocked, BreakerChanged, GuardTripped
-from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.kernel.values.events import AccountBlocked, BreakerChanged, GuardTripped
+from hivemind_addon.kernel.values.ticket import PoolKey
 from hivemind_addon.proxy.runtime import notifier
 from hivemind_addon.proxy.runtime.notifier import Command, Notifier
 from tests.processes import is_alive

@@ -3,8 +3,8 @@ import random
 
 import pytest
 
-from hivemind_addon.api.events import OddityNoted
-from hivemind_addon.proxy.core.scheduler import Scheduler
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.events import OddityNoted
 from hivemind_addon.proxy.runtime import event_log
 from hivemind_addon.proxy.runtime.driver import Driver
 from hivemind_addon.proxy.runtime.notifier import Command

@@ -5,10 +5,10 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from hivemind_addon.api.events import Submitted, TicketEnded
+from hivemind_addon.kernel.values.events import Submitted, TicketEnded
 from hivemind_addon.proxy.runtime import trace_export
 from hivemind_addon.proxy.runtime.trace_export import TraceExport, make_exporter
-from tests.proxy.core.samples import POOL, ticket
+from tests.kernel.samples import POOL, ticket
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.api.ticket import Usage
+from hivemind_addon.kernel.values.ticket import Usage
 from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
 from hivemind_addon.proxy.wire.dialect import Dialect
 from hivemind_addon.proxy.wire.error import ErrorFacts

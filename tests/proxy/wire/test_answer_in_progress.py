@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.api.ticket import OutcomeKind, Usage
+from hivemind_addon.kernel.values.ticket import OutcomeKind, Usage
 from hivemind_addon.proxy.profile.load import load_profiles
 from hivemind_addon.proxy.wire.answer import Phase
 from hivemind_addon.proxy.wire.answer_in_progress import JUDGED_BODY_MAX_BYTES, AnswerInProgress, usage_in

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.api.ticket import Demand, Usage
+from hivemind_addon.kernel.values.ticket import Demand, Usage
 from hivemind_addon.proxy.profile.model import Charge, InputCharge, OutputCharge, Profile, Tokens
 from hivemind_addon.proxy.wire.estimate import _CONVERSATIONS, _MODELS, _SESSIONS, Estimator
 from hivemind_addon.proxy.wire.request import read_request, text_of

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.api.ticket import Dimension, Reading, WindowReading
+from hivemind_addon.kernel.values.ticket import Dimension, Reading, WindowReading
 from hivemind_addon.proxy.profile.load import load_profiles
 from hivemind_addon.proxy.profile.model import MeterHeaders, Profile, ResetFormat
 from hivemind_addon.proxy.wire.hints import CODEX_WINDOWS, parse_reset, read_hints, read_stream_windows

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.api.proxy_user import ProxyWords, given_id, priority_of, proxy_words
-from hivemind_addon.api.ticket import CallKind, Delivery, Priority
+from hivemind_addon.kernel.values.ticket import CallKind, Delivery, Priority
 from hivemind_addon.proxy.profile.load import format_for, is_call, load_profiles
 from hivemind_addon.proxy.profile.model import ClientRule, Profile, RequestPlace
 from hivemind_addon.proxy.wire import identity

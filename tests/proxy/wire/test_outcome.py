@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind, WindowReading
+from hivemind_addon.kernel.values.ticket import Hints, Outcome, OutcomeKind, WindowReading
 from hivemind_addon.proxy.profile.load import load_profiles
 from hivemind_addon.proxy.profile.model import OutcomeRule, Profile
 from hivemind_addon.proxy.wire.error import ErrorFacts

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hivemind_addon.api.ticket import Hints, OutcomeKind
+from hivemind_addon.kernel.values.ticket import Hints, OutcomeKind
 from hivemind_addon.proxy.profile.format import ErrorPlaces, ResetFormat, TimePlace
 from hivemind_addon.proxy.profile.formats import packaged_formats
 from hivemind_addon.proxy.profile.model import OutcomeRule, Profile

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.api.ticket import Usage
+from hivemind_addon.kernel.values.ticket import Usage
 from hivemind_addon.proxy.profile.format import Envelope, EventRules
 from hivemind_addon.proxy.wire import answer as answer_module
 from hivemind_addon.proxy.wire.answer import AnswerReader, Phase

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.api.ticket import Usage
+from hivemind_addon.kernel.values.ticket import Usage
 from hivemind_addon.proxy.wire.answer import UsageReader
 from hivemind_addon.proxy.wire.answer_in_progress import usage_in
 from hivemind_addon.proxy.wire.dialect import Dialect

@@ -1,4 +1,4 @@
-from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.kernel.values.ticket import PoolKey
 from hivemind_addon.proxy.wire.watchdog import Durations
 
 POOL = PoolKey(host="api.test", account="key-1", model_group="m")

@@ -4,9 +4,9 @@ import asyncio
 import threading
 from contextlib import contextmanager
 
-from hivemind_addon.api.command import CommandReply
 from hivemind_addon.api.control import control_socket
 from hivemind_addon.api.control_server import ControlServer
+from hivemind_addon.kernel.values.command import CommandReply
 from tests.api.samples import reports_of
 
 

@@ -5,8 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.api.snapshot import BudgetView, GivenBudget
-from hivemind_addon.api.spend import Budget, Period, Scope, Spend
+from hivemind_addon.kernel.values.snapshot import BudgetView, GivenBudget
+from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Spend
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import proxy as commands
 from tests.tools.dash.samples import report

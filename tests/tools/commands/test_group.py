@@ -76,7 +76,7 @@ def test_commands_that_steer_load_little():
     script = """
 import sys
 import hivemind_addon.tools.commands.steering
-print([name for name in ("mitmproxy", "yaml", "rich", "textual", "tiktoken", "hivemind_addon.proxy.core.pool") if name in sys.modules])
+print([name for name in ("mitmproxy", "yaml", "rich", "textual", "tiktoken", "hivemind_addon.kernel.pool") if name in sys.modules])
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

@@ -6,7 +6,7 @@ import shlex
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.api.command import (
+from hivemind_addon.kernel.values.command import (
     AddBudget,
     Cancel,
     CommandReply,
@@ -20,8 +20,8 @@ from hivemind_addon.api.command import (
     SetLimit,
     SetPriority,
 )
-from hivemind_addon.api.spend import Period, Scope
-from hivemind_addon.api.ticket import Priority
+from hivemind_addon.kernel.values.spend import Period, Scope
+from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import proxy
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hivemind_addon.api.command import CommandReply
+from hivemind_addon.kernel.values.command import CommandReply
 from tests.cases import each
 from tests.tools.commands.served import serving
 from tests.tools.dash.samples import pool, report, session, waiting
@@ -58,5 +58,5 @@ def test_an_everyday_command_loads_little(command, spared):
     with serving(told, answer=lambda _: CommandReply(done=True, text="done", value=[])):
         modules = loaded(command)
     assert {name.partition(".")[0] for name in modules} & HEAVY == set()
-    assert {spared, "hivemind_addon.proxy.core"} & modules == set()
+    assert {spared, "hivemind_addon.kernel"} & modules == set()
     assert len(modules) <= MOST, sorted(modules)

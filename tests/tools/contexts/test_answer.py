@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from hivemind_addon.api.ticket import CallKind
+from hivemind_addon.kernel.values.ticket import CallKind
 from hivemind_addon.tools.contexts.answer import UNKNOWN_RESULT, answer_blocks, answer_items
 from hivemind_addon.tools.contexts.claude_code import session_file
 from hivemind_addon.tools.contexts.codex import rollout

@@ -6,7 +6,7 @@ import pytest
 import zstandard
 from msgspec.structs import replace
 
-from hivemind_addon.api.spend import Spend
+from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.tools.contexts.bundle import BadBundle, bundle, new_versions, read_bundle
 from tests.proxy.context.samples import context, conversation
 

@@ -2,7 +2,7 @@ import json
 import uuid
 from pathlib import Path
 
-from hivemind_addon.api.ticket import CallKind
+from hivemind_addon.kernel.values.ticket import CallKind
 from hivemind_addon.tools.contexts.claude_code import folder_name, place, session_file
 from tests.cases import each
 from tests.proxy.context.samples import MESSAGES, context

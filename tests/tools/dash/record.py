@@ -16,12 +16,12 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
-from hivemind_addon.api.command import Pause, SetLimit, SetPriority
 from hivemind_addon.api.control import decode_report
 from hivemind_addon.api.report import ProxyView, Report
-from hivemind_addon.api.snapshot import SCHEMA_VERSION
-from hivemind_addon.api.spend import Budget, Period, Price, Scope, Spend
-from hivemind_addon.api.ticket import Dimension, PoolKey, Priority
+from hivemind_addon.kernel.values.command import Pause, SetLimit, SetPriority
+from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
+from hivemind_addon.kernel.values.spend import Budget, Period, Price, Scope, Spend
+from hivemind_addon.kernel.values.ticket import Dimension, PoolKey, Priority
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.lab.sim.workload import Crowd, Scenario

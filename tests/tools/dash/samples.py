@@ -4,9 +4,9 @@ from msgspec import structs
 from msgspec.structs import replace
 
 from hivemind_addon.api.report import ContextPressure, PoolStats, ProxyView, Report, SessionStats, StatsView
-from hivemind_addon.api.snapshot import SCHEMA_VERSION, Counters, PoolView, RequestState, Snapshot, TicketView
-from hivemind_addon.api.ticket import PoolKey, Usage
-from tests.proxy.core import samples
+from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION, Counters, PoolView, RequestState, Snapshot, TicketView
+from hivemind_addon.kernel.values.ticket import PoolKey, Usage
+from tests.kernel import samples
 
 KEY = PoolKey("api.test", "key-1", "large")
 PROXY = ProxyView(

@@ -3,9 +3,9 @@ from re import split
 from msgspec.structs import replace
 from rich.cells import cell_len
 
-from hivemind_addon.api.snapshot import BudgetView, RequestState
-from hivemind_addon.api.spend import Budget, Scope, Spend
-from hivemind_addon.api.ticket import Usage
+from hivemind_addon.kernel.values.snapshot import BudgetView, RequestState
+from hivemind_addon.kernel.values.spend import Budget, Scope, Spend
+from hivemind_addon.kernel.values.ticket import Usage
 from hivemind_addon.tools.dash.agents import Column, Grid, GridCell, agent_rows, agents_grid
 from hivemind_addon.tools.dash.family import Sort, family, lines
 from tests.tools.dash.record import recorded

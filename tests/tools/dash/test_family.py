@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.api.ticket import Usage
+from hivemind_addon.kernel.values.ticket import Usage
 from hivemind_addon.tools.dash.family import NodeKind, Sort, family, lines, natural
 from tests.cpu_time import least_cpu_s
 from tests.tools.dash.samples import flying, pool, report, session, waiting

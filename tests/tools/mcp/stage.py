@@ -7,12 +7,12 @@ from pathlib import Path
 import msgspec
 from mcp.shared.memory import create_connected_server_and_client_session as connected
 
-from hivemind_addon.api.command import Command, CommandReply, OptionView, SetConfig, ShowConfig
 from hivemind_addon.api.control import control_socket
 from hivemind_addon.api.control_server import ControlServer
 from hivemind_addon.api.replies import reply
 from hivemind_addon.api.report import ContextPressure, ProxyView, Report
-from hivemind_addon.api.snapshot import SCHEMA_VERSION
+from hivemind_addon.kernel.values.command import Command, CommandReply, OptionView, SetConfig, ShowConfig
+from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
 from hivemind_addon.proxy.context.store import ContextStore
 from hivemind_addon.proxy.observe.stats import Stats
 from hivemind_addon.proxy.observe.sums import Sums
@@ -22,7 +22,7 @@ from hivemind_addon.tools.mcp.server import make_server
 from hivemind_addon.tools.mcp.session import Caller, Permission, ServerScope, Session
 from hivemind_addon.tools.mcp.tools import HM_TOOLS, TOOLS
 from tests.api.samples import reports_of
-from tests.proxy.core.samples import Bench
+from tests.kernel.samples import Bench
 
 PORT = 8080
 ALL = ServerScope(frozenset(Permission), commands=True)

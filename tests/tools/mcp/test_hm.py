@@ -2,7 +2,7 @@
 
 import pytest
 
-from hivemind_addon.api.ticket import Demand, Priority
+from hivemind_addon.kernel.values.ticket import Demand, Priority
 from hivemind_addon.tools.mcp.session import Permission, ServerScope
 from hivemind_addon.tools.mcp.tools import HM_TOOLS, TOOLS
 from hivemind_addon.tools.tasks import client as tasks

@@ -2,11 +2,11 @@
 
 import pytest
 
-from hivemind_addon.api.command import SetBudget, SetPriority
-from hivemind_addon.api.spend import Scope
-from hivemind_addon.api.ticket import Demand, Priority, Usage
+from hivemind_addon.kernel.values.command import SetBudget, SetPriority
+from hivemind_addon.kernel.values.spend import Scope
+from hivemind_addon.kernel.values.ticket import Demand, Priority, Usage
 from hivemind_addon.system.clock import SystemClock
-from tests.proxy.core.samples import CUT
+from tests.kernel.samples import CUT
 from tests.proxy.journal.book import journal_with
 from tests.tools.dash.samples import context
 from tests.tools.mcp.stage import failing, given

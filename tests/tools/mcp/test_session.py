@@ -3,7 +3,7 @@ from fnmatch import fnmatchcase
 
 import pytest
 
-from hivemind_addon.api.command import Pause
+from hivemind_addon.kernel.values.command import Pause
 from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.proxy.wire.identity import Names, identify
 from hivemind_addon.tools.locks.holder import holder_of

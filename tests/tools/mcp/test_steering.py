@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from hivemind_addon.api.events import PersonActed
-from hivemind_addon.api.ticket import Demand, Priority
+from hivemind_addon.kernel.values.events import PersonActed
+from hivemind_addon.kernel.values.ticket import Demand, Priority
 from hivemind_addon.tools.mcp.session import Permission, ServerScope
 from hivemind_addon.tools.mcp.steering import SetupProgram
 from hivemind_addon.tools.setup.tools import TOOLS

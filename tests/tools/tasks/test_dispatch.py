@@ -3,7 +3,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.api.ticket import Priority
+from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.tools.tasks import dispatch
 from hivemind_addon.tools.tasks.dispatch import LIFT_S, Candidate, Stagger, TaskStart, choose
 from tests.cases import each

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec.structs import replace
 
-from hivemind_addon.api.command import SchedulerCommand
-from hivemind_addon.api.events import AttemptStarted, Submitted, TicketEnded
-from hivemind_addon.api.ticket import Attempt, AttemptResult, Demand, Outcome, OutcomeKind, Ticket, Usage
+from hivemind_addon.kernel.budget import actual_spend
+from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.command import SchedulerCommand
+from hivemind_addon.kernel.values.events import AttemptStarted, Submitted, TicketEnded
+from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Demand, Outcome, OutcomeKind, Ticket, Usage
 from hivemind_addon.lab.cluster.network import Line
 from hivemind_addon.lab.cluster.provider import ProviderReply
 from hivemind_addon.proxy.cluster.messages import EngineAnswer, Packet
 from hivemind_addon.proxy.cluster.node import ClusterNode, Role
-from hivemind_addon.proxy.core.budget import actual_spend
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
-from hivemind_addon.proxy.core.scheduler import Scheduler
 
 if TYPE_CHECKING:
     from hivemind_addon.lab.cluster.world import ClusterWorld

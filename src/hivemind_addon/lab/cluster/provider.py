@@ -3,7 +3,7 @@
 import random
 from dataclasses import dataclass, field
 
-from hivemind_addon.api.ticket import Dimension, Hints, Outcome, OutcomeKind, PoolKey, Reading
+from hivemind_addon.kernel.values.ticket import Dimension, Hints, Outcome, OutcomeKind, PoolKey, Reading
 from hivemind_addon.lab.sim.limiters import Bucket
 
 MOST_TOKENS = 400

@@ -12,9 +12,12 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from hivemind_addon.api.command import Cancel, Pause, Resume, SchedulerCommand, SetLimit, SetPriority
-from hivemind_addon.api.spend import Budget, Scope, Spend
-from hivemind_addon.api.ticket import Demand, Endpoint, PoolKey, Priority, Ticket
+from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import RetryPolicy
+from hivemind_addon.kernel.values.command import Cancel, Pause, Resume, SchedulerCommand, SetLimit, SetPriority
+from hivemind_addon.kernel.values.spend import Budget, Scope, Spend
+from hivemind_addon.kernel.values.ticket import Demand, Endpoint, PoolKey, Priority, Ticket
 from hivemind_addon.lab.cluster.engine import SimEngine
 from hivemind_addon.lab.cluster.network import Network, Weather
 from hivemind_addon.lab.cluster.process import (
@@ -29,9 +32,6 @@ from hivemind_addon.lab.cluster.provider import MOST_TOKENS, StrictLimits, Stric
 from hivemind_addon.lab.sim.agenda import Agenda
 from hivemind_addon.proxy.cluster.messages import EngineRequest, Publish
 from hivemind_addon.proxy.cluster.node import Role
-from hivemind_addon.proxy.core.capacity import ConcurrencySettings
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import RetryPolicy
 
 POOL = PoolKey("api.sim.example", "key-1", "all")
 EQUAL = PoolKey("eu.sim.example", "key-2", "all")

@@ -14,7 +14,7 @@ Nobody waits for titles and summaries.
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hivemind_addon.api.ticket import CallKind
+from hivemind_addon.kernel.values.ticket import CallKind
 from hivemind_addon.proxy.capture.model import CapturedAttempt, CapturedCall
 
 _TOLERANCE_S = 0.05

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from hivemind_addon.api.ticket import Dimension, PoolKey
+from hivemind_addon.kernel.values.ticket import Dimension, PoolKey
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.system.patterns import glob_matches
 

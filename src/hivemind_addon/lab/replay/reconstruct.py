@@ -13,9 +13,10 @@ from statistics import median
 
 import msgspec.structs
 
-from hivemind_addon.api.events import HIDDEN
-from hivemind_addon.api.spend import Spend
-from hivemind_addon.api.ticket import Dimension, OutcomeKind, PoolKey, Ticket, Usage
+from hivemind_addon.kernel.budget import spend_of
+from hivemind_addon.kernel.values.events import HIDDEN
+from hivemind_addon.kernel.values.spend import Spend
+from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind, PoolKey, Ticket, Usage
 from hivemind_addon.lab.replay.chains import RecordedTurn, chained
 from hivemind_addon.lab.replay.limits import BadLimit, GivenLimit, imposed
 from hivemind_addon.lab.sim import faults
@@ -24,7 +25,6 @@ from hivemind_addon.lab.sim.limits import Limit, LimitKind, Prefix
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.workload import PlannedTurn, Scenario, ScriptedCall, ScriptedFault, Site
 from hivemind_addon.proxy.capture.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
-from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.profile.load import load_profiles
 from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile
 

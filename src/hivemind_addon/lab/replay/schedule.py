@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 
 import msgspec
 
-from hivemind_addon.api.events import AttemptStarted, BackedOff, Event, Held, Submitted, TicketEnded
+from hivemind_addon.kernel.values.events import AttemptStarted, BackedOff, Event, Held, Submitted, TicketEnded
 from hivemind_addon.lab.replay.chains import DELIVERED
 from hivemind_addon.lab.replay.reconstruct import Replayable
 from hivemind_addon.lab.sim.world import World

@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hivemind_addon.api.spend import Spend
-from hivemind_addon.api.ticket import OutcomeKind
 from hivemind_addon.api.words import several
+from hivemind_addon.kernel.values.spend import Spend
+from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.lab.replay.limits import CONCURRENCY, GivenLimit, in_words
 from hivemind_addon.lab.replay.reconstruct import Replayable, paid_for, reconstruct
 from hivemind_addon.lab.sim.policy import COMPARED, Policy

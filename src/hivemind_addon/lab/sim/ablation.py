@@ -13,19 +13,19 @@ from enum import Enum
 
 import msgspec.structs
 
-from hivemind_addon.api.ticket import Attempt, Demand, OutcomeKind, PoolKey, Priority, Reading, Ticket
-from hivemind_addon.proxy.core.breaker import Breaker
-from hivemind_addon.proxy.core.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.proxy.core.hidden_limits import HiddenLimits
-from hivemind_addon.proxy.core.hypotheses import Prior
-from hivemind_addon.proxy.core.lanes import Agent, InFlight, Lanes, QueueEntry, Tree
-from hivemind_addon.proxy.core.meter import Meter
-from hivemind_addon.proxy.core.meters import Meters
-from hivemind_addon.proxy.core.pool import KeptPositions, Pool, PoolSettings
-from hivemind_addon.proxy.core.retry import History
-from hivemind_addon.proxy.core.scheduler import Scheduler
-from hivemind_addon.proxy.core.selector import Selector
-from hivemind_addon.proxy.core.sharing import Sharing
+from hivemind_addon.kernel.inference.hidden_limits import HiddenLimits
+from hivemind_addon.kernel.inference.hypotheses import Prior
+from hivemind_addon.kernel.limits.breaker import Breaker
+from hivemind_addon.kernel.limits.meter import Meter
+from hivemind_addon.kernel.limits.meters import Meters
+from hivemind_addon.kernel.limits.sharing import Sharing
+from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
+from hivemind_addon.kernel.order.lanes import Agent, InFlight, Lanes, QueueEntry, Tree
+from hivemind_addon.kernel.order.selector import Selector
+from hivemind_addon.kernel.pool import KeptPositions, Pool, PoolSettings
+from hivemind_addon.kernel.retry import History
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.ticket import Attempt, Demand, OutcomeKind, PoolKey, Priority, Reading, Ticket
 
 _NO_PRIOR = Prior(rate=0.0, concurrency=0.0)
 _EVERYBODY = ("everybody", False)

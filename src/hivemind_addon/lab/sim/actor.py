@@ -9,15 +9,15 @@ from functools import cache
 
 import msgspec.structs
 
-from hivemind_addon.api.spend import Price, Spend
-from hivemind_addon.api.ticket import Demand, Dimension, PoolKey, Usage
+from hivemind_addon.kernel.budget import spend_of
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.values.spend import Price, Spend
+from hivemind_addon.kernel.values.ticket import Demand, Dimension, PoolKey, Usage
 from hivemind_addon.lab.sim.dialect import Reply
 from hivemind_addon.lab.sim.idle import IdleMeter
 from hivemind_addon.lab.sim.limits import Prefix
 from hivemind_addon.lab.sim.provider import SimProvider
 from hivemind_addon.lab.sim.workload import DEFAULT_MODEL, Crowd, PlannedTurn, ScriptedCall, Site, prefixes_of
-from hivemind_addon.proxy.core.budget import spend_of
-from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.profile.load import load_profiles, model_group
 from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile
 

@@ -24,10 +24,10 @@ import random
 from collections import OrderedDict
 from itertools import count
 
-from hivemind_addon.api.ticket import Attempt, Outcome, OutcomeKind, Ticket
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.values.ticket import Attempt, Outcome, OutcomeKind, Ticket
 from hivemind_addon.lab.sim.aimd_pause import ATTEMPTS, AimdGate
 from hivemind_addon.lab.sim.queue_admission import ArrivalOrder, QueueAdmission
-from hivemind_addon.proxy.core.pool import PoolSettings
 
 REAPED_AFTER_S = 30.0
 """Of silence."""

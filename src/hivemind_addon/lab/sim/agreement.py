@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from hivemind_addon.api.ticket import Priority
+from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.lab.sim.library import Case, cases
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.live import TOKENS_PER_CHUNK, live, scaled, virtual

@@ -9,7 +9,7 @@ re-sends after 1, 2 and 4 s), but for its reaction to latency, with which it wou
 import random
 from collections.abc import Collection
 
-from hivemind_addon.api.ticket import Attempt, Outcome, OutcomeKind
+from hivemind_addon.kernel.values.ticket import Attempt, Outcome, OutcomeKind
 from hivemind_addon.lab.sim.queue_admission import ArrivalOrder, QueueAdmission
 
 _MOST_IN_FLIGHT = 5.0

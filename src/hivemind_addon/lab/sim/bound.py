@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim.limits import Limit, LimitKind, ModelScope
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.workload import Crowd

@@ -14,13 +14,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import override
 
-from hivemind_addon.api.ticket import Attempt, AttemptResult, Demand, Hints, Outcome, PoolKey, Ticket
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import Admitted, Backoff, Finished
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Demand, Hints, Outcome, PoolKey, Ticket
 from hivemind_addon.lab.sim.agenda import Agenda
 from hivemind_addon.lab.sim.gateway import SUCCESS, Chance, Gateway, GatewayNeighbour
 from hivemind_addon.lab.sim.limiters import Cap, RateLimiter
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, Finished
-from hivemind_addon.proxy.core.scheduler import Scheduler
 
 _REFUSAL_S = 0.03
 """What the provider needs to refuse."""

@@ -11,7 +11,7 @@ from enum import Enum
 
 from msgspec.structs import replace
 
-from hivemind_addon.api.ticket import Demand, Outcome, OutcomeKind, Reading
+from hivemind_addon.kernel.values.ticket import Demand, Outcome, OutcomeKind, Reading
 from hivemind_addon.lab.sim.limiters import Cap, Limiter, RateLimiter
 
 SUCCESS = Outcome(OutcomeKind.SUCCESS, "200", status=200)

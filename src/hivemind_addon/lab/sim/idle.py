@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hivemind_addon.api.ticket import Demand
+from hivemind_addon.kernel.values.ticket import Demand
 from hivemind_addon.lab.sim.call import SimRequestFacts
 from hivemind_addon.lab.sim.provider import SimProvider
 

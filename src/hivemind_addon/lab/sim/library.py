@@ -18,7 +18,8 @@ from pathlib import Path
 
 import yaml
 
-from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.values.ticket import PoolKey
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.expectation import Expectation
 from hivemind_addon.lab.sim.faults import NAMED, FaultCourse, FaultMix, FaultPoint
@@ -27,7 +28,6 @@ from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings, St
 from hivemind_addon.lab.sim.random_loads import number_in, random_load
 from hivemind_addon.lab.sim.shapes import REFUSALS
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario, Site
-from hivemind_addon.proxy.core.pool import PoolSettings
 from hivemind_addon.proxy.profile.load import load_profiles
 from hivemind_addon.proxy.profile.rules import PROFILE_RULES, error_status
 from hivemind_addon.resources import scenarios_folder

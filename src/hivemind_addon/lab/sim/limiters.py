@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import override
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 
 _DUST = 1e-9
 """Sums of instants and amounts lose digits; less than this is nothing."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 
 _TOLERANCE = 1e-6
 """Share of a limit. Who waits exactly as long as `fits_in_s` said must fit, in spite of rounding."""

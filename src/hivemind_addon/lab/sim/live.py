@@ -28,7 +28,8 @@ import msgspec
 import yaml
 from msgspec import structs
 
-from hivemind_addon.api.ticket import Attempt, Dimension, Hints
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.ticket import Attempt, Dimension, Hints
 from hivemind_addon.lab.sim.actor import SdkBackoff
 from hivemind_addon.lab.sim.agents import HOST, Answered, Route, ask, prose
 from hivemind_addon.lab.sim.bound import Ideal, Spent, input_cost, lower_bound_of_models
@@ -41,7 +42,6 @@ from hivemind_addon.lab.sim.result import CrowdResult, Result
 from hivemind_addon.lab.sim.server import SimServer, Tls
 from hivemind_addon.lab.sim.workload import DEFAULT_MODEL, Crowd, PlannedTurn, Scenario, prefixes_of, turns
 from hivemind_addon.lab.sim.world import World
-from hivemind_addon.proxy.core.scheduler import Scheduler
 from hivemind_addon.proxy.profile.load import load_profiles
 
 _KEY = "sk-sim-live"

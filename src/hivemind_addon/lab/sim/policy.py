@@ -5,14 +5,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from hivemind_addon.api.events import Event
-from hivemind_addon.api.ticket import Attempt, AttemptResult, Hints, Ticket
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import Admitted, Refused, Shed, Verdict
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.events import Event
+from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Hints, Ticket
 from hivemind_addon.lab.sim.ablation import AblatedScheduler, Primitive
 from hivemind_addon.lab.sim.agentrm import REAPED_AFTER_S, agentrm_fifo, mlfq, priority_queue, round_robin
 from hivemind_addon.lab.sim.aimd_pause import aimd_pause
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import Admitted, Refused, Shed, Verdict
-from hivemind_addon.proxy.core.scheduler import Scheduler
 
 _SDK_RETRIES = 2
 _ALL = frozenset(Primitive)
@@ -20,7 +20,7 @@ _WITHOUT, _ONLY = "hivemind-without-", "only-"
 
 
 class Admission(Protocol):
-    """What a scheduler promises to whoever drives it; see proxy/core/scheduler.py."""
+    """What a scheduler promises to whoever drives it; see kernel/scheduler.py."""
 
     @property
     def is_idle(self) -> bool: ...  # noqa: D102

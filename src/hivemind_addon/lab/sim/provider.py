@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
-from hivemind_addon.api.ticket import ContractError, Demand, Dimension
+from hivemind_addon.kernel.values.ticket import ContractError, Demand, Dimension
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim import faults
 from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer, SimRequestFacts, Truth, Witness

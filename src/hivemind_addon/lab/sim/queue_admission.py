@@ -12,10 +12,19 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Protocol
 
-from hivemind_addon.api.events import AttemptStarted, Event, TicketEnded
-from hivemind_addon.api.ticket import Attempt, AttemptResult, Hints, Outcome, OutcomeKind, PoolKey, Reason, Ticket
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, Finished, GiveUp, Verdict
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import Admitted, Backoff, Finished, GiveUp, Verdict
+from hivemind_addon.kernel.values.events import AttemptStarted, Event, TicketEnded
+from hivemind_addon.kernel.values.ticket import (
+    Attempt,
+    AttemptResult,
+    Hints,
+    Outcome,
+    OutcomeKind,
+    PoolKey,
+    Reason,
+    Ticket,
+)
 
 _FIRST_BACKOFF_S = 1.0
 _MAX_BACKOFF_S = 30.0

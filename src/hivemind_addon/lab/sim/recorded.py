@@ -12,8 +12,8 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from hivemind_addon.api.events import HIDDEN
-from hivemind_addon.api.ticket import Dimension, OutcomeKind, PoolKey, Usage
+from hivemind_addon.kernel.values.events import HIDDEN
+from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind, PoolKey, Usage
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim.dialect import Headers, LimitView, Reply, SimDialect
 from hivemind_addon.lab.sim.exchange import Incoming, Player

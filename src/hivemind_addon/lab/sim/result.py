@@ -6,10 +6,10 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
-from hivemind_addon.api.events import BreakerChanged
-from hivemind_addon.api.snapshot import BreakerState
-from hivemind_addon.api.spend import Spend
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.events import BreakerChanged
+from hivemind_addon.kernel.values.snapshot import BreakerState
+from hivemind_addon.kernel.values.spend import Spend
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim.actor import Actor, ScriptedActor, SimUpstream, bill_of
 from hivemind_addon.lab.sim.bound import Bound, Ideal, Spent, input_cost, lower_bound_of_models
 from hivemind_addon.lab.sim.call import AnswerEnding, SimAnswer

@@ -107,7 +107,7 @@ def sim(port: int, limits: "tuple[GivenLimit, ...]", faults: Mapping[str, float]
 
 
 def _settings(limits: "tuple[GivenLimit, ...]", faults: Mapping[str, float]) -> "ProviderSettings":
-    from hivemind_addon.api.ticket import PoolKey  # noqa: PLC0415 - loaded when it is needed, as below
+    from hivemind_addon.kernel.values.ticket import PoolKey  # noqa: PLC0415 - loaded when it is needed, as below
     from hivemind_addon.lab.replay.limits import imposed  # noqa: PLC0415
     from hivemind_addon.lab.sim.provider import Latency, ProviderSettings  # noqa: PLC0415
 

@@ -12,11 +12,11 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
-from hivemind_addon.api.ticket import Attempt, AttemptResult, Ticket
+from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Ticket
 from hivemind_addon.lab.sim.agenda import Agenda
 from hivemind_addon.lab.sim.services import ServiceReply, SimGithub, SimSearch, SimService
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed
-from hivemind_addon.proxy.core.scheduler import Scheduler
 from hivemind_addon.proxy.profile.load import NamedTool, load_profiles
 from hivemind_addon.proxy.wire.description import PlainRequest, describe_plain, may_repeat, only_reads
 from hivemind_addon.proxy.wire.dialect import dialect_of

@@ -9,12 +9,12 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from hivemind_addon.api.ticket import PoolKey, Priority, Ticket
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.values.ticket import PoolKey, Priority, Ticket
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.faults import Fault
 from hivemind_addon.lab.sim.limits import LimitKind, Prefix
 from hivemind_addon.lab.sim.provider import ProviderSettings
-from hivemind_addon.proxy.core.pool import PoolSettings
 
 DEFAULT_MODEL = "sim-1"
 """Of crowds that name none."""

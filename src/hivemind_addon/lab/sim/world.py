@@ -16,9 +16,10 @@ from typing import assert_never
 
 import msgspec.structs
 
-from hivemind_addon.api.events import BreakerChanged, Event, Moved, Submitted, TicketEnded
-from hivemind_addon.api.spend import Budget, Scope, Shortage, Spend
-from hivemind_addon.api.ticket import (
+from hivemind_addon.kernel.retry import Admitted, Backoff, GiveUp, Refused, Shed
+from hivemind_addon.kernel.values.events import BreakerChanged, Event, Moved, Submitted, TicketEnded
+from hivemind_addon.kernel.values.spend import Budget, Scope, Shortage, Spend
+from hivemind_addon.kernel.values.ticket import (
     Attempt,
     AttemptResult,
     CallKind,
@@ -41,7 +42,6 @@ from hivemind_addon.lab.sim.plan import Course, course_of
 from hivemind_addon.lab.sim.policy import Policy
 from hivemind_addon.lab.sim.result import Result, RunLedger
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario, ScriptedCall, Site, turns
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.proxy.wire.hints import read_hints
 from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 from hivemind_addon.proxy.wire.watchdog import Durations

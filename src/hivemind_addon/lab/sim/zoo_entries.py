@@ -4,7 +4,7 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim.closed_loop import ClosedCrowd
 from hivemind_addon.lab.sim.gateway import (
     BAD_GATEWAY,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.api.ticket import CallKind, OutcomeKind, PoolKey, Reading, Usage, WindowReading
+from hivemind_addon.kernel.values.ticket import CallKind, OutcomeKind, PoolKey, Reading, Usage, WindowReading
 from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
 from hivemind_addon.proxy.capture.foreign import StoppedClock
 from hivemind_addon.proxy.capture.recording import unnamed

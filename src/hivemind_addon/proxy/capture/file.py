@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from hivemind_addon.api.ticket import PoolKey
+    from hivemind_addon.kernel.values.ticket import PoolKey
 
 _BOM = b"\xef\xbb\xbf"
 _TEXTS = ("text/", "application/json", "application/x-ndjson")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hivemind_addon.api.ticket import Hints, OutcomeKind, PoolKey
+from hivemind_addon.kernel.values.ticket import Hints, OutcomeKind, PoolKey
 from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
 from hivemind_addon.proxy.capture.model import CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
 from hivemind_addon.proxy.capture.recording import Circumstances, unnamed
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from mitmproxy import http
 
-    from hivemind_addon.api.ticket import Outcome, Reading, Usage
+    from hivemind_addon.kernel.values.ticket import Outcome, Reading, Usage
     from hivemind_addon.proxy.profile.load import Profiles
     from hivemind_addon.proxy.profile.model import Profile
     from hivemind_addon.proxy.wire.dialect import Dialect

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from hivemind_addon.api.ticket import CallKind, Demand, Dimension, OutcomeKind, PoolKey, Priority, Usage
+from hivemind_addon.kernel.values.ticket import CallKind, Demand, Dimension, OutcomeKind, PoolKey, Priority, Usage
 
 VERSION = 1
 """Grows when a field changes its meaning or goes."""

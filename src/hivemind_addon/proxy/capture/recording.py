@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from hivemind_addon.api.events import ConcurrencyChanged, Event, MeterLearned, PoolsMerged, TicketEnded
-from hivemind_addon.api.snapshot import Snapshot
-from hivemind_addon.api.ticket import Attempt, AttemptResult, PoolKey, Ticket
+from hivemind_addon.kernel.values.events import ConcurrencyChanged, Event, MeterLearned, PoolsMerged, TicketEnded
+from hivemind_addon.kernel.values.snapshot import Snapshot
+from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, PoolKey, Ticket
 from hivemind_addon.proxy.capture.model import (
     MAX_CHUNKS,
     VERSION,

@@ -9,10 +9,10 @@ import logging
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.api.command import CommandReply, SchedulerCommand
-from hivemind_addon.api.events import Event
 from hivemind_addon.api.report import QUEUED_TOLD, ClusterView, StatsView
-from hivemind_addon.api.snapshot import Snapshot
+from hivemind_addon.kernel.values.command import CommandReply, SchedulerCommand
+from hivemind_addon.kernel.values.events import Event
+from hivemind_addon.kernel.values.snapshot import Snapshot
 from hivemind_addon.proxy.cluster.node import ClusterNode, Question, Role
 from hivemind_addon.proxy.observe.buffer import EventBuffer
 from hivemind_addon.proxy.observe.history import Histories

@@ -12,8 +12,12 @@ from dataclasses import replace as replaced
 
 from msgspec.structs import replace
 
-from hivemind_addon.api.command import CommandResult, SchedulerCommand
-from hivemind_addon.api.events import (
+from hivemind_addon.kernel.budget import actual_spend, calls_of
+from hivemind_addon.kernel.pool import PoolSettings, PoolTold
+from hivemind_addon.kernel.retry import ActiveBlock, Admitted, Backoff, Refused, Shed
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.command import CommandResult, SchedulerCommand
+from hivemind_addon.kernel.values.events import (
     AttemptEnded,
     AttemptStarted,
     BackedOff,
@@ -27,8 +31,8 @@ from hivemind_addon.api.events import (
     Superseded,
     TicketEnded,
 )
-from hivemind_addon.api.spend import Spend
-from hivemind_addon.api.ticket import Attempt, AttemptResult, Demand, Outcome, OutcomeKind, PoolKey, Ticket
+from hivemind_addon.kernel.values.spend import Spend
+from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Demand, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.proxy.cluster.messages import (
     AccountsChanged,
     Admits,
@@ -54,10 +58,6 @@ from hivemind_addon.proxy.cluster.messages import (
     Uses,
     Welcome,
 )
-from hivemind_addon.proxy.core.budget import actual_spend, calls_of
-from hivemind_addon.proxy.core.pool import PoolSettings, PoolTold
-from hivemind_addon.proxy.core.retry import ActiveBlock, Admitted, Backoff, Refused, Shed
-from hivemind_addon.proxy.core.scheduler import Scheduler
 from hivemind_addon.proxy.core.share import scaled_hints, scaled_learned, scaled_settings
 
 _OF_OWNER = (Held, Moved, Superseded, OddityNoted)

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.proxy.cluster.messages import Kept
-from hivemind_addon.proxy.core.scheduler import Scheduler
 
 _NEVER = float("inf")
 _decode = msgspec.msgpack.Decoder(Kept).decode

@@ -12,11 +12,37 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from hivemind_addon.api.command import Cancel
-from hivemind_addon.api.events import AttemptEnded, AttemptStarted, BackedOff, Event, Submitted, TicketEnded
-from hivemind_addon.api.snapshot import BreakerState, PoolView, RequestState, TicketView
-from hivemind_addon.api.spend import Budget, Shortage, Spend
-from hivemind_addon.api.ticket import Attempt, AttemptResult, ContractError, Hints, OutcomeKind, PoolKey, Reason, Ticket
+from hivemind_addon.kernel.budget import actual_spend, calls_of
+from hivemind_addon.kernel.endpoints import is_endpoints_own
+from hivemind_addon.kernel.heap import KeyedHeap
+from hivemind_addon.kernel.pool import PoolSettings, PoolTold
+from hivemind_addon.kernel.retry import (
+    ActiveBlock,
+    Admitted,
+    Backoff,
+    Finished,
+    GiveUp,
+    History,
+    Refused,
+    Shed,
+    Verdict,
+    judge,
+    last_moment,
+)
+from hivemind_addon.kernel.values.command import Cancel
+from hivemind_addon.kernel.values.events import AttemptEnded, AttemptStarted, BackedOff, Event, Submitted, TicketEnded
+from hivemind_addon.kernel.values.snapshot import BreakerState, PoolView, RequestState, TicketView
+from hivemind_addon.kernel.values.spend import Budget, Shortage, Spend
+from hivemind_addon.kernel.values.ticket import (
+    Attempt,
+    AttemptResult,
+    ContractError,
+    Hints,
+    OutcomeKind,
+    PoolKey,
+    Reason,
+    Ticket,
+)
 from hivemind_addon.proxy.cluster.coordinator import NOT_SENT, shifted_event
 from hivemind_addon.proxy.cluster.messages import (
     AccountsChanged,
@@ -40,23 +66,6 @@ from hivemind_addon.proxy.cluster.messages import (
     Waiting,
     Welcome,
 )
-from hivemind_addon.proxy.core.budget import actual_spend, calls_of
-from hivemind_addon.proxy.core.endpoints import is_endpoints_own
-from hivemind_addon.proxy.core.pool import PoolSettings, PoolTold
-from hivemind_addon.proxy.core.retry import (
-    ActiveBlock,
-    Admitted,
-    Backoff,
-    Finished,
-    GiveUp,
-    History,
-    Refused,
-    Shed,
-    Verdict,
-    judge,
-    last_moment,
-)
-from hivemind_addon.system.heap import KeyedHeap
 
 _NEVER = float("inf")
 _REMEMBERED_S = 15.0

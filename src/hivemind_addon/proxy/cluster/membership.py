@@ -8,8 +8,8 @@ from collections.abc import Awaitable
 import msgspec
 from msgspec.structs import replace
 
-from hivemind_addon.api.command import CommandReply, SchedulerCommand
 from hivemind_addon.api.report import ClusterView, StatsView
+from hivemind_addon.kernel.values.command import CommandReply, SchedulerCommand
 from hivemind_addon.proxy.cluster.asks import Asks, WholeStats
 from hivemind_addon.proxy.cluster.beside import Beside
 from hivemind_addon.proxy.cluster.engine import Engine

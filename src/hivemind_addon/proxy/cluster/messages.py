@@ -6,12 +6,12 @@ and of its credential only a hash.
 
 from msgspec import Raw, Struct, field
 
-from hivemind_addon.api.command import Cancel, SchedulerCommand
-from hivemind_addon.api.events import Event
-from hivemind_addon.api.spend import AccountState, Budget, Shortage, Spend
-from hivemind_addon.api.ticket import AttemptResult, Demand, Hints, PoolKey, Reason, Ticket
-from hivemind_addon.proxy.core.pool import PoolSettings, PoolTold
-from hivemind_addon.proxy.core.retry import ActiveBlock, History, Verdict
+from hivemind_addon.kernel.pool import PoolSettings, PoolTold
+from hivemind_addon.kernel.retry import ActiveBlock, History, Verdict
+from hivemind_addon.kernel.values.command import Cancel, SchedulerCommand
+from hivemind_addon.kernel.values.events import Event
+from hivemind_addon.kernel.values.spend import AccountState, Budget, Shortage, Spend
+from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Hints, PoolKey, Reason, Ticket
 
 VERSION = 1
 """Of what crosses. Fields are added with a default, at the end; a change of meaning, or a new value of an enum that

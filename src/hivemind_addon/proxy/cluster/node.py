@@ -23,12 +23,16 @@ from enum import Enum
 import msgspec
 from msgspec.structs import replace
 
-from hivemind_addon.api.command import Cancel, CommandResult, SchedulerCommand
-from hivemind_addon.api.events import Event, MachineSlept, OddityNoted
 from hivemind_addon.api.report import ClusterMember, ClusterView
-from hivemind_addon.api.snapshot import Counters, Snapshot
-from hivemind_addon.api.spend import AccountState
-from hivemind_addon.api.ticket import Attempt, AttemptResult, Hints, PoolKey, Ticket
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import Admitted, Refused, Shed, Verdict
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.sliced_work import whole
+from hivemind_addon.kernel.values.command import Cancel, CommandResult, SchedulerCommand
+from hivemind_addon.kernel.values.events import Event, MachineSlept, OddityNoted
+from hivemind_addon.kernel.values.snapshot import Counters, Snapshot
+from hivemind_addon.kernel.values.spend import AccountState
+from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Hints, PoolKey, Ticket
 from hivemind_addon.proxy.cluster.coordinator import Coordinator
 from hivemind_addon.proxy.cluster.kept import KeptCopy, on_another_clock
 from hivemind_addon.proxy.cluster.lease import Heard, LeaseWatch
@@ -58,10 +62,6 @@ from hivemind_addon.proxy.cluster.messages import (
     Welcome,
 )
 from hivemind_addon.proxy.cluster.outbox import NodeLink, Outbox
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import Admitted, Refused, Shed, Verdict
-from hivemind_addon.proxy.core.scheduler import Scheduler
-from hivemind_addon.system.parts import whole
 
 _NEVER = float("inf")
 _TICK_S = 0.1

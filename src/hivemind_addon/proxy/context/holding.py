@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hivemind_addon.api.spend import Spend
+from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.proxy.context.policy import KeepPolicy
 
 Lane = tuple[str, str]

@@ -5,8 +5,8 @@ import json
 
 from msgspec import Raw, Struct
 
-from hivemind_addon.api.spend import Spend
-from hivemind_addon.api.ticket import CallKind, Ticket
+from hivemind_addon.kernel.values.spend import Spend
+from hivemind_addon.kernel.values.ticket import CallKind, Ticket
 from hivemind_addon.proxy.context.pieces import SplitBody, split
 from hivemind_addon.proxy.context.values import Context, ContextHead, NotKept
 from hivemind_addon.proxy.runtime.append_file import breathe_after

@@ -9,7 +9,7 @@ import zstandard
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from hivemind_addon.api.spend import Spend
+from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.proxy.context.packs import USED_PIECES, PieceReader, PieceWriter, is_message
 from hivemind_addon.proxy.context.pieces import Frame, join, split
 from hivemind_addon.proxy.context.taking import conversation_in

@@ -10,10 +10,10 @@ from dataclasses import replace as replaced
 
 from msgspec.structs import replace
 
-from hivemind_addon.api.ticket import Hints, Reading
-from hivemind_addon.proxy.core.learned import LearnedPool, Saved, UnreadableError, read_saved
-from hivemind_addon.proxy.core.limiter_models import HiddenLimit
-from hivemind_addon.proxy.core.pool import PoolSettings
+from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
+from hivemind_addon.kernel.limits.learned import LearnedPool, Saved, UnreadableError, read_saved
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.values.ticket import Hints, Reading
 
 _LEAST = 1.0
 """No limit is smaller: who counts units has one at least."""

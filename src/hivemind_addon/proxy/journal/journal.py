@@ -17,7 +17,8 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Protocol
 
-from hivemind_addon.api.events import (
+from hivemind_addon.api.words import failing
+from hivemind_addon.kernel.values.events import (
     AccountNamed,
     BudgetBooked,
     Event,
@@ -26,8 +27,7 @@ from hivemind_addon.api.events import (
     PoolsMerged,
     StateUnsaved,
 )
-from hivemind_addon.api.spend import AccountState, Budget
-from hivemind_addon.api.words import failing
+from hivemind_addon.kernel.values.spend import AccountState, Budget
 from hivemind_addon.proxy.journal import runs
 from hivemind_addon.proxy.journal.retention import JournalKeep
 from hivemind_addon.proxy.journal.runs import Inherited

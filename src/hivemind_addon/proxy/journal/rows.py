@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from hivemind_addon.api.event_text import event_line, line_of
-from hivemind_addon.api.events import (
+from hivemind_addon.api.words import plain
+from hivemind_addon.kernel.values.events import (
     AttemptEnded,
     AttemptStarted,
     BackedOff,
@@ -22,9 +23,8 @@ from hivemind_addon.api.events import (
     Submitted,
     TicketEnded,
 )
-from hivemind_addon.api.spend import Period
-from hivemind_addon.api.ticket import Ticket
-from hivemind_addon.api.words import plain
+from hivemind_addon.kernel.values.spend import Period
+from hivemind_addon.kernel.values.ticket import Ticket
 from hivemind_addon.proxy.journal.tables import (
     AttemptRow,
     BudgetRow,

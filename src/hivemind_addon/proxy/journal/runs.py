@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from hivemind_addon.api.spend import AccountState, Budget, Period, Scope, Spend
+from hivemind_addon.kernel.values.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.proxy.journal.tables import BudgetRow
 from hivemind_addon.system.database import is_damage, transaction
 

@@ -7,7 +7,7 @@ from typing import assert_never
 
 from msgspec import Struct
 
-from hivemind_addon.api.spend import Budget, Period, Scope, Spend
+from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Spend
 from hivemind_addon.proxy.journal.runs import GOES_ON_S
 
 _LOST = "a.outcome = 'lost'"

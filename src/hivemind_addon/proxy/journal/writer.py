@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from hivemind_addon import __version__
-from hivemind_addon.api.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.api.words import failing
+from hivemind_addon.kernel.values.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.proxy.journal import runs
 from hivemind_addon.proxy.journal.file import BUSY_S, JournalFile, JournalTakenError
 from hivemind_addon.proxy.journal.retention import JournalKeep, Trimmer

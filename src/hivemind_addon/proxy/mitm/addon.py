@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from mitmproxy.proxy.server_hooks import ServerConnectionHookData
     from mitmproxy.tls import ClientHelloData, TlsData
 
-    from hivemind_addon.api.ticket import Attempt
+    from hivemind_addon.kernel.values.ticket import Attempt
     from hivemind_addon.proxy.mitm.exchange import Exchange
     from hivemind_addon.proxy.mitm.settings import Settings
     from hivemind_addon.proxy.wire.tokenizer import Tokenizer

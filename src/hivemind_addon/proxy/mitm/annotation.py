@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from mitmproxy import http
     from mitmproxy.flow import Flow
 
-    from hivemind_addon.api.snapshot import TicketView
+    from hivemind_addon.kernel.values.snapshot import TicketView
     from hivemind_addon.proxy.mitm.exchange import Exchange
     from hivemind_addon.proxy.observe.history import Histories
     from hivemind_addon.proxy.runtime.driver import Driver

@@ -7,9 +7,17 @@ from typing import TYPE_CHECKING
 
 from mitmproxy import command, exceptions, flow
 
-from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, SchedulerCommand, SetLimit, SetPriority
 from hivemind_addon.api.pool_words import pool_line
-from hivemind_addon.api.ticket import Priority
+from hivemind_addon.kernel.values.command import (
+    Cancel,
+    MoveToFront,
+    Pause,
+    Resume,
+    SchedulerCommand,
+    SetLimit,
+    SetPriority,
+)
+from hivemind_addon.kernel.values.ticket import Priority
 
 if TYPE_CHECKING:
     from hivemind_addon.proxy.mitm.proxy import Proxy

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from hivemind_addon.api.events import ContextCompacted, OddityNoted
+from hivemind_addon.kernel.values.events import ContextCompacted, OddityNoted
 from hivemind_addon.proxy.context.compaction import TakenOut, ask_provider, is_edited_elsewhere, shorten
 from hivemind_addon.proxy.mitm.outgoing import is_signed, put_body
 from hivemind_addon.proxy.profile.grants import Compaction, CompactionBy
@@ -22,7 +22,7 @@ from hivemind_addon.system.patterns import glob_matches
 if TYPE_CHECKING:
     from mitmproxy import http
 
-    from hivemind_addon.api.ticket import Ticket
+    from hivemind_addon.kernel.values.ticket import Ticket
     from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
     from hivemind_addon.proxy.profile.model import ContextEditing, Profile
     from hivemind_addon.proxy.runtime.driver import Driver

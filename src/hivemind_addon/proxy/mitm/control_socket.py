@@ -19,7 +19,11 @@ from typing import TYPE_CHECKING
 import msgspec
 from mitmproxy import ctx, exceptions
 
-from hivemind_addon.api.command import (
+from hivemind_addon.api.config_file import ALERTS_VARIABLE
+from hivemind_addon.api.control import control_socket
+from hivemind_addon.api.control_server import ControlServer
+from hivemind_addon.api.proxy_user import clean
+from hivemind_addon.kernel.values.command import (
     AskMembers,
     Command,
     CommandReply,
@@ -31,11 +35,7 @@ from hivemind_addon.api.command import (
     ShowConfig,
     asker,
 )
-from hivemind_addon.api.config_file import ALERTS_VARIABLE
-from hivemind_addon.api.control import control_socket
-from hivemind_addon.api.control_server import ControlServer
-from hivemind_addon.api.events import PersonActed
-from hivemind_addon.api.proxy_user import clean
+from hivemind_addon.kernel.values.events import PersonActed
 from hivemind_addon.proxy.mitm.addresses import listens
 from hivemind_addon.proxy.mitm.listeners import page_address
 from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX, Option, cluster_url

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
 from mitmproxy.flow import Error
 from msgspec.structs import replace
 
-from hivemind_addon.api.command import Cancel, MoveToFront
-from hivemind_addon.api.events import CommittedStreamFailed, OddityNoted
-from hivemind_addon.api.spend import Shortage
-from hivemind_addon.api.ticket import (
+from hivemind_addon.kernel.retry import Admitted, Backoff, GiveUp, Refused, Shed
+from hivemind_addon.kernel.values.command import Cancel, MoveToFront
+from hivemind_addon.kernel.values.events import CommittedStreamFailed, OddityNoted
+from hivemind_addon.kernel.values.spend import Shortage
+from hivemind_addon.kernel.values.ticket import (
     Attempt,
     AttemptResult,
     CallKind,
@@ -34,7 +35,6 @@ from hivemind_addon.api.ticket import (
     Usage,
 )
 from hivemind_addon.proxy.capture.flow_parts import plain_headers, plain_request
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.proxy.mitm.outgoing import address_of, outgoing
 from hivemind_addon.proxy.mitm.port import Alarm, Delivered, Handling, Look, Next, Stage
 from hivemind_addon.proxy.mitm.refusal import (
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 
     from mitmproxy import http
 
-    from hivemind_addon.api.ticket import PoolKey
+    from hivemind_addon.kernel.values.ticket import PoolKey
     from hivemind_addon.proxy.capture.recording import Served, Tape
     from hivemind_addon.proxy.compose import Runtime
     from hivemind_addon.proxy.mitm.compacting import Compactor

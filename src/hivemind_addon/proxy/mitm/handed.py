@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from mitmproxy import http
 
-    from hivemind_addon.api.ticket import Ticket
+    from hivemind_addon.kernel.values.ticket import Ticket
     from hivemind_addon.proxy.context.store import ContextStore
     from hivemind_addon.proxy.mitm.exchange import Exchange
     from hivemind_addon.proxy.profile.model import Profile

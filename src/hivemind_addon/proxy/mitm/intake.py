@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from hivemind_addon.api.events import OddityNoted
 from hivemind_addon.api.proxy_user import DELIVERIES, ProxyWords, clean, given_id, priority_of, proxy_words
-from hivemind_addon.api.ticket import Delivery, Demand, PoolKey, Priority, Ticket
 from hivemind_addon.api.words import lasting
+from hivemind_addon.kernel.budget import spend_of
+from hivemind_addon.kernel.values.events import OddityNoted
+from hivemind_addon.kernel.values.ticket import Delivery, Demand, PoolKey, Priority, Ticket
 from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
-from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.mitm.authentication import Authentication, basic
 from hivemind_addon.proxy.mitm.exchange import Exchange
 from hivemind_addon.proxy.mitm.outgoing import endpoints_of, upstreams_of, why_without_key
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from mitmproxy import http
     from mitmproxy.connection import Client
 
-    from hivemind_addon.api.spend import Price
+    from hivemind_addon.kernel.values.spend import Price
     from hivemind_addon.proxy.compose import Runtime
     from hivemind_addon.proxy.mitm.compacting import Compactor, EditedRequest
     from hivemind_addon.proxy.mitm.files import Files

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
-from hivemind_addon.api.events import ContextKept
-from hivemind_addon.api.spend import Spend, amount
 from hivemind_addon.api.words import failing, several
+from hivemind_addon.kernel.budget import spend_of
+from hivemind_addon.kernel.values.events import ContextKept
+from hivemind_addon.kernel.values.spend import Spend, amount
 from hivemind_addon.proxy.context.chain import answer_id, named_answer
 from hivemind_addon.proxy.context.holding import HeldRequest, Holding
 from hivemind_addon.proxy.context.store import NotKept, TakenResult
 from hivemind_addon.proxy.context.taking import BodyReader, is_conversation, take
-from hivemind_addon.proxy.core.budget import spend_of
 from hivemind_addon.proxy.mitm.handed import handed_over, whole_answer, whole_request
 from hivemind_addon.proxy.observe.news import NOTICE
 from hivemind_addon.proxy.runtime.append_file import breathe
@@ -34,8 +34,8 @@ from hivemind_addon.system.folders import FolderNotPrivate
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from hivemind_addon.api.spend import Shortage
-    from hivemind_addon.api.ticket import Ticket
+    from hivemind_addon.kernel.values.spend import Shortage
+    from hivemind_addon.kernel.values.ticket import Ticket
     from hivemind_addon.proxy.context.compaction import TakenOut
     from hivemind_addon.proxy.context.policy import KeepPolicy
     from hivemind_addon.proxy.context.store import Context, ContextHead, ContextStore

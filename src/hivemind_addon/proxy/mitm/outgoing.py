@@ -14,7 +14,7 @@ from mitmproxy.net.http.url import hostport
 from mitmproxy.proxy.mode_specs import ReverseMode
 from msgspec import Raw
 
-from hivemind_addon.api.ticket import Endpoint, PoolKey
+from hivemind_addon.kernel.values.ticket import Endpoint, PoolKey
 from hivemind_addon.proxy.capture.flow_parts import destination
 from hivemind_addon.proxy.mitm.addresses import is_on_loopback
 from hivemind_addon.proxy.mitm.port import Outgoing

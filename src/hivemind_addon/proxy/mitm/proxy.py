@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from mitmproxy import ctx
 
 from hivemind_addon import __version__
-from hivemind_addon.api.events import OddityNoted
 from hivemind_addon.api.report import QUEUED_TOLD, VENDORS_OWN, ProxyView, Report
 from hivemind_addon.api.report_source import ReportSource
-from hivemind_addon.api.snapshot import SCHEMA_VERSION
 from hivemind_addon.api.trust import cure_of_distrust
+from hivemind_addon.kernel.values.events import OddityNoted
+from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
 from hivemind_addon.proxy.capture.flow_parts import destination
 from hivemind_addon.proxy.journal.asked import ask_for_page, ask_journal
 from hivemind_addon.proxy.mitm.addresses import listens, web_page
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from mitmproxy.proxy.commands import StartHook
     from mitmproxy.proxy.context import Context
 
-    from hivemind_addon.api.ticket import Attempt
+    from hivemind_addon.kernel.values.ticket import Attempt
     from hivemind_addon.proxy.compose import Runtime
     from hivemind_addon.proxy.mitm.exchange import Exchange
     from hivemind_addon.proxy.mitm.port import TakesBody

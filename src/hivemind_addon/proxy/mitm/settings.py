@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from hivemind_addon.api.ticket import PoolKey
+    from hivemind_addon.kernel.pool import PoolSettings
+    from hivemind_addon.kernel.values.ticket import PoolKey
     from hivemind_addon.proxy.cluster.settings import ClusterSettings
     from hivemind_addon.proxy.context.policy import KeepPolicy
-    from hivemind_addon.proxy.core.pool import PoolSettings
     from hivemind_addon.proxy.mitm.addresses import Network, Upstream
     from hivemind_addon.proxy.mitm.authentication import AgentSecrets
     from hivemind_addon.proxy.mitm.view import Keep

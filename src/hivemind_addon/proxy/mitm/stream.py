@@ -70,7 +70,7 @@ from wsproto.connection import ConnectionState as SocketState
 from wsproto.events import CloseConnection, TextMessage
 from wsproto.frame_protocol import CloseReason
 
-from hivemind_addon.api.ticket import REQUEST_HEADER
+from hivemind_addon.kernel.values.ticket import REQUEST_HEADER
 from hivemind_addon.proxy.mitm.body import Body
 from hivemind_addon.proxy.mitm.connections import (
     BoundedHttp1Client,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from mitmproxy import http
 from msgspec.structs import replace as replaced
 
-from hivemind_addon.api.ticket import Delivery
+from hivemind_addon.kernel.values.ticket import Delivery
 from hivemind_addon.proxy.mitm.annotation import SIZE_KEY
 from hivemind_addon.proxy.mitm.turns import Turns
 from hivemind_addon.proxy.wire import frames

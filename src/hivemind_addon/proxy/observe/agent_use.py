@@ -4,7 +4,7 @@ Each counter only grows while its agent is one of the most. One that overtakes a
 zero: what it used before stays with the others, and what the other one used ends with its counter. So no rate jumps.
 """
 
-from hivemind_addon.api.events import AttemptEnded
+from hivemind_addon.kernel.values.events import AttemptEnded
 from hivemind_addon.proxy.observe.used import Used
 
 OTHER = "other"

@@ -7,7 +7,7 @@ in two seconds they are handed on when an attempt has ended, since what these sa
 import logging
 from collections.abc import Callable
 
-from hivemind_addon.api.events import AttemptEnded, Event
+from hivemind_addon.kernel.values.events import AttemptEnded, Event
 
 logger = logging.getLogger("hivemind")
 

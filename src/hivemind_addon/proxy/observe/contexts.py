@@ -16,7 +16,8 @@ Of a bounded size: the conversations that were seen last.
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from hivemind_addon.api.events import (
+from hivemind_addon.api.report import ContextPressure
+from hivemind_addon.kernel.values.events import (
     AttemptEnded,
     ContextCompacted,
     ContextFull,
@@ -25,9 +26,8 @@ from hivemind_addon.api.events import (
     Submitted,
     TicketEnded,
 )
-from hivemind_addon.api.report import ContextPressure
-from hivemind_addon.api.spend import Spend
-from hivemind_addon.api.ticket import CallKind, OutcomeKind, PoolKey, Ticket
+from hivemind_addon.kernel.values.spend import Spend
+from hivemind_addon.kernel.values.ticket import CallKind, OutcomeKind, PoolKey, Ticket
 
 CONTEXTS = 1_000
 TOLD = 500

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from prometheus_client.core import GaugeMetricFamily
 
 from hivemind_addon.api.report import ACTIVE_S, ClusterView, ContextPressure
-from hivemind_addon.api.snapshot import BudgetView, PoolView, Snapshot
-from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.kernel.values.snapshot import BudgetView, PoolView, Snapshot
+from hivemind_addon.kernel.values.ticket import PoolKey
 from hivemind_addon.proxy.observe.contexts import Contexts
 
 MAX_BUDGETS = 100

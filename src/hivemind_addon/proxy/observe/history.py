@@ -8,7 +8,8 @@ from collections.abc import Callable
 from msgspec import Struct, field
 
 from hivemind_addon.api.event_text import text_of
-from hivemind_addon.api.events import (
+from hivemind_addon.api.words import about, ordinal
+from hivemind_addon.kernel.values.events import (
     AttemptEnded,
     AttemptStarted,
     BackedOff,
@@ -18,10 +19,9 @@ from hivemind_addon.api.events import (
     Submitted,
     TicketEnded,
 )
-from hivemind_addon.api.snapshot import RequestState, TicketView
-from hivemind_addon.api.spend import amount
-from hivemind_addon.api.ticket import Ticket, Usage
-from hivemind_addon.api.words import about, ordinal
+from hivemind_addon.kernel.values.snapshot import RequestState, TicketView
+from hivemind_addon.kernel.values.spend import amount
+from hivemind_addon.kernel.values.ticket import Ticket, Usage
 
 MOMENTS = 100
 """Of a ticket that is tried for hours the first few and the newest are kept."""

@@ -15,8 +15,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.utils import floatToGoString
 
 from hivemind_addon.api.report import ClusterView
-from hivemind_addon.api.snapshot import Snapshot
-from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.kernel.values.snapshot import Snapshot
+from hivemind_addon.kernel.values.ticket import PoolKey
 from hivemind_addon.proxy.observe.contexts import Contexts
 from hivemind_addon.proxy.observe.gauges import CLUSTER_GAUGES, GAUGES, MICRO, cluster_gauges_of, gauges_of
 from hivemind_addon.proxy.observe.sums import DURATIONS_S, WAITS_S, Distribution, PoolSums, Sums

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from hivemind_addon.api.event_text import NEWS, level_of, subject_of, text_of
-from hivemind_addon.api.events import (
+from hivemind_addon.api.report import LogLine
+from hivemind_addon.api.words import lasting, plain
+from hivemind_addon.kernel.values.events import (
     BackedOff,
     CommittedStreamFailed,
     ContextFull,
@@ -23,9 +25,7 @@ from hivemind_addon.api.events import (
     TicketEnded,
     WindowUsed,
 )
-from hivemind_addon.api.report import LogLine
-from hivemind_addon.api.ticket import PoolKey
-from hivemind_addon.api.words import lasting, plain
+from hivemind_addon.kernel.values.ticket import PoolKey
 
 logger = logging.getLogger("hivemind")
 

@@ -24,7 +24,8 @@ from enum import Enum
 from msgspec import Struct
 
 from hivemind_addon.api.event_text import line_of
-from hivemind_addon.api.events import (
+from hivemind_addon.api.words import lasting, plain
+from hivemind_addon.kernel.values.events import (
     AccountBlocked,
     AccountUnblocked,
     AttemptEnded,
@@ -37,9 +38,8 @@ from hivemind_addon.api.events import (
     PriceMissing,
     StateUnsaved,
 )
-from hivemind_addon.api.snapshot import BreakerState
-from hivemind_addon.api.ticket import Outcome, OutcomeKind, PoolKey
-from hivemind_addon.api.words import lasting, plain
+from hivemind_addon.kernel.values.snapshot import BreakerState
+from hivemind_addon.kernel.values.ticket import Outcome, OutcomeKind, PoolKey
 
 AGAIN_S = 600.0
 """At most one call for the same trouble in this time."""

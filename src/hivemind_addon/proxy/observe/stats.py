@@ -3,7 +3,7 @@
 from math import ceil
 
 from hivemind_addon.api.report import LimitMove, LogLine, PoolStats, Sample, SessionStats, StatsView
-from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.proxy.observe.sums import SAMPLE_S, PoolSums, SessionSums, Sums
 from hivemind_addon.proxy.observe.used import Used
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from hivemind_addon.api.events import (
+from hivemind_addon.kernel.values.events import (
     AccountBlocked,
     AttemptEnded,
     AttemptStarted,
@@ -35,7 +35,7 @@ from hivemind_addon.api.events import (
     TicketEnded,
     WaitOverruled,
 )
-from hivemind_addon.api.ticket import OutcomeKind, PoolKey, Ticket
+from hivemind_addon.kernel.values.ticket import OutcomeKind, PoolKey, Ticket
 from hivemind_addon.proxy.observe.agent_use import AgentUse
 from hivemind_addon.proxy.observe.used import Used
 

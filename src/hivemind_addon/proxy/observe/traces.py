@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
-from hivemind_addon.api.events import (
+from hivemind_addon.api.words import plain
+from hivemind_addon.kernel.values.events import (
     AttemptEnded,
     AttemptStarted,
     BackedOff,
@@ -23,8 +24,7 @@ from hivemind_addon.api.events import (
     Superseded,
     TicketEnded,
 )
-from hivemind_addon.api.ticket import OutcomeKind, PoolKey, Ticket, Usage
-from hivemind_addon.api.words import plain
+from hivemind_addon.kernel.values.ticket import OutcomeKind, PoolKey, Ticket, Usage
 
 LIVE = 10_000
 """Tickets that are traced at the same time; those that come then are not."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from hivemind_addon.api.events import AttemptEnded
-from hivemind_addon.api.ticket import OutcomeKind, Usage
+from hivemind_addon.kernel.values.events import AttemptEnded
+from hivemind_addon.kernel.values.ticket import OutcomeKind, Usage
 
 
 @dataclass(slots=True)

@@ -10,8 +10,8 @@ from enum import Enum
 
 from msgspec import structs
 
-from hivemind_addon.api.spend import Budget, Period, Scope
-from hivemind_addon.api.ticket import Priority
+from hivemind_addon.kernel.values.spend import Budget, Period, Scope
+from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.system.memo import by_thing_and_text
 from hivemind_addon.system.patterns import glob_matches
 from hivemind_addon.system.typed import BadValue

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from hivemind_addon.proxy.core.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
 from hivemind_addon.proxy.profile.format import WireFormat
 from hivemind_addon.proxy.profile.formats import change, whole_format
 from hivemind_addon.proxy.profile.model import MODEL_IN_PATH, Profile, ProfileKind

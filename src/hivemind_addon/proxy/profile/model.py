@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from hivemind_addon.api.spend import Price
-from hivemind_addon.api.ticket import CallKind, Delivery, Dimension, OutcomeKind
-from hivemind_addon.proxy.core.breaker import BreakerSettings
-from hivemind_addon.proxy.core.cache import CacheSettings
-from hivemind_addon.proxy.core.capacity import ConcurrencySettings
-from hivemind_addon.proxy.core.fair_queue import OrderSettings
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import RetryPolicy
-from hivemind_addon.proxy.core.stated_limits import StatedLimit
+from hivemind_addon.kernel.limits.breaker import BreakerSettings
+from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.stated_limits import StatedLimit
+from hivemind_addon.kernel.order.cache import CacheSettings
+from hivemind_addon.kernel.order.fair_queue import OrderSettings
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import RetryPolicy
+from hivemind_addon.kernel.values.spend import Price
+from hivemind_addon.kernel.values.ticket import CallKind, Delivery, Dimension, OutcomeKind
 from hivemind_addon.proxy.profile.format import ResetFormat, WireFormat
 from hivemind_addon.proxy.profile.upstreams import EqualUpstream
 from hivemind_addon.system.memo import by_thing, by_thing_and_text

@@ -5,11 +5,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from hivemind_addon.proxy.core.breaker import BreakerSettings
-from hivemind_addon.proxy.core.cache import CacheSettings
-from hivemind_addon.proxy.core.capacity import ConcurrencySettings
-from hivemind_addon.proxy.core.retry import RetryPolicy
-from hivemind_addon.proxy.core.stated_limits import StatedLimit
+from hivemind_addon.kernel.limits.breaker import BreakerSettings
+from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.stated_limits import StatedLimit
+from hivemind_addon.kernel.order.cache import CacheSettings
+from hivemind_addon.kernel.retry import RetryPolicy
 from hivemind_addon.proxy.profile.format import (
     Envelope,
     ErrorForm,

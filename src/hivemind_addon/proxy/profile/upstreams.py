@@ -20,7 +20,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from hivemind_addon.api.config_file import HELD_KEY
-from hivemind_addon.api.ticket import CallKind
+from hivemind_addon.kernel.values.ticket import CallKind
 from hivemind_addon.system.patterns import glob_matches, normal_host
 from hivemind_addon.system.typed import BadValue, DocumentError
 

@@ -1,21 +1,21 @@
 """What a driver drives: the scheduler of this process, or a node that asks the coordinator of a cluster."""
 
-# ruff: noqa: D102 - the contract is told in core/scheduler.py
+# ruff: noqa: D102 - the contract is told in kernel/scheduler.py
 
 from collections.abc import Callable, Generator, Sequence
 from typing import Protocol
 
-from hivemind_addon.api.command import CommandResult, SchedulerCommand
-from hivemind_addon.api.events import Event
-from hivemind_addon.api.snapshot import Snapshot
-from hivemind_addon.api.spend import AccountState
-from hivemind_addon.api.ticket import Attempt, AttemptResult, Hints, PoolKey, Ticket
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import Admitted, Refused, Shed, Verdict
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import Admitted, Refused, Shed, Verdict
+from hivemind_addon.kernel.values.command import CommandResult, SchedulerCommand
+from hivemind_addon.kernel.values.events import Event
+from hivemind_addon.kernel.values.snapshot import Snapshot
+from hivemind_addon.kernel.values.spend import AccountState
+from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Hints, PoolKey, Ticket
 
 
 class DrivenScheduler(Protocol):
-    """The contract is told in `core/scheduler.py`."""
+    """The contract is told in `kernel/scheduler.py`."""
 
     @property
     def is_idle(self) -> bool: ...

@@ -12,12 +12,15 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hivemind_addon.api.command import Cancel, CommandReply, SchedulerCommand
-from hivemind_addon.api.events import Event
 from hivemind_addon.api.replies import reply
-from hivemind_addon.api.snapshot import Snapshot
-from hivemind_addon.api.spend import AccountState
-from hivemind_addon.api.ticket import (
+from hivemind_addon.kernel.heap import KeyedHeap
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed, Verdict
+from hivemind_addon.kernel.values.command import Cancel, CommandReply, SchedulerCommand
+from hivemind_addon.kernel.values.events import Event
+from hivemind_addon.kernel.values.snapshot import Snapshot
+from hivemind_addon.kernel.values.spend import AccountState
+from hivemind_addon.kernel.values.ticket import (
     Attempt,
     AttemptResult,
     ContractError,
@@ -28,11 +31,8 @@ from hivemind_addon.api.ticket import (
     PoolKey,
     Ticket,
 )
-from hivemind_addon.proxy.core.pool import PoolSettings
-from hivemind_addon.proxy.core.retry import Admitted, Backoff, Refused, Shed, Verdict
 from hivemind_addon.proxy.runtime.driven import DrivenScheduler
 from hivemind_addon.system.clock import Clock
-from hivemind_addon.system.heap import KeyedHeap
 
 _logger = logging.getLogger(__name__)
 

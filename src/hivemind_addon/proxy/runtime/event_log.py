@@ -14,8 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from hivemind_addon.api.event_text import dropped_line, event_line
-from hivemind_addon.api.events import Event
 from hivemind_addon.api.words import failing
+from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.proxy.observe.news import Repeats
 from hivemind_addon.system.clock import Clock
 

@@ -11,9 +11,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hivemind_addon.api.events import GuardTripped
-from hivemind_addon.api.ticket import Attempt, AttemptResult, ContractError, Outcome, OutcomeKind, PoolKey
 from hivemind_addon.api.words import failing, lasting
+from hivemind_addon.kernel.values.events import GuardTripped
+from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, ContractError, Outcome, OutcomeKind, PoolKey
 from hivemind_addon.proxy.observe.news import Repeats
 from hivemind_addon.proxy.runtime.driver import Driver
 

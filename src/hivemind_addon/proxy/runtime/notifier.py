@@ -18,8 +18,8 @@ from typing import Protocol
 
 from msgspec import json
 
-from hivemind_addon.api.events import Event
 from hivemind_addon.api.words import failing
+from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.proxy.observe.notice import Notice, Notices
 from hivemind_addon.system.clock import Clock
 

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Protocol
 
-from hivemind_addon.api.events import Event
+from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.proxy.runtime.driver import Driver
 from hivemind_addon.proxy.runtime.event_log import EventLog
 from hivemind_addon.proxy.runtime.notifier import Notifier, Way

@@ -18,8 +18,8 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter, SpanExporter, SpanExportResult
 
 from hivemind_addon import __version__
-from hivemind_addon.api.events import Event
 from hivemind_addon.api.words import failing
+from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.proxy.observe.traces import Traces
 from hivemind_addon.system.clock import Clock
 

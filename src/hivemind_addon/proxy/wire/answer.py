@@ -12,7 +12,7 @@ from enum import Enum
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from hivemind_addon.api.ticket import Usage
+from hivemind_addon.kernel.values.ticket import Usage
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
 from hivemind_addon.proxy.wire.dialect import Dialect, EventClass, UntrueUsageError, event_name
 from hivemind_addon.proxy.wire.error import ErrorFacts

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind, Usage
+from hivemind_addon.kernel.values.ticket import Hints, Outcome, OutcomeKind, Usage
 from hivemind_addon.proxy.profile.format import Framing
 from hivemind_addon.proxy.wire.answer import LAST, AnswerReader, Phase, sum_of
 from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError, decode

@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hivemind_addon.api.ticket import CallKind, PoolKey
+from hivemind_addon.kernel.values.ticket import CallKind, PoolKey
 from hivemind_addon.proxy.profile.load import format_for, limit_group, model_group, model_of
 from hivemind_addon.proxy.profile.model import InputCharge, Profile
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from hivemind_addon.api.ticket import Usage
+from hivemind_addon.kernel.values.ticket import Usage
 from hivemind_addon.proxy.profile.format import Framing, UsagePlaces, WireFormat, Wording
 from hivemind_addon.proxy.profile.formats import format_named
 from hivemind_addon.proxy.wire.aws_eventstream import EventStreamParser

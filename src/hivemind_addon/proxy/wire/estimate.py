@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hivemind_addon.api.ticket import Demand, Usage
+from hivemind_addon.kernel.values.ticket import Demand, Usage
 from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile
 from hivemind_addon.proxy.wire.request import RequestFacts, is_answer, text_of
 from hivemind_addon.proxy.wire.tokenizer import Tokenizer

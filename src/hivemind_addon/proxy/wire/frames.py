@@ -14,7 +14,7 @@ from enum import Enum
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.api.ticket import REQUEST_HEADER
+from hivemind_addon.kernel.values.ticket import REQUEST_HEADER
 from hivemind_addon.proxy.wire.error import word
 from hivemind_addon.proxy.wire.error_form import with_delay
 from hivemind_addon.system.json_values import read_object, read_value

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 
-from hivemind_addon.api.ticket import Hints, Reading, WindowReading
+from hivemind_addon.kernel.values.ticket import Hints, Reading, WindowReading
 from hivemind_addon.proxy.profile.format import ResetFormat
 from hivemind_addon.proxy.profile.model import MeterHeaders, Profile, WindowHeaders
 from hivemind_addon.proxy.wire.error import word

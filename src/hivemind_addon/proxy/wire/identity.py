@@ -10,7 +10,7 @@ from urllib.parse import unquote_plus
 from msgspec import Raw, Struct
 
 from hivemind_addon.api.proxy_user import MAX_HEADER_CHARS, clean, short_hash
-from hivemind_addon.api.ticket import CallKind
+from hivemind_addon.kernel.values.ticket import CallKind
 from hivemind_addon.proxy.profile.model import CallRule, ClientRule, Profile, RequestPlace
 from hivemind_addon.proxy.wire.request import RequestFacts
 from hivemind_addon.system.memo import REMEMBERED_CHARS, by_text, by_thing

@@ -20,7 +20,7 @@ from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 
-from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind
+from hivemind_addon.kernel.values.ticket import Hints, Outcome, OutcomeKind
 from hivemind_addon.proxy.profile.format import ErrorPlaces, ResetFormat
 from hivemind_addon.proxy.profile.model import OutcomeRule, Profile
 from hivemind_addon.proxy.wire.error import (

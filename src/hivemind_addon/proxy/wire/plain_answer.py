@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from hivemind_addon.api.ticket import Hints, Outcome, OutcomeKind
+from hivemind_addon.kernel.values.ticket import Hints, Outcome, OutcomeKind
 from hivemind_addon.proxy.profile.load import of_group
 from hivemind_addon.proxy.wire.answer import Phase
 from hivemind_addon.proxy.wire.decoding import DecodeError, decode
@@ -22,7 +22,7 @@ from hivemind_addon.proxy.wire.outcome import judge_answer
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hivemind_addon.api.ticket import Usage
+    from hivemind_addon.kernel.values.ticket import Usage
     from hivemind_addon.proxy.profile.model import Profile
     from hivemind_addon.proxy.wire.dialect import Dialect
     from hivemind_addon.proxy.wire.transcript import Transcript

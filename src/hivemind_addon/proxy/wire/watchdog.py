@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
-from hivemind_addon.api.ticket import PoolKey
+from hivemind_addon.kernel.values.ticket import PoolKey
 
 _KEPT = 200
 """Newest answers of a pool that are looked at."""

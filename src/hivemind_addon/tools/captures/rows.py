@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.proxy.capture.model import Capture, CapturedCall
 
 

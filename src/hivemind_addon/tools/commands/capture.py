@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from hivemind_addon.api.command import Record
+from hivemind_addon.kernel.values.command import Record
 from hivemind_addon.proxy.capture.model import NotACapture, encode
 from hivemind_addon.tools.captures.show import show as view
 from hivemind_addon.tools.commands.group import IndexedGroup

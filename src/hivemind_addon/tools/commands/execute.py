@@ -11,7 +11,7 @@ import msgspec
 from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.api.proxy_user import proxy_words
 from hivemind_addon.api.report import ProxyView
-from hivemind_addon.api.ticket import Delivery, Priority
+from hivemind_addon.kernel.values.ticket import Delivery, Priority
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.typed import DocumentError

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 import click
 import msgspec
 
-from hivemind_addon.api.command import Command, CommandReply
 from hivemind_addon.api.control import (
     CommandUnanswered,
     UnreadableReport,
@@ -16,6 +15,7 @@ from hivemind_addon.api.control import (
     serving_ports,
 )
 from hivemind_addon.api.report import Report
+from hivemind_addon.kernel.values.command import Command, CommandReply
 from hivemind_addon.system.folders import FolderNotPrivate
 from hivemind_addon.system.json_socket import is_answered
 from hivemind_addon.tools.commands.options import in_one_line

@@ -2,8 +2,8 @@
 
 import click
 
-from hivemind_addon.api.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
-from hivemind_addon.api.ticket import Priority
+from hivemind_addon.kernel.values.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
+from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.tools.commands.names import agent_names, pool_names, ticket_ids
 from hivemind_addon.tools.commands.options import json_option, port_option
 from hivemind_addon.tools.commands.proxy import tell

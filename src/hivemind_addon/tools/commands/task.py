@@ -9,7 +9,7 @@ import click
 import msgspec
 from rich.console import Console
 
-from hivemind_addon.api.ticket import Priority
+from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.commands.fleet import one_line
 from hivemind_addon.tools.commands.group import IndexedGroup

@@ -8,12 +8,12 @@ import msgspec
 from msgspec.structs import replace
 
 from hivemind_addon.api.account import account_view
-from hivemind_addon.api.command import names_agent, names_pool
 from hivemind_addon.api.control import control_socket, decode_report
 from hivemind_addon.api.pool_words import pool_state
 from hivemind_addon.api.report import PoolStats, Report
-from hivemind_addon.api.snapshot import BudgetView, PoolView
 from hivemind_addon.api.words import printable
+from hivemind_addon.kernel.values.command import names_agent, names_pool
+from hivemind_addon.kernel.values.snapshot import BudgetView, PoolView
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.terminal import is_screen, terminal_width
 from hivemind_addon.tools.commands.group import ListGroup

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from hivemind_addon.api.ticket import CallKind
+from hivemind_addon.kernel.values.ticket import CallKind
 from hivemind_addon.proxy.context.store import Context
 from hivemind_addon.system.json_values import read_list, read_object, read_value
 from hivemind_addon.tools.contexts.answer import UNKNOWN_RESULT, answer_blocks

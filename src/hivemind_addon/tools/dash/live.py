@@ -23,7 +23,9 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from hivemind_addon.api.command import (
+from hivemind_addon.api.report import Report
+from hivemind_addon.api.words import printable, several
+from hivemind_addon.kernel.values.command import (
     Cancel,
     Command,
     MoveToFront,
@@ -32,9 +34,7 @@ from hivemind_addon.api.command import (
     SetLimit,
     SetPriority,
 )
-from hivemind_addon.api.report import Report
-from hivemind_addon.api.ticket import Priority
-from hivemind_addon.api.words import printable, several
+from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.system.clock import Clock
 from hivemind_addon.tools.dash.agents import Grid, agent_cells, agents_grid
 from hivemind_addon.tools.dash.family import Node, Sort, TreeLine, family, lines

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.proxy.journal.tables import HappeningRow
 from hivemind_addon.tools.history.filters import LOST, Span, SqlConditions, booked, end_of, outcome_of
 from hivemind_addon.tools.history.history import happenings as happenings_of

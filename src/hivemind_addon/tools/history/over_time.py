@@ -9,7 +9,7 @@ from datetime import datetime
 from msgspec import Struct
 
 from hivemind_addon.api.past import PastCost, PastPart
-from hivemind_addon.api.ticket import OutcomeKind
+from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.tools.history.filters import LOST, RequestFilter, Span, booked, end_of
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.sums import rows_in

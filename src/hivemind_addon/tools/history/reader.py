@@ -14,8 +14,8 @@ from typing import Self
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.api.command import OptionView, ShowConfig
 from hivemind_addon.api.control import CommandUnanswered, control_socket, send_command
+from hivemind_addon.kernel.values.command import OptionView, ShowConfig
 from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.proxy.journal.schema import APPLICATION_ID, VERSION
 from hivemind_addon.system.database import DAMAGED, MAGIC, open_to_read, primary_code

@@ -14,8 +14,8 @@ import certifi
 
 from hivemind_addon.api.config_file import ALERTS_VARIABLE, HELD_KEY
 from hivemind_addon.api.report import ProxyView
-from hivemind_addon.api.ticket import Delivery
 from hivemind_addon.api.trust import ca_certificate
+from hivemind_addon.kernel.values.ticket import Delivery
 from hivemind_addon.system.engine_url import (
     CLUSTER_NAME_VARIABLE,
     CLUSTER_VARIABLE,

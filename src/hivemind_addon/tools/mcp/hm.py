@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from hivemind_addon.api.spend import Budget, Period
-from hivemind_addon.api.spend import Scope as HolderKind
+from hivemind_addon.kernel.values.spend import Budget, Period
+from hivemind_addon.kernel.values.spend import Scope as HolderKind
 from hivemind_addon.tools.mcp import own, steering, work
 from hivemind_addon.tools.mcp.own import ActionResult, OwnMetrics, OwnStatus
 from hivemind_addon.tools.mcp.steering import (

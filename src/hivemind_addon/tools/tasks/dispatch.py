@@ -16,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
-from hivemind_addon.api.ticket import Priority
+from hivemind_addon.kernel.values.ticket import Priority
 
 LIFT_S = 300.0
 """Waiting that is worth one priority class."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from hivemind_addon.api.ticket import Priority
+from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.tools.launch.programs import ProgramTable
 from hivemind_addon.tools.tasks.model import TaskSpec
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim.dialect.messages import Messages
 from hivemind_addon.lab.sim.dialect.reply import (
     Headers,

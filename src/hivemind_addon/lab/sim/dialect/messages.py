@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim.dialect.reply import (
     Headers,
     LimitView,

@@ -4,7 +4,7 @@ serve too.
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim.dialect.reply import (
     Headers,
     LimitView,

@@ -8,7 +8,7 @@ from enum import Enum
 
 import msgspec
 
-from hivemind_addon.api.ticket import Dimension
+from hivemind_addon.kernel.values.ticket import Dimension
 
 Headers = tuple[tuple[str, str], ...]
 """Lower-case names, in order."""

@@ -1,0 +1,545 @@
+"""When each waiting ticket is likely to go, from what the limits and the queue tell now. Only views ask for it.
+
+The queue is played through once, in its order: each ticket takes a slot, and its units of every limit, at the first
+instant at which it finds them, and no sooner than the one before it. A slot comes back after the mean service time;
+the concurrency limit grows with the attempts that end, as it would if all of them succeeded. A ticket that backs off
+lets others pass until it is due. What will come in from now on, and what refusals will teach, nobody knows.
+
+O(n log n) in the tickets, a few microseconds each.
+
+**A call that is not made**: when would it be sent? A guest is seated in the queue's order where the call would stand,
+and the queue is played through with it: so it is as good a guess as those of the tickets that wait, and has the same
+bounds. What comes in after it is not known: calls of a higher class, or of agents that owe less, may still go first.
+
+Callers tell what the next call of an agent will look like, as far as the last one does.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hivemind_addon.api.pool_words import why_words
+from hivemind_addon.kernel.inference.hidden_limits import HiddenLimits
+from hivemind_addon.kernel.limits.capacity import Capacity
+from hivemind_addon.kernel.limits.meter import Meter
+from hivemind_addon.kernel.order.fair_queue import FairQueue
+from hivemind_addon.kernel.order.lanes import QueueEntry
+from hivemind_addon.kernel.order.selector import Gate, Selector
+from hivemind_addon.kernel.values.command import ForeseeWait, WaitView
+from hivemind_addon.kernel.values.snapshot import (
+    CONCURRENCY,
+    BreakerState,
+    LimitNeed,
+    PoolView,
+    RequestState,
+    TicketView,
+)
+from hivemind_addon.kernel.values.spend import Shortage
+from hivemind_addon.kernel.values.ticket import CallKind, Demand, Dimension, PoolKey, Reason, Ticket
+
+_NEVER = float("inf")
+_LEAST_LEFT = 0.25
+"""An attempt that has run for longer than the mean is expected to run for this part of it more."""
+
+
+@dataclass(slots=True)
+class Supply:
+    """What one limit will give. Ask and take in the order of time."""
+
+    name: str
+    """For people."""
+    dimension: Dimension
+    limit: float
+    level: float
+    """At the instant `at`."""
+    at: float
+    per_s: float = 0.0
+    """Of a bucket: what it refills."""
+    turns_at: float = _NEVER
+    """Of a window."""
+    window_s: float = _NEVER
+
+    @classmethod
+    def of_meter(cls, meter: Meter, now: float) -> "Supply":
+        """What headers tell."""
+        supply = cls(meter.name, meter.dimension, meter.limit, meter.level(now), now)
+        turns_at = meter.window_ends_at(now)
+        if turns_at is None:
+            supply.per_s = meter.limit / meter.window_s - meter.others_per_s(now)
+        else:
+            supply.turns_at, supply.window_s = turns_at, meter.window_s
+        return supply
+
+    @classmethod
+    def of_hidden(cls, hidden: HiddenLimits, now: float) -> "list[Supply]":
+        """What refusals taught: as a bucket that has room for one when it opens."""
+        limit = hidden.limit
+        if limit is None or limit.window_s is None:
+            return []
+        per_s = limit.amount / limit.window_s
+        owed = max(0.0, hidden.opens_at(Demand(), 0, now) - now) * per_s
+        return [cls(limit.dimension.value, limit.dimension, limit.amount, 1.0 - owed, now, per_s=per_s)]
+
+    @classmethod
+    def of_stated(cls, capacity: Capacity, now: float) -> "list[Supply]":
+        """What the profile states: as buckets of calls, for what a ticket takes of points is its own."""
+        stated = capacity.sharing.stated
+        return [
+            cls(
+                one.limit, Dimension.REQUESTS, one.amount, stated.as_bucket(one, now), now, per_s=one.amount / one.per_s
+            )
+            for one in stated.of(capacity.key.model_group)
+        ]
+
+    def fits_at(self, units: float, at: float) -> float:
+        """The first instant from `at` on at which so many units are there; of more than the limit, the limit."""
+        missing = min(units, self.limit) - self._level_at(at)
+        if missing <= 0:
+            return at
+        return at + missing / self.per_s if self.per_s > 0 else self.turns_at
+
+    def take(self, units: float, at: float) -> None:
+        """They are taken."""
+        self.level = self._level_at(at) - units
+        self.at = max(at, self.at)
+        if at >= self.turns_at:
+            self.turns_at += self.window_s * (1 + (at - self.turns_at) // self.window_s)
+
+    def _level_at(self, at: float) -> float:
+        if at >= self.turns_at:
+            return self.limit
+        return min(self.limit, self.level + self.per_s * max(0.0, at - self.at))
+
+
+class ForecastSlots:
+    """The attempts that may be in flight, and when they end. Ask and take in the order of time."""
+
+    def __init__(self, *, limit: int, gain: float, most: int, service_s: float | None) -> None:
+        """`gain`: slots that each success adds, up to `most`; `service_s` None: nothing tells how long one takes."""
+        self._limit = float(limit)
+        self._gain = gain
+        self._most = most
+        self._service_s = service_s
+        self._ends: list[float] = []
+
+    def run(self, for_s: Iterable[float], now: float) -> None:
+        """These attempts are in flight, for so long already."""
+        for ran_s in for_s:
+            mean_s = _NEVER if self._service_s is None else self._service_s
+            left_s = _NEVER if mean_s == _NEVER else max(mean_s - ran_s, _LEAST_LEFT * mean_s)
+            heapq.heappush(self._ends, now + left_s)
+
+    def free_at(self, at: float) -> float:
+        """The first instant from `at` on at which there is a slot; infinite where nothing tells."""
+        self._end_until(at)
+        surplus = len(self._ends) - int(self._limit)
+        if surplus < 0:
+            return at
+        # After the limit was lowered more than one has to end.
+        return self._ends[0] if surplus == 0 else heapq.nsmallest(surplus + 1, self._ends)[-1]
+
+    def take(self, at: float) -> None:
+        """An attempt goes."""
+        self._end_until(at)
+        heapq.heappush(self._ends, _NEVER if self._service_s is None else at + self._service_s)
+
+    def _end_until(self, at: float) -> None:
+        while self._ends and self._ends[0] <= at:
+            heapq.heappop(self._ends)
+            self._limit = max(self._limit, min(self._limit + self._gain, self._most))
+
+
+class Foretold(Struct, frozen=True, gc=False):
+    """When a ticket is likely to go."""
+
+    at: float
+    by: str
+    """The limit that it, or one before it, waits for until then: a supply's name; CONCURRENCY; empty: neither."""
+
+
+class Forecast(Struct, frozen=True, gc=False):
+    """What is likely to come of those that wait."""
+
+    starts: dict[str, Foretold]
+    """By ticket, in the order in which they are likely to go; those that nothing tells of are left out."""
+    limits: dict[str, tuple[Dimension, float, float]]
+    """What each limit counts, what is left of it now, and the whole of it, by its name in `Foretold.by`."""
+    maximum_from: str = ""
+    """The pool's."""
+
+    def need(self, demand: Demand, by: str, before: int) -> LimitNeed | None:
+        """What a ticket needs of the limit that it waits for."""
+        if by not in self.limits:
+            return None
+        dimension, left, whole = self.limits[by]
+        if by == CONCURRENCY:
+            return LimitNeed(by, 1, max(0.0, left), whole, before, self.maximum_from)
+        return LimitNeed(by, demand.of(dimension), max(0.0, left), whole, before)
+
+
+def forecast(
+    entries: Iterable[QueueEntry],
+    *,
+    supplies: Sequence[Supply],
+    slots: ForecastSlots,
+    first_at: float,
+    others_at: float,
+    next_at: float | None = None,
+) -> dict[str, Foretold]:
+    """When tickets are likely to go, by id, in this order; a ticket of which nothing tells is left out.
+
+    `entries` are in the order of the queue. `first_at`: from when on one may go; `others_at`: and those after it.
+    `next_at`: when the first of them goes, where that is known.
+    """
+    found: dict[str, Foretold] = {}
+    later: list[tuple[float, int, QueueEntry]] = []
+    at, before = first_at, ""
+
+    def soonest(entry: QueueEntry) -> tuple[float, str]:
+        """When a ticket finds all that it needs, and what of it comes last; else what those before it waited for."""
+        demand = entry.ticket.demand
+        asked_at = max(at, entry.not_before)
+        found_at = slots.free_at(asked_at)
+        by = CONCURRENCY if found_at > asked_at else before
+        for supply in supplies:
+            if found_at == _NEVER:
+                break
+            fits_at = supply.fits_at(demand.of(supply.dimension), found_at)
+            found_at, by = (fits_at, supply.name) if fits_at > found_at else (found_at, by)
+        return found_at, by
+
+    def go(entry: QueueEntry, starts: float, by: str) -> tuple[float, str]:
+        """It goes; from when on others may, and what they had to wait for."""
+        demand = entry.ticket.demand
+        found[entry.ticket.id] = Foretold(starts, by)
+        slots.take(starts)
+        for supply in supplies:
+            supply.take(demand.of(supply.dimension), starts)
+        return max(starts, others_at), by
+
+    for number, entry in enumerate(entries):
+        if entry.not_before > at:
+            heapq.heappush(later, (entry.not_before, number, entry))
+            continue
+        starts, by = soonest(entry)
+        if next_at is not None and not number:
+            starts = next_at
+        while later and later[0][0] <= starts < _NEVER:
+            _, _, due = heapq.heappop(later)
+            at, before = go(due, *soonest(due))
+            starts, by = soonest(entry)
+        if starts == _NEVER:
+            return found
+        at, before = go(entry, starts, by)
+    while later:
+        _, _, due = heapq.heappop(later)
+        starts, by = soonest(due)
+        if starts == _NEVER:
+            break
+        at, before = go(due, starts, by)
+    return found
+
+
+def view_pool(
+    capacity: Capacity,
+    queue: FairQueue,
+    selector: Selector,
+    account_name: str | None,
+    now: float,
+    *,
+    order: Sequence[QueueEntry],
+    most: int | None,
+    short: Callable[[Ticket], Shortage | None],
+) -> PoolView:
+    """The pool. `order`: all that wait, of whom so many are told; `short`: what a ticket's budgets lack."""
+    breaker = capacity.breaker
+    return PoolView(
+        key=capacity.key,
+        account_name=account_name,
+        in_flight=capacity.in_flight,
+        bypassing=capacity.bypassing,
+        limit=capacity.limit,
+        queued=len(queue),
+        breaker=breaker.state.value,
+        blocked_for_s=max(0.0, capacity.hidden[0].closed_until - now),
+        meters=(*capacity.meters.views(now), *capacity.stated_views(now)),
+        tickets=(*_in_flight(capacity), *_waiting(queue, selector, now, order, most, short)),
+        account_block=capacity.account_block.view(now),
+        windows=capacity.windows.views(now),
+        paused=capacity.paused,
+        cap=capacity.cap,
+        learned=capacity.learned.views,
+        breaker_tries_in_s=max(0.0, breaker.passes_at - now) if breaker.state is BreakerState.OPEN else None,
+        longest_wait_s=max((_waited_s(entry, now) for entry in queue), default=0.0),
+        maximum_from=capacity.maximum_from,
+    )
+
+
+def _in_flight(capacity: Capacity) -> Iterator[TicketView]:
+    """The oldest first."""
+    return (
+        TicketView(
+            ticket=_as_served(entry),
+            state=RequestState.IN_FLIGHT,
+            reason="",
+            position=0,
+            attempts=entry.history.attempts,
+            waited_s=entry.waited_s,
+        )
+        for entry in capacity.flights
+    )
+
+
+def _waiting(
+    queue: FairQueue,
+    selector: Selector,
+    now: float,
+    order: Sequence[QueueEntry],
+    most: int | None,
+    short: Callable[[Ticket], Shortage | None],
+) -> Iterator[TicketView]:
+    """In the order in which they are likely to go."""
+    entries = order[:most]
+    if not entries:
+        return
+    selector = selector.glance(now)
+    capacity = selector.capacity
+    following, gate = selector.likely_next(order, now)
+    if following is not None and following is not entries[0]:
+        entries = [following, *(one for one in entries if one is not following)]
+    told = foretell(
+        capacity, (entry for entry in entries if queue.why_passed(entry) is not Reason.FAN_OUT), now, next_gate=gate
+    )
+    place_of = {ticket_id: place for place, ticket_id in enumerate(told.starts)}
+    waiting_for: dict[str, int] = {}
+    ordered = sorted(entries, key=lambda entry: place_of.get(entry.ticket.id, len(place_of)))
+    for position, entry in enumerate(ordered, start=1):
+        foretold, reason, limit = told.starts.get(entry.ticket.id), selector.reason(entry, gate, now), None
+        if reason in _BY_LIMITS:
+            by = foretold.by if foretold else CONCURRENCY if reason is Reason.CONCURRENCY else ""
+            if not by and reason is Reason.METER:
+                by = capacity.meters.last_to_fit(selector.demand(entry.ticket, now), now)
+            before = waiting_for.get(by, 0)
+            waiting_for[by] = before + 1
+            limit = told.need(selector.demand(entry.ticket, now), by, before)
+        yield TicketView(
+            ticket=_as_served(entry),
+            state=RequestState.BACKING_OFF if entry.not_before > now else RequestState.QUEUED,
+            reason=reason.value,
+            position=position,
+            attempts=entry.history.attempts,
+            waited_s=_waited_s(entry, now),
+            starts_in_s=None if foretold is None else max(0.0, foretold.at - now),
+            limit=limit,
+            why=why_words(reason, limit, _detail(entry, reason, capacity, short, now)),
+        )
+
+
+_BY_LIMITS = (Reason.METER, Reason.ORDER, Reason.CONCURRENCY, Reason.BLOCKED)
+"""Who waits for one of these waits for a limit, by itself or after others."""
+
+
+def _detail(
+    entry: QueueEntry, reason: Reason, capacity: Capacity, short: Callable[[Ticket], Shortage | None], now: float
+) -> str:
+    """Which attempt, budget or block it is that a reason speaks of."""
+    match reason:
+        case Reason.BACKOFF:
+            return f"attempt {entry.history.attempts} failed" if entry.history.attempts else ""
+        case Reason.FUNDS:
+            shortage = short(entry.ticket)
+            return "" if shortage is None else shortage.budget.holder
+        case Reason.ACCOUNT_BLOCK:
+            block = capacity.account_block.stands(now)
+            return "" if block is None else block.reason
+        case _:
+            return ""
+
+
+def _waited_s(entry: QueueEntry, now: float) -> float:
+    return entry.waited_s + max(0.0, now - entry.wait_began_at)
+
+
+def foretell(
+    capacity: Capacity, entries: Iterable[QueueEntry], now: float, *, next_gate: Gate | None = None
+) -> Forecast:
+    """When tickets, in their order, are likely to go; `next_gate`: what keeps the first of them from going."""
+    if capacity.paused:
+        return Forecast({}, {})
+    service_s = capacity.service.mean_s if capacity.service.is_known else None
+    gain, most = capacity.growth
+    slots = ForecastSlots(limit=capacity.limit, gain=gain, most=most, service_s=service_s)
+    # Where the account's limit counts, the others' attempts are in the way as well.
+    for user in capacity.sharing.members if capacity.sharing.has_one_cap else [capacity]:
+        slots.run((now - attempt.admitted_at for attempt in user.flights.attempts), now)
+        slots.run([0.0] * user.bypassing, now)
+    supplies = [
+        *(Supply.of_meter(meter, now) for meter in capacity.meters),
+        *(supply for hidden in capacity.hidden for supply in Supply.of_hidden(hidden, now)),
+        *Supply.of_stated(capacity, now),
+    ]
+    first_at = others_at = max(now, *(hidden.closed_until for hidden in capacity.hidden))
+    probes_at = max(capacity.breaker.passes_at, capacity.account_block.ends_at(now))
+    if probes_at > -_NEVER:  # one goes first, the others wait for its answer; infinite: it is under way
+        answer_s = _NEVER if service_s is None else service_s
+        is_sent = probes_at == _NEVER
+        first_at = max(first_at, now + answer_s if is_sent else probes_at)
+        others_at = first_at if is_sent else first_at + answer_s
+    limits = {one.name: (one.dimension, one.level, one.limit) for one in supplies}
+    limits[CONCURRENCY] = Dimension.REQUESTS, capacity.limit - capacity.in_flight, capacity.limit
+    # The gate asks the limits themselves, which are played in short here; a slot is free before it with any end.
+    next_at = next_gate.opens_at if next_gate and next_gate.reason in (Reason.METER, Reason.BLOCKED) else _NEVER
+    starts = forecast(
+        entries,
+        supplies=supplies,
+        slots=slots,
+        first_at=first_at,
+        others_at=others_at,
+        next_at=next_at if next_at < _NEVER else None,
+    )
+    return Forecast(starts, limits, capacity.maximum_from)
+
+
+def starts_at(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> dict[str, Foretold]:
+    """As `foretell`, without what the limits have left."""
+    return foretell(capacity, entries, now).starts
+
+
+def _as_served(entry: QueueEntry) -> Ticket:
+    """The ticket, in the class that counts."""
+    ticket = entry.ticket
+    return ticket if entry.priority is ticket.priority else replace(ticket, priority=entry.priority)
+
+
+_WITHOUT_FORECAST = (Reason.PAUSED, Reason.FUNDS, Reason.FAN_OUT)
+"""Until a person says so, or a running attempt of its own ends."""
+
+
+def foresee(guest: QueueEntry, short: Shortage | None, *, queue: FairQueue, selector: Selector, now: float) -> WaitView:
+    """What a call would meet. `guest` is no ticket of this pool; `short`: what its budgets lack."""
+    selector = selector.glance(now)
+    capacity = selector.capacity
+    pool = str(capacity.key)
+    if closure := capacity.account_block.stands(now):
+        why = why_words(Reason.ACCOUNT_BLOCK, None, closure.reason)
+        return WaitView(pool, closure.until - now, 0, Reason.ACCOUNT_BLOCK.value, why)
+    if short is not None and not short.may_pass:
+        why = why_words(Reason.BUDGET, None, short.budget.holder)
+        return WaitView(pool, short.renews_in_s, 0, Reason.BUDGET.value, why)
+    queue.seat(guest, now)
+    entries = [one for one in queue.in_order(guest) if one is guest or queue.why_passed(one) is not Reason.FAN_OUT]
+    before = sum(one.not_before <= now for one in entries[: entries.index(guest)])
+    waiting = (one for one in entries if one is not guest)
+    head, gate = (guest, None) if before == 0 else selector.likely_next(waiting, now)
+    if head is guest or head is None:
+        gate = selector.gate(guest.ticket, now)
+    if before == 0 and short is None and gate is None and queue.why_passed(guest) is None:
+        return WaitView(pool, 0.0, 0, "")
+    reason = Reason.FUNDS if short is not None else selector.reason(guest, gate, now)
+    if reason in _WITHOUT_FORECAST:
+        return WaitView(pool, None, before, reason.value, why_words(reason, None, short.budget.holder if short else ""))
+    if head is not None and head is not entries[0]:
+        entries = [head, *(one for one in entries if one is not head)]
+    told = foretell(capacity, entries, now, next_gate=gate)
+    foretold = told.starts.get(guest.ticket.id)
+    at = None if foretold is None else max(foretold.at, queue.leader_until(guest.ticket, now))
+    limit = None
+    if foretold is not None:
+        # Those that back off stand before it and let it pass; of the others some may start after it.
+        first = list(told.starts.values())[: list(told.starts).index(guest.ticket.id)]
+        before = len(first)
+        if reason in _BY_LIMITS:
+            same = sum(one.by == foretold.by for one in first)
+            limit = told.need(selector.demand(guest.ticket, now), foretold.by, same)
+    elif reason is Reason.CONCURRENCY:
+        limit = told.need(selector.demand(guest.ticket, now), CONCURRENCY, before)
+    return WaitView(pool, None if at is None else max(0.0, at - now), before, reason.value, why_words(reason, limit))
+
+
+_MOST = 500
+"""Sessions that are remembered, of each pool: the newest."""
+
+
+class Callers:
+    """The last ticket of each session, the newest last. Calls for which nobody waits (titles) are not remembered."""
+
+    def __init__(self) -> None:
+        self._last: dict[tuple[str, str], Ticket] = {}
+
+    def __repr__(self) -> str:
+        return f"<Callers: {len(self._last)} sessions>"
+
+    def called(self, ticket: Ticket) -> None:
+        """A ticket has come. On the way of every request: what it means for the next call is asked for later."""
+        if ticket.kind is CallKind.AUXILIARY:
+            return
+        session = (ticket.agent, ticket.session)
+        self._last.pop(session, None)
+        self._last[session] = ticket
+        if len(self._last) > _MOST:
+            del self._last[next(iter(self._last))]
+
+    @property
+    def agents(self) -> dict[str, str]:
+        """Who has called, as far as that is remembered, with the group of each."""
+        return {ticket.agent: ticket.group for ticket in self._last.values()}
+
+    def called_at(self, agent: str) -> float | None:
+        """When an agent's last call came; None: none that is remembered."""
+        last = self._last_of(agent, "")
+        return None if last is None else last.arrived_at
+
+    def next_call(self, asked: ForeseeWait, pool: PoolKey, now: float) -> Ticket:
+        """What an agent would submit now: the turn after its session's last, else like its own, or anybody's last."""
+        agent, session = asked.agent, asked.session
+        if last := self._last_of(agent, session):
+            made = self._next_turn(last)
+        elif last := self._last_of(agent, ""):
+            # A new session: nothing of its conversation is cached, nobody has started it.
+            made = replace(last, session=session, cached_tokens=0, cold_tokens=0, kind=CallKind.TURN, parent_session="")
+        else:
+            made = self._strangers_call(agent, session, pool)
+        demand = _wanted(asked, made.demand)
+        return replace(made, id="", arrived_at=now, deadline_at=_NEVER, shed_at=_NEVER, request_hash="", demand=demand)
+
+    def _last_of(self, agent: str, session: str) -> Ticket | None:
+        if session:
+            return self._last.get((agent, session))
+        return next((one for (name, _), one in reversed(self._last.items()) if name == agent), None)
+
+    def _next_turn(self, last: Ticket) -> Ticket:
+        """What was sent is read from the cache where this provider has one, and may count no more."""
+        going_on = next((one for one in reversed(self._last.values()) if one.cached_tokens), None)
+        if going_on is None:
+            return last
+        if not going_on.cold_tokens:  # what is cached counts like all else
+            return replace(last, cached_tokens=max(last.cached_tokens, last.demand.input_tokens))
+        cached = last.cached_tokens + last.demand.input_tokens
+        demand = last.demand if last.cached_tokens else going_on.demand
+        return replace(last, cached_tokens=cached, cold_tokens=cached, demand=demand)
+
+    def _strangers_call(self, agent: str, session: str, pool: PoolKey) -> Ticket:
+        """As large as the last one that anybody sent; nothing else is known."""
+        last = next(reversed(self._last.values()), None)
+        return Ticket(
+            id="",
+            pool=pool,
+            agent=agent,
+            session=session or agent,
+            model=last.model if last else "",
+            demand=last.demand if last else Demand(),
+            arrived_at=0.0,
+            deadline_at=_NEVER,
+            shed_at=_NEVER,
+        )
+
+
+def _wanted(asked: ForeseeWait, usual: Demand) -> Demand:
+    if not asked.input_tokens and not asked.output_tokens:
+        return usual
+    into = asked.input_tokens or usual.input_tokens
+    out = asked.output_tokens or usual.output_tokens
+    return Demand(requests=usual.requests, input_tokens=into, output_tokens=out, total_tokens=into + out)

@@ -1,0 +1,510 @@
+"""All limits of one pool that headers tell of: every attempt is reserved, settled and shown to each of them.
+
+Each is the pool's own meter, or in its place the one that several pools of the account draw on.
+
+**Common meters.** Of meters that pools of one account are told of alike (name, limit, window) a *common* one is kept
+beside each pool's own. It counts the attempts of all these pools and learns from all their headers; so does each pool's
+own meter from its own. Every header is then a trial: where others spend the same limit, it tells less than the pool's
+own meter expects, and what the common one expects; where each model has a limit of its own, it is the other way round.
+Two headers that only the common one explains put it into the place of the others, and it leaves again when headers
+speak against it. As all are fed all the time, either change takes effect at once, and nothing is lost by it.
+
+**Costs**, the unit of the order: what an attempt takes of its pool, in seconds of the pool's bottleneck. A demand of
+`d` units takes `d / rate` seconds of a meter that refills `rate` units per second, and a call of `s` seconds takes `s /
+slots` of a concurrency limit. The largest of these is the attempt's dominant cost: what everybody else waits longer
+because of it.
+
+**Backoffs**: the tickets of one pool that have been tried and wait again, and what is kept for them. In a fixed window
+units would be gone by the time a backoff is over, and the ticket would wait for the next window. So others leave them
+what they will want, if they are due in time; at most half of the window, and nothing in a bucket, where no unit is lost
+by waiting.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from dataclasses import replace
+
+from hivemind_addon.kernel.limits.learned import LearnedMeter
+from hivemind_addon.kernel.limits.meter import Meter, is_usable
+from hivemind_addon.kernel.order.lanes import InFlight, QueueEntry
+from hivemind_addon.kernel.values.snapshot import MeterView
+from hivemind_addon.kernel.values.ticket import Attempt, Demand, Dimension, Outcome, OutcomeKind, Reading, Ticket
+
+_MOST_VOTES = 4
+ENOUGH_VOTES = 2
+"""A common meter counts from then on."""
+_NOISE = 0.02
+"""Of the limit: two expectations that differ by less explain a header equally well."""
+
+
+class CommonMeter:
+    """One limit of several pools, in use or not."""
+
+    def __init__(self, like: Meter, now: float) -> None:
+        self.members: list[Meters] = []
+        self.votes = 0
+        """Headers that it explained better than the pools' own meters, less those that it explained worse."""
+        self.is_used = False
+        self.meter = Meter.resume(like.learned, now)
+
+    def __repr__(self) -> str:
+        return f"<CommonMeter of {len(self.members)} pools, {self.votes} votes, {self.meter!r}>"
+
+    def join(self, meters: "Meters", own: Meter, flights: InFlight, now: float) -> None:
+        """A pool is told of this limit, and has counted what it takes from it on a meter of its own so far."""
+        self.members.append(meters)
+        for attempt in flights.attempts:
+            self.adopt(attempt, now)
+        self.meter.inherit(own, now)
+
+    def adopt(self, attempt: Attempt, now: float) -> None:
+        """Count an attempt that was sent before."""
+        units = self.meter.units_of(attempt.demand)
+        self.meter.adopt(stamp=attempt.stamp, units=units, admitted_at=attempt.admitted_at, now=now)
+
+    def judge(self, own: Meter, reading: Reading, *, answered: bool) -> None:
+        """Both have learned from a header; did one of them expect it?
+
+        No refusal speaks against it: what was refused in other pools at the same time is not settled yet, and missing.
+        """
+        if reading.limit is not None and reading.limit != self.meter.limit:
+            self._vote(-2)
+        if own.surprise is None or self.meter.surprise is None:
+            return
+        noise = max(0.5, reading.granularity, _NOISE * self.meter.limit)
+        gain = abs(own.surprise) - abs(self.meter.surprise)
+        if gain > noise:
+            self._vote(1)
+        elif answered and gain < -noise and abs(own.surprise) <= noise:
+            self._vote(-2)
+
+    def _vote(self, vote: int) -> None:
+        self.votes = max(-_MOST_VOTES, min(self.votes + vote, _MOST_VOTES))
+
+
+class CommonMeters:
+    """One account's. Each pool's `Meters` join once, and tell of each of their attempts and headers."""
+
+    def __init__(self) -> None:
+        self._flights: dict[Meters, InFlight] = {}
+        self._common: dict[str, CommonMeter] = {}
+        self.is_in_use = False
+        """Whether any of them counts."""
+
+    def __repr__(self) -> str:
+        return f"<CommonMeters {list(self._common.values())}>"
+
+    def join(self, meters: "Meters", flights: InFlight) -> None:
+        """A pool is of this account."""
+        self._flights[meters] = flights
+
+    def leave(self, meters: "Meters") -> None:
+        """It is no longer."""
+        del self._flights[meters]
+        for name in [name for name, common in self._common.items() if meters in common.members]:
+            self._drop(name)
+
+    def members_of(self, meter: Meter) -> "tuple[Meters, ...]":
+        """The pools that draw on a meter together; none where it is one pool's own."""
+        common = self._common.get(meter.name)
+        return tuple(common.members) if common is not None and common.meter is meter else ()
+
+    def of(self, meters: "Meters") -> list[Meter]:
+        """The common meters that count a pool's attempts, in use or not."""
+        return [common.meter for common in self._common.values() if meters in common.members] if self._common else []
+
+    def adopt(self, meters: "Meters", attempt: Attempt, now: float) -> None:
+        """A pool took an attempt over that another one has sent."""
+        for common in self._common.values():
+            if meters in common.members:
+                common.adopt(attempt, now)
+
+    def learn(
+        self, meters: "Meters", own: Meter, reading: Reading, attempt: Attempt, now: float, *, answered: bool
+    ) -> None:
+        """A pool's own meter has learned from a header; `answered`: it is no refusal's."""
+        if len(self._flights) < 2 and not self._common:
+            return
+        self.meet(own, now)
+        common = self._common.get(own.name)
+        if common is None or meters not in common.members:
+            return
+        common.meter.learn(reading, stamp=attempt.stamp, sent_at=attempt.admitted_at, now=now)
+        # What other pools were just refused looks like staleness; where headers are stale, each pool finds them so.
+        common.meter.stale_s = min(common.meter.stale_s, own.stale_s)
+        common.judge(own, reading, answered=answered)
+        if common.votes == -_MOST_VOTES and not self._is_alike(common):
+            self._drop(own.name)
+        else:
+            self._put_in_use(common)
+
+    def meet(self, own: Meter, now: float, *, votes: int = 0) -> None:
+        """A pool knows a limit: those that are told of it alike have a common one. `votes`: that it begins with."""
+        if len(self._flights) < 2:
+            return
+        common = self._common.get(own.name)
+        if common is None:
+            common = self._common[own.name] = CommonMeter(own, now)
+        if not _are_alike(own, common.meter):
+            return
+        common.votes = max(common.votes, votes)
+        for meters, flights in self._flights.items():
+            its = meters.own(own.name)
+            if meters not in common.members and its is not None and _are_alike(own, its):
+                common.join(meters, its, flights, now)
+        self._put_in_use(common)
+
+    def _is_alike(self, common: CommonMeter) -> bool:
+        return all(
+            (own := meters.own(common.meter.name)) is not None and _are_alike(own, common.meter)
+            for meters in common.members
+        )
+
+    def _drop(self, name: str) -> None:
+        common = self._common.pop(name)
+        for meters in common.members:
+            meters.draw_on(name, None)
+        self.is_in_use = any(one.is_used for one in self._common.values())
+
+    def _put_in_use(self, common: CommonMeter) -> None:
+        """Let it take the place of the members' own meters, or give it back, as the votes are."""
+        common.is_used = common.votes >= (1 if common.is_used else ENOUGH_VOTES)
+        for meters in common.members:
+            meters.draw_on(common.meter.name, common.meter if common.is_used else None)
+        self.is_in_use = any(one.is_used for one in self._common.values())
+
+
+def _are_alike(one: Meter, other: Meter) -> bool:
+    return (one.limit, one.window_s, one.dimension) == (other.limit, other.window_s, other.dimension)
+
+
+FAILURES = (OutcomeKind.FAILED, OutcomeKind.OVERLOADED, OutcomeKind.THROTTLED)
+_LATE_IN_WINDOW_S = 1.0
+"""What is due so shortly before a window's end may miss it: no unit is kept for it."""
+
+
+class Backoffs:
+    """Queued tickets that have been tried, due or not."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, QueueEntry] = {}
+        """In the order in which they were put back. Only this class changes it."""
+        self._told: dict[str, OutcomeKind] = {}
+        """Those that wait because a refusal of this kind told them to."""
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[QueueEntry]:
+        """In the order in which they were put back."""
+        return iter(self.entries.values())
+
+    def __repr__(self) -> str:
+        return f"<Backoffs {len(self)}>"
+
+    def add(self, entry: QueueEntry, told_by: OutcomeKind | None = None) -> None:
+        """A ticket is to be tried again; `told_by`: when, is what a refusal of this kind told."""
+        self.entries[entry.ticket.id] = entry
+        if told_by is not None:
+            self._told[entry.ticket.id] = told_by
+
+    def told_falsely(self, believes_told: Callable[[OutcomeKind, Demand], bool]) -> list[QueueEntry]:
+        """Those that wait for what is no longer believed; each is named once."""
+        if not self._told:
+            return []
+        told = [(self.entries[ticket_id], kind) for ticket_id, kind in self._told.items()]
+        found = [entry for entry, kind in told if not believes_told(kind, entry.ticket.demand)]
+        for entry in found:
+            del self._told[entry.ticket.id]
+        return found
+
+    def discard(self, ticket_id: str) -> None:
+        """It goes, or goes no more; nothing happens when it was never tried."""
+        self.entries.pop(ticket_id, None)
+        self._told.pop(ticket_id, None)
+
+    def kept_of_meter(self, meter: Meter, ticket: Ticket, now: float) -> int:
+        """Units of a meter that others will want before its window ends, as far as a ticket has to leave them."""
+        if not self.entries:
+            return 0
+        half = int(meter.limit / 2)
+        ends_at = meter.window_ends_at(now)
+        if ends_at is None or meter.level(now) >= meter.units_of(ticket.demand) + half:
+            return 0
+        coming = self._due_before(ends_at, ticket, now)
+        return min(sum(meter.units_of(entry.ticket.demand) for entry in coming), half)
+
+    def _due_before(self, ends_at: float, ticket: Ticket, now: float) -> Iterator[QueueEntry]:
+        """Others that back off now and are due, in time, before a window ends."""
+        return (
+            entry
+            for entry in self.entries.values()
+            if now < entry.not_before < ends_at - _LATE_IN_WINDOW_S and entry.ticket.id != ticket.id
+        )
+
+
+class Meters:
+    """By name. A limit that is new takes over the attempts in flight."""
+
+    def __init__(
+        self, account: CommonMeters | None = None, flights: InFlight | None = None, *, model_group: str = ""
+    ) -> None:
+        """`account`: of the pools that may draw on the same limits; the rest is the pool's own."""
+        self.model_group = model_group
+        self.by_name: dict[str, Meter] = {}
+        """Those that count. Only this class changes it."""
+        self._own: dict[str, Meter] = {}
+        """The pool's; they learn beside the common ones, too."""
+        self._account = CommonMeters() if account is None else account
+        self._account.join(self, InFlight() if flights is None else flights)
+
+    def __len__(self) -> int:
+        return len(self.by_name)
+
+    def __iter__(self) -> Iterator[Meter]:
+        """In the order in which they became known."""
+        return iter(self.by_name.values())
+
+    def __repr__(self) -> str:
+        return f"<Meters {', '.join(self.by_name)}>"
+
+    @property
+    def learned(self) -> tuple[LearnedMeter, ...]:
+        """What outlives a run."""
+        return tuple(
+            replace(meter.learned, is_common=bool(self._account.members_of(meter))) for meter in self.by_name.values()
+        )
+
+    def resume(self, learned: Iterable[LearnedMeter], flights: InFlight, now: float) -> None:
+        """Go on with what an earlier run has learned, or another pool; they count what is in flight."""
+        for one in learned:
+            self._add(Meter.resume(one, now), flights, now)
+            if one.is_common:
+                self._account.meet(self._own[one.name], now, votes=ENOUGH_VOTES)
+
+    def as_of(self, now: float) -> "Meters":
+        """A copy as they stand at an instant, for views: nothing changes by what is asked of it."""
+        seen = copy(self)
+        seen.by_name = {name: meter.as_of(now) for name, meter in self.by_name.items()}
+        return seen
+
+    def doubt_levels(self, now: float) -> None:
+        """A run has just begun: what an earlier one took a moment ago is not known."""
+        for meter in self._own.values():
+            meter.doubt_level(now)
+
+    def own(self, name: str) -> Meter | None:
+        """The pool's own meter."""
+        return self._own.get(name)
+
+    def draw_on(self, name: str, common: Meter | None) -> None:
+        """A limit is one with those of other pools; None: it is the pool's own."""
+        self.by_name[name] = self._own[name] if common is None else common
+
+    def move(self, account: CommonMeters | None, flights: InFlight) -> None:
+        """The pool's account proved to be another one; None: the pool is no more."""
+        self._account.leave(self)
+        if account is not None:
+            self._account = account
+            self._account.join(self, flights)
+
+    def learn(
+        self, reading: Reading, attempt: Attempt, flights: InFlight, now: float, *, answered: bool = True
+    ) -> Meter | None:
+        """One of the limits that the head of an attempt's answer told. The meter, where its kind or limit is news.
+
+        `answered`: it is no refusal's.
+        """
+        if not is_usable(reading):
+            return None
+        meter = self._own.get(reading.meter)
+        is_new = meter is None
+        if meter is None:
+            meter = Meter.of(reading, now)
+            if meter is None:
+                return None
+            self._add(meter, flights, now)
+        sent_at = attempt.admitted_at
+        changed = meter.learn(reading, stamp=attempt.stamp, sent_at=sent_at, now=now)
+        self._account.learn(self, meter, reading, attempt, now, answered=answered)
+        return meter if changed or is_new else None
+
+    def fits_at(
+        self,
+        demand: Demand,
+        ticket: Ticket,
+        backoffs: Backoffs,
+        now: float,
+        *,
+        hurried: bool = False,
+        hoped: bool = False,
+    ) -> float:
+        """When all have room for a ticket's demand beside what is kept for others, if nothing else changes."""
+        fits_at, has_backoffs = [now], bool(backoffs)
+        for meter in self.by_name.values():
+            kept = backoffs.kept_of_meter(meter, ticket, now) if has_backoffs else 0
+            fits_at.append(meter.earliest(meter.units_of(demand), now, kept=kept, hurried=hurried, hoped=hoped))
+        return max(fits_at)
+
+    def last_to_fit(self, demand: Demand, now: float) -> str:
+        """The name of the meter that has room for a demand last of all; empty: all have it."""
+        fits_at = {meter.name: meter.earliest(meter.units_of(demand), now) for meter in self.by_name.values()}
+        last = max(fits_at, key=fits_at.__getitem__, default="")
+        return last if fits_at.get(last, now) > now else ""
+
+    def explain(self, demand: Demand, now: float) -> bool:
+        """Whether they know why a demand was refused: it does not fit."""
+        return any(meter.earliest(meter.units_of(demand), now) > now for meter in self.by_name.values())
+
+    def are_scarce(self, demand: Demand, waiting: int, now: float) -> bool:
+        """Whether one that counts requests has not so many times a demand.
+
+        Of tokens a late ticket takes the more the longer it has waited: its prompt cache has lapsed.
+        """
+        return any(
+            meter.level(now) < waiting * demand.requests
+            for meter in self.by_name.values()
+            if meter.dimension is Dimension.REQUESTS
+        )
+
+    def fills_at(self, demand: Demand, now: float) -> float:
+        """When the buckets will hold a demand if nobody else takes of them. What is larger than one is not asked."""
+        fits_at = (meter.earliest(meter.units_of(demand), now) for meter in self._buckets(now))
+        return max((at for at in fits_at if at < float("inf")), default=now)
+
+    def filling_s(self, demand: Demand, now: float) -> float:
+        """How long the buckets need to fill for a demand."""
+        return max((meter.units_of(demand) / meter.limit * meter.window_s for meter in self._buckets(now)), default=0.0)
+
+    def _buckets(self, now: float) -> Iterator[Meter]:
+        return (meter for meter in self.by_name.values() if meter.window_ends_at(now) is None)
+
+    def next_window_at(self, now: float) -> float | None:
+        """When the first fixed window turns; None where there is none."""
+        ends_at = (meter.window_ends_at(now) for meter in self.by_name.values())
+        return min((at for at in ends_at if at is not None), default=None)
+
+    def reserve(self, demand: Demand, *, stamp: int, now: float) -> None:
+        """An attempt was admitted."""
+        if not self._own:
+            return
+        for meter in self._counting():
+            meter.reserve(stamp=stamp, units=meter.units_of(demand), now=now)
+
+    def settle(self, attempt: Attempt, charged: Demand | None, outcome: Outcome, *, stamp: int, now: float) -> None:
+        """An attempt ended; `charged` is what the provider takes for it, where it is known. `stamp`: of its end."""
+        if not self._own:
+            return
+        # One that was cut off without a word may have been charged though refusals are not.
+        failed = outcome.status is not None and outcome.kind in FAILURES
+        generated = outcome.kind not in FAILURES or outcome.ambiguous
+        for meter in self._counting():
+            units = None if charged is None else meter.units_of(charged)
+            if not generated and meter.dimension is Dimension.OUTPUT_TOKENS:
+                units = 0  # there was not even a part of an answer
+            meter.settle(stamp=attempt.stamp, settled_stamp=stamp, charged=units, now=now, failed=failed)
+
+    def adopt(self, attempt: Attempt, now: float, *, is_elsewhere: bool = False) -> None:
+        """Take over an attempt that another pool has sent; `is_elsewhere`: another process."""
+        for meter in self._own.values():
+            _adopt(meter, attempt, now, is_elsewhere=is_elsewhere)
+        self._account.adopt(self, attempt, now)
+
+    def views(self, now: float) -> tuple[MeterView, ...]:
+        """All of them at one instant."""
+        return tuple(
+            MeterView(
+                name=meter.name,
+                kind=meter.kind.value,
+                limit=meter.limit,
+                level=max(0.0, (seen := meter.as_of(now)).level(now)),
+                full_in_s=seen.full_in_s(now),
+                window_s=meter.window_s,
+                dimension=meter.dimension,
+                shared_by=tuple(sorted(one.model_group for one in self._account.members_of(meter))),
+            )
+            for meter in self
+        )
+
+    def is_near(self, demand: Demand, times: int, now: float) -> bool:
+        """Whether a limit that counts input has less left than so many times a demand."""
+        return any(meter.counts_input and meter.level(now) < times * meter.units_of(demand) for meter in self)
+
+    def in_the_way(self, demand: Demand, now: float) -> "set[Meters]":
+        """The pools that draw on a common limit that has no room for a demand now."""
+        return {
+            meters
+            for meter in self.by_name.values()
+            if (members := self._account.members_of(meter)) and meter.earliest(meter.units_of(demand), now) > now
+            for meters in members
+        }
+
+    def _counting(self) -> Iterable[Meter]:
+        common = self._account.of(self)
+        return [*self._own.values(), *common] if common else self._own.values()
+
+    def _add(self, meter: Meter, flights: InFlight, now: float) -> None:
+        self._own[meter.name] = self.by_name[meter.name] = meter
+        for attempt in flights.attempts:
+            _adopt(meter, attempt, now)
+
+
+def _adopt(meter: Meter, attempt: Attempt, now: float, *, is_elsewhere: bool = False) -> None:
+    units = meter.units_of(attempt.demand)
+    meter.adopt(stamp=attempt.stamp, units=units, admitted_at=attempt.admitted_at, now=now, is_elsewhere=is_elsewhere)
+
+
+_FIRST_GUESS_S = 10.0
+_NEWEST_WEIGHT = 0.1
+_LONGEST_WINDOW_S = 3_600.0
+"""Limits per day or longer are no bottleneck of the moment: they are not paced, and their rate says nothing."""
+_PREFILL_TOKENS_S = 10_000.0
+"""How fast a model reads uncached input, where no meter counts it: what a warm prefix saves is at least that time."""
+
+
+class ServiceTime:
+    """How long an attempt is expected to hold its slot: a moving mean over the successful ones."""
+
+    def __init__(self) -> None:
+        self.mean_s = _FIRST_GUESS_S
+        self._is_guess = True
+
+    def __repr__(self) -> str:
+        return f"<ServiceTime {self.mean_s:.2f} s{', a guess' if self._is_guess else ''}>"
+
+    @property
+    def is_known(self) -> bool:
+        """Whether it was measured at all."""
+        return not self._is_guess
+
+    def succeeded(self, duration_s: float) -> None:
+        """Learn from one."""
+        if self._is_guess:
+            self.mean_s, self._is_guess = duration_s, False
+        else:
+            self.mean_s += _NEWEST_WEIGHT * (duration_s - self.mean_s)
+
+
+def dominant_s(demand: Demand, meters: Iterable[Meter], *, service_s: float, slots: int) -> float:
+    """The dominant cost of a demand that holds a slot for `service_s`. Never negative."""
+    longest_s = service_s / slots if service_s > 0 else 0.0
+    for meter in meters:
+        if meter.window_s <= _LONGEST_WINDOW_S:
+            # More than the whole limit takes the whole limit.
+            units, limit = meter.units_of(demand), meter.limit
+            takes_s = units / limit * meter.window_s if units < limit else meter.window_s
+            if takes_s > longest_s:
+                longest_s = takes_s
+    return longest_s
+
+
+def reading_s(input_tokens: int, meters: Iterable[Meter]) -> float:
+    """Seconds of the bottleneck that so much uncached input takes."""
+    longest_s = input_tokens / _PREFILL_TOKENS_S
+    for meter in meters:
+        if meter.counts_input and meter.window_s <= _LONGEST_WINDOW_S:
+            limit = meter.limit
+            takes_s = input_tokens / limit * meter.window_s if input_tokens < limit else meter.window_s
+            if takes_s > longest_s:
+                longest_s = takes_s
+    return longest_s

@@ -1,0 +1,325 @@
+"""What persons changed at run time, until it is taken back or its time is over: pauses, caps, priorities, budgets.
+
+Each override is a glob and a value. The newest that matches counts, and holds for pools and agents that come later,
+too. One that takes back (resume, no cap, as asked) is a rule like others where an older one would still match. One
+that ends by itself lies on the older ones, which count again after it.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
+
+from hivemind_addon.kernel.values.command import names_agent, names_pool
+from hivemind_addon.kernel.values.snapshot import GivenBudget, PriorityView
+from hivemind_addon.kernel.values.spend import MOST_AMOUNT, Budget, Period, Scope
+from hivemind_addon.kernel.values.ticket import PoolKey, Priority
+
+_VERSION = 1
+_NEVER = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule[Value]:
+    glob: str
+    value: Value | None
+    """None takes back what older rules say."""
+    ends_at: float = _NEVER
+    by: str = ""
+    """The agent that asked for it; empty: a person did."""
+
+
+class _Rules[Subject, Value]:
+    """Globs and what was ordered for what they match, the newest first."""
+
+    def __init__(self, matches: Callable[[str, Subject], bool]) -> None:
+        self._matches = matches
+        self._rules: list[_Rule[Value]] = []
+        self.ends_at = _NEVER
+        """When the next one ends by itself; infinite: none does."""
+
+    def __bool__(self) -> bool:
+        return bool(self._rules)
+
+    def __iter__(self) -> Iterator[_Rule[Value]]:
+        return iter(self._rules)
+
+    def __repr__(self) -> str:
+        return repr([(rule.glob, rule.value) for rule in self._rules])
+
+    def put(self, glob: str, value: Value | None, *, ends_at: float = _NEVER, by: str = "") -> None:
+        """Order it; None takes back."""
+        stands = ends_at == _NEVER
+        older = [] if glob == "*" and stands else self._rules
+        # One that ends by itself replaces only its like: what is under it counts again.
+        older = [rule for rule in older if rule.glob != glob or (not stands and rule.ends_at == _NEVER)]
+        self._rules = [_Rule(glob, value, ends_at, by), *older]
+        self._tidy()
+
+    def restore(self, saved: "Sequence[_Rule[Value]]") -> None:
+        """Put these, the newest first, under those that are there."""
+        newer, self._rules = self._rules, []
+        for rule in reversed((*newer, *saved)):
+            self.put(rule.glob, rule.value, ends_at=rule.ends_at, by=rule.by)
+
+    def standing(self, now: float) -> list[_Rule[Value]]:
+        """Those whose time is not over, without what would take back nothing."""
+        rules = [rule for rule in self._rules if rule.ends_at > now]
+        while rules and rules[-1].value is None:
+            rules.pop()
+        return rules
+
+    def expire(self, now: float) -> None:
+        """Drop those whose time is over."""
+        self._rules = self.standing(now)
+        self._tidy()
+
+    def of(self, subject: Subject) -> Value | None:
+        """What counts for one; None: nothing was ordered."""
+        return next((rule.value for rule in self._rules if self._matches(rule.glob, subject)), None)
+
+    def _tidy(self) -> None:
+        while self._rules and self._rules[-1].value is None:
+            self._rules.pop()  # there is nothing older that it would take back
+        self.ends_at = min((rule.ends_at for rule in self._rules), default=_NEVER)
+
+
+class Overrides:
+    """All pools', agents' and holders'."""
+
+    def __init__(self) -> None:
+        self._pauses: _Rules[PoolKey, bool] = _Rules(names_pool)
+        self._caps: _Rules[PoolKey, int] = _Rules(names_pool)
+        self._priorities: _Rules[str, Priority] = _Rules(names_agent)
+        self._budgets: dict[tuple[Scope, Period], _Rules[str, Budget]] = {
+            (scope, per): _Rules(names_agent if scope is Scope.AGENT else str.__eq__)
+            for scope in Scope
+            for per in Period
+        }
+        self.has_budgets = False
+        """Whether anybody was given one."""
+        self.ends_at = _NEVER
+        """When the next one ends by itself; infinite: none does."""
+
+    def __repr__(self) -> str:
+        budgets = [rules for rules in self._budgets.values() if rules]
+        return f"<Overrides {self._pauses} {self._caps} {self._priorities} {budgets}>"
+
+    def pause(self, glob: str, *, paused: bool) -> None:
+        """Admit nothing in these pools, or again."""
+        self._pauses.put(glob, paused or None)
+
+    def cap(self, glob: str, limit: int | None) -> None:
+        """Let these pools have at most so many attempts in flight."""
+        self._caps.put(glob, limit)
+
+    def prefer(self, glob: str, priority: Priority | None, *, ends_at: float = _NEVER, by: str = "") -> None:
+        """Serve these agents in a class, whatever they ask for."""
+        self._priorities.put(glob, priority, ends_at=ends_at, by=by)
+        self.ends_at = self._priorities.ends_at
+
+    def give(self, budget: Budget, *, by: str = "") -> None:
+        """Give a holder (agents by a glob) a budget; one that limits nothing takes back what was given."""
+        given = budget if budget.limits_anything else None
+        self._budgets[budget.scope, budget.per].put(budget.name, given, by=by)
+        self.has_budgets = any(self._budgets.values())
+
+    def budgets_of(self, scope: Scope, name: str) -> dict[Period, Budget]:
+        """What one holder was given, by period."""
+        given = {}
+        for (whose, per), rules in self._budgets.items():
+            if whose is scope and (budget := rules.of(name)):
+                given[per] = Budget(scope, name, per, budget.tokens, budget.micro_usd, budget.calls)
+        return given
+
+    @property
+    def budgets(self) -> tuple[GivenBudget, ...]:
+        """All that were given, the newest of each period first."""
+        rules = (rule for rules in self._budgets.values() for rule in rules)
+        return tuple(GivenBudget(rule.value, rule.by) for rule in rules if rule.value)
+
+    def is_paused(self, key: PoolKey) -> bool:
+        """Whether nothing of a pool goes."""
+        return bool(self._pauses.of(key))
+
+    def pauses_for(self, glob: str) -> bool:
+        """Whether a pause with this glob stands, or any if it is `*`: pools that come would meet it."""
+        return any(rule.value and glob in ("*", rule.glob) for rule in self._pauses)
+
+    def cap_of(self, key: PoolKey) -> int | None:
+        """What a pool's concurrency limit may be at most; None: what it learns."""
+        return self._caps.of(key)
+
+    def priority_of(self, agent: str, asked: Priority) -> Priority:
+        """The class of an agent's ticket that asks for one."""
+        ordered = self._priorities.of(agent) if self._priorities else None
+        return asked if ordered is None else ordered
+
+    def inherit(self, key: PoolKey, merged: PoolKey) -> None:
+        """A pool was merged into another one: what held for it holds for both, where that is stricter."""
+        if self.is_paused(merged) and not self.is_paused(key):
+            self.pause(str(key), paused=True)
+        cap, theirs = self.cap_of(key), self.cap_of(merged)
+        if theirs is not None and (cap is None or theirs < cap):
+            self.cap(str(key), theirs)
+
+    def priorities(self, now: float) -> tuple[PriorityView, ...]:
+        """The priorities that were set, the newest first."""
+        return tuple(
+            PriorityView(
+                agent=rule.glob,
+                priority=rule.value,
+                ends_in_s=None if rule.ends_at == _NEVER else max(0.0, rule.ends_at - now),
+                by=rule.by,
+            )
+            for rule in self._priorities
+            if rule.value is not None
+        )
+
+    @property
+    def pauses(self) -> dict[str, bool]:
+        """By glob, the newest first; False takes back what an older one says."""
+        return {rule.glob: bool(rule.value) for rule in self._pauses}
+
+    @property
+    def caps(self) -> dict[str, int | None]:
+        """By glob, the newest first; None takes back what an older one says."""
+        return {rule.glob: rule.value for rule in self._caps}
+
+    # Time and restarts ------------------------------------------------------------------------------------------------
+
+    def expire(self, now: float) -> list[PriorityView]:
+        """Drop those whose time is over, and name them."""
+        ended = [view for view in self.priorities(now) if view.ends_in_s == 0]
+        self._priorities.expire(now)
+        self.ends_at = self._priorities.ends_at
+        return ended
+
+    def export(self, now: float, wall: float) -> object:
+        """What stands, as plain JSON values. `wall`: `now` in epoch seconds, by which a restart knows what is over."""
+        return to_builtins(
+            _SavedFile(
+                version=_VERSION,
+                pauses=[_SavedPause(rule.glob, rule.value) for rule in self._pauses],
+                caps=[_SavedCap(rule.glob, rule.value) for rule in self._caps],
+                priorities=[_SavedPriority.of(rule, now, wall) for rule in self._priorities.standing(now)],
+                budgets=[
+                    _SavedBudget.of(scope, per, rule) for (scope, per), rules in self._budgets.items() for rule in rules
+                ],
+            )
+        )
+
+    def restore(self, data: object, now: float, wall: float) -> list[str]:
+        """Take over what `export` gave, under what was changed since. What cannot be understood, in words."""
+        if not isinstance(data, Mapping) or data.get("version") != _VERSION:
+            return [f"saved orders: {str(data)[:60]!r} is not of version {_VERSION}"]
+        oddities: list[str] = []
+        pauses = _read(data, "pauses", _SavedPause, oddities)
+        caps = _read(data, "caps", _SavedCap, oddities)
+        priorities = _read(data, "priorities", _SavedPriority, oddities)
+        budgets = _read(data, "budgets", _SavedBudget, oddities)
+        self._pauses.restore([_Rule(saved.glob, saved.paused or None) for saved in pauses])
+        self._caps.restore([_Rule(saved.glob, saved.limit) for saved in caps])
+        self._priorities.restore([saved.rule(now, wall) for saved in priorities])
+        self.ends_at = self._priorities.ends_at
+        self.expire(now)
+        for (scope, per), rules in self._budgets.items():
+            rules.restore([saved.rule() for saved in budgets if (saved.scope, saved.per) == (scope, per)])
+        self.has_budgets = any(self._budgets.values())
+        return oddities
+
+
+# What outlives a run, as it is saved ----------------------------------------------------------------------------------
+
+_Amount = Annotated[int, Meta(ge=0, le=MOST_AMOUNT)]
+
+
+class _SavedPause(Struct, array_like=True, forbid_unknown_fields=True):
+    glob: str
+    paused: bool | None
+
+
+class _SavedCap(Struct, array_like=True, forbid_unknown_fields=True):
+    glob: str
+    limit: Annotated[int, Meta(ge=1)] | None
+
+
+class _SavedTerms(Struct, frozen=True, omit_defaults=True):
+    """What some priorities have beside their glob and class."""
+
+    by: str = ""
+    left_s: float | None = None
+    until: float | None = None
+    """Epoch seconds."""
+
+    def __post_init__(self) -> None:
+        if (self.left_s is None) != (self.until is None) or not math.isfinite((self.left_s or 0) + (self.until or 0)):
+            raise ValueError("no end")
+
+
+class _SavedPriority(Struct, array_like=True, forbid_unknown_fields=True):
+    glob: str
+    priority: str | None
+    """Its name."""
+    terms: _SavedTerms = _SavedTerms()
+
+    def __post_init__(self) -> None:
+        if self.priority is not None and self.priority.upper() not in Priority.__members__:
+            raise ValueError("no priority")
+
+    @classmethod
+    def of(cls, rule: _Rule[Priority], now: float, wall: float) -> "_SavedPriority":
+        left_s = None if rule.ends_at == _NEVER else max(0.001, round(rule.ends_at - now, 3))
+        until = None if left_s is None else wall + left_s
+        name = None if rule.value is None else rule.value.name.lower()
+        return cls(rule.glob, name, _SavedTerms(rule.by, left_s, until))
+
+    def rule(self, now: float, wall: float) -> _Rule[Priority]:
+        """By the wall clock; but no end is later than it was: that clock may have been set back."""
+        left_s, until = self.terms.left_s, self.terms.until
+        ends_at = _NEVER if left_s is None or until is None else now + round(min(until - wall, left_s), 3)
+        value = None if self.priority is None else Priority[self.priority.upper()]
+        return _Rule(self.glob, value, ends_at, self.terms.by)
+
+
+class _SavedBudget(Struct):
+    scope: Scope
+    name: str
+    per: Period
+    tokens: _Amount | None
+    micro_usd: _Amount | None
+    by: str = ""
+    calls: _Amount | None = None
+
+    @classmethod
+    def of(cls, scope: Scope, per: Period, rule: _Rule[Budget]) -> "_SavedBudget":
+        limits = (rule.value.tokens, rule.value.micro_usd) if rule.value else (None, None)
+        return cls(scope, rule.glob, per, *limits, rule.by, rule.value.calls if rule.value else None)
+
+    def rule(self) -> _Rule[Budget]:
+        budget = Budget(self.scope, self.name, self.per, self.tokens, self.micro_usd, self.calls)
+        return _Rule(self.name, budget if budget.limits_anything else None, by=self.by)
+
+
+class _SavedFile(Struct):
+    """All lists have the newest first."""
+
+    version: int
+    pauses: list[_SavedPause]
+    caps: list[_SavedCap]
+    priorities: list[_SavedPriority]
+    budgets: list[_SavedBudget]
+
+
+def _read[Entry](data: Mapping[str, object], name: str, kind: type[Entry], oddities: list[str]) -> list[Entry]:
+    """Those of a list that can be read; the others are named."""
+    saved = data.get(name, [])
+    entries = []
+    for one in saved if isinstance(saved, list) else [saved]:
+        try:
+            entries.append(convert(one, kind))
+        except ValidationError as error:
+            oddities.append(f"saved orders: {name}: {str(one)[:60]} is left out: {error}")
+    return entries

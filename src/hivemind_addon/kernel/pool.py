@@ -1,0 +1,1027 @@
+"""One provider limit domain: who waits for it, and what becomes of each ticket from its submit to its end.
+
+    fair_queue.py   who waits, in which order ────────────┐
+                                                          ├─► selector.py   who goes next, and what keeps it from going
+    capacity.py     what may be sent, and is in flight ───┘
+
+The pool asks whose turn it is and does what follows: it admits, sheds, refuses, tries again and ends. What an attempt
+teaches about the provider is the capacity's business.
+
+**Requests that come back**: their places are kept, and their old attempts are ended. A refusal asks the client to come
+back, and most do, with the same request under a new ticket; so do clients whose own patience ended (Claude Code: after
+three minutes, see docs/endurance.md). It gets the place that the old one had: once for each, and within ten minutes.
+Where an attempt for the old one still runs although its client has given up, it is superseded: to be ended, and the new
+ticket waits for that.
+"""
+
+import random
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from hivemind_addon.kernel.budget import Budgets
+from hivemind_addon.kernel.forecast import Callers, foresee, starts_at, view_pool
+from hivemind_addon.kernel.limits.breaker import BreakerSettings
+from hivemind_addon.kernel.limits.capacity import Capacity, ConcurrencySettings
+from hivemind_addon.kernel.limits.learned import LearnedPool
+from hivemind_addon.kernel.limits.meters import Backoffs, Meters
+from hivemind_addon.kernel.limits.sharing import Sharing
+from hivemind_addon.kernel.limits.stated_limits import StatedLimit
+from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
+from hivemind_addon.kernel.order.lanes import EntryState, InFlight, QueueEntry
+from hivemind_addon.kernel.order.selector import SOONEST_COME_BACK_S, Gate, Progress, Selector
+from hivemind_addon.kernel.overrides import Overrides
+from hivemind_addon.kernel.retry import (
+    ActiveBlock,
+    Admitted,
+    Backoff,
+    Finished,
+    GiveUp,
+    History,
+    Patience,
+    Refused,
+    RetryPolicy,
+    Shed,
+    Verdict,
+    judge,
+    last_moment,
+)
+from hivemind_addon.kernel.values.command import Cancel, ForeseeWait, WaitView
+from hivemind_addon.kernel.values.events import (
+    AttemptEnded,
+    AttemptStarted,
+    BackedOff,
+    Event,
+    Held,
+    Moved,
+    Superseded,
+    TicketEnded,
+    WaitOverruled,
+)
+from hivemind_addon.kernel.values.snapshot import BreakerState, PoolView
+from hivemind_addon.kernel.values.spend import Shortage, Spend
+from hivemind_addon.kernel.values.ticket import (
+    Attempt,
+    AttemptResult,
+    ContractError,
+    Demand,
+    Hints,
+    OutcomeKind,
+    PoolKey,
+    Reason,
+    Ticket,
+)
+
+_KEPT_FOR_S = 600.0
+
+
+class KeptPositions:
+    """One pool's entries that have ended and whose positions are kept, oldest first."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], list[tuple[float, QueueEntry]]] = {}
+        """By agent and request: until when, and what for."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self._kept.values()))
+
+    def __repr__(self) -> str:
+        return f"<KeptPositions {len(self)} positions kept>"
+
+    def keep(self, entry: QueueEntry, now: float) -> None:
+        """A ticket was shed, or its client went."""
+        self._forget(now)
+        ticket = entry.ticket
+        if ticket.request_hash:
+            kept = self._kept.pop((ticket.agent, ticket.request_hash), [])
+            self._kept[ticket.agent, ticket.request_hash] = [*kept, (now + _KEPT_FOR_S, entry)]
+
+    def claim(self, ticket: Ticket, now: float) -> QueueEntry | None:
+        """The entry of an earlier ticket for the same request; None: there is none."""
+        if not self._kept:
+            return None
+        self._forget(now)
+        kept = self._kept.get((ticket.agent, ticket.request_hash))
+        if not kept:
+            return None
+        if len(kept) == 1:
+            del self._kept[ticket.agent, ticket.request_hash]
+        return kept.pop(0)[1]
+
+    def _forget(self, now: float) -> None:
+        while self._kept:
+            (name, kept) = next(iter(self._kept.items()))
+            while kept and kept[0][0] <= now:
+                kept.pop(0)
+            if kept:
+                return
+            del self._kept[name]
+
+
+class SupersededAttempts:
+    """Tickets of one pool that wait for the end of an attempt for the same request, by that attempt's ticket."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._of)
+
+    def __repr__(self) -> str:
+        return f"<SupersededAttempts {self._of}>"
+
+    def supersede(self, ticket: Ticket, flights: InFlight, now: float) -> QueueEntry | None:
+        """Whose attempt a new ticket is to wait for: its client has given up by now. None: there is none."""
+        for entry in flights.alike(ticket):
+            if now >= entry.shed_at and entry.ticket.id not in self._of:
+                self._of[entry.ticket.id] = ticket.id
+                return entry
+        return None
+
+    def of_ended(self, ticket_id: str) -> str:
+        """Who waited for a ticket's attempt, which has ended; empty: nobody."""
+        return self._of.pop(ticket_id, "")
+
+
+_NEVER = float("inf")
+_TELLING = (OutcomeKind.SUCCESS, OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED)
+"""What tells whether a limit was rightly believed."""
+_MOST_ENDING_S = 5.0
+"""So long a ticket waits for the end of an attempt that it supersedes."""
+_TIMER_STEP_S = 0.001
+"""No wakeup is closer than this: timers are no finer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSettings:
+    """What a profile says about its pools."""
+
+    profile: str = ""
+    """Its name."""
+    concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
+    breaker: BreakerSettings = field(default_factory=BreakerSettings)
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    order: OrderSettings = field(default_factory=OrderSettings)
+    stated: tuple[StatedLimit, ...] = ()
+
+
+class PoolTold(Struct, frozen=True):
+    """What a process that has a pool's clients needs to know of it, where another one decides who goes."""
+
+    key: PoolKey
+    profile: str
+    limit: int
+    """Of attempts in flight."""
+    in_flight: int
+    """Bypassing ones counted."""
+    provider_down: bool
+    nobody_answered: bool
+    """Several failures in a row are all one session's, and nothing tells whose fault they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """What a pool leaves to the one that it proved to be."""
+
+    learned: LearnedPool
+    waiting: Sequence[QueueEntry]
+    """The oldest first."""
+    in_flight: Sequence[QueueEntry]
+    unannounced: Collection[str]
+    """Tickets whose wait nobody has heard of yet."""
+
+    @property
+    def entries(self) -> Iterator[QueueEntry]:
+        """All of them."""
+        yield from (*self.waiting, *self.in_flight)
+
+
+class Pool:
+    """Only the scheduler calls it. After any call, `poll` it, then wake it again at `wakeup_at`."""
+
+    def __init__(
+        self,
+        *,
+        key: PoolKey,
+        settings: PoolSettings,
+        rng: random.Random,
+        emit: Callable[[Event], None],
+        budgets: Budgets,
+        overrides: Overrides,
+        sharing: Sharing,
+        patience: Patience,
+    ) -> None:
+        """The last four are of all pools, or of those of its account."""
+        self.account_name: str | None = None
+        self.wakeup_at: float | None = None
+        """When the last poll wants the next one, if nothing happens before."""
+        self._settings = settings
+        self._rng = rng
+        self._emit = emit
+        self._budgets = budgets
+        self._overrides = overrides
+        self._patience = patience
+        self._capacity = Capacity(
+            key=key,
+            concurrency=settings.concurrency,
+            breaker=settings.breaker,
+            overrides=self._overrides,
+            rng=rng,
+            emit=emit,
+            sharing=sharing,
+        )
+        self._capacity.state(settings.stated)
+        self._queue = FairQueue(settings.order, cost_s=self._capacity.cost_s, saved_s=self._capacity.saved_s)
+        self._backoffs = Backoffs()
+        self._selector = Selector(queue=self._queue, capacity=self._capacity, backoffs=self._backoffs)
+        self._callers = Callers()
+        self._kept_positions = KeptPositions()
+        self._superseded_by_ticket = SupersededAttempts()
+        self._to_announce: list[str] = []
+        """Tickets whose wait began since the last poll."""
+        self._review = False
+        """All that wait are to be looked at, not only those whose wait begins."""
+        self._next: QueueEntry | None = None
+        self._gate: Gate | None = None
+        """In this poll: the next ticket, and what kept it from going."""
+        self._block: ActiveBlock | None = None
+        """The account's, of which all that wait were asked whether they outlive it."""
+        self._progress = Progress()
+        self._idle_since: float | None = None
+        """Since when tickets are due, nothing passed, and none was sent that was not refused; None: none is due."""
+        self._despite_at = _NEVER
+        """In this poll: from when on one goes although its gate is shut."""
+
+    def __repr__(self) -> str:
+        return f"<Pool {self.key} {self._capacity.in_flight}/{self.limit} in flight, {len(self._queue)} queued>"
+
+    @property
+    def key(self) -> PoolKey:
+        """Whose limits these are, as far as is known."""
+        return self._capacity.key
+
+    @property
+    def limit(self) -> int:
+        """The concurrency limit that counts."""
+        return self._capacity.limit
+
+    @property
+    def paused(self) -> bool:
+        """By a person."""
+        return self._capacity.paused
+
+    @property
+    def settings(self) -> PoolSettings:
+        """What counts now."""
+        return self._settings
+
+    @property
+    def told(self) -> PoolTold:
+        """How it stands."""
+        capacity = self._capacity
+        return PoolTold(
+            key=capacity.key,
+            profile=self._settings.profile,
+            limit=capacity.limit,
+            in_flight=capacity.in_flight,
+            provider_down=capacity.is_provider_down,
+            nobody_answered=capacity.breaker.is_one_sessions,
+        )
+
+    @property
+    def sharing(self) -> Sharing:
+        """With the account's other pools."""
+        return self._capacity.sharing
+
+    def configure(self, settings: PoolSettings, now: float) -> None:
+        """Its profile was changed; what was learned stays, as far as the new bounds allow."""
+        self._settings = settings
+        self._capacity.configure(settings.concurrency, settings.breaker, now)
+        self._capacity.state(settings.stated)
+        self._queue.configure(settings.order)
+
+    def rename(self, key: PoolKey, sharing: Sharing) -> None:
+        """Its account proved to be another one's, of which nothing like it was known."""
+        self._capacity.key = key
+        self._capacity.move(sharing)
+
+    def bypass(self, bypassing: int) -> None:
+        """So many attempts are upstream that nobody admitted."""
+        self._capacity.bypassing = bypassing
+
+    def submit(
+        self, ticket: Ticket, now: float, *, history: History | None = None, not_before: float = -_NEVER
+    ) -> Attempt | None:
+        """Queue a new ticket; one that comes back has its old position. What it supersedes is to be ended.
+
+        `history`: it has waited at another process, and is as old as it says.
+        """
+        entry = self._new_entry(ticket, now)
+        if history is not None:
+            entry.history, entry.since, entry.not_before = history, ticket.arrived_at, not_before
+            if history.attempts:
+                entry.wait_began_at = now
+        if (left := self._kept_positions.claim(ticket, now)) is not None:
+            entry.come_back_for(left)
+        old = self._superseded_by_ticket.supersede(ticket, self._capacity.flights, now)
+        if old is not None:
+            entry.not_before = max(entry.not_before, now + _MOST_ENDING_S)
+            old.shows_patience = False  # it left before, nobody saw when
+            self._emit(Superseded(at=now, ticket_id=old.ticket.id, pool=self.key, by_ticket_id=ticket.id))
+        self._enqueue(entry, now)
+        self._to_announce.append(ticket.id)
+        return None if old is None else old.attempt
+
+    def take_in_flight(
+        self, ticket: Ticket, demand: Demand, history: History, admitted_at: float, now: float
+    ) -> Attempt:
+        """Count an attempt that another process has admitted, whatever is free; `history`: it is started in it."""
+        entry = self._new_entry(ticket, now)
+        entry.history, entry.since = history, ticket.arrived_at
+        if history.attempts > 1:
+            entry.wait_began_at = admitted_at
+        attempt = self._capacity.take_in_flight(entry, demand, admitted_at, now)
+        cost_s = self._capacity.cost_s(demand)
+        self._queue.adopt(entry, cost_s, now)
+        self.sharing.order.came(ticket.id)
+        self.sharing.order.served(entry, cost_s)
+        self._note_started(entry, attempt, now)
+        return attempt
+
+    def _new_entry(self, ticket: Ticket, now: float) -> QueueEntry:
+        """The entry of a ticket that is new here, in no queue yet."""
+        self._callers.called(ticket)
+        entry = QueueEntry(ticket=ticket, wait_began_at=ticket.arrived_at)
+        if self._capacity.service.is_known:
+            entry.shed_at = last_moment(ticket, self._capacity.service.mean_s)
+        entry.leaves_at = self._leaves_at(entry, now)
+        entry.priority = self._overrides.priority_of(ticket.agent, ticket.priority)
+        return entry
+
+    def _enqueue(self, entry: QueueEntry, now: float) -> None:
+        if entry.history.attempts:
+            self._backoffs.add(entry)
+        self._queue.append(entry, now)
+        self._capacity.sharing.order.came(entry.ticket.id)
+
+    def cancel(self, ticket_id: str, now: float) -> bool:
+        """Take a queued ticket out, whose client went."""
+        entry = self._leave(ticket_id, now)
+        if entry is None:
+            return False
+        self._client_left(entry, now)
+        self._end_ticket(entry, now, end="cancelled", reason="client went")
+        return True
+
+    def withdraw(self, ticket_id: str, now: float) -> bool:
+        """Take a queued ticket out, whose proxy went: that tells nothing of its client, which may come back."""
+        entry = self._leave(ticket_id, now)
+        if entry is None:
+            return False
+        self._end_ticket(entry, now, end="cancelled", reason="its proxy went")
+        return True
+
+    def _leave(self, ticket_id: str, now: float) -> QueueEntry | None:
+        """Take a queued ticket out, and keep its position for when its client comes back."""
+        entry = self._take_out(ticket_id, now)
+        if entry is not None:
+            self._kept_positions.keep(entry, now)
+        return entry
+
+    def call_off(self, ticket_id: str, now: float) -> Refused | Attempt | None:
+        """A person wants a ticket to end: a queued one is refused; an attempt in flight is to be ended.
+
+        None: it is neither.
+        """
+        if entry := self._take_out(ticket_id, now):
+            self._end_ticket(entry, now, end="cancelled", reason="cancelled by a person")
+            return Refused(ticket=entry.ticket, cause=Cancel(ticket_id))
+        flying = self._capacity.flights.of_ticket(ticket_id)
+        if flying is None:
+            return None
+        flying.shows_patience = False
+        return flying.attempt
+
+    def apply_overrides(self, now: float) -> None:
+        """They have changed."""
+        self._capacity.apply_overrides(now)
+        for entry in self._queue:
+            priority = self._overrides.priority_of(entry.ticket.agent, entry.ticket.priority)
+            if priority is not entry.priority:
+                self._queue.reclass(entry, priority, now)
+
+    def _take_out(self, ticket_id: str, now: float) -> QueueEntry | None:
+        entry = self._queue.remove(ticket_id, now)
+        if entry is not None:
+            self._backoffs.discard(ticket_id)
+            entry.end_wait(now)
+        return entry
+
+    def move_to_front(self, ticket_id: str, now: float) -> bool:
+        """Move a queued ticket to the front."""
+        return self._queue.move_to_front(ticket_id, now)
+
+    def look_again(self, ticket_id: str, now: float) -> None:
+        """A ticket that waited for its budget may fit into it now; it has its old position."""
+        entry = self._queue.get(ticket_id)
+        if entry is not None and entry.state is EntryState.UNFUNDED:
+            self._queue.move(entry, now, now)
+
+    def review_funds(self) -> None:
+        """Budgets were changed by a person: whoever waits for whatever is refused at once where one is spent."""
+        self._review = True
+
+    @property
+    def learned(self) -> LearnedPool:
+        """What outlives a run."""
+        return self._capacity.learned
+
+    def resume(self, learned: LearnedPool, now: float) -> None:
+        """Begin with what an earlier run has learned, before the first ticket."""
+        self._capacity.resume(learned, now)
+
+    def wake_up(self, slept_s: float, now: float) -> None:
+        """The machine slept until now, and all clients with it."""
+        self._capacity.wake_up()
+        for entry in self._capacity.flights:
+            entry.wake_up(slept_s)
+        self._queue.wake_up(slept_s, now)
+
+    def drain(self, now: float) -> Handover:
+        """It proved to be another pool, which is to take over what it knows and has. It is no more."""
+        left = Handover(
+            self.learned, self._queue.take_all(now), tuple(self._capacity.flights), frozenset(self._to_announce)
+        )
+        for entry in left.entries:
+            self.sharing.order.gone(entry.ticket.id)
+        self._capacity.move(None)
+        return left
+
+    def take_over(self, left: Handover, now: float) -> None:
+        """Go on with what a pool left that proved to be this one: of equals, behind those that wait here."""
+        self._capacity.learn_from(left.learned, now)
+        for entry in left.in_flight:
+            self._capacity.take_over(entry, now)
+            self._queue.charge_again(entry, now)
+        for entry in left.waiting:
+            self._callers.called(entry.ticket)
+            self._enqueue(entry, now)
+        self._to_announce += [entry.ticket.id for entry in left.waiting if entry.ticket.id in left.unannounced]
+
+    # Equal pools: who may go from one to another --------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> Iterator[QueueEntry]:
+        """Who waits, the oldest first."""
+        return iter(self._queue)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nobody waits."""
+        return not self._queue.entries
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether a poll would find nothing to do: nobody waits, here or for what this pool shares, and none probes."""
+        capacity = self._capacity
+        return not (
+            self._queue.entries
+            or capacity.breaker.state is BreakerState.HALF_OPEN
+            or capacity.sharing.was_in_force
+            or capacity.sharing.is_in_force
+        )
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether none of those that wait here, if there are any, could have gone in the last poll."""
+        return self._next is None
+
+    def opens_at(self, now: float) -> float:
+        """From when on it sends anything at all; infinite: when a person says so, or a probe is answered."""
+        if self.paused:
+            return _NEVER
+        return max(now, self._capacity.breaker.passes_at, self._capacity.account_block.ends_at(now))
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether its provider is down, its account blocked, or a person has paused it: at most a probe goes."""
+        capacity = self._capacity
+        return capacity.paused or capacity.is_provider_down or capacity.account_block.passes_at > -_NEVER
+
+    def lets_pass(self, entry: QueueEntry) -> bool:
+        """Whether one that waits lets others pass: its prefix is being written, or enough of its tree run."""
+        return self._queue.why_passed(entry) is not None
+
+    def is_blocked(self, now: float) -> bool:
+        """Whether its account is refused for long."""
+        return self._capacity.account_block.stands(now) is not None
+
+    @property
+    def gate(self) -> Gate | None:
+        """What kept the next one from going in the last poll."""
+        return self._gate
+
+    def room_at(self, ticket: Ticket, now: float) -> float:
+        """When a ticket could go, if it were next; infinite: when another attempt ends, or a person says so."""
+        gate = self._selector.gate(ticket, now)
+        return now if gate is None else gate.opens_at
+
+    def starts(self, now: float) -> dict[str, float]:
+        """When those that wait are likely to go, by ticket; whom nothing tells of is left out."""
+        found = starts_at(self._capacity, self._queue.in_order(), now)
+        return {ticket_id: foretold.at for ticket_id, foretold in found.items()}
+
+    def warm_tokens(self, ticket: Ticket, now: float) -> int:
+        """How much of a ticket's input this provider's cache holds, as far as is known."""
+        if self._queue.is_cold(ticket, now):
+            return 0
+        return max(ticket.cached_tokens, ticket.prefix_tokens)
+
+    def reading_s(self, tokens: int) -> float:
+        """What so much input takes that is read anew, in seconds of the bottleneck."""
+        return self._capacity.saved_s(tokens)
+
+    def forget(self, ticket: Ticket) -> None:
+        """A ticket's conversation goes on in an equal pool: what is warm of it here is not what it will send."""
+        self._queue.forget(ticket)
+
+    def release(self, entry: QueueEntry, now: float) -> None:
+        """Let one that waits go to an equal pool."""
+        ticket_id = entry.ticket.id
+        self._queue.take(entry, now)
+        self._backoffs.discard(ticket_id)
+        self.sharing.order.gone(ticket_id)
+        if ticket_id in self._to_announce:
+            self._to_announce.remove(ticket_id)
+
+    def receive(self, entry: QueueEntry, now: float) -> None:
+        """Take one that waited in an equal pool, whose troubles are not this one's: it is due."""
+        left = entry.ticket.pool
+        entry.ticket = replace(entry.ticket, pool=self.key)
+        entry.not_before = -_NEVER
+        self._callers.called(entry.ticket)
+        self._enqueue(entry, now)
+        self._to_announce.append(entry.ticket.id)
+        self._emit(Moved(at=now, ticket_id=entry.ticket.id, pool=self.key, left=left))
+
+    # Step 4: who goes now, who is refused
+
+    def poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
+        """Admit, shed and refuse what is due."""
+        if not self._queue.entries:
+            self._rest(now)
+            return []
+        entry = None if stopping else self._selector.goes_at_once(now)
+        if entry is not None and self._budgets.reserve(entry.ticket, now) is None:
+            self._rest(now)
+            return [self._admit(entry, now)]
+        decisions = self.begin_poll(now, stopping=stopping)
+        while self._find_next(now) is not None and (step := self.step(now)) is not None:
+            decisions += step
+        self.end_poll(now)
+        return decisions
+
+    def _rest(self, now: float) -> None:
+        """Nobody has to wait: only a probe that lives may have something to tell."""
+        self._review, self._next, self._gate, self.wakeup_at, self._idle_since = False, None, None, None, None
+        self._to_announce.clear()
+        self._capacity.look_at_probe(now)
+
+    def begin_poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
+        """Shed and refuse what is due; then come `next_key` and `step`, and `end_poll`."""
+        decisions: list[Admitted | Shed | Refused] = []
+        if not self._queue.entries:
+            self._review = False
+            return decisions
+        if stopping:
+            decisions.extend(
+                self._shed(entry, now, Reason.STOPPING, SOONEST_COME_BACK_S) for entry in self._queue.in_order()
+            )
+        if closure := self._capacity.account_block.stands(now):
+            decisions.extend(self._refuse(entry, closure, now) for entry in self._doomed_by(closure, now))
+        while entry := self._queue.first_to_shed(now):
+            if not self._hold_on(entry, now):
+                decisions.append(self._shed(entry, now, Reason.DEADLINE, self._selector.come_back_s(entry, now)))
+        decisions.extend(self._refuse_unfunded(now))
+        while (entry := self._queue.first_to_leave()) and entry.leaves_at <= now:
+            self._queue.expect(entry, self._leaves_at(entry, now))
+        self._queue.wake(now)
+        return decisions
+
+    def _doomed_by(self, block: ActiveBlock, now: float) -> list[QueueEntry]:
+        """Those whose clients will have gone when an account block ends. Where one is to look, one stays for that."""
+        asked = self._to_announce if block is self._block else list(self._queue.entries)
+        self._block = block
+        entries = [entry for ticket_id in asked if (entry := self._queue.get(ticket_id))]
+        doomed = [entry for entry in entries if not self._outlives(entry, block)]
+        looks = self._capacity.account_block.passes_at <= now and len(doomed) == len(self._queue)
+        return sorted(doomed, key=lambda entry: entry.order)[looks:]
+
+    def _outlives(self, entry: QueueEntry, block: ActiveBlock) -> bool:
+        """Whether a ticket's client will still be there when the account is served again."""
+        ends_at = max(entry.shed_at, self._capacity.hopeless_at(entry.ticket))
+        return block.is_end_told and block.until < ends_at
+
+    def lift_block(self, now: float) -> bool:
+        """A person says that the account is served again. True: it was refused."""
+        return self._capacity.lift_block(now)
+
+    def next_key(self, now: float) -> tuple[float, float, float] | None:
+        """What its next ticket is sorted by among those of the account's other pools; None: nobody waits."""
+        entry = self._find_next(now)
+        return None if entry is None else self.sharing.order.key(entry)
+
+    def _find_next(self, now: float) -> QueueEntry | None:
+        """Its next ticket, for `step`."""
+        self._gate, self._next, self._despite_at = None, None, _NEVER
+        if not self._queue.entries:
+            # Nobody waits: only a probe that lives may have something to tell.
+            self._capacity.look_at_probe(now)
+            return None
+        self._next = self._selector.next(now)
+        return self._next
+
+    def step(self, now: float) -> list[Admitted | Refused] | None:
+        """Let the next ticket go, if it may; None: it has to wait, and with it all of the pool."""
+        entry = self._next
+        assert entry is not None, "it was looked for"
+        if self._idle_since is None:
+            self._idle_since = now
+        gate = self._gate = self._selector.gate(entry.ticket, now)
+        if gate is not None:
+            despite = self._despite(entry, gate, now)
+            if despite is None:
+                return None
+            entry = despite
+        short = self._budgets.reserve(entry.ticket, now)
+        if short is None:
+            was_refused = entry.ticket in self._capacity.refused
+            admitted = self._admit(entry, now)
+            if gate is not None:
+                self._overruled(admitted.attempt, gate, now)
+            if not was_refused:
+                self._idle_since = now
+            return [admitted]
+        if not short.may_pass:
+            return [self._refuse(entry, short, now)]
+        self._wait_for_funds(entry, short, now)
+        return []
+
+    def _despite(self, entry: QueueEntry, gate: Gate, now: float) -> QueueEntry | None:
+        """Who goes although the next one's gate is shut, for nothing went for too long; None: nobody, or not yet."""
+        assert self._idle_since is not None
+        stuck_at = self._idle_since + self._progress.patience_s
+        self._despite_at = self._selector.despite_at(entry.ticket, gate, stuck_at, now)
+        if self._despite_at > now:
+            return None
+        self._despite_at = _NEVER
+        despite = self._selector.despite(entry, now)
+        return None if despite.ticket in self._capacity.refused else despite
+
+    def _heard(self, attempt: Attempt, *, refused: bool, now: float) -> None:
+        """An attempt was answered or refused."""
+        self._progress.heard(attempt, refused=refused)
+        if not refused and self._idle_since is not None:
+            self._idle_since = now
+
+    def _overruled(self, attempt: Attempt, gate: Gate, now: float) -> None:
+        assert self._idle_since is not None
+        self._progress.sent(attempt)
+        self._emit(
+            WaitOverruled(
+                at=now,
+                ticket_id=attempt.ticket.id,
+                pool=self.key,
+                idle_s=now - self._idle_since,
+                reason=gate.reason,
+            )
+        )
+
+    def is_near(self, demand: Demand, times: int, now: float) -> bool:
+        """Whether less is left than so many times a demand, beside what waits already."""
+        return self._capacity.is_near(demand, times + len(self._queue.entries), now)
+
+    def in_the_way(self, now: float) -> set[Meters]:
+        """Pools that have to let its next ticket go first, for they draw on the limit that it waits for."""
+        entry = self._next
+        if entry is None or self._gate is None or self._gate.reason is not Reason.METER:
+            return set()
+        capacity = self._capacity
+        in_the_way = capacity.meters.in_the_way(self._selector.demand(entry.ticket, now), now)
+        if capacity.stated_until(entry.ticket, now) > now:
+            in_the_way |= {one.meters for one in capacity.sharing.members}
+        return in_the_way
+
+    def give_way(self, to: set[Meters]) -> bool:
+        """Whether it is one of the pools that have to wait. Its next ticket then does."""
+        if self._capacity.meters not in to:
+            return False
+        self._gate = Gate(Reason.ORDER, _NEVER)
+        return True
+
+    def end_poll(self, now: float) -> None:
+        """Say who waits for what, and until when."""
+        self._announce(self._next, self._gate, now)
+        if self._next is None:
+            self._idle_since = None
+        if self._gate is not None and self._gate.reason is Reason.CONCURRENCY:
+            self._capacity.tell_maximum(now)
+        self.wakeup_at = self._wakeup_at(self._gate, now)
+
+    # Step 6: a response's head arrived
+
+    def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool) -> None:
+        """Let the meters learn, and the prompt cache. An attempt that has ended already teaches nothing."""
+        entry = self._capacity.flights.of(attempt)
+        if entry is None:
+            return
+        if answered:
+            self._heard(attempt, refused=False, now=now)
+            self._client_stayed(entry, now)
+            self._queue.began(entry, sent_at=attempt.admitted_at, now=now)
+        self._capacity.hear(hints, attempt, now, answered=answered)
+        if self._backoffs.entries:
+            self._bring_forward(now)
+
+    # Step 9: an attempt ended
+
+    def settle(
+        self,
+        attempt: Attempt,
+        result: AttemptResult,
+        spend: Spend,
+        now: float,
+        *,
+        stopping: bool,
+        judged: Verdict | None = None,
+    ) -> Verdict:
+        """End an attempt and judge what follows, or do what was `judged` where its client is."""
+        capacity, queue, outcome = self._capacity, self._queue, result.outcome
+        entry = capacity.flights.of(attempt)
+        if entry is None:
+            raise ContractError(f"{attempt.ticket.id}: attempt {attempt.number} was settled already")
+        if successor := queue.get(self._superseded_by_ticket.of_ended(attempt.ticket.id)):
+            queue.move(successor, now, now)
+        took_s = capacity.settle(attempt, result, now)
+        entry.wait_began_at = now
+        if outcome.kind in _TELLING:
+            self._heard(attempt, refused=outcome.kind is not OutcomeKind.SUCCESS, now=now)
+        if outcome.kind is OutcomeKind.SUCCESS:
+            queue.began(entry, sent_at=attempt.admitted_at, now=now)
+        answered = outcome.kind is OutcomeKind.SUCCESS or outcome.status is None or outcome.status < 400
+        queue.settle(entry, took_s, now, answered=answered)
+        capacity.sharing.order.settle(entry, took_s)
+        self._emit(
+            AttemptEnded(
+                at=now,
+                ticket_id=entry.ticket.id,
+                pool=capacity.key,
+                attempt=attempt.number,
+                outcome=outcome,
+                usage=result.usage,
+                duration_s=max(0.0, now - attempt.admitted_at),
+                spend=spend,
+            )
+        )
+        capacity.learn(attempt, result, now)
+        if self._backoffs.entries:
+            self._bring_forward(now)
+        if outcome.kind is OutcomeKind.SUCCESS and judged is None:
+            self._finish(entry, result, now)
+            return Finished()
+        believes_told = capacity.believes_told(outcome.kind, attempt.demand)
+        entry.history, verdict = judge(
+            self._settings.retry,
+            entry.history,
+            result,
+            now,
+            self._rng,
+            # Who has been tried already is tried as long as an answer can come in time.
+            shed_at=max(entry.shed_at, capacity.hopeless_at(entry.ticket)),
+            provider_down=capacity.is_provider_down,
+            nobody_answered=capacity.breaker.is_one_sessions,
+            believes_told=believes_told,
+            stopping=stopping,
+        )
+        if judged is not None:
+            verdict = judged
+        match verdict:
+            case Finished():
+                self._finish(entry, result, now)
+            case GiveUp(reason):
+                end = "shed" if reason is Reason.ANEW else "gave up"
+                self._end_ticket(entry, now, end=end, reason=reason.value, last_outcome=outcome.reason)
+            case Backoff():
+                told_by = outcome.kind if believes_told and outcome.retry_after_s else None
+                self._put_back(entry, verdict, now, told_by=told_by)
+            case _:
+                assert_never(verdict)
+        return verdict
+
+    def _finish(self, entry: QueueEntry, result: AttemptResult, now: float) -> None:
+        """Its ticket is over, and its client has the answer or is gone."""
+        outcome, end = result.outcome, "cancelled"
+        if outcome.kind is OutcomeKind.SUCCESS:
+            self._client_stayed(entry, now)
+            end = "delivered"
+        elif not result.client_saw_bytes:
+            self._client_left(entry, now)
+        self._end_ticket(entry, now, end=end, reason=outcome.reason)
+
+    def view_in_parts(
+        self, clock: Callable[[], float], *, most_queued: int | None = None
+    ) -> Generator[None, None, PoolView]:
+        """The pool at one instant, with at most so many of those that wait; None: all of them.
+
+        Only their order is found before, in parts: who comes meanwhile is not in it yet.
+        """
+        order = [] if most_queued == 0 else (yield from self._queue.in_order_in_parts())
+        now = clock()
+        return view_pool(
+            self._capacity,
+            self._queue,
+            self._selector,
+            self.account_name,
+            now,
+            order=order,
+            most=most_queued,
+            short=lambda ticket: self._budgets.foresee(ticket, now),
+        )
+
+    @property
+    def agents(self) -> dict[str, str]:
+        """Who has called it, as far as that is remembered, with the group of each."""
+        return self._callers.agents
+
+    def called_at(self, agent: str) -> float | None:
+        """When an agent's last call came; None: none that is remembered."""
+        return self._callers.called_at(agent)
+
+    def foresee(self, asked: ForeseeWait, now: float) -> WaitView:
+        """When a call would go that an agent made now."""
+        ticket = self._callers.next_call(asked, self.key, now)
+        guest = QueueEntry(ticket=ticket, wait_began_at=now)
+        guest.priority = self._overrides.priority_of(ticket.agent, ticket.priority)
+        short = self._budgets.foresee(ticket, now)
+        return foresee(guest, short, queue=self._queue, selector=self._selector, now=now)
+
+    def _admit(self, entry: QueueEntry, now: float) -> Admitted:
+        ticket = entry.ticket
+        demand = self._selector.demand(ticket, now)
+        self._queue.admit(entry, now)
+        cost_s = entry.charged_s if demand is ticket.demand else self._capacity.cost_s(demand)
+        self._capacity.sharing.order.served(entry, cost_s)
+        if self._backoffs.entries:
+            self._backoffs.discard(ticket.id)
+        entry.history = entry.history.started()
+        attempt = self._capacity.reserve(entry, demand, now)
+        if attempt.is_probe:
+            self._selector.choose_anew()
+        self._note_started(entry, attempt, now)
+        return Admitted(attempt)
+
+    def _note_started(self, entry: QueueEntry, attempt: Attempt, now: float) -> None:
+        self._emit(
+            AttemptStarted(
+                at=now,
+                ticket_id=entry.ticket.id,
+                pool=self._capacity.key,
+                attempt=attempt.number,
+                waited_s=entry.end_wait(attempt.admitted_at),
+                in_flight=attempt.in_flight,
+            )
+        )
+
+    def _shed(self, entry: QueueEntry, now: float, reason: Reason, come_back_s: float) -> Shed:
+        self._take_out(entry.ticket.id, now)
+        self._kept_positions.keep(entry, now)
+        self._client_stayed(entry, now)
+        self._end_ticket(entry, now, end="shed", reason=reason.value)
+        return Shed(ticket=entry.ticket, reason=reason, come_back_s=come_back_s)
+
+    def _refuse_unfunded(self, now: float) -> list[Refused]:
+        """Whoever begins to wait (backed-off tickets too) hears at once that its budget is spent."""
+        refused = []
+        asked = [entry.ticket.id for entry in self._queue] if self._review else self._to_announce
+        self._review = False
+        for ticket_id in asked:
+            entry = self._queue.get(ticket_id)
+            short = self._budgets.shortage(entry.ticket, now) if entry else None
+            if entry and short and not short.may_pass:
+                refused.append(self._refuse(entry, short, now))
+        return refused
+
+    def _refuse(self, entry: QueueEntry, cause: Shortage | ActiveBlock, now: float) -> Refused:
+        match cause:
+            case Shortage(budget=budget):
+                reason = f"{Reason.BUDGET.value}: {budget.holder}"
+            case ActiveBlock(reason=why):
+                reason = f"{Reason.ACCOUNT_BLOCK.value}: {why}"
+            case _:
+                assert_never(cause)
+        self._take_out(entry.ticket.id, now)
+        self._end_ticket(entry, now, end="refused", reason=reason)
+        return Refused(ticket=entry.ticket, cause=cause)
+
+    def _wait_for_funds(self, entry: QueueEntry, short: Shortage, now: float) -> None:
+        """Out of the others' way, at its own position, until an attempt of the same budget ends."""
+        self._queue.move(entry, _NEVER, now)
+        self._selector.choose_anew()
+        self._budgets.wait(entry.ticket, short, now)
+
+    def _announce(self, head: QueueEntry | None, gate: Gate | None, now: float) -> None:
+        """One Held for each wait that did not end in the poll after its beginning."""
+        for ticket_id in self._to_announce:
+            entry = self._queue.get(ticket_id)
+            if entry is not None:
+                self._emit(
+                    Held(
+                        at=now,
+                        ticket_id=ticket_id,
+                        pool=self.key,
+                        reason=self._selector.reason(entry, gate, now),
+                        # Exact for a new ticket; one that came back is somewhere before the end.
+                        position=1 if entry is head else len(self._queue),
+                    )
+                )
+        self._to_announce.clear()
+
+    def _wakeup_at(self, gate: Gate | None, now: float) -> float | None:
+        opens_at = min(gate.opens_at, self._despite_at) if gate else _NEVER
+        if gate and gate.reason is not Reason.PAUSED:
+            opens_at = min(opens_at, self._selector.last_chance_at(now))
+        at = min(self._queue.next_shed_at(), self._queue.next_due_at(), opens_at)
+        return None if at == _NEVER else max(at, now + _TIMER_STEP_S)
+
+    def _leaves_at(self, entry: QueueEntry, now: float) -> float:
+        """When a client may leave, as far as is learned of its kind."""
+        ticket = entry.ticket
+        return ticket.arrived_at + self._patience.leaves_after_s(ticket.client, now - ticket.arrived_at)
+
+    def _client_left(self, entry: QueueEntry, now: float) -> None:
+        """Its client has gone, and had got no byte."""
+        ticket = entry.ticket
+        if not entry.shows_patience or not self._patience.left(ticket.client, now - ticket.arrived_at):
+            return
+        for other in self._queue:
+            if other.ticket.client == ticket.client:
+                self._queue.expect(other, self._leaves_at(other, now))
+
+    def _client_stayed(self, entry: QueueEntry, now: float) -> None:
+        """Its client is there, and gets its first byte."""
+        if entry.shows_patience:
+            entry.shows_patience = False
+            self._patience.stayed(entry.ticket.client, now - entry.ticket.arrived_at)
+
+    def _hold_on(self, entry: QueueEntry, now: float) -> bool:
+        """Keep one beyond its time where there will surely be room, and an answer, before its client gives up."""
+        shed_at = self._selector.worth_holding_until(entry, now)
+        if shed_at is None:
+            return False
+        entry.shed_at = shed_at
+        self._queue.move(entry, entry.not_before, now)
+        return True
+
+    def _bring_forward(self, now: float) -> None:
+        """Who waits only because it was told to goes with the others, where these have shown that it need not."""
+        for entry in self._backoffs.told_falsely(self._capacity.believes_told):
+            if entry.state is EntryState.BACKING_OFF:
+                self._queue.move(entry, now, now)
+
+    def _put_back(self, entry: QueueEntry, backoff: Backoff, now: float, *, told_by: OutcomeKind | None) -> None:
+        entry.priority = self._overrides.priority_of(entry.ticket.agent, entry.ticket.priority)
+        entry.weigh()
+        self._queue.put_back(entry, backoff.until, now)
+        self._backoffs.add(entry, told_by)
+        self._to_announce.append(entry.ticket.id)
+        self._emit(
+            BackedOff(
+                at=now,
+                ticket_id=entry.ticket.id,
+                pool=self.key,
+                attempt=entry.history.attempts,
+                until=backoff.until,
+                reason=backoff.reason,
+            )
+        )
+
+    def _end_ticket(self, entry: QueueEntry, now: float, *, end: str, reason: str, last_outcome: str = "") -> None:
+        if entry.state is not EntryState.ENDED:
+            entry.become(EntryState.ENDED)
+        self._capacity.sharing.order.gone(entry.ticket.id)
+        self._emit(
+            TicketEnded(
+                at=now,
+                ticket_id=entry.ticket.id,
+                pool=self._capacity.key,
+                end=end,
+                reason=reason,
+                attempts=entry.history.attempts,
+                ambiguous_resends=entry.history.ambiguous_resends,
+                waited_s=entry.waited_s,
+                last_outcome=last_outcome,
+            )
+        )

@@ -1,0 +1,705 @@
+"""The scheduler: the only writer of core state. Pure: takes `now` and an rng, answers values and events.
+
+    submit ──► queued ──poll──► Admitted ──settle──► Finished | GiveUp          (the ticket ends)
+                 ▲                             └───► Backoff ──┐
+                 └──────────── same place ─────────────────────┘
+    queued ──poll, at shed_at or when stopping──► Shed                          (the ticket ends)
+    queued ──cancel──►                                                          (the ticket ends)
+    queued ──a person's Cancel, then poll──► Refused                            (the ticket ends)
+
+Call `poll(now)` after anything that changed state, then arm one timer at `next_wakeup()`.
+"""
+
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from hivemind_addon.api.replies import overrides_stand, person_acted, priority_ended
+from hivemind_addon.kernel.budget import Budgets, actual_spend, calls_of, holders_of
+from hivemind_addon.kernel.commands import CommandEffect, CommandHandler
+from hivemind_addon.kernel.endpoints import Endpoints, Move
+from hivemind_addon.kernel.heap import KeyedHeap
+from hivemind_addon.kernel.limits.learned import LearnedPool, NamedAccount, Saved, UnreadableError, read_saved
+from hivemind_addon.kernel.limits.sharing import Sharing
+from hivemind_addon.kernel.overrides import Overrides
+from hivemind_addon.kernel.pool import Pool, PoolSettings, PoolTold
+from hivemind_addon.kernel.retry import Admitted, Backoff, History, Patience, Refused, Shed, Verdict
+from hivemind_addon.kernel.sliced_work import whole
+from hivemind_addon.kernel.values.command import CommandResult, SchedulerCommand
+from hivemind_addon.kernel.values.events import (
+    AccountNamed,
+    AttemptEnded,
+    AttemptStarted,
+    Event,
+    GuardTripped,
+    MachineSlept,
+    OddityNoted,
+    PoolsMerged,
+    Submitted,
+    TicketEnded,
+    WaitOverruled,
+)
+from hivemind_addon.kernel.values.snapshot import Counters, Snapshot
+from hivemind_addon.kernel.values.spend import AccountState, Budget, Scope, Spend
+from hivemind_addon.kernel.values.ticket import (
+    Attempt,
+    AttemptResult,
+    ContractError,
+    Demand,
+    Hints,
+    OutcomeKind,
+    PoolKey,
+    Ticket,
+)
+
+if TYPE_CHECKING:
+    from hivemind_addon.kernel.limits.meters import Meters
+
+_NEVER = float("inf")
+_PLENTY = 20
+"""A limit or a budget is near when less is left of it than so many times what a ticket takes."""
+_COUNTER_OF_END = {
+    "delivered": "delivered",
+    "gave up": "gave_up",
+    "shed": "shed",
+    "refused": "refused",
+    "cancelled": "cancelled",
+}
+
+
+def _count_ticket(counts: Counter[str], _: Submitted) -> None:
+    counts["tickets"] += 1
+
+
+def _count_start(counts: Counter[str], event: AttemptStarted) -> None:
+    counts["attempts"] += 1
+    if event.attempt > 1:
+        counts["retries"] += 1
+
+
+def _count_attempt(counts: Counter[str], event: AttemptEnded) -> None:
+    if event.outcome.kind is OutcomeKind.THROTTLED:
+        counts["throttled"] += 1
+    if event.usage is not None:
+        counts["input_tokens"] += event.usage.total_input_tokens
+        counts["output_tokens"] += event.usage.output_tokens
+
+
+def _count_end(counts: Counter[str], event: TicketEnded) -> None:
+    counts[_COUNTER_OF_END[event.end]] += 1
+    if event.ambiguous_resends:
+        counts["ambiguous_resends"] += event.ambiguous_resends
+
+
+def _count_trip(counts: Counter[str], _: GuardTripped) -> None:
+    counts["guard_trips"] += 1
+
+
+def _count_overruled(counts: Counter[str], _: WaitOverruled) -> None:
+    counts["waits_overruled"] += 1
+
+
+_COUNTED: Mapping[type[Event], Callable[[Counter[str], Any], None]] = {
+    Submitted: _count_ticket,
+    AttemptStarted: _count_start,
+    AttemptEnded: _count_attempt,
+    TicketEnded: _count_end,
+    GuardTripped: _count_trip,
+    WaitOverruled: _count_overruled,
+}
+"""What events add to the counters of a snapshot."""
+
+
+class Scheduler:
+    """Admits tickets of many pools. O(log n) per call in the number of queued tickets of one pool."""
+
+    def __init__(self, *, rng: random.Random) -> None:
+        self._rng = rng
+        self._stopping = False
+        self._pools: dict[PoolKey, Pool] = {}
+        self._pool_of_ticket: dict[str, Pool] = {}
+        self._bypassing: Counter[PoolKey] = Counter()
+        self._changed: dict[Pool, None] = {}
+        """Pools to poll, in the order in which they changed."""
+        self._untold: dict[Pool, None] = {}
+        """Pools that were polled since others were told how they stand."""
+        self._wakeups: KeyedHeap[Pool] = KeyedHeap()
+        self._events: list[Event] = []
+        self._counts: Counter[str] = Counter()
+        self._merged: dict[PoolKey, PoolKey] = {}
+        """Where pools went that proved to be of another one's account."""
+        self._learned: dict[PoolKey, LearnedPool] = {}
+        """By an earlier run, of pools that are not in use yet."""
+        self._superseded: list[Attempt] = []
+        self._sharing: dict[tuple[str, str], Sharing] = {}
+        """By host and account."""
+        self._patience = Patience()
+        self._stamps = itertools.count(1)
+        self._endpoints = Endpoints(self._pools, self._merged)
+        self._overrides = Overrides()
+        self._budgets = Budgets(emit=self.note, overrides=self._overrides)
+        self._commands = CommandHandler(
+            overrides=self._overrides, budgets=self._budgets, pools=self._pools, pool_of=self._pool_of_ticket.get
+        )
+        self._refused: list[Refused] = []
+        """Queued tickets that a person has cancelled, since the last poll."""
+        self._cancelled_by_person: list[Attempt] = []
+        self._canonical: dict[str, str] = {}
+        self._account_by_name: dict[tuple[str, str], str] = {}
+        self._named: set[str] = set()
+
+    def __repr__(self) -> str:
+        return f"<Scheduler {len(self._pool_of_ticket)} tickets in {len(self._pools)} pools>"
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing is queued and nothing is in flight, bypassing attempts counted."""
+        return not self._pool_of_ticket and not self._bypassing
+
+    def account_of(self, credential: str) -> str:
+        """The account to use for a credential's hash: itself, or the first one that the same organisation used."""
+        return self._canonical.get(credential, credential)
+
+    def submit(
+        self,
+        ticket: Ticket,
+        settings: PoolSettings,
+        now: float,
+        *,
+        history: History | None = None,
+        not_before: float | None = None,
+    ) -> None:
+        """Queue a ticket. `settings` count when a pool of its is new. Raises ContractError when its id is known.
+
+        `history`: it has waited at another process, where this became of its attempts, all of which have ended; it
+        goes on with that, and goes not before `not_before` (monotonic instant; None: it does not back off). Its wait
+        begins anew here: Submitted is noted, and Held where it does not go at once.
+        """
+        self._must_be_new(ticket)
+        if ticket.endpoints:
+            for one in ticket.endpoints:
+                self._pool(one.pool, settings, now)
+            was_at = ticket.pool if history is not None and history.attempts else None
+            pool = self._endpoints.place(ticket, now, was_at=was_at)
+            ticket = replace(ticket, pool=pool.key)
+        else:
+            pool = self._pool(ticket.pool, settings, now)
+        self._pool_of_ticket[ticket.id] = pool
+        self.note(Submitted(at=now, ticket=ticket))
+        superseded = pool.submit(ticket, now, history=history, not_before=-_NEVER if not_before is None else not_before)
+        if superseded is not None:
+            self._superseded.append(superseded)
+        self._changed[pool] = None
+
+    def take_in_flight(
+        self,
+        ticket: Ticket,
+        settings: PoolSettings,
+        demand: Demand,
+        history: History,
+        now: float,
+        *,
+        admitted_at: float | None = None,
+    ) -> Attempt:
+        """Count an attempt that another process has admitted. `settle` it; raises ContractError when its id is known.
+
+        Slots, meters and budgets count it at once, also beyond their limits: no gate is asked. It teaches no limit
+        that no header tells of. `demand`: what was reserved for it; `history`: it is started in it; `admitted_at`:
+        monotonic instant, from which its duration counts (None: now). Submitted and AttemptStarted are noted.
+        """
+        self._must_be_new(ticket)
+        admitted_at = now if admitted_at is None else min(admitted_at, now)
+        for one in ticket.endpoints:
+            self._pool(one.pool, settings, now)
+        pool = self._pool(ticket.pool, settings, now)
+        ticket = ticket if ticket.pool == pool.key else replace(ticket, pool=pool.key)
+        if ticket.endpoints:
+            self._endpoints.found(ticket, pool, now)
+        self._pool_of_ticket[ticket.id] = pool
+        self.note(Submitted(at=now, ticket=ticket))
+        self._budgets.take_in_flight(ticket, admitted_at, now)
+        attempt = pool.take_in_flight(ticket, demand, history, admitted_at, now)
+        self._changed[pool] = None
+        return attempt
+
+    def _must_be_new(self, ticket: Ticket) -> None:
+        if ticket.id in self._pool_of_ticket:
+            raise ContractError(f"{ticket.id}: submitted twice")
+
+    def _pool(self, key: PoolKey, settings: PoolSettings, now: float) -> Pool:
+        """The pool of this key, made new where it is not in use yet."""
+        key = self._merged.get(key, key)
+        pool = self._pools.get(key)
+        if pool is None and key.account in self._canonical:
+            return self._pool(self._of_first_account(key), settings, now)
+        if pool is None:
+            pool = self._new_pool(key, settings)
+            pool.bypass(self._bypassing[key])
+            self._pools[key] = pool
+            if key in self._learned:
+                pool.resume(self._learned.pop(key), now)
+        return pool
+
+    def _of_first_account(self, key: PoolKey) -> PoolKey:
+        """Where a new pool belongs whose account is known to be another one: who names it has not heard of that."""
+        into = self._merged[key] = replace(key, account=self._canonical[key.account])
+        if bypassing := self._bypassing.pop(key, 0):
+            self._bypassing[into] += bypassing
+            if into in self._pools:
+                self._pools[into].bypass(self._bypassing[into])
+        return into
+
+    def must_count(self, ticket: Ticket, now: float) -> bool:
+        """Whether the tokens of a ticket that is to come have to be counted: a limit or a budget is near.
+
+        Where it is not, and its demand is off by a fifth, the same is decided.
+        """
+        pool = self._pools.get(self._merged.get(ticket.pool, ticket.pool))
+        is_near = pool is not None and pool.is_near(ticket.demand, _PLENTY, now)
+        for one in ticket.endpoints:
+            pool = self._pools.get(self._merged.get(one.pool, one.pool))
+            is_near = is_near or (pool is not None and pool.is_near(ticket.demand, _PLENTY, now))
+        return is_near or self._budgets.is_near(ticket, _PLENTY)
+
+    def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None], now: float) -> None:
+        """Profiles were changed. `settings_of`: a pool and its profile's name → what counts; None: as it was."""
+        for key, pool in self._pools.items():
+            settings = settings_of(key, pool.settings.profile)
+            if settings is not None and settings != pool.settings:
+                pool.configure(settings, now)
+                self._changed[pool] = None
+
+    def _new_pool(self, key: PoolKey, settings: PoolSettings) -> Pool:
+        return Pool(
+            key=key,
+            settings=settings,
+            rng=self._rng,
+            emit=self.note,
+            budgets=self._budgets,
+            overrides=self._overrides,
+            sharing=self._sharing_of(key),
+            patience=self._patience,
+        )
+
+    def _sharing_of(self, key: PoolKey) -> Sharing:
+        """What the pools of an account share."""
+        account = (key.host, key.account)
+        if account not in self._sharing:
+            self._sharing[account] = Sharing(self._stamps)
+        return self._sharing[account]
+
+    def poll(self, now: float) -> list[Admitted | Shed | Refused]:
+        """Admit, shed and refuse what is due. Calling it twice at one `now` changes nothing the second time."""
+        while self._wakeups.first_key <= now and (due := self._wakeups.first) is not None:
+            self._wakeups.drop(due)
+            self._changed[due] = None
+        if self._budgets.renewals.first_key <= now:
+            self._look_again(self._budgets.renewed(now), now)
+        if self._overrides.ends_at <= now:
+            for view in self._overrides.expire(now):
+                self.note(priority_ended(view, now))
+            self._wake(self._commands.apply_overrides(now))
+        has_equals = bool(self._endpoints.places) and not self._stopping
+        if not (self._changed or self._refused or has_equals):
+            return []
+        decisions: list[Admitted | Shed | Refused] = [*self._refused]
+        self._refused.clear()
+        if has_equals:
+            for flight in tuple(self._endpoints.refugees(now)):
+                self._move(flight, now)
+        decisions += self._poll_changed(now)
+        if has_equals:
+            while (move := self._endpoints.next_move(now)) is not None:
+                self._move(move, now)
+                decisions += self._poll_changed(now)
+        for decision in decisions:
+            if not isinstance(decision, Admitted):
+                del self._pool_of_ticket[decision.ticket.id]
+        return decisions
+
+    def _poll_changed(self, now: float) -> list[Admitted | Shed | Refused]:
+        decisions: list[Admitted | Shed | Refused] = []
+        for pool in tuple(self._changed):
+            if pool in self._changed:
+                decisions.extend(self._poll_with_others(pool, now))
+        return decisions
+
+    def _move(self, move: Move, now: float) -> None:
+        """Let a waiting ticket go to an equal pool."""
+        move.source.release(move.entry, now)
+        move.target.receive(move.entry, now)
+        self._pool_of_ticket[move.entry.ticket.id] = move.target
+        self._endpoints.moved(move, now)
+        self._wake((move.source, move.target))
+
+    def _poll_with_others(self, pool: Pool, now: float) -> list[Admitted | Shed | Refused]:
+        """Poll a pool, and those that draw on the same limits: one after the other, in one order over all of them."""
+        # Where the limits have just proved to be the pools' own, all may go that waited for a common one.
+        sharing = pool.sharing
+        was_in_force, sharing.was_in_force = sharing.was_in_force, sharing.is_in_force
+        if not was_in_force and not sharing.was_in_force:
+            decisions = pool.poll(now, stopping=self._stopping)
+            self._polled(pool)
+            return decisions
+        together = [one for one in self._pools.values() if one.sharing is sharing]
+        decisions = []
+        for one in together:
+            decisions += one.begin_poll(now, stopping=self._stopping)
+        while (step := self._step_of(together, now)) is not None:
+            decisions += step
+        for one in together:
+            one.end_poll(now)
+            self._polled(one)
+        return decisions
+
+    def _polled(self, pool: Pool) -> None:
+        """Wake it again when it wants."""
+        self._changed.pop(pool, None)
+        self._untold[pool] = None
+        if pool.wakeup_at is None:
+            self._wakeups.drop(pool)
+        else:
+            self._wakeups.put(pool, pool.wakeup_at)
+
+    def _step_of(self, pools: Sequence[Pool], now: float) -> list[Admitted | Refused] | None:
+        """Let the first go that may; None: all wait. Who waits for what is common is passed by nobody who takes of it.
+
+        Others do pass it, and all pass those that only a limit of their own keeps.
+        """
+        heads = [(key, number) for number, pool in enumerate(pools) if (key := pool.next_key(now)) is not None]
+        waited_for: set[Meters] = set()
+        for _, number in sorted(heads):
+            pool = pools[number]
+            if pool.give_way(waited_for):
+                continue
+            step = pool.step(now)
+            if step is not None:
+                return step
+            waited_for |= pool.in_the_way(now)
+        return None
+
+    def next_wakeup(self) -> float | None:
+        """The next instant at which `poll` could do something if nothing else happens; later than the last poll."""
+        at = min(
+            self._wakeups.first_key,
+            self._budgets.renewals.first_key,
+            self._overrides.ends_at,
+            self._endpoints.wakeup_at,
+        )
+        return None if at == _NEVER else at
+
+    def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None:
+        """A response's head arrived: meters learn. Of an attempt that was settled already nothing is learned.
+
+        `answered`: it is the head of an answer (below 400), so that the prompt cache holds its prefix from now on.
+        """
+        ticket = attempt.ticket
+        for oddity in hints.oddities:
+            self.note(OddityNoted(at=now, pool=ticket.pool, ticket_id=ticket.id, what=oddity))
+        pool = self._pool_of_ticket.get(ticket.id)
+        if pool is None:
+            return
+        if hints.account is not None and hints.account != pool.account_name:
+            pool = self._name_account(pool, hints.account, now)
+        pool.observe(attempt, hints, now, answered=answered)
+        self._learned_more(pool)
+
+    def settle(self, attempt: Attempt, result: AttemptResult, now: float, *, judged: Verdict | None = None) -> Verdict:
+        """End an attempt, exactly once (ContractError on the second time), and judge what follows.
+
+        SUCCESS and CANCELLED finish the ticket. Anything else is Backoff where it is retryable, the client saw
+        nothing, and the policy and the deadline allow; else GiveUp. `judged`: what follows was decided by the process
+        that has the client; it is done, and answered.
+        """
+        ticket = attempt.ticket
+        pool = self._pool_of_ticket.get(ticket.id)
+        if pool is None:
+            raise ContractError(f"{ticket.id}: attempt {attempt.number} was settled already")
+        spend = actual_spend(ticket, result)
+        if ticket.endpoints and not result.client_saw_bytes:
+            result = self._endpoints.excuse(ticket, result, now)
+        verdict = pool.settle(attempt, result, spend, now, stopping=self._stopping, judged=judged)
+        self._look_again(self._budgets.settle(ticket, spend + Spend(calls=calls_of(result)), now), now)
+        if not isinstance(verdict, Backoff):
+            del self._pool_of_ticket[ticket.id]
+        self._learned_more(pool)
+        return verdict
+
+    def _learned_more(self, pool: Pool) -> None:
+        """An attempt has taught a pool something: where somebody waits, who goes next may be another one."""
+        if pool.is_at_rest:
+            self._untold[pool] = None
+        else:
+            self._changed[pool] = None
+
+    def cancel(self, ticket_id: str, now: float) -> bool:
+        """The client of a queued ticket went. False when it is unknown, in flight or ended (settle that one)."""
+        pool = self._pool_of_ticket.get(ticket_id)
+        return pool is not None and pool.cancel(ticket_id, now) and self._forget(ticket_id, pool)
+
+    def withdraw(self, ticket_id: str, now: float) -> bool:
+        """The proxy of a queued ticket went, of whose client nothing is learned by that. False: as for `cancel`."""
+        pool = self._pool_of_ticket.get(ticket_id)
+        return pool is not None and pool.withdraw(ticket_id, now) and self._forget(ticket_id, pool)
+
+    def _forget(self, ticket_id: str, pool: Pool) -> bool:
+        del self._pool_of_ticket[ticket_id]
+        self._changed[pool] = None
+        return True
+
+    def command(self, command: SchedulerCommand, now: float) -> CommandResult:
+        """Do what a person asks. Then poll; and end the attempts that `drain_cancelled` names."""
+        effect = self._commands.carry_out(command, now)
+        self._apply(effect, now)
+        if event := person_acted(command, effect.result, now):
+            self.note(event)
+        return effect.result
+
+    def _apply(self, effect: CommandEffect, now: float) -> None:
+        self._look_again(effect.funded, now)
+        self._wake(effect.woken)
+        match effect.ended:
+            case Refused():
+                self._refused.append(effect.ended)
+            case Attempt():
+                self._cancelled_by_person.append(effect.ended)
+
+    def _wake(self, pools: Iterable[Pool]) -> None:
+        self._changed.update(dict.fromkeys(pools))
+
+    def _look_again(self, ticket_ids: Iterable[str], now: float) -> None:
+        """These waited for their budgets, which have changed."""
+        for ticket_id in ticket_ids:
+            if pool := self._pool_of_ticket.get(ticket_id):
+                pool.look_again(ticket_id, now)
+                self._changed[pool] = None
+
+    def close(self, now: float) -> None:  # noqa: ARG002  every writer takes `now`
+        """Stop: admit nothing more; the next polls shed what is queued, and what is submitted later, at once."""
+        self._stopping = True
+        self._endpoints.wakeup_at = _NEVER  # nobody moves any more
+        self._changed.update(dict.fromkeys(self._pools.values()))
+
+    def drain_superseded(self) -> list[Attempt]:
+        """Attempts that are to be ended now, since the last call: their clients have come back. Settle them."""
+        if not (superseded := self._superseded):
+            return []
+        self._superseded = []
+        return superseded
+
+    def drain_cancelled(self) -> list[Attempt]:
+        """Attempts that a person has cancelled since the last call. End them, and settle them as CANCELLED."""
+        if not (called_off := self._cancelled_by_person):
+            return []
+        self._cancelled_by_person = []
+        return called_off
+
+    def wake_up(self, slept_s: float, now: float) -> None:
+        """The machine slept until now. `now` has counted that: what is known of the provider is that much older.
+
+        The clients slept as well, so what they wait for moves on; and all pools start small.
+        """
+        self.note(MachineSlept(at=now, slept_s=slept_s))
+        for pool in self._pools.values():
+            pool.wake_up(slept_s, now)
+        self._changed.update(dict.fromkeys(self._pools.values()))
+
+    def export(self) -> dict[str, object]:
+        """What was learned and outlives a run, as plain JSON values, for `restore`."""
+        named = self._account_by_name.items()
+        return Saved(
+            pools=(*(pool.learned for pool in self._pools.values()), *self._learned.values()),
+            accounts=tuple(NamedAccount(host, name, account) for (host, name), account in named),
+            same_account=self._canonical,
+            patience=self._patience.learned,
+        ).to_json()
+
+    def restore(self, data: object, now: float) -> None:
+        """Take over what `export` gave, before the first submit. What cannot be read is left out, with an oddity."""
+        try:
+            saved = read_saved(data)
+        except UnreadableError as error:
+            self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=f"saved state is not used: {error}"))
+            return
+        self._learned.update((pool.key, pool) for pool in saved.pools)
+        self._account_by_name.update(((one.host, one.name), one.account) for one in saved.accounts)
+        self._canonical.update(saved.same_account)
+        self._patience.resume(saved.patience)
+        self._named.update(self._account_by_name.values(), self._canonical)
+
+    def bypass(self, key: PoolKey, change: int) -> None:
+        """Attempts that go past the scheduler (guard trips) begin (+1) or end (-1); they count as in flight."""
+        key = self._merged.get(key, key)
+        bypassing = self._bypassing[key] + change
+        if bypassing < 0:
+            raise ContractError(f"{key}: more bypassing attempts ended than began")
+        self._bypassing[key] = bypassing
+        if not bypassing:
+            del self._bypassing[key]
+        if key in self._pools:
+            self._pools[key].bypass(bypassing)
+            self._changed[self._pools[key]] = None
+
+    def restore_budgets(self, standings: Sequence[AccountState], now: float) -> None:
+        """Count in what an earlier process has spent, once. What is no account is left out, with an oddity."""
+        self._oddities(self._budgets.restore(standings, now), now)
+
+    def book(
+        self,
+        budgets: Sequence[Budget],
+        spend: Spend,
+        age_s: float,
+        now: float,
+        *,
+        agent: str = "",
+        group: str = "",
+    ) -> None:
+        """Count in what another process has spent, `age_s` ago; below zero: what was only presumed is taken back.
+
+        `budgets`: what its ticket was paid from, `agent` and `group`: whose it was. Budgets that a person gave at run
+        time to any of their holders count it, too, and everyone's. A period that would be over by now counts nothing.
+        """
+        holders = holders_of(agent, group) if agent else [(Scope.EVERYONE, "")]
+        self._look_again(self._budgets.book(budgets, holders, spend, age_s, now), now)
+
+    def share_budgets(self, share: float, now: float) -> None:
+        """From now on only this share (above 0, at most 1) of what is left of each budget may be spent here.
+
+        So it is of accounts that are restored or opened later, and of each period that begins.
+        """
+        self._look_again(self._budgets.share(share), now)
+
+    def standings(self, now: float) -> tuple[AccountState, ...]:
+        """Every account in its present period, a run's too, for another process's `restore_budgets`.
+
+        Without what is reserved: whoever has it in flight tells of that.
+        """
+        return self._budgets.standings(now)
+
+    def count_in(self, standings: Sequence[AccountState], now: float) -> None:
+        """Add what was spent in the present periods of budgets before these were set."""
+        self._budgets.count_in(standings, now)
+
+    def export_overrides(self, now: float, wall: float) -> object:
+        """The overrides that stand, as plain JSON values, for `restore_overrides`. `wall`: `now` in epoch seconds."""
+        return self._overrides.export(now, wall)
+
+    def restore_overrides(self, data: object, now: float, wall: float) -> None:
+        """Take over what `export_overrides` gave, and note what stands. What is unreadable becomes an oddity."""
+        self._oddities(self._overrides.restore(data, now, wall), now)
+        self._wake(self._commands.apply_overrides(now))
+        self._apply(self._commands.review_budgets(now), now)
+        if event := overrides_stand(self.snapshot(now)):
+            self.note(event)
+
+    def _oddities(self, oddities: Sequence[str], now: float) -> None:
+        for oddity in oddities:
+            self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=oddity))
+
+    @property
+    def same_accounts(self) -> Mapping[str, str]:
+        """The account that stands for another one, by that one. Read only; it grows."""
+        return self._canonical
+
+    def pools_told(self) -> tuple[PoolTold, ...]:
+        """How each pool stands, for a process that has its clients."""
+        self._untold.clear()
+        return tuple(pool.told for pool in self._pools.values())
+
+    def drain_pools_told(self) -> list[PoolTold]:
+        """The same of those that may have changed in polls since the last call of either; O(1) where none has."""
+        told = [pool.told for pool in self._untold if self._pools.get(pool.key) is pool]
+        self._untold.clear()
+        return told
+
+    def limit_of(self, key: PoolKey) -> int:
+        """The pool's last concurrency limit; 1 when the pool is unknown."""
+        pool = self._pools.get(self._merged.get(key, key))
+        return 1 if pool is None else pool.limit
+
+    def note(self, event: Event) -> None:
+        """Put an event of the outside (a guard trip, an oddity) into the same list, in order."""
+        self._events.append(event)
+        if (count := _COUNTED.get(type(event))) is not None:
+            count(self._counts, event)
+
+    def drain_events(self) -> list[Event]:
+        """Events since the last call, oldest first. The caller owns the list."""
+        if not (events := self._events):
+            return []
+        self._events = []
+        return events
+
+    def snapshot(self, now: float, *, most_queued: int | None = None) -> Snapshot:
+        """Everything at `now`; of the tickets that wait at most so many of each pool, the next ones."""
+        return whole(self.snapshot_in_parts(lambda: now, most_queued=most_queued))
+
+    def snapshot_in_parts(
+        self, clock: Callable[[], float], *, most_queued: int | None = None
+    ) -> Generator[None, None, Snapshot]:
+        """The same, a pool at a time: each at one instant, and what they have in common at the end."""
+        pools = []
+        for pool in list(self._pools.values()):
+            view = yield from pool.view_in_parts(clock, most_queued=most_queued)
+            if self._pools.get(pool.key) is pool:  # else another one has all of it by now
+                pools.append(view)
+            yield
+        now = clock()
+        return Snapshot(
+            at=now,
+            stopping=self._stopping,
+            pools=tuple(pools),
+            counters=Counters(**{name: self._counts[name] for name in Counters.__struct_fields__}),
+            budgets=self._budgets.views(now),
+            priorities=self._overrides.priorities(now),
+            given=self._overrides.budgets,
+            pauses=self._overrides.pauses,
+            caps=self._overrides.caps,
+        )
+
+    def _name_account(self, pool: Pool, name: str, now: float) -> Pool:
+        """Remember which organisation an account is. The first account of one stands for all later ones.
+
+        Answers the pool that the given one is part of from now on.
+        """
+        account = pool.key.account
+        first = self._account_by_name.setdefault((pool.key.host, name), account)
+        # An account that was named before keeps its place, whatever it is called now: no circles.
+        if account not in self._named and first != account:
+            self._canonical[account] = first
+            same = [key for key in self._pools if (key.host, key.account) == (pool.key.host, account)]
+            for key in same:
+                self._merge(key, replace(key, account=first), now)
+            pool = self._pools[self._merged.get(pool.key, pool.key)]
+        self._named.add(account)
+        if pool.account_name is None:
+            pool.account_name = name
+            self.note(AccountNamed(at=now, pool=pool.key, name=name))
+        return pool
+
+    def _merge(self, key: PoolKey, into: PoolKey, now: float) -> None:
+        """One pool's account proved to be another's: what it has is the other one's from now on."""
+        pool = self._pools.pop(key)
+        self._changed.pop(pool, None)
+        self._untold.pop(pool, None)
+        self._wakeups.drop(pool)
+        self._merged[key] = into
+        self._endpoints.merged(key, into)
+        if bypassing := self._bypassing.pop(key, 0):
+            self._bypassing[into] += bypassing
+        target = self._pools.setdefault(into, pool)
+        if target is pool:
+            pool.rename(into, self._sharing_of(into))
+        else:
+            left = pool.drain(now)
+            target.take_over(left, now)
+            self._pool_of_ticket.update(dict.fromkeys((entry.ticket.id for entry in left.entries), target))
+        target.bypass(self._bypassing[into])
+        self._overrides.inherit(into, merged=key)
+        target.apply_overrides(now)
+        self._changed[target] = None
+        self.note(PoolsMerged(at=now, pool=into, merged=key))

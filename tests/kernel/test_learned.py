@@ -1,0 +1,79 @@
+"""What was learned outlives a run, and whatever stands in its file is read or refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
+from hivemind_addon.kernel.limits.learned import MeterKind, UnreadableError, read_saved
+from hivemind_addon.kernel.values.ticket import PoolKey
+
+RECORDED = json.loads((Path(__file__).with_name("data") / "learned-2.json").read_text(encoding="utf-8"))
+"""Saved by the version of November 2026."""
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.floats() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=8,
+)
+
+
+def test_what_an_earlier_version_saved_is_read_and_saved_again_as_it_was():
+    saved = read_saved(RECORDED)
+    known, unknown = saved.pools
+    assert known.key == PoolKey("api.test", "key-1", "m")
+    assert known.throttles == HiddenLimit(measure=2, amount=30, window_s=60, is_bucket=True)
+    assert known.overloads == HiddenLimit(measure=0, amount=8)
+    assert [(meter.name, meter.kind, meter.is_common) for meter in known.meters] == [
+        ("requests", MeterKind.WINDOW, False),
+        ("tokens", MeterKind.BUCKET, True),
+    ]
+    assert (unknown.throttles, unknown.overloads, unknown.meters) == (None, None, ())
+    assert [(one.host, one.name, one.account) for one in saved.accounts] == [("api.test", "org", "key-1")]
+    assert saved.same_account == {"key-2": "key-1"}
+    assert json.loads(json.dumps(saved.to_json())) == RECORDED
+
+
+def test_what_was_saved_before_limits_could_be_common_is_read():
+    old = json.loads(json.dumps({name: value for name, value in RECORDED.items() if name != "patience"}))
+    for pool in old["pools"]:
+        del pool["common"]
+        for meter in pool["meters"]:
+            del meter["is_common"]
+    read = read_saved(old | {"version": 1})
+    assert [pool.common for pool in read.pools] == [(), ()]
+    assert not any(meter.is_common for meter in read.pools[0].meters)
+    assert (read.version, read.patience) == (2, {})
+
+
+def test_a_circle_of_accounts_is_left_out():
+    circle = {"a": "b", "b": "a", "c": "d"}
+    assert read_saved(RECORDED | {"same_account": circle}).same_account == {"c": "d"}
+
+
+@given(st.sampled_from([*RECORDED, *RECORDED["pools"][0], "surplus"]), ANYTHING)
+def test_whatever_stands_in_the_file_is_read_or_refused(name, value):
+    data = json.loads(json.dumps(RECORDED))
+    (data if name in data else data["pools"][0])[name] = value
+    try:
+        read = read_saved(data)
+    except UnreadableError:
+        return
+    assert read_saved(read.to_json()) == read
+
+
+@given(ANYTHING)
+def test_anything_else_is_refused(saved):
+    with pytest.raises(UnreadableError):
+        read_saved(saved)
+
+
+def test_a_limit_of_all_models_says_so():
+    common = replace(read_saved(RECORDED).pools[0], common=("concurrency",))
+    assert [view.text for view in common.views] == [
+        "30 total tokens per minute, 30 at once",
+        "8 at a time, all models together",
+    ]

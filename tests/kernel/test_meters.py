@@ -1,0 +1,187 @@
+"""The limits of one pool together: what fits, what an attempt costs, and what is kept for those who come back."""
+
+import pytest
+
+from hivemind_addon.kernel.limits.meter import Meter
+from hivemind_addon.kernel.limits.meters import Backoffs, Meters, ServiceTime, dominant_s, reading_s
+from hivemind_addon.kernel.order.lanes import InFlight, QueueEntry
+from hivemind_addon.kernel.values.ticket import Demand, Dimension, Reading
+from tests.kernel.samples import SUCCESS, THROTTLED, requests_reading, ticket
+from tests.kernel.test_flights import attempt, flying
+
+INPUT = Reading("input", Dimension.INPUT_TOKENS, window_s=60, limit=6_000, remaining=3_000, reset_in_s=30)
+ME = ticket("me")
+
+
+def known(*readings: Reading) -> Meters:
+    meters, flights = Meters(), InFlight()
+    for reading in readings:
+        assert meters.learn(reading, attempt(), flights, 5) is not None
+    return meters
+
+
+def fits_at(meters: Meters, demand: Demand, now: float = 5) -> float:
+    return meters.fits_at(demand, ME, Backoffs(), now)
+
+
+def test_a_new_limit_is_news_and_so_is_its_change_but_not_its_level():
+    meters, flights = Meters(), InFlight()
+    reading = requests_reading(limit=60, remaining=30, reset_in_s=30)
+    assert meters.learn(reading, attempt(), flights, 5).name == "requests"
+    assert meters.learn(requests_reading(limit=60, remaining=29, reset_in_s=31), attempt(), flights, 5) is None
+    assert meters.learn(requests_reading(limit=50, remaining=29, reset_in_s=31), attempt(), flights, 5) is not None
+    assert meters.learn(requests_reading(limit=-1, remaining=-1), attempt(), flights, 5) is None
+
+
+def test_a_demand_fits_when_the_last_of_them_has_room():
+    meters = known(requests_reading(limit=60, remaining=0, reset_in_s=60), INPUT)
+    assert fits_at(meters, Demand(input_tokens=100)) == pytest.approx(6)
+    assert fits_at(meters, Demand(requests=0, input_tokens=3_500)) == pytest.approx(10)
+    assert meters.explain(Demand(), 5)
+    assert not meters.explain(Demand(requests=0), 5)
+
+
+def test_what_is_reserved_in_all_of_them_is_settled_in_all_of_them():
+    meters, one = known(requests_reading(limit=60, remaining=59, reset_in_s=1), INPUT), attempt()
+    meters.reserve(Demand(input_tokens=1_000), stamp=one.stamp, now=5)
+    assert [view.level for view in meters.views(5)] == [58, 2_000]
+    meters.settle(one, Demand(input_tokens=400), SUCCESS, stamp=2, now=5)
+    assert [view.level for view in meters.views(5)] == [58, 2_600]
+
+
+def test_who_got_no_answer_has_taken_no_output():
+    """Nobody generates for a refused attempt, whatever else of it a provider may charge."""
+    output = Reading(
+        meter="output-tokens", dimension=Dimension.OUTPUT_TOKENS, window_s=60, limit=3_000, remaining=3_000
+    )
+    meters, one = known(requests_reading(limit=60, remaining=59, reset_in_s=1), output), attempt()
+    meters.reserve(Demand(output_tokens=1_000), stamp=one.stamp, now=5)
+    meters.settle(one, None, THROTTLED, stamp=2, now=5)
+    assert [view.level for view in meters.views(5)] == [58, 3_000]
+
+
+def test_a_limit_that_becomes_known_late_counts_what_is_in_flight():
+    meters, flights, one = Meters(), InFlight(), flying()
+    flights.add(one)
+    meters.learn(requests_reading(limit=60, remaining=59, reset_in_s=1), one.attempt, flights, 6)
+    assert [meter.reserved for meter in meters] == [1]
+
+
+def test_scarce_is_what_has_not_enough_for_all():
+    meters = known(requests_reading(limit=60, remaining=3, reset_in_s=57))
+    assert meters.are_scarce(Demand(), 4, 5)
+    assert not meters.are_scarce(Demand(), 3, 5)
+
+
+def test_tokens_are_never_scarce_for_they_are_not_shared_out_one_by_one():
+    assert not known(INPUT).are_scarce(Demand(input_tokens=1_000), 400, 5)
+
+
+def test_what_was_learned_is_resumed_full():
+    meters = Meters()
+    meters.resume(known(INPUT).learned, InFlight(), 100)
+    assert [(view.name, view.limit, view.level) for view in meters.views(100)] == [("input", 6_000, 6_000)]
+
+
+def test_only_fixed_windows_turn():
+    assert known(INPUT).next_window_at(5) is None
+    meters, flights = known(requests_reading(limit=60, remaining=59, reset_in_s=50)), InFlight()
+    meters.learn(requests_reading(limit=60, remaining=58, reset_in_s=50), attempt(), flights, 5)
+    assert meters.next_window_at(5) == pytest.approx(55.1)
+
+
+# What an attempt costs --------------------------------------------------------------------------------------------------
+
+
+def meter(dimension: Dimension, limit: float, window_s: float = 60) -> Meter:
+    made = Meter.of(Reading(meter=dimension.value, dimension=dimension, window_s=window_s, limit=limit), 0)
+    assert made is not None
+    return made
+
+
+REQUESTS_METER = meter(Dimension.REQUESTS, 60)
+INPUT_METER = meter(Dimension.INPUT_TOKENS, 60_000)
+
+
+def test_without_meters_an_attempt_takes_its_part_of_the_slots():
+    assert dominant_s(Demand(input_tokens=10**6), [], service_s=10, slots=4) == 2.5
+
+
+def test_the_largest_part_of_any_limit_counts():
+    """Of a short request it is the request itself, of a longer one its input."""
+    for tokens, cost_s in ((500, 1.0), (5_000, 5.0)):
+        cost = dominant_s(Demand(input_tokens=tokens), [REQUESTS_METER, INPUT_METER], service_s=1, slots=10)
+        assert cost == pytest.approx(cost_s)
+
+
+def test_more_than_a_whole_limit_takes_the_whole_limit():
+    assert dominant_s(Demand(input_tokens=10**9), [INPUT_METER], service_s=0, slots=1) == pytest.approx(60)
+
+
+def test_a_limit_per_day_is_no_bottleneck_of_the_moment():
+    daily = meter(Dimension.REQUESTS, 100, window_s=86_400)
+    assert dominant_s(Demand(), [daily], service_s=0.5, slots=1) == 0.5
+
+
+def test_reading_input_takes_the_meter_or_at_least_the_model_its_time():
+    assert reading_s(6_000, [INPUT_METER, REQUESTS_METER]) == pytest.approx(6)
+    assert reading_s(6_000, [REQUESTS_METER]) == pytest.approx(0.6)
+
+
+def test_the_expected_service_follows_the_successes():
+    service = ServiceTime()
+    service.succeeded(2)
+    assert service.mean_s == 2
+    for _ in range(100):
+        service.succeeded(5)
+    assert service.mean_s == pytest.approx(5, rel=0.01)
+
+
+# What is kept for those who come back -----------------------------------------------------------------------------------
+
+
+def waiting(*due_at: float) -> Backoffs:
+    backoffs = Backoffs()
+    for number, at in enumerate(due_at):
+        backoffs.add(QueueEntry(ticket=ticket(f"late{number}"), wait_began_at=0, not_before=at))
+    return backoffs
+
+
+def window(level: float, limit: float = 20) -> Meter:
+    """Its window ends at 50."""
+    first = requests_reading(limit=limit, remaining=limit - 1, reset_in_s=50)
+    meter = Meter.of(first, 0)
+    assert meter is not None
+    for reading in (first, requests_reading(limit=limit, remaining=level, reset_in_s=50)):
+        meter.learn(reading, stamp=0, sent_at=0, now=0)
+    return meter
+
+
+def test_a_unit_is_kept_for_each_that_is_due_in_the_window():
+    kept = {
+        "for each": waiting(10, 20, 60).kept_of_meter(window(3), ME, 5),
+        "not for those who are due already or just before the end": waiting(4, 49.5).kept_of_meter(window(3), ME, 5),
+        "at most half": waiting(*[10] * 15).kept_of_meter(window(3), ME, 5),
+        "nothing while there is enough for all": waiting(10, 20).kept_of_meter(window(15), ME, 5),
+    }
+    assert list(kept.values()) == [2, 0, 10, 0], kept
+
+
+def test_a_ticket_keeps_nothing_from_itself():
+    backoffs = waiting(10)
+    (place,) = backoffs
+    assert backoffs.kept_of_meter(window(3), place.ticket, 5) == 0
+
+
+def test_a_bucket_keeps_nothing():
+    bucket = Meter.of(requests_reading(limit=60, remaining=3, reset_in_s=57), 0)
+    assert bucket is not None
+    bucket.learn(requests_reading(limit=60, remaining=3, reset_in_s=57), stamp=0, sent_at=0, now=0)
+    assert waiting(10).kept_of_meter(bucket, ME, 5) == 0
+
+
+def test_one_that_goes_is_waited_for_no_longer():
+    backoffs = waiting(10)
+    backoffs.discard("late0")
+    backoffs.discard("never tried")
+    assert (len(backoffs), backoffs.kept_of_meter(window(3), ME, 5)) == (0, 0)

@@ -1,0 +1,359 @@
+"""Who goes next in a pool, and what keeps it from going."""
+
+import random
+
+import pytest
+from msgspec.structs import replace
+
+from hivemind_addon.kernel.limits.breaker import BreakerSettings
+from hivemind_addon.kernel.limits.capacity import Capacity, ConcurrencySettings
+from hivemind_addon.kernel.limits.meters import Backoffs
+from hivemind_addon.kernel.limits.sharing import Sharing
+from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
+from hivemind_addon.kernel.order.lanes import Attempt, QueueEntry
+from hivemind_addon.kernel.order.selector import Gate, Selector
+from hivemind_addon.kernel.overrides import Overrides
+from hivemind_addon.kernel.retry import Backoff, GiveUp, History
+from hivemind_addon.kernel.values.command import MoveToFront
+from hivemind_addon.kernel.values.events import Held
+from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Dimension, Reading, Reason
+from tests.kernel.samples import (
+    CANCELLED,
+    FAILED,
+    POOL,
+    SUCCESS,
+    THROTTLED,
+    Bench,
+    after,
+    brittle,
+    hints,
+    requests_reading,
+    ticket,
+)
+
+
+class Waiting:
+    """A turn whose queue is empty: whoever asks holds its place in hand."""
+
+    def __init__(self, *, slots: int = 1) -> None:
+        self.overrides = Overrides()
+        self.capacity = Capacity(
+            key=POOL,
+            concurrency=ConcurrencySettings(initial=slots, maximum=slots),
+            breaker=BreakerSettings(),
+            overrides=self.overrides,
+            rng=random.Random(0),
+            emit=lambda _: None,
+            sharing=Sharing(),
+        )
+        queue = FairQueue(OrderSettings(), cost_s=self.capacity.cost_s, saved_s=self.capacity.saved_s)
+        self.selector = Selector(queue=queue, capacity=self.capacity, backoffs=Backoffs())
+
+    def place(self, ticket_id: str = "t", *, patience_s: float = 600.0) -> QueueEntry:
+        return QueueEntry(
+            ticket=ticket(ticket_id, patience_s=patience_s), wait_began_at=0.0, history=History(attempts=1)
+        )
+
+    def send(self, ticket_id: str, now: float = 0.0) -> Attempt:
+        return self.capacity.reserve(self.place(ticket_id), Demand(), now)
+
+    def takes(self, service_s: float) -> None:
+        """An attempt takes so long."""
+        self.capacity.settle(self.send("measured"), AttemptResult(SUCCESS), service_s)
+
+    def pause(self, *, paused: bool) -> None:
+        self.overrides.pause("*", paused=paused)
+        self.capacity.apply_overrides(0.0)
+
+
+def test_the_first_that_stops_it_is_its_gate():
+    waiting = Waiting()
+    attempt = waiting.send("a")
+    waiting.capacity.account_block.hit("spent", 100, 0.0)
+    waiting.pause(paused=True)
+    mine = ticket("t")
+
+    def reason(now: float = 0.0) -> Reason | None:
+        gate = waiting.selector.gate(mine, now)
+        return gate and gate.reason
+
+    assert reason() is Reason.PAUSED
+    waiting.pause(paused=False)
+    assert waiting.selector.gate(mine, 0.0) == Gate(Reason.ACCOUNT_BLOCK, 100)
+    assert reason(100) is Reason.CONCURRENCY
+    waiting.capacity.settle(attempt, AttemptResult(SUCCESS), 100)
+    assert reason(100) is None
+
+
+class TestHolding:
+    """A ticket whose time has come at 10, and whose client goes at 15; one attempt fills the pool."""
+
+    @pytest.mark.parametrize(("service_s", "until"), [(1.0, 11.25), (2.0, None)], ids=["in time", "too late"])
+    def test_it_is_held_longer_when_a_slot_and_an_answer_come_surely(self, service_s, until):
+        waiting = Waiting()
+        waiting.takes(service_s)
+        while waiting.capacity.in_flight < waiting.capacity.limit:
+            waiting.send(f"t{waiting.capacity.in_flight}", now=9.0)
+        assert waiting.capacity.limit == 1
+        assert waiting.selector.worth_holding_until(waiting.place(patience_s=10), 10.0) == until
+
+    def test_not_while_a_person_lets_nothing_go(self):
+        waiting = Waiting()
+        waiting.takes(1.0)
+        waiting.pause(paused=True)
+        assert waiting.selector.worth_holding_until(waiting.place(patience_s=10), 10.0) is None
+
+    def test_one_that_is_shed_is_told_when_it_is_due_again_or_to_come_at_once(self):
+        waiting = Waiting()
+        place = waiting.place()
+        assert waiting.selector.come_back_s(place, 10.0) == 1
+        place.not_before = 40.0
+        assert waiting.selector.come_back_s(place, 10.0) == 30
+
+
+class TestTrial:
+    """One call of a limit of two has failed, and nobody said whether it was charged."""
+
+    def failed(self) -> Waiting:
+        waiting = Waiting(slots=4)
+        first, second = waiting.send("a"), waiting.send("b")
+        told = requests_reading(limit=2, remaining=1, reset_in_s=55)
+        waiting.capacity.hear(hints(told), first, 0.0, answered=True)
+        waiting.capacity.settle(first, AttemptResult(SUCCESS, charged=Demand()), 1.0)
+        assert waiting.selector.gate(ticket("t"), 1.0) == Gate(Reason.METER, pytest.approx(55.1))
+        waiting.capacity.settle(second, AttemptResult(FAILED), 1.0)
+        waiting.capacity.learn(second, AttemptResult(FAILED), 1.0)
+        return waiting
+
+    def test_one_goes_alone_to_find_it_out(self):
+        waiting = self.failed()
+        assert waiting.selector.gate(ticket("t"), 1.0) is None
+        waiting.send("t", 1.0)
+        assert waiting.selector.gate(ticket("u"), 1.0) == Gate(Reason.METER, pytest.approx(55.1))
+
+    def test_the_next_one_waits_longer_where_it_is_refused_without_a_word(self):
+        waiting = self.failed()
+        for wait_s in (5.0, 10.0):
+            trial = waiting.send("t", 2.0)
+            waiting.capacity.settle(trial, AttemptResult(THROTTLED), 2.0)
+            waiting.capacity.learn(trial, AttemptResult(THROTTLED), 2.0)
+            assert waiting.selector.gate(ticket("t"), 2.0) == Gate(Reason.METER, pytest.approx(2.0 + wait_s))
+
+    def test_it_is_found_out_by_any_header(self):
+        waiting = self.failed()
+        trial = waiting.send("t", 1.0)
+        told = requests_reading(limit=2, remaining=0, reset_in_s=54)
+        waiting.capacity.hear(hints(told), trial, 1.0, answered=False)
+        waiting.capacity.settle(trial, AttemptResult(THROTTLED, charged=Demand(requests=0)), 1.0)
+        waiting.capacity.learn(trial, AttemptResult(THROTTLED), 1.0)
+        assert waiting.selector.gate(ticket("t"), 40.0) == Gate(Reason.METER, pytest.approx(55.1))
+
+
+class TestMeters:
+    def test_the_exact_instant_is_waited_for(self):
+        bench = Bench()
+        bench.submit("a")
+        bench.observe("a", requests_reading(limit=60, remaining=0, reset_in_s=60))
+        assert bench.submit("b") == []
+        assert bench.scheduler.next_wakeup() == pytest.approx(1)
+        assert bench.advance(0.99) == []
+        assert bench.advance(0.01) == ["b"]
+
+    def test_a_large_ticket_at_the_head_is_not_passed_by_small_ones(self):
+        bench = Bench()
+        bench.submit("a")
+        bench.observe("a", requests_reading(limit=60, remaining=10, reset_in_s=50))
+        assert bench.submit("large", demand=Demand(requests=20)) == []
+        assert bench.submit("small") == []
+        assert [event.reason for event in bench.of(Held)] == [Reason.METER, Reason.METER]
+        assert bench.advance(10) == ["large"]
+
+
+class TestProbes:
+    def test_it_holds_everybody_and_then_sends_one(self):
+        bench = Bench(settings=brittle())
+        bench.outage("a", "b")
+        assert bench.submit("c", "d") == []
+        assert bench.of(Held)[-1].reason is Reason.BREAKER
+        assert bench.advance_to_wakeup() == []  # the first failure's own backoff
+        probes = bench.advance_to_wakeup()
+        assert len(probes) == 1
+        assert bench.pool.breaker == "half-open"
+        assert bench.advance(0.9) == []
+        assert bench.advance(0.2) != [], "the probe lives: so does the provider"
+
+    def test_each_probe_is_another_sessions(self):
+        bench = Bench(settings=brittle())
+        bench.outage("a", "b")
+        probed = []
+        while len(probed) < 4:
+            for ticket_id in bench.advance_to_wakeup():
+                probed.append(ticket_id)
+                bench.settle(ticket_id, FAILED)
+        assert probed in (["a", "b", "a", "b"], ["b", "a", "b", "a"])
+
+    def test_the_only_ticket_probes_although_it_backs_off(self):
+        bench = Bench(settings=brittle())
+        bench.submit("a", "b")
+        bench.settle("a", after(FAILED, 300))
+        bench.settle("b", after(FAILED, 200))
+        assert bench.advance_to_wakeup() == ["b"]
+        assert bench.now < 2
+
+    def test_a_cancelled_probe_makes_room_for_the_next_at_once(self):
+        bench = Bench(settings=brittle())
+        bench.outage("a", "b")
+        bench.submit("c")
+        while not (probe := bench.advance_to_wakeup()):
+            pass
+        bench.settle(probe[0], CANCELLED)
+        assert len(bench.running) == 1
+        assert bench.pool.breaker == "half-open"
+
+
+class TestReservation:
+    """A window of sixty; `late` backs off and is due in it."""
+
+    def bench(self, *, left: int, late: int = 1, back_in_s: float = 10, limit: int = 20) -> Bench:
+        bench = Bench(slots=50)
+        names = [f"late{n}" for n in range(late)]
+        bench.submit(*names, "teller")
+        bench.observe("teller", requests_reading(limit=limit, remaining=left, reset_in_s=30))
+        bench.settle("teller")
+        for name in names:
+            bench.settle(name, after(FAILED, back_in_s))
+        return bench
+
+    def test_a_unit_is_kept_for_one_that_will_be_due_in_the_window(self):
+        bench = self.bench(left=2)
+        assert bench.submit("a", "b") == ["a"]
+        assert bench.advance(10) == ["late0"]
+        assert bench.advance_to_wakeup() == ["b"]
+        assert bench.now == pytest.approx(30.1)
+
+    def test_none_is_kept_for_one_that_will_be_due_after_it(self):
+        bench = self.bench(left=2, back_in_s=35)
+        assert bench.submit("a", "b") == ["a", "b"]
+
+    def test_at_most_half_of_the_window_is_kept(self):
+        bench = self.bench(left=5, late=5, limit=8)
+        assert bench.submit("a", "b", "c") == ["a"]
+
+    def test_a_kept_unit_is_free_as_soon_as_nobody_comes_for_it(self):
+        bench = self.bench(left=1)
+        assert bench.submit("a") == []
+        assert bench.scheduler.cancel("late0", bench.now)
+        assert bench.poll() == ["a"]
+
+    def test_a_bucket_keeps_nothing(self):
+        bench = Bench(slots=50)
+        bench.submit("late", "teller")
+        bench.observe("teller", requests_reading(limit=60, remaining=1, reset_in_s=59))
+        bench.settle("late", after(FAILED, 10))
+        assert bench.submit("a") == ["a"]
+
+
+class TestLastChance:
+    def spent(self) -> Bench:
+        """A window that is used up, and turns after 55 s."""
+        bench = Bench(slots=50)
+        bench.submit("teller")
+        bench.observe("teller", requests_reading(limit=20, remaining=19, reset_in_s=55))
+        bench.observe("teller", requests_reading(limit=20, remaining=0, reset_in_s=55))
+        return bench
+
+    @pytest.mark.parametrize("patience_s", [50, 58], ids=["cannot outlive the turn", "would hardly outlive it"])
+    def test_the_last_unit_is_for_the_one_that_has_waited_long_and(self, patience_s):
+        bench = self.spent()
+        bench.submit("patient", patience_s=600)
+        bench.submit("dying", patience_s=patience_s)
+        bench.advance(30)
+        bench.observe("teller", requests_reading(limit=20, remaining=1, reset_in_s=25))
+        assert set(bench.running) == {"teller", "dying"}
+
+    def test_a_small_one_goes_before_a_head_that_does_not_fit_in_time(self):
+        """Of a window of a million tokens 100,000 are left, and its head wants 950,000."""
+        bench = Bench(slots=50)
+        bench.submit("teller")
+        left = Reading("input", Dimension.INPUT_TOKENS, 300.0, limit=1e6, remaining=1e5, reset_in_s=150.0)
+        bench.observe("teller", left)
+        bench.submit("huge", demand=Demand(input_tokens=950_000), patience_s=600)
+        bench.scheduler.command(MoveToFront("huge"), bench.now)
+        bench.submit("small", demand=Demand(input_tokens=200), patience_s=100)
+        bench.submit("patient", demand=Demand(input_tokens=200), patience_s=600)
+        assert bench.advance_to_wakeup() == ["small"]
+        assert bench.now == 90
+
+    def test_a_bucket_fills_in_time_for_a_large_one_and_the_small_ones_stand_back(self):
+        bench = Bench(slots=50)
+        bench.submit("teller")
+        bucket = Reading("input", Dimension.INPUT_TOKENS, 60.0, limit=1e6, remaining=0, reset_in_s=60.0)
+        bench.observe("teller", bucket)
+        bench.submit("large", demand=Demand(input_tokens=800_000), patience_s=120)
+        number = served = 0
+        while "large" not in bench.running:
+            number += 1
+            bench.submit(f"small{number}", demand=Demand(input_tokens=8_000), patience_s=300)
+            bench.scheduler.command(MoveToFront(f"small{number}"), bench.now)
+            bench.advance(0.5)
+            for name in bench.running.keys() - {"teller", "large"}:
+                bench.settle(name)
+                served += 1
+            assert bench.now < 90, "it has to be answered before 125"
+        assert served > 30, "and they need not stand back from the first"
+
+    def test_one_whose_client_is_about_to_go_tries_whether_a_told_reset_was_rounded_up(self):
+        bench = self.spent()
+        bench.advance(1)
+        bench.settle("teller")
+        bench.submit("dying", "next", patience_s=51)
+        assert bench.advance(54.5 - bench.now) == ["dying"]
+        bench.observe("dying", requests_reading(limit=20, remaining=19, reset_in_s=60.5))
+        assert "next" in bench.running
+
+    def test_who_failed_is_tried_again_as_long_as_an_answer_can_come_in_time(self):
+        bench = Bench()
+        bench.submit("quick")
+        bench.advance(0.2)
+        bench.settle("quick")
+        bench.submit("a", patience_s=10)
+        bench.advance(12)
+        verdict = bench.settle("a", FAILED)
+        assert isinstance(verdict, Backoff)
+        assert bench.advance_to_wakeup() == ["a"]
+        bench.advance(2.9)
+        assert isinstance(bench.settle("a", FAILED), GiveUp)
+
+
+class TestCold:
+    def bench(self) -> Bench:
+        bench = Bench(slots=50)
+        bench.submit("first", session="s", demand=Demand(input_tokens=50_000, total_tokens=50_000))
+        reading = Reading("input", Dimension.INPUT_TOKENS, window_s=60, limit=100_000, remaining=40_000, reset_in_s=36)
+        bench.observe("first", reading)
+        bench.settle("first")
+        return bench
+
+    def go_on(self, bench: Bench) -> list[str]:
+        small = Demand(input_tokens=1_000, total_tokens=1_000)
+        known = replace(ticket("second", session="s", at=bench.now, demand=small), cached_tokens=50_000)
+        bench.scheduler.submit(replace(known, cold_tokens=50_000), bench.settings, bench.now)
+        return bench.poll()
+
+    def test_a_conversation_that_is_still_cached_needs_room_for_what_is_new(self):
+        assert self.go_on(self.bench()) == ["second"]
+
+    def test_one_that_has_lapsed_needs_room_for_all_of_it(self):
+        bench = self.bench()
+        bench.advance(400)
+        other = Demand(input_tokens=60_000, total_tokens=60_000)
+        assert bench.submit("other", demand=other) == ["other"]
+        assert self.go_on(bench) == []
+        assert bench.scheduler.next_wakeup() == pytest.approx(bench.now + 11_000 / 100_000 * 60, rel=0.01)
+
+    def test_its_charge_takes_the_place_of_what_was_reserved(self):
+        bench = self.bench()
+        bench.advance(400)
+        self.go_on(bench)
+        bench.settle("second", charged=Demand(input_tokens=1_000, total_tokens=1_000))
+        assert bench.pool.meters[0].level == 99_000
