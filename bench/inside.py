@@ -10,10 +10,10 @@ from mitmproxy.test.tutils import treq
 
 from bench.bodies import conversation, next_turn
 from bench.timing import Timing
+from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.proxy.compose import make_runtime
 from hivemind_addon.proxy.mitm.proxy import Proxy
 from hivemind_addon.proxy.mitm.settings import Settings
-from hivemind_addon.proxy.profile.load import load_profiles
 
 BLOCKED_BYTES = 1_000_000
 _NEW_TEXT_BYTES = 4_000

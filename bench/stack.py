@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.plan import CONVERSE, GEMINI, HTTP2, HTTP2_TO_1, MESSAGES, REVERSE, REVERSE_TLS
+from hivemind_addon.formats.base.resources import script_path
 from hivemind_addon.lab.sim.certificate import write_certificates
-from hivemind_addon.resources import script_path
 
 HERE = Path(__file__).parent
 VARIANTS = ("direct", "bare", "addon")

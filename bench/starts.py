@@ -14,7 +14,7 @@ from time import perf_counter
 
 from bench.stack import MEASURABLE, cpu_s, free_port
 from bench.watched import fetch
-from hivemind_addon.resources import script_path
+from hivemind_addon.formats.base.resources import script_path
 
 _BIN = Path(sys.executable).parent
 _START_S = 60

@@ -1,7 +1,7 @@
 """The packaged wire formats, ready to read."""
 
-from hivemind_addon.proxy.profile.formats import packaged_formats
-from hivemind_addon.proxy.wire.dialect import dialect_named
+from hivemind_addon.formats.profile.formats import packaged_formats
+from hivemind_addon.formats.wire.dialect import dialect_named
 
 ANTHROPIC = dialect_named("anthropic")
 CHAT = dialect_named("openai-chat")

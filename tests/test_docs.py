@@ -3,14 +3,14 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import get_args
 
+from hivemind_addon.formats.profile.grants import AgentGrants, AgentRules, Allowance, Grants
+from hivemind_addon.formats.profile.model import Profile
+from hivemind_addon.formats.profile.rules import PROFILE_RULES
 from hivemind_addon.kernel.order.lanes import TRANSITIONS, EntryState
 from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.lab import docs
 from hivemind_addon.lab.schemas import DOCUMENTS
 from hivemind_addon.proxy.mitm.options import OPTIONS
-from hivemind_addon.proxy.profile.grants import AgentGrants, AgentRules, Allowance, Grants
-from hivemind_addon.proxy.profile.model import Profile
-from hivemind_addon.proxy.profile.rules import PROFILE_RULES
 from hivemind_addon.system.docstrings import field_docstrings
 
 SELF_EXPLAINING = {"concurrency.maximum", "breaker.max_probe_s", "retry.max_backoff_s"}

@@ -158,7 +158,7 @@ def test_the_core_and_what_it_says_know_no_clock_loop_or_log():
         "proxy/profile/",
         "kernel/values/events.py",
         "kernel/values/ticket.py",
-        "system/typed.py",
+        "formats/base/typed.py",
     ):
         known = forbidden - ({"os", "datetime"} if "core" not in folder else set())
         assert not offenders(folder, lambda path, known=known: {m.split(".")[0] for m in imports(path)} & known)

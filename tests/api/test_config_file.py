@@ -19,11 +19,11 @@ from hivemind_addon.api.config_file import (
     setting,
     user_file,
 )
+from hivemind_addon.formats.base.document import read_yaml
+from hivemind_addon.formats.base.resources import schemas_folder
+from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.lab.schemas import config_schema
 from hivemind_addon.proxy.mitm.options import OPTIONS, PREFIX
-from hivemind_addon.resources import schemas_folder
-from hivemind_addon.system.document import read_yaml
-from hivemind_addon.system.typed import DocumentError
 from tests.cases import each
 
 KEYS = [option.name.removeprefix(PREFIX) for option in OPTIONS]

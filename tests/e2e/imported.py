@@ -4,8 +4,8 @@ import mitmproxy.tools.dump
 import mitmproxy.tools.main  # noqa: F401
 
 import hivemind_addon.proxy.mitm.addon  # noqa: F401
-from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.proxy.wire.tokenizer import Tokenizer
+from hivemind_addon.formats.profile.load import load_profiles
+from hivemind_addon.formats.wire.tokenizer import Tokenizer
 
 load_profiles(None)
 Tokenizer().load()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import httpx
 import pytest
 
+from hivemind_addon.formats.wire.sse import SseParser
 from hivemind_addon.kernel.values.ticket import REQUEST_HEADER
 from hivemind_addon.lab.sim.faults import (
     NAMED,
@@ -28,7 +29,6 @@ from hivemind_addon.lab.sim.faults import (
     StreamCut,
     StreamError,
 )
-from hivemind_addon.proxy.wire.sse import SseParser
 from tests.e2e.conftest import Call, Stage, cut_off, meetings, send_apart, versions
 from tests.e2e.proxy import PATIENCE_S, free_port
 from tests.e2e.raw_provider import STREAM_HEAD, chunk, raw_provider, whole

@@ -8,12 +8,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from hivemind_addon.formats.base.document import read_yaml
+from hivemind_addon.formats.base.resources import formats_folder, profiles_folder, scenarios_folder, schemas_folder
+from hivemind_addon.formats.base.typed import DocumentError, DocumentRules, convert
+from hivemind_addon.formats.profile.formats import whole_format
 from hivemind_addon.lab.schemas import DOCUMENTS
-from hivemind_addon.proxy.profile.formats import whole_format
-from hivemind_addon.resources import formats_folder, profiles_folder, scenarios_folder, schemas_folder
-from hivemind_addon.system.document import read_yaml
 from hivemind_addon.system.json_schema import DocumentKind, json_schema
-from hivemind_addon.system.typed import DocumentError, DocumentRules, convert
 from tests.cases import each
 
 ROOT = Path(__file__).parents[2]

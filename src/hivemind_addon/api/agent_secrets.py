@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.api.proxy_user import WORD_BREAK, clean
-from hivemind_addon.system.typed import DocumentError
+from hivemind_addon.formats.base.typed import DocumentError
+from hivemind_addon.formats.wire.proxy_user import WORD_BREAK, clean
 from hivemind_addon.system.whole_file import write_whole
 
 _VERSION = 1

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.system.folders import config_folder
-from hivemind_addon.system.typed import DocumentError
 
 FILE_NAME = "hivemind.yaml"
 CONFIG_VARIABLE = "HIVEMIND_CONFIG"
@@ -114,7 +114,7 @@ def _project_file(folder: Path) -> Path | None:
 
 
 def _read(path: Path, *, is_project: bool) -> ConfigFile:
-    from hivemind_addon.system.document import read_document  # noqa: PLC0415 - YAML takes a while to load
+    from hivemind_addon.formats.base.document import read_document  # noqa: PLC0415 - YAML takes a while to load
 
     values = read_document(path, cure_when_empty="write keys, or remove it")
     # YAML takes the word `off` for false.

@@ -29,14 +29,14 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from hivemind_addon.formats.profile.grants import Compaction
+from hivemind_addon.formats.profile.load import load_profiles
+from hivemind_addon.formats.wire.dialect import dialect_named
 from hivemind_addon.kernel.budget import spend_of
 from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.kernel.values.ticket import Usage
 from hivemind_addon.proxy.context.compaction import TakenOut, shorten
 from hivemind_addon.proxy.context.store import ContextStore, TakenResult
-from hivemind_addon.proxy.profile.grants import Compaction
-from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.proxy.wire.dialect import dialect_named
 
 MODEL = "claude-sonnet-4-5"
 WINDOW_TOKENS = 200_000

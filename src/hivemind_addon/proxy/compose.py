@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from hivemind_addon.api.words import failing
+from hivemind_addon.formats.wire.estimate import Estimator
+from hivemind_addon.formats.wire.tokenizer import Tokenizer
+from hivemind_addon.formats.wire.watchdog import Durations
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.proxy.observe.agent_use import AgentUse
@@ -21,9 +24,6 @@ from hivemind_addon.proxy.observe.sums import Sums
 from hivemind_addon.proxy.runtime.driver import Driver
 from hivemind_addon.proxy.runtime.guard import Guard
 from hivemind_addon.proxy.runtime.sinks import Sink, Sinks
-from hivemind_addon.proxy.wire.estimate import Estimator
-from hivemind_addon.proxy.wire.tokenizer import Tokenizer
-from hivemind_addon.proxy.wire.watchdog import Durations
 from hivemind_addon.system.clock import Clock, SystemClock
 
 if TYPE_CHECKING:

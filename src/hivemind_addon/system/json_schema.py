@@ -15,8 +15,8 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.formats.base.typed import ABSURD, INHERITED, DocumentRules, hints_of, positive, required_fields
 from hivemind_addon.system.docstrings import field_docstrings
-from hivemind_addon.system.typed import ABSURD, INHERITED, DocumentRules, hints_of, positive, required_fields
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _EXTENDS = "extends"

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
+from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim import agreement, library
 from hivemind_addon.lab.sim.expectation import Expectation, Verdict
@@ -32,7 +33,6 @@ from hivemind_addon.lab.sim.report import (
 from hivemind_addon.lab.sim.trial import Setup, Trial, run_series, run_trials, setups
 from hivemind_addon.lab.sim.workload import Crowd, turns
 from hivemind_addon.lab.sim.world import run
-from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.cli import main
 from tests.cases import each
 

@@ -7,6 +7,7 @@ from collections import Counter
 import msgspec
 import pytest
 
+from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim import agreement, world
 from hivemind_addon.lab.sim.agents import Answered
@@ -22,7 +23,6 @@ from hivemind_addon.lab.sim.request import facts, input_tokens
 from hivemind_addon.lab.sim.result import CrowdResult, Result
 from hivemind_addon.lab.sim.route import SimTarget
 from hivemind_addon.lab.sim.workload import Crowd, Scenario, turns
-from hivemind_addon.proxy.profile.load import load_profiles
 from tests.cases import each
 
 STRESS = cases()["stress"].scenario

@@ -6,6 +6,7 @@ from collections import defaultdict
 import pytest
 from msgspec.structs import replace
 
+from hivemind_addon.formats.wire.estimate import OutputSizes
 from hivemind_addon.kernel.budget import spend_of
 from hivemind_addon.kernel.values.events import AttemptEnded, AttemptStarted, Submitted, TicketEnded
 from hivemind_addon.kernel.values.spend import Budget, Scope, Spend
@@ -14,7 +15,6 @@ from hivemind_addon.lab.sim.library import cases
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.workload import Crowd, Scenario
 from hivemind_addon.lab.sim.world import World
-from hivemind_addon.proxy.wire.estimate import OutputSizes
 
 FLEET = Scenario(
     "fleet",

@@ -8,6 +8,7 @@ import brotli
 import pytest
 import zstandard
 
+from hivemind_addon.formats.wire.outcome import TransportTrouble
 from hivemind_addon.lab.sim import faults
 from hivemind_addon.lab.sim.call import SimAnswer, SimRequestFacts
 from hivemind_addon.lab.sim.dialect import SimDialect
@@ -28,7 +29,6 @@ from hivemind_addon.lab.sim.plan import (
     steps,
 )
 from hivemind_addon.lab.sim.provider import ProviderSettings, SimProvider
-from hivemind_addon.proxy.wire.outcome import TransportTrouble
 from tests.cases import each
 
 STREAM = SimRequestFacts(SimDialect.MESSAGES, "sk-sim-a", stream=True, chunks=4)

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
+from hivemind_addon.formats.base.json_values import read_object
+from hivemind_addon.formats.wire.answer import AnswerReader, Phase
+from hivemind_addon.formats.wire.answer_in_progress import usage_in
+from hivemind_addon.formats.wire.dialect import dialect_named
 from hivemind_addon.kernel.values.ticket import Usage
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim.dialect import SimDialect
-from hivemind_addon.proxy.wire.answer import AnswerReader, Phase
-from hivemind_addon.proxy.wire.answer_in_progress import usage_in
-from hivemind_addon.proxy.wire.dialect import dialect_named
-from hivemind_addon.system.json_values import read_object
 from tests.cases import each
 
 from .samples import REPLY, TURN

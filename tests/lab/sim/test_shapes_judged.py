@@ -1,10 +1,10 @@
 """Each provider's own words are judged by its profile as they are meant."""
 
+from hivemind_addon.formats.profile.load import load_profiles
+from hivemind_addon.formats.wire.hints import read_hints
+from hivemind_addon.formats.wire.outcome import judge_answer
 from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.lab.sim.shapes import REFUSALS, written
-from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.proxy.wire.hints import read_hints
-from hivemind_addon.proxy.wire.outcome import judge_answer
 from tests.cases import each
 
 NOW = 1_800_000_000.0

@@ -2,11 +2,11 @@
 
 from mitmproxy import http
 
+from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.proxy.capture.flow_file import dump
 from hivemind_addon.proxy.capture.model import CapturedCall
 from hivemind_addon.proxy.capture.recording import Circumstances, metadata
 from hivemind_addon.proxy.capture.redact import FlowRedactor
-from hivemind_addon.proxy.profile.load import load_profiles
 from tests.proxy.capture.samples import make_call
 from tests.proxy.mitm.samples import make_flow
 

@@ -2,9 +2,9 @@ import json
 
 from mitmproxy import flow as mflow
 
+from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.kernel.values.ticket import CallKind, OutcomeKind
 from hivemind_addon.proxy.capture.foreign import ForeignCalls
-from hivemind_addon.proxy.profile.load import load_profiles
 from tests.proxy.capture.captured import STREAM, answered
 from tests.proxy.mitm.samples import make_flow
 

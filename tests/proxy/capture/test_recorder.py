@@ -2,10 +2,10 @@ import asyncio
 
 import pytest
 
+from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.proxy.capture.file import read_capture
 from hivemind_addon.proxy.capture.model import NotACapture
 from hivemind_addon.proxy.capture.recorder import Recorder
-from hivemind_addon.proxy.profile.load import load_profiles
 from tests.patience import PATIENCE_S
 from tests.proxy.capture.captured import STREAM, answered
 from tests.proxy.mitm.samples import make_flow, make_proxy

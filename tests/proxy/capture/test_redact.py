@@ -7,10 +7,10 @@ from mitmproxy import flow as mflow
 from mitmproxy import http
 from mitmproxy.test import tflow
 
+from hivemind_addon.formats.profile.load import load_profiles
+from hivemind_addon.formats.profile.model import Profile, RequestPlace
 from hivemind_addon.proxy.capture.flow_file import dump
 from hivemind_addon.proxy.capture.redact import FlowRedactor, PlainHeaders
-from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.proxy.profile.model import Profile, RequestPlace
 from tests.proxy.capture.captured import STREAM, answered, make_redactor
 from tests.proxy.mitm.samples import make_flow
 

@@ -4,10 +4,10 @@ import json
 
 from msgspec.structs import replace
 
+from hivemind_addon.formats.wire.dialect import dialect_named
 from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.kernel.values.ticket import CallKind
 from hivemind_addon.proxy.context.taking import SentRequest, take
-from hivemind_addon.proxy.wire.dialect import dialect_named
 from tests.kernel.samples import ticket
 
 NOTHING = Spend()

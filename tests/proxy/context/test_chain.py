@@ -2,8 +2,8 @@ import json
 
 from msgspec import Raw
 
+from hivemind_addon.formats.wire.dialect import dialect_named
 from hivemind_addon.proxy.context.chain import answer_id, items_of, named_answer, put_together
-from hivemind_addon.proxy.wire.dialect import dialect_named
 
 RESPONSES, MESSAGES = dialect_named("openai-responses"), dialect_named("anthropic")
 SAID = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
+from hivemind_addon.formats.profile.grants import Compaction
+from hivemind_addon.formats.profile.load import load_profiles
+from hivemind_addon.formats.profile.model import Tokens
 from hivemind_addon.proxy.context.compaction import ask_provider, is_edited_elsewhere, shorten
-from hivemind_addon.proxy.profile.grants import Compaction
-from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.proxy.profile.model import Tokens
 from tests.dialects import ANTHROPIC, CHAT, CODE_ASSIST, COHERE, GEMINI, OLLAMA, RESPONSES
 
 SETTINGS = Compaction(at=0.7, to=0.4, keep=2)

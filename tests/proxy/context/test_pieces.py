@@ -5,10 +5,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import Raw
 
+from hivemind_addon.formats.wire.dialect import dialect_named
+from hivemind_addon.formats.wire.request import read_request
 from hivemind_addon.proxy.context.pieces import MOST_ITEMS, join, split
 from hivemind_addon.proxy.context.taking import conversation_in
-from hivemind_addon.proxy.wire.dialect import dialect_named
-from hivemind_addon.proxy.wire.request import read_request
 from tests.cases import each
 from tests.proxy.context.samples import BODIES
 

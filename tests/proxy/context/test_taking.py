@@ -4,10 +4,10 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from hivemind_addon.formats.wire.dialect import dialect_named
 from hivemind_addon.kernel.values.ticket import CallKind
 from hivemind_addon.proxy.context.store import NotKept
 from hivemind_addon.proxy.context.taking import ELSEWHERE, BodyReader, is_conversation
-from hivemind_addon.proxy.wire.dialect import dialect_named
 from tests.cases import each
 from tests.dialects import ANTHROPIC
 from tests.kernel.samples import ticket

@@ -6,10 +6,10 @@ from mitmproxy import http
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import tflow
 
+from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.proxy.compose import make_runtime
 from hivemind_addon.proxy.mitm.proxy import Proxy
 from hivemind_addon.proxy.mitm.settings import Settings
-from hivemind_addon.proxy.profile.load import load_profiles
 
 
 def make_proxy(folder=None, **changes):

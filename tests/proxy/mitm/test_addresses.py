@@ -5,6 +5,7 @@ from mitmproxy import http
 from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 from mitmproxy.test import tflow
 
+from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.proxy.mitm.addresses import (
     OwnAddresses,
     Upstream,
@@ -13,7 +14,6 @@ from hivemind_addon.proxy.mitm.addresses import (
     parse_upstream,
     upstream_by_path,
 )
-from hivemind_addon.proxy.profile.load import load_profiles
 
 OWN = OwnAddresses((("127.0.0.1", 8080), ("127.0.0.1", 8081)))
 WIDE = OwnAddresses((("0.0.0.0", 8080), ("", 8081), ("some-name", 8082)))

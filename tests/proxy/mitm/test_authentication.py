@@ -7,9 +7,9 @@ import pytest
 
 from hivemind_addon.api import agent_secrets
 from hivemind_addon.api.agent_secrets import SecretHash, hash_secret, new_secret, read_secrets, write_secrets
+from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.proxy.mitm.authentication import AgentSecrets
 from hivemind_addon.proxy.mitm.followed_file import LOOK_EVERY_S
-from hivemind_addon.system.typed import DocumentError
 from tests.cases import each
 from tests.proxy.mitm.samples import make_flow, make_proxy
 

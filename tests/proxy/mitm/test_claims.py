@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.proxy.profile.load import Profiles
+from hivemind_addon.formats.profile.load import Profiles
 from tests.proxy.mitm.samples import make_flow, make_proxy
 
 

@@ -10,9 +10,9 @@ from mitmproxy.connection import ConnectionState
 from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook
 
+from hivemind_addon.formats.wire.answer_in_progress import AFTER_END_S, AFTER_STOP_S
 from hivemind_addon.proxy.mitm.http_layer import SchedulingHttpLayer
 from hivemind_addon.proxy.mitm.stream import HivemindHoldHook
-from hivemind_addon.proxy.wire.answer_in_progress import AFTER_END_S, AFTER_STOP_S
 from tests.conftest import FakeClock
 from tests.proxy.mitm.playbook import Playbook, make_context
 from tests.proxy.mitm.samples import make_proxy

@@ -8,8 +8,8 @@ from mitmproxy.test import taddons, tflow
 from hivemind_addon.proxy.mitm.annotation import write
 from hivemind_addon.proxy.mitm.contentview import ALL_CHARS, PART_CHARS, WIDTH, ExchangeView
 from hivemind_addon.proxy.observe.history import Moment, TicketHistory, in_columns
+from tests.formats.wire.test_transcript import MESSAGES_STREAM
 from tests.proxy.mitm.samples import make_flow
-from tests.proxy.wire.test_transcript import MESSAGES_STREAM
 
 HISTORY = TicketHistory(
     ticket_id="1a2b",

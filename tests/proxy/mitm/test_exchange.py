@@ -4,11 +4,11 @@ import json
 import pytest
 from mitmproxy import http
 
+from hivemind_addon.formats.wire.outcome import TransportTrouble
 from hivemind_addon.kernel.values.events import AttemptEnded, ContextKept, OddityNoted
 from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.proxy.mitm.port import Alarm, Handling, Look, Next, Stage
 from hivemind_addon.proxy.mitm.settings import AgentsFile
-from hivemind_addon.proxy.wire.outcome import TransportTrouble
 from tests.conftest import FakeClock
 from tests.proxy.mitm.samples import make_flow, make_proxy
 

@@ -11,11 +11,11 @@ from mitmproxy.io import FlowReader
 from mitmproxy.proxy.layers.http import HTTPMode
 from mitmproxy.proxy.layers.http._hooks import HttpRequestHeadersHook
 
+from hivemind_addon.formats.wire.identity import Machine
 from hivemind_addon.kernel.values.ticket import Delivery, Priority
 from hivemind_addon.proxy.mitm.http_layer import SchedulingHttpLayer
 from hivemind_addon.proxy.mitm.settings import AgentsFile
 from hivemind_addon.proxy.mitm.stream import HivemindHoldHook
-from hivemind_addon.proxy.wire.identity import Machine
 from tests.proxy.mitm.playbook import Playbook, make_context
 from tests.proxy.mitm.samples import make_flow, make_proxy
 
@@ -170,7 +170,7 @@ async def test_a_request_that_cannot_be_read_goes_on_under_the_guard(proxy, monk
     def boom(*_):
         raise RuntimeError("broken")
 
-    monkeypatch.setattr(f"hivemind_addon.proxy.wire.description.{broken}", boom)
+    monkeypatch.setattr(f"hivemind_addon.formats.wire.description.{broken}", boom)
     flow = make_flow()
     exchange = proxy.make_exchange(flow)
     assert exchange.tripped

@@ -9,6 +9,7 @@ from mitmproxy import http
 from msgspec import Raw
 from msgspec.structs import replace
 
+from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.kernel.values.events import ContextKept
 from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Shortage
 from hivemind_addon.kernel.values.ticket import CallKind
@@ -18,7 +19,6 @@ from hivemind_addon.proxy.context.store import ContextStore, KeepRule, NotKept, 
 from hivemind_addon.proxy.mitm import handed, keeping
 from hivemind_addon.proxy.mitm.handed import sent_request
 from hivemind_addon.proxy.mitm.keeping import ConversationKeeper, reason_of
-from hivemind_addon.proxy.profile.load import load_profiles
 from tests.dialects import ANTHROPIC
 from tests.patience import PATIENCE_S
 from tests.proxy.mitm.samples import make_flow, make_proxy

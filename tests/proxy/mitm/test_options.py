@@ -10,9 +10,9 @@ from mitmproxy import options as moptions
 from mitmproxy.addons.proxyauth import ProxyAuth
 from mitmproxy.addons.proxyserver import Proxyserver
 
+from hivemind_addon.formats.wire.identity import ALONE, Machine
 from hivemind_addon.proxy.journal.retention import JournalKeep
 from hivemind_addon.proxy.mitm import options as ours
-from hivemind_addon.proxy.wire.identity import ALONE, Machine
 from tests.proxy.mitm.playbook import Loader
 
 

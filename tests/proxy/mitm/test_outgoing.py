@@ -6,14 +6,14 @@ import json
 import pytest
 from mitmproxy import http
 
+from hivemind_addon.formats.profile.load import load_profiles
+from hivemind_addon.formats.profile.upstreams import EqualUpstream, KeySource, UpstreamKey
 from hivemind_addon.kernel.values.events import OddityNoted
 from hivemind_addon.kernel.values.ticket import CallKind
 from hivemind_addon.proxy.mitm.addresses import Upstream
 from hivemind_addon.proxy.mitm.outgoing import is_bound, outgoing, why_without_key
 from hivemind_addon.proxy.mitm.port import Next
 from hivemind_addon.proxy.mitm.settings import Settings, read_profiles
-from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.proxy.profile.upstreams import EqualUpstream, KeySource, UpstreamKey
 from tests.proxy.mitm.samples import make_flow, make_proxy
 
 OPENAI = load_profiles(None).by_name["openai"]

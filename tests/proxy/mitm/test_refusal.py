@@ -3,6 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from hivemind_addon.formats.profile.load import format_for, load_profiles
+from hivemind_addon.formats.wire.dialect import dialect_of
+from hivemind_addon.formats.wire.hints import read_hints
+from hivemind_addon.formats.wire.outcome import judge_answer
 from hivemind_addon.kernel.retry import ActiveBlock, Refused, Shed
 from hivemind_addon.kernel.values.command import Cancel
 from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Shortage
@@ -16,10 +20,6 @@ from hivemind_addon.proxy.mitm.refusal import (
     refused_error,
     refused_text,
 )
-from hivemind_addon.proxy.profile.load import format_for, load_profiles
-from hivemind_addon.proxy.wire.dialect import dialect_of
-from hivemind_addon.proxy.wire.hints import read_hints
-from hivemind_addon.proxy.wire.outcome import judge_answer
 from tests.kernel.samples import ticket
 
 PROFILES = load_profiles(None).by_name

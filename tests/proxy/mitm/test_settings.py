@@ -7,9 +7,9 @@ import os
 
 import pytest
 
+from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.kernel.values.ticket import PoolKey, Priority
 from hivemind_addon.proxy.mitm.settings import LOOK_EVERY_S, AgentsFile, read_profiles
-from hivemind_addon.system.typed import DocumentError
 from tests.kernel.samples import ticket
 from tests.proxy.mitm.samples import make_proxy
 

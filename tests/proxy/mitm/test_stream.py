@@ -29,11 +29,11 @@ from mitmproxy.proxy.mode_servers import ServerInstance
 from mitmproxy.proxy.tunnel import TunnelLayer
 from mitmproxy.test import tflow
 
+from hivemind_addon.formats.wire.outcome import TransportTrouble
 from hivemind_addon.proxy.mitm import connections, hooks, tls, upstream_client
 from hivemind_addon.proxy.mitm import http_layer as our_layer
 from hivemind_addon.proxy.mitm import stream as ours
 from hivemind_addon.proxy.mitm.port import Alarm, Handling, Look, Next, Stage
-from hivemind_addon.proxy.wire.outcome import TransportTrouble
 from tests.proxy.mitm.playbook import Playbook, make_context
 
 WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as proxy/mitm/{{stream,http_layer,hooks,connections,tls,upstream_client}}.py need it"

@@ -1,6 +1,6 @@
 from click.testing import CliRunner
 
-from hivemind_addon import resources
+from hivemind_addon.formats.base import resources
 from hivemind_addon.lab import docs
 from hivemind_addon.tools.cli import main
 

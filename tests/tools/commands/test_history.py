@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.api.proxy_user import given_id
+from hivemind_addon.formats.wire.proxy_user import given_id
 from hivemind_addon.kernel.values.command import CommandReply, MemberAnswer
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.tools.cli import main

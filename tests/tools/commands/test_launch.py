@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.api.proxy_user import proxy_words
 from hivemind_addon.api.report import ProxyView
+from hivemind_addon.formats.wire.proxy_user import proxy_words
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import execute
 from hivemind_addon.tools.commands import run as runs

@@ -2,7 +2,7 @@ import subprocess
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from hivemind_addon.api.proxy_user import proxy_words
+from hivemind_addon.formats.wire.proxy_user import proxy_words
 from hivemind_addon.tools.launch.environment import PROXY_VARIABLES, bypasses, changes, exports, proxy_url
 from hivemind_addon.tools.launch.programs import load_programs
 from tests.cases import each

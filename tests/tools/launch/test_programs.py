@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from hivemind_addon.system.typed import DocumentError
+from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.tools.launch import programs
 from hivemind_addon.tools.launch.programs import base_urls, load_programs
 from hivemind_addon.tools.launch.proxy_command import PATIENCE_S

@@ -2,8 +2,8 @@ import sys
 
 import pytest
 
+from hivemind_addon.formats.base.resources import script_path
 from hivemind_addon.proxy.mitm import program
-from hivemind_addon.resources import script_path
 from hivemind_addon.tools.launch import proxy_command as commands
 from hivemind_addon.tools.launch.proxy_command import (
     PATIENCE_S,

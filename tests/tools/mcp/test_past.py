@@ -5,7 +5,7 @@ import json
 import msgspec
 import pytest
 
-from hivemind_addon.api.proxy_user import given_id
+from hivemind_addon.formats.wire.proxy_user import given_id
 from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.proxy.context.store import Context, ContextHead
 from hivemind_addon.system.clock import SystemClock

@@ -5,7 +5,7 @@ from typing import get_type_hints
 
 import pytest
 
-from hivemind_addon.system.typed import DocumentError
+from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks.fleet_file import FleetFile, load_batch, load_fleet
 from hivemind_addon.tools.tasks.model import TaskSpec

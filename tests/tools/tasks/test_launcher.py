@@ -5,8 +5,8 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.api.control import CommandUnanswered
-from hivemind_addon.api.proxy_user import proxy_words
 from hivemind_addon.api.report import ProxyView
+from hivemind_addon.formats.wire.proxy_user import proxy_words
 from hivemind_addon.kernel.values.command import CommandReply, SetBudget
 from hivemind_addon.kernel.values.spend import Period, Scope
 from hivemind_addon.system.clock import SystemClock

@@ -116,7 +116,7 @@ class OutcomeKind(Enum):
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """The end of one attempt, judged. Made by `proxy/wire/outcome.py`."""
+    """The end of one attempt, judged. Made by `formats/wire/outcome.py`."""
 
     kind: OutcomeKind
     reason: str
@@ -138,7 +138,7 @@ class Outcome(Struct, frozen=True, gc=False):
     of_account: bool = False
     """It is the account's trouble and not the request's: an equal endpoint may serve it."""
     garbage: str = ""
-    """What is wrong with a complete answer (`proxy/wire/garbage.py`); empty: nothing that is known."""
+    """What is wrong with a complete answer (`formats/wire/garbage.py`); empty: nothing that is known."""
 
 
 class Reading(Struct, frozen=True, gc=False):
@@ -175,7 +175,7 @@ class WindowReading(Struct, frozen=True, gc=False):
 
 
 class Hints(Struct, frozen=True, gc=False):
-    """What one response said about limits. Made by `proxy/wire/hints.py`."""
+    """What one response said about limits. Made by `formats/wire/hints.py`."""
 
     readings: tuple[Reading, ...] = ()
     retry_after_s: float | None = None

@@ -3,13 +3,13 @@
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
+from hivemind_addon.formats.profile.model import Watchdog
 from hivemind_addon.lab.evaluate.figures import Figures
 from hivemind_addon.lab.papers import theirs
 from hivemind_addon.lab.papers.pieces import Contest, PaperClaim, alike, change, spread, table
 from hivemind_addon.lab.papers.plan import CASCADE_POLICIES, Experiments
 from hivemind_addon.lab.papers.significance import SignTest
 from hivemind_addon.lab.sim.policy import Policy
-from hivemind_addon.proxy.profile.model import Watchdog
 
 _HEAD = """\
 ## AgentRM

@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hivemind_addon.formats.base.patterns import glob_matches
 from hivemind_addon.kernel.values.ticket import Dimension, PoolKey
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
-from hivemind_addon.system.patterns import glob_matches
 
 CONCURRENCY = "concurrency"
 _SPEC = re.compile(

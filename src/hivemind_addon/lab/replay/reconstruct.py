@@ -13,6 +13,8 @@ from statistics import median
 
 import msgspec.structs
 
+from hivemind_addon.formats.profile.load import load_profiles
+from hivemind_addon.formats.profile.model import InputCharge, OutputCharge, Profile
 from hivemind_addon.kernel.budget import spend_of
 from hivemind_addon.kernel.values.events import HIDDEN
 from hivemind_addon.kernel.values.spend import Spend
@@ -25,8 +27,6 @@ from hivemind_addon.lab.sim.limits import Limit, LimitKind, Prefix
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.workload import PlannedTurn, Scenario, ScriptedCall, ScriptedFault, Site
 from hivemind_addon.proxy.capture.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
-from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile
 
 _RE_SENDS = 2
 """Of a client, at least: what the providers' SDKs do."""

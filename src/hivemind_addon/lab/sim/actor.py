@@ -9,6 +9,8 @@ from functools import cache
 
 import msgspec.structs
 
+from hivemind_addon.formats.profile.load import load_profiles, model_group
+from hivemind_addon.formats.profile.model import InputCharge, OutputCharge, Profile
 from hivemind_addon.kernel.budget import spend_of
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.values.spend import Price, Spend
@@ -18,8 +20,6 @@ from hivemind_addon.lab.sim.idle import IdleMeter
 from hivemind_addon.lab.sim.limits import Prefix
 from hivemind_addon.lab.sim.provider import SimProvider
 from hivemind_addon.lab.sim.workload import DEFAULT_MODEL, Crowd, PlannedTurn, ScriptedCall, Site, prefixes_of
-from hivemind_addon.proxy.profile.load import load_profiles, model_group
-from hivemind_addon.proxy.profile.model import InputCharge, OutputCharge, Profile
 
 WALL_S = 1_800_000_000.0
 """Seconds since the epoch at the beginning of every run."""
@@ -166,7 +166,7 @@ class Actor:
 
     @property
     def likely_output_tokens(self) -> int:
-        """Guessed as `proxy/wire/estimate.py` does: rarely exceeded."""
+        """Guessed as `formats/wire/estimate.py` does: rarely exceeded."""
         if self.output_mean is None:
             return self.upstream.profile.charge.default_output_tokens
         return round(self.output_mean + 2 * self.output_deviation)

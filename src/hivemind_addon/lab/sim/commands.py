@@ -63,8 +63,8 @@ def show(name: str) -> None:
       hivemind lab scenario show stress > my-night.yaml
       hivemind lab scenario show random-17
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    from hivemind_addon.formats.base.resources import scenarios_folder  # noqa: PLC0415
     from hivemind_addon.lab.sim.library import cases, written  # noqa: PLC0415
-    from hivemind_addon.resources import scenarios_folder  # noqa: PLC0415
 
     (case,) = _cases([name])
     path = scenarios_folder() / f"{name}.yaml" if name in cases() else Path(name)
@@ -325,8 +325,8 @@ def _write(page: str, output: Path | None) -> None:
 
 
 def _cases(names: Sequence[str]) -> "list[Case]":
+    from hivemind_addon.formats.base.typed import DocumentError  # noqa: PLC0415
     from hivemind_addon.lab.sim.library import UnknownScenario, case_named, cases  # noqa: PLC0415
-    from hivemind_addon.system.typed import DocumentError  # noqa: PLC0415
 
     try:
         return [case_named(name) for name in dict.fromkeys(names or cases())]

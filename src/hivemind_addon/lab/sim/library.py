@@ -18,6 +18,11 @@ from pathlib import Path
 
 import yaml
 
+from hivemind_addon.formats.base.document import read_document
+from hivemind_addon.formats.base.resources import scenarios_folder
+from hivemind_addon.formats.base.typed import BadValue, DocumentError, DocumentRules, convert, positive
+from hivemind_addon.formats.profile.load import load_profiles
+from hivemind_addon.formats.profile.rules import PROFILE_RULES, error_status
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.values.ticket import PoolKey
 from hivemind_addon.lab.sim.dialect import SimDialect
@@ -28,11 +33,6 @@ from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings, St
 from hivemind_addon.lab.sim.random_loads import number_in, random_load
 from hivemind_addon.lab.sim.shapes import REFUSALS
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario, Site
-from hivemind_addon.proxy.profile.load import load_profiles
-from hivemind_addon.proxy.profile.rules import PROFILE_RULES, error_status
-from hivemind_addon.resources import scenarios_folder
-from hivemind_addon.system.document import read_document
-from hivemind_addon.system.typed import BadValue, DocumentError, DocumentRules, convert, positive
 
 _SUFFIX = ".yaml"
 RANDOM_LOST = 0.02

@@ -28,6 +28,7 @@ import msgspec
 import yaml
 from msgspec import structs
 
+from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.ticket import Attempt, Dimension, Hints
 from hivemind_addon.lab.sim.actor import SdkBackoff
@@ -42,7 +43,6 @@ from hivemind_addon.lab.sim.result import CrowdResult, Result
 from hivemind_addon.lab.sim.server import SimServer, Tls
 from hivemind_addon.lab.sim.workload import DEFAULT_MODEL, Crowd, PlannedTurn, Scenario, prefixes_of, turns
 from hivemind_addon.lab.sim.world import World
-from hivemind_addon.proxy.profile.load import load_profiles
 
 _KEY = "sk-sim-live"
 _TICK_S = 0.25

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
-from hivemind_addon.resources import script_path
+from hivemind_addon.formats.base.resources import script_path
 from hivemind_addon.tools.launch.neighbour import free_port
 
 _START_S = 60

@@ -14,14 +14,14 @@ from enum import Enum
 import brotli  # type: ignore[import-untyped]
 import zstandard
 
+from hivemind_addon.formats.wire.error import ErrorFacts
+from hivemind_addon.formats.wire.outcome import TransportTrouble
 from hivemind_addon.lab.sim import dialect as wire
 from hivemind_addon.lab.sim import faults
 from hivemind_addon.lab.sim.call import SimAnswer
 from hivemind_addon.lab.sim.dialect import Headers, StreamEvent
 from hivemind_addon.lab.sim.faults import Encoding, Fault, Hangup, KeepAlive
 from hivemind_addon.lab.sim.shapes import WAITS
-from hivemind_addon.proxy.wire.error import ErrorFacts
-from hivemind_addon.proxy.wire.outcome import TransportTrouble
 
 _COMMENT = b": still here\n\n"
 GAP_S = 0.01

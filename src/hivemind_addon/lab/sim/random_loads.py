@@ -20,13 +20,13 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from hivemind_addon.formats.profile.model import Charge, Watchdog
 from hivemind_addon.kernel.retry import RetryPolicy
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.lab.sim.bound import Spent, lower_bound
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario
-from hivemind_addon.proxy.profile.model import Charge, Watchdog
 
 _NAME = re.compile(r"random-(\d{1,9})")
 _MARGIN = (1.5, 4.0)

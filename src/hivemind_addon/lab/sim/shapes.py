@@ -7,9 +7,9 @@ from pathlib import Path
 
 import msgspec
 
+from hivemind_addon.formats.base.document import read_yaml
 from hivemind_addon.lab.sim.dialect import Headers
 from hivemind_addon.lab.sim.dialect.reply import json, rounded_up
-from hivemind_addon.system.document import read_yaml
 
 
 class RefusalShape(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

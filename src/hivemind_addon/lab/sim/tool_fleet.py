@@ -12,21 +12,21 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
+from hivemind_addon.formats.profile.load import NamedTool, load_profiles
+from hivemind_addon.formats.wire.description import PlainRequest, describe_plain, may_repeat, only_reads
+from hivemind_addon.formats.wire.dialect import dialect_of
+from hivemind_addon.formats.wire.outcome import never_run
+from hivemind_addon.formats.wire.plain_answer import PlainAnswer
 from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Ticket
 from hivemind_addon.lab.sim.agenda import Agenda
 from hivemind_addon.lab.sim.services import ServiceReply, SimGithub, SimSearch, SimService
-from hivemind_addon.proxy.profile.load import NamedTool, load_profiles
-from hivemind_addon.proxy.wire.description import PlainRequest, describe_plain, may_repeat, only_reads
-from hivemind_addon.proxy.wire.dialect import dialect_of
-from hivemind_addon.proxy.wire.outcome import never_run
-from hivemind_addon.proxy.wire.plain_answer import PlainAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from hivemind_addon.proxy.profile.model import Profile
+    from hivemind_addon.formats.profile.model import Profile
 
 GITHUB, SEARCH = "api.github.com", "api.tavily.com"
 _EPOCH = 1_790_000_000.0

@@ -17,10 +17,10 @@ from wsproto.events import AcceptConnection, CloseConnection, Ping, TextMessage
 from wsproto.extensions import PerMessageDeflate
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
+from hivemind_addon.formats.wire.sse import SseParser
 from hivemind_addon.lab.sim.exchange import Incoming, WriteGate, drop, pause, start
 from hivemind_addon.lab.sim.faults import Hangup
 from hivemind_addon.lab.sim.plan import Data, Drop, DropStream, End, Head, Leave, LeaveInError, PauseStep, Step
-from hivemind_addon.proxy.wire.sse import SseParser
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -4,7 +4,7 @@
                        └──Shed──► agent                                          └──Backoff──► scheduler
 
 The scheduler is the same object that the proxy drives, called in the same order: after each call one poll, and a wakeup
-at `next_wakeup`. What an answer says is read by the same parsers (`proxy/wire/hints.py`, `proxy/wire/outcome.py`).
+at `next_wakeup`. What an answer says is read by the same parsers (`formats/wire/hints.py`, `formats/wire/outcome.py`).
 Other policies, for comparison, put something else in its place, or nothing (`policy.py`).
 """
 
@@ -16,6 +16,9 @@ from typing import assert_never
 
 import msgspec.structs
 
+from hivemind_addon.formats.wire.hints import read_hints
+from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
+from hivemind_addon.formats.wire.watchdog import Durations
 from hivemind_addon.kernel.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.kernel.values.events import BreakerChanged, Event, Moved, Submitted, TicketEnded
 from hivemind_addon.kernel.values.spend import Budget, Scope, Shortage, Spend
@@ -42,9 +45,6 @@ from hivemind_addon.lab.sim.plan import Course, course_of
 from hivemind_addon.lab.sim.policy import Policy
 from hivemind_addon.lab.sim.result import Result, RunLedger
 from hivemind_addon.lab.sim.workload import Crowd, Neighbour, Scenario, ScriptedCall, Site, turns
-from hivemind_addon.proxy.wire.hints import read_hints
-from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
-from hivemind_addon.proxy.wire.watchdog import Durations
 
 _LONGEST_S = 6 * 3600.0
 """A run that has no end is cut here; whoever still runs is lost."""

@@ -12,23 +12,23 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.formats.base.patterns import matching_path
+from hivemind_addon.formats.profile.format import WireFormat
+from hivemind_addon.formats.profile.formats import packaged_formats
+from hivemind_addon.formats.profile.load import is_call, load_profile
+from hivemind_addon.formats.wire.answer import Phase
+from hivemind_addon.formats.wire.answer_in_progress import AnswerInProgress
+from hivemind_addon.formats.wire.decoding import DecodeError, decode
+from hivemind_addon.formats.wire.description import describe_request
+from hivemind_addon.formats.wire.dialect import EventClass, event_name
+from hivemind_addon.formats.wire.error import error_in_body
+from hivemind_addon.formats.wire.estimate import Estimator
+from hivemind_addon.formats.wire.tokenizer import Tokenizer
+from hivemind_addon.formats.wire.transcript import answer_of
 from hivemind_addon.kernel.values.ticket import CallKind, OutcomeKind, PoolKey, Reading, Usage, WindowReading
 from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
 from hivemind_addon.proxy.capture.foreign import StoppedClock
 from hivemind_addon.proxy.capture.recording import unnamed
-from hivemind_addon.proxy.profile.format import WireFormat
-from hivemind_addon.proxy.profile.formats import packaged_formats
-from hivemind_addon.proxy.profile.load import is_call, load_profile
-from hivemind_addon.proxy.wire.answer import Phase
-from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
-from hivemind_addon.proxy.wire.decoding import DecodeError, decode
-from hivemind_addon.proxy.wire.description import describe_request
-from hivemind_addon.proxy.wire.dialect import EventClass, event_name
-from hivemind_addon.proxy.wire.error import error_in_body
-from hivemind_addon.proxy.wire.estimate import Estimator
-from hivemind_addon.proxy.wire.tokenizer import Tokenizer
-from hivemind_addon.proxy.wire.transcript import answer_of
-from hivemind_addon.system.patterns import matching_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
     from mitmproxy import http
 
-    from hivemind_addon.proxy.profile.load import Profiles
-    from hivemind_addon.proxy.profile.model import Profile
-    from hivemind_addon.proxy.wire.dialect import Dialect
-    from hivemind_addon.proxy.wire.parts import Transcript
+    from hivemind_addon.formats.profile.load import Profiles
+    from hivemind_addon.formats.profile.model import Profile
+    from hivemind_addon.formats.wire.conversation_parts import Transcript
+    from hivemind_addon.formats.wire.dialect import Dialect
 
 _READ_BYTES = 32 * 1024 * 1024
 

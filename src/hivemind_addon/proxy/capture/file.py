@@ -16,6 +16,7 @@ from mitmproxy import http
 from mitmproxy.io.har import request_to_flow
 
 from hivemind_addon.api.words import failing
+from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.proxy.capture.flow_file import Damaged, dump, read_flows
 from hivemind_addon.proxy.capture.foreign import ForeignCalls
 from hivemind_addon.proxy.capture.model import (
@@ -29,7 +30,6 @@ from hivemind_addon.proxy.capture.model import (
 )
 from hivemind_addon.proxy.capture.recording import BESIDE_KEY, CALL_KEY, Circumstances
 from hivemind_addon.proxy.capture.redact import FlowRedactor
-from hivemind_addon.proxy.profile.load import load_profiles
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

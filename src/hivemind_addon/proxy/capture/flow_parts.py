@@ -5,8 +5,8 @@ from __future__ import annotations
 from operator import methodcaller
 from typing import TYPE_CHECKING
 
-from hivemind_addon.proxy.wire.description import PlainRequest
-from hivemind_addon.system.memo import REMEMBERED_CHARS
+from hivemind_addon.formats.base.memo import REMEMBERED_CHARS
+from hivemind_addon.formats.wire.description import PlainRequest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

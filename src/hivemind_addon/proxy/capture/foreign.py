@@ -7,26 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from hivemind_addon.formats.profile.load import is_call
+from hivemind_addon.formats.wire.answer_in_progress import AnswerInProgress
+from hivemind_addon.formats.wire.description import describe_request
+from hivemind_addon.formats.wire.estimate import Estimator
+from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_transport
+from hivemind_addon.formats.wire.tokenizer import Tokenizer
 from hivemind_addon.kernel.values.ticket import Hints, OutcomeKind, PoolKey
 from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
 from hivemind_addon.proxy.capture.model import CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
 from hivemind_addon.proxy.capture.recording import Circumstances, unnamed
-from hivemind_addon.proxy.profile.load import is_call
-from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
-from hivemind_addon.proxy.wire.description import describe_request
-from hivemind_addon.proxy.wire.estimate import Estimator
-from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_transport
-from hivemind_addon.proxy.wire.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from mitmproxy import http
 
+    from hivemind_addon.formats.profile.load import Profiles
+    from hivemind_addon.formats.profile.model import Profile
+    from hivemind_addon.formats.wire.dialect import Dialect
     from hivemind_addon.kernel.values.ticket import Outcome, Reading, Usage
-    from hivemind_addon.proxy.profile.load import Profiles
-    from hivemind_addon.proxy.profile.model import Profile
-    from hivemind_addon.proxy.wire.dialect import Dialect
 
 _CLIENT_WENT = ("client disconnected", "killed")
 

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
     from mitmproxy import http
 
+    from hivemind_addon.formats.profile.load import Profiles
     from hivemind_addon.kernel.values.ticket import Ticket
-    from hivemind_addon.proxy.profile.load import Profiles
     from hivemind_addon.proxy.runtime.driver import Driver
 
 logger = logging.getLogger("hivemind")

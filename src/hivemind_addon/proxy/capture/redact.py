@@ -13,16 +13,16 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
+from hivemind_addon.formats.base.json_values import read_object, read_value
+from hivemind_addon.formats.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.capture.hollow import hollow
 from hivemind_addon.proxy.capture.secrets import Redactor, clean_stream
 from hivemind_addon.proxy.runtime.append_file import breathe
-from hivemind_addon.proxy.wire.decoding import DecodeError, decode
-from hivemind_addon.system.json_values import read_object, read_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from hivemind_addon.proxy.profile.model import Profile
+    from hivemind_addon.formats.profile.model import Profile
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
 _STREAMS = ("text/event-stream", "application/x-ndjson")

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Raw
 
-from hivemind_addon.proxy.wire.dialect import Dialect
-from hivemind_addon.system.json_values import read_list, read_number, read_object, read_value
+from hivemind_addon.formats.base.json_values import read_list, read_number, read_object, read_value
+from hivemind_addon.formats.wire.dialect import Dialect
 
 _NAMES = "previous_response_id"
 _INPUT = "input"

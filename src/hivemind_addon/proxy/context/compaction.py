@@ -20,11 +20,14 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-from hivemind_addon.proxy.profile.grants import Compaction
-from hivemind_addon.proxy.profile.model import ContextEditing, Tokens
-from hivemind_addon.proxy.wire.dialect import Dialect
-from hivemind_addon.proxy.wire.request import is_answer, lasting_weight, with_whole_characters, without_cache_marks
-from hivemind_addon.proxy.wire.tool_results import (
+from hivemind_addon.formats.base.json_values import read_value
+from hivemind_addon.formats.base.patterns import glob_matches
+from hivemind_addon.formats.base.pointer import Pointer
+from hivemind_addon.formats.profile.grants import Compaction
+from hivemind_addon.formats.profile.model import ContextEditing, Tokens
+from hivemind_addon.formats.wire.dialect import Dialect
+from hivemind_addon.formats.wire.request import is_answer, lasting_weight, with_whole_characters, without_cache_marks
+from hivemind_addon.formats.wire.tool_results import (
     Conversation,
     Extent,
     ToolResult,
@@ -34,16 +37,13 @@ from hivemind_addon.proxy.wire.tool_results import (
     read_results,
     spliced,
 )
-from hivemind_addon.system.json_values import read_value
-from hivemind_addon.system.patterns import glob_matches
-from hivemind_addon.system.pointer import Pointer
 
 LEAST_BYTES = 1000
 """A shorter result stays: its stub would save little."""
 _STUB_BYTES = 250
 """About what a stub has."""
 _MEDIA_TOKENS = 1500
-"""As `proxy/wire/estimate.py` takes them."""
+"""As `formats/wire/estimate.py` takes them."""
 _ID_CHARS = 12
 STUB = (
     "[hivemind took this tool result out to keep the context short ({chars:,} characters). "

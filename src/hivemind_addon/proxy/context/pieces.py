@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from msgspec import Raw, Struct
 
-from hivemind_addon.system.json_values import read_list, read_object
+from hivemind_addon.formats.base.json_values import read_list, read_object
 
 MESSAGES = 0
 """The slot of the conversation's messages."""

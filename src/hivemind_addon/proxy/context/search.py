@@ -4,12 +4,12 @@ import re
 import sqlite3
 from collections.abc import Iterator
 
+from hivemind_addon.formats.base.json_values import read_value
+from hivemind_addon.formats.wire.transcript import answer_of, dialect_named
 from hivemind_addon.proxy.context.packs import USED_PIECES, PieceReader
 from hivemind_addon.proxy.context.pieces import MESSAGES, MOST_ITEMS
 from hivemind_addon.proxy.context.values import ContextHead
 from hivemind_addon.proxy.context.versions import HEAD, plain
-from hivemind_addon.proxy.wire.transcript import answer_of, dialect_named
-from hivemind_addon.system.json_values import read_value
 
 _EXCERPT_CHARS = 80
 """On each side of what was looked for."""

@@ -21,6 +21,7 @@ import zstandard
 from msgspec import Raw
 
 from hivemind_addon.api.words import failing
+from hivemind_addon.formats.base.patterns import glob_matches
 from hivemind_addon.proxy.context.garbage import Garbage, remove, thin
 from hivemind_addon.proxy.context.packs import PieceWriter, new_compressor
 from hivemind_addon.proxy.context.schema import KIND, READ_AS_NEWEST
@@ -45,7 +46,6 @@ from hivemind_addon.system.database import (
 )
 from hivemind_addon.system.file_lock import take_lock
 from hivemind_addon.system.folders import make_private
-from hivemind_addon.system.patterns import glob_matches
 
 __all__ = ["Context", "ContextHead", "ContextStore", "KeepRule", "NotKept", "TakenResult", "UnknownContext"]
 

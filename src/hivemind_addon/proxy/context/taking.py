@@ -5,15 +5,15 @@ import json
 
 from msgspec import Raw, Struct
 
+from hivemind_addon.formats.base.json_values import read_object, read_value
+from hivemind_addon.formats.wire.decoding import DecodeError, decode
+from hivemind_addon.formats.wire.dialect import Dialect
+from hivemind_addon.formats.wire.request import MAX_BODY_BYTES, RequestFacts, read_request, text_of
 from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.kernel.values.ticket import CallKind, Ticket
 from hivemind_addon.proxy.context.pieces import SplitBody, split
 from hivemind_addon.proxy.context.values import Context, ContextHead, NotKept
 from hivemind_addon.proxy.runtime.append_file import breathe_after
-from hivemind_addon.proxy.wire.decoding import DecodeError, decode
-from hivemind_addon.proxy.wire.dialect import Dialect
-from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, RequestFacts, read_request, text_of
-from hivemind_addon.system.json_values import read_object, read_value
 
 ELSEWHERE = "the earlier part of it is with the provider (previous_response_id), not here"
 """Said of a request that names an earlier answer instead of repeating what was said before."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from msgspec import Raw, Struct, field
 
+from hivemind_addon.formats.base.json_values import read_value
+from hivemind_addon.formats.wire.conversation_parts import text_of
 from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.proxy.context.pieces import SplitBody
-from hivemind_addon.proxy.wire.parts import text_of
-from hivemind_addon.system.json_values import read_value
 
 
 class ContextHead(Struct, frozen=True):

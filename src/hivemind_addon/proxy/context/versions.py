@@ -9,12 +9,12 @@ import zstandard
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from hivemind_addon.formats.wire.transcript import dialect_named
 from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.proxy.context.packs import USED_PIECES, PieceReader, PieceWriter, is_message
 from hivemind_addon.proxy.context.pieces import Frame, join, split
 from hivemind_addon.proxy.context.taking import conversation_in
 from hivemind_addon.proxy.context.values import Context, ContextHead, UnknownContext
-from hivemind_addon.proxy.wire.transcript import dialect_named
 
 HEAD = msgspec.json.Decoder(ContextHead)
 _MOST_BYTES = 64 * 1024 * 1024

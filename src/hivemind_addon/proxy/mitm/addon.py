@@ -14,6 +14,7 @@ from mitmproxy import contentviews, ctx, exceptions, http
 from mitmproxy.proxy.layers import ClientTLSLayer, TCPLayer
 from mitmproxy.utils import human
 
+from hivemind_addon.formats.base.patterns import normal_host
 from hivemind_addon.proxy.compose import make_runtime
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, hang_up, own_addresses
 from hivemind_addon.proxy.mitm.commands import Commands
@@ -45,7 +46,6 @@ from hivemind_addon.proxy.mitm.short_ways import take_short_ways
 from hivemind_addon.proxy.mitm.stream import EndAttempt, SocketWord
 from hivemind_addon.proxy.mitm.view import ViewSync
 from hivemind_addon.system.memory import collect_rarely, reuse_freed_memory
-from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Sequence
@@ -57,10 +57,10 @@ if TYPE_CHECKING:
     from mitmproxy.proxy.server_hooks import ServerConnectionHookData
     from mitmproxy.tls import ClientHelloData, TlsData
 
+    from hivemind_addon.formats.wire.tokenizer import Tokenizer
     from hivemind_addon.kernel.values.ticket import Attempt
     from hivemind_addon.proxy.mitm.exchange import Exchange
     from hivemind_addon.proxy.mitm.settings import Settings
-    from hivemind_addon.proxy.wire.tokenizer import Tokenizer
     from hivemind_addon.system.descriptors import ConnectionPlaces
 
 logger = logging.getLogger("hivemind")

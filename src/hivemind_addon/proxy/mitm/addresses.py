@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from mitmproxy import ctx
 
-from hivemind_addon.system.patterns import normal_host
+from hivemind_addon.formats.base.patterns import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from mitmproxy.addons.proxyserver import Proxyserver
     from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
-    from hivemind_addon.proxy.profile.load import Profiles
+    from hivemind_addon.formats.profile.load import Profiles
 
 PAGE_HOST = "hivemind.internal"
 """The name under which the proxy shows its own pages; nobody resolves it."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from mitmproxy import http
 
 from hivemind_addon.api.agent_secrets import read_secrets, split_password
-from hivemind_addon.api.proxy_user import clean
+from hivemind_addon.formats.wire.proxy_user import clean
 from hivemind_addon.proxy.mitm.followed_file import FollowedFile
 
 if TYPE_CHECKING:

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 from mitmproxy.proxy.mode_specs import ReverseMode
 
+from hivemind_addon.formats.base.memo import REMEMBERED_CHARS
+from hivemind_addon.formats.base.patterns import normal_host
+from hivemind_addon.formats.profile.format import Wording
+from hivemind_addon.formats.profile.load import format_for, is_call
+from hivemind_addon.formats.profile.model import WebSocketUse
+from hivemind_addon.formats.profile.unclaimed_calls import is_shaped_like_a_call
+from hivemind_addon.formats.wire.dialect import dialect_of
 from hivemind_addon.proxy.capture.flow_parts import destination
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback, is_on_loopback, upstream_by_path
 from hivemind_addon.proxy.mitm.refusal import make_upgrade_refusal
-from hivemind_addon.proxy.profile.format import Wording
-from hivemind_addon.proxy.profile.known import is_shaped_like_a_call
-from hivemind_addon.proxy.profile.load import format_for, is_call
-from hivemind_addon.proxy.profile.model import WebSocketUse
-from hivemind_addon.proxy.wire.dialect import dialect_of
-from hivemind_addon.system.memo import REMEMBERED_CHARS
-from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from mitmproxy.connection import Client
     from mitmproxy.proxy.context import Context
 
+    from hivemind_addon.formats.profile.model import Profile
     from hivemind_addon.proxy.mitm.addresses import Upstream
     from hivemind_addon.proxy.mitm.settings import LiveSettings, Settings
-    from hivemind_addon.proxy.profile.model import Profile
 
 _MOST_KNOWN = 1024
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})

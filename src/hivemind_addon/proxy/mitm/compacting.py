@@ -11,23 +11,23 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from hivemind_addon.formats.base.patterns import glob_matches
+from hivemind_addon.formats.profile.grants import Compaction, CompactionBy
+from hivemind_addon.formats.wire.decoding import DecodeError, decode
+from hivemind_addon.formats.wire.request import MAX_BODY_BYTES, lasting_weight
 from hivemind_addon.kernel.values.events import ContextCompacted, OddityNoted
 from hivemind_addon.proxy.context.compaction import TakenOut, ask_provider, is_edited_elsewhere, shorten
 from hivemind_addon.proxy.mitm.outgoing import is_signed, put_body
-from hivemind_addon.proxy.profile.grants import Compaction, CompactionBy
-from hivemind_addon.proxy.wire.decoding import DecodeError, decode
-from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES, lasting_weight
-from hivemind_addon.system.patterns import glob_matches
 
 if TYPE_CHECKING:
     from mitmproxy import http
 
+    from hivemind_addon.formats.profile.model import ContextEditing, Profile
+    from hivemind_addon.formats.wire.answer_in_progress import AnswerInProgress
+    from hivemind_addon.formats.wire.description import Description, PlainRequest
     from hivemind_addon.kernel.values.ticket import Ticket
     from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
-    from hivemind_addon.proxy.profile.model import ContextEditing, Profile
     from hivemind_addon.proxy.runtime.driver import Driver
-    from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
-    from hivemind_addon.proxy.wire.description import Description, PlainRequest
 
 _BOUND_TO_BODY = frozenset(("content-digest", "content-md5", "digest", "repr-digest", "signature", "x-signature"))
 """Headers that are wrong as soon as a byte of the body is another one."""

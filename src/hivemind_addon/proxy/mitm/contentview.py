@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 from mitmproxy import contentviews, http
 
+from hivemind_addon.formats.base.patterns import path_matches
+from hivemind_addon.formats.profile.formats import USUAL
+from hivemind_addon.formats.wire.decoding import BodyDecoder, DecodeError
+from hivemind_addon.formats.wire.dialect import dialect_named
+from hivemind_addon.formats.wire.frames import Asking, read_asked
+from hivemind_addon.formats.wire.transcript import Part, Transcript, answer_of, request_of
 from hivemind_addon.proxy.mitm.annotation import KEY, Annotation, annotation_of
 from hivemind_addon.proxy.observe.history import PAD
-from hivemind_addon.proxy.profile.formats import USUAL
-from hivemind_addon.proxy.wire.decoding import BodyDecoder, DecodeError
-from hivemind_addon.proxy.wire.dialect import dialect_named
-from hivemind_addon.proxy.wire.frames import Asking, read_asked
-from hivemind_addon.proxy.wire.transcript import Part, Transcript, answer_of, request_of
-from hivemind_addon.system.patterns import path_matches
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

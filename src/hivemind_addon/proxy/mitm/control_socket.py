@@ -22,7 +22,7 @@ from mitmproxy import ctx, exceptions
 from hivemind_addon.api.config_file import ALERTS_VARIABLE
 from hivemind_addon.api.control import control_socket
 from hivemind_addon.api.control_server import ControlServer
-from hivemind_addon.api.proxy_user import clean
+from hivemind_addon.formats.wire.proxy_user import clean
 from hivemind_addon.kernel.values.command import (
     AskMembers,
     Command,

@@ -18,6 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
 from mitmproxy.flow import Error
 from msgspec.structs import replace
 
+from hivemind_addon.formats.wire.answer import LAST, Phase
+from hivemind_addon.formats.wire.answer_in_progress import AnswerInProgress
+from hivemind_addon.formats.wire.description import read_body
+from hivemind_addon.formats.wire.error import error_in_body
+from hivemind_addon.formats.wire.garbage import garbage_in, is_after_tool
+from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_transport, never_run
+from hivemind_addon.formats.wire.plain_answer import PlainAnswer
 from hivemind_addon.kernel.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.kernel.values.command import Cancel, MoveToFront
 from hivemind_addon.kernel.values.events import CommittedStreamFailed, OddityNoted
@@ -47,19 +54,18 @@ from hivemind_addon.proxy.mitm.refusal import (
     refused_text,
 )
 from hivemind_addon.proxy.runtime.driver import CANCELLED_BY_PERSON, Awaited, Cancelled, Pulse
-from hivemind_addon.proxy.wire.answer import LAST, Phase
-from hivemind_addon.proxy.wire.answer_in_progress import AnswerInProgress
-from hivemind_addon.proxy.wire.description import read_body
-from hivemind_addon.proxy.wire.error import error_in_body
-from hivemind_addon.proxy.wire.garbage import garbage_in, is_after_tool
-from hivemind_addon.proxy.wire.outcome import TransportTrouble, judge_transport, never_run
-from hivemind_addon.proxy.wire.plain_answer import PlainAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from mitmproxy import http
 
+    from hivemind_addon.formats.profile.model import Profile
+    from hivemind_addon.formats.profile.upstreams import EqualUpstream
+    from hivemind_addon.formats.wire.description import PlainRequest
+    from hivemind_addon.formats.wire.dialect import Dialect
+    from hivemind_addon.formats.wire.estimate import Estimate, Estimator
+    from hivemind_addon.formats.wire.request import RequestFacts
     from hivemind_addon.kernel.values.ticket import PoolKey
     from hivemind_addon.proxy.capture.recording import Served, Tape
     from hivemind_addon.proxy.compose import Runtime
@@ -67,14 +73,8 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
     from hivemind_addon.proxy.mitm.port import Outgoing
     from hivemind_addon.proxy.mitm.settings import Settings
-    from hivemind_addon.proxy.profile.model import Profile
-    from hivemind_addon.proxy.profile.upstreams import EqualUpstream
     from hivemind_addon.proxy.runtime.driver import Driver
     from hivemind_addon.proxy.runtime.guard import Guard
-    from hivemind_addon.proxy.wire.description import PlainRequest
-    from hivemind_addon.proxy.wire.dialect import Dialect
-    from hivemind_addon.proxy.wire.estimate import Estimate, Estimator
-    from hivemind_addon.proxy.wire.request import RequestFacts
 
 logger = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from hivemind_addon.system.typed import DocumentError
+from hivemind_addon.formats.base.typed import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

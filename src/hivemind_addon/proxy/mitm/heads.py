@@ -15,8 +15,8 @@ from mitmproxy.net.http import http1
 from mitmproxy.net.http.http1 import read
 from mitmproxy.net.http.validate import validate_headers
 
+from hivemind_addon.formats.base.memo import REMEMBERED_CHARS, by_text
 from hivemind_addon.proxy.capture.flow_parts import field_names, plain_headers
-from hivemind_addon.system.memo import REMEMBERED_CHARS, by_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

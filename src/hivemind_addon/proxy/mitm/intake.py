@@ -9,17 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from hivemind_addon.api.proxy_user import DELIVERIES, ProxyWords, clean, given_id, priority_of, proxy_words
 from hivemind_addon.api.words import lasting
-from hivemind_addon.kernel.budget import spend_of
-from hivemind_addon.kernel.values.events import OddityNoted
-from hivemind_addon.kernel.values.ticket import Delivery, Demand, PoolKey, Priority, Ticket
-from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
-from hivemind_addon.proxy.mitm.authentication import Authentication, basic
-from hivemind_addon.proxy.mitm.exchange import Exchange
-from hivemind_addon.proxy.mitm.outgoing import endpoints_of, upstreams_of, why_without_key
-from hivemind_addon.proxy.profile.model import Profile
-from hivemind_addon.proxy.wire.description import (
+from hivemind_addon.formats.base.patterns import normal_host
+from hivemind_addon.formats.profile.model import Profile
+from hivemind_addon.formats.wire.description import (
     describe_plain,
     describe_request,
     may_repeat,
@@ -27,11 +20,18 @@ from hivemind_addon.proxy.wire.description import (
     signed_for_s,
     size_request,
 )
-from hivemind_addon.proxy.wire.dialect import dialect_of
-from hivemind_addon.proxy.wire.estimate import Estimate
-from hivemind_addon.proxy.wire.identity import ALONE
-from hivemind_addon.proxy.wire.request import RequestFacts
-from hivemind_addon.system.patterns import normal_host
+from hivemind_addon.formats.wire.dialect import dialect_of
+from hivemind_addon.formats.wire.estimate import Estimate
+from hivemind_addon.formats.wire.identity import ALONE
+from hivemind_addon.formats.wire.proxy_user import DELIVERIES, ProxyWords, clean, given_id, priority_of, proxy_words
+from hivemind_addon.formats.wire.request import RequestFacts
+from hivemind_addon.kernel.budget import spend_of
+from hivemind_addon.kernel.values.events import OddityNoted
+from hivemind_addon.kernel.values.ticket import Delivery, Demand, PoolKey, Priority, Ticket
+from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
+from hivemind_addon.proxy.mitm.authentication import Authentication, basic
+from hivemind_addon.proxy.mitm.exchange import Exchange
+from hivemind_addon.proxy.mitm.outgoing import endpoints_of, upstreams_of, why_without_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from mitmproxy import http
     from mitmproxy.connection import Client
 
+    from hivemind_addon.formats.profile.grants import Compaction
+    from hivemind_addon.formats.wire.description import Description, PlainRequest, Size
     from hivemind_addon.kernel.values.spend import Price
     from hivemind_addon.proxy.compose import Runtime
     from hivemind_addon.proxy.mitm.compacting import Compactor, EditedRequest
     from hivemind_addon.proxy.mitm.files import Files
     from hivemind_addon.proxy.mitm.settings import LiveSettings
-    from hivemind_addon.proxy.profile.grants import Compaction
-    from hivemind_addon.proxy.wire.description import Description, PlainRequest, Size
 
 OWN_HEADERS = "x-hivemind-"
 """Prefix of the request headers that talk to us; they never go upstream."""

@@ -6,9 +6,9 @@ import re
 import socket
 from typing import TYPE_CHECKING
 
-from hivemind_addon.api.proxy_user import short_hash
+from hivemind_addon.formats.wire.identity import ALONE, Machine
+from hivemind_addon.formats.wire.proxy_user import short_hash
 from hivemind_addon.proxy.mitm.settings import BadOption
-from hivemind_addon.proxy.wire.identity import ALONE, Machine
 from hivemind_addon.system.engine_url import SECRET_VARIABLE
 
 if TYPE_CHECKING:

@@ -20,6 +20,10 @@ from mitmproxy.addonmanager import Loader
 from mitmproxy.proxy.mode_specs import ProxyMode, RegularMode, ReverseMode, UpstreamMode
 
 from hivemind_addon.api.config_file import ALERTS_VARIABLE, check_keys, option_values, read_config
+from hivemind_addon.formats.base.patterns import normal_host
+from hivemind_addon.formats.base.typed import DocumentError
+from hivemind_addon.formats.profile.grants import Allowance, parse_allowance
+from hivemind_addon.formats.profile.load import UnknownTool, parse_tools
 from hivemind_addon.proxy.context.policy import DEFAULT as KEEP_CONTEXTS
 from hivemind_addon.proxy.context.policy import FORMS, KeepPolicy, parse_policy
 from hivemind_addon.proxy.journal.file import default_journal
@@ -32,8 +36,6 @@ from hivemind_addon.proxy.mitm.settings import AgentsFile, BadOption, Settings, 
 from hivemind_addon.proxy.mitm.view import DEFAULT_KEEP, Keep, parse_keep
 from hivemind_addon.proxy.observe.agent_use import MOST_AGENTS
 from hivemind_addon.proxy.observe.contexts import DEFAULT_WARNING
-from hivemind_addon.proxy.profile.grants import Allowance, parse_allowance
-from hivemind_addon.proxy.profile.load import UnknownTool, parse_tools
 from hivemind_addon.proxy.runtime.alerts import Alerts, BadAddresses, read_addresses
 from hivemind_addon.proxy.runtime.notifier import Command, Way
 from hivemind_addon.system.engine_url import (
@@ -45,8 +47,6 @@ from hivemind_addon.system.engine_url import (
     BadEngineUrl,
 )
 from hivemind_addon.system.folders import LONGEST_SOCKET_PATH
-from hivemind_addon.system.patterns import normal_host
-from hivemind_addon.system.typed import DocumentError
 
 if TYPE_CHECKING:
     from hivemind_addon.proxy.cluster.settings import ClusterSettings

@@ -14,24 +14,24 @@ from mitmproxy.net.http.url import hostport
 from mitmproxy.proxy.mode_specs import ReverseMode
 from msgspec import Raw
 
+from hivemind_addon.formats.base.patterns import host_parts, normal_host
+from hivemind_addon.formats.profile.load import model_group, model_of
+from hivemind_addon.formats.wire.decoding import DecodeError, decode
+from hivemind_addon.formats.wire.request import MAX_BODY_BYTES
 from hivemind_addon.kernel.values.ticket import Endpoint, PoolKey
 from hivemind_addon.proxy.capture.flow_parts import destination
 from hivemind_addon.proxy.mitm.addresses import is_on_loopback
 from hivemind_addon.proxy.mitm.port import Outgoing
-from hivemind_addon.proxy.profile.load import model_group, model_of
-from hivemind_addon.proxy.wire.decoding import DecodeError, decode
-from hivemind_addon.proxy.wire.request import MAX_BODY_BYTES
-from hivemind_addon.system.patterns import host_parts, normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from mitmproxy import http
 
+    from hivemind_addon.formats.profile.model import Profile
+    from hivemind_addon.formats.profile.upstreams import EqualUpstream, Keys, UpstreamKey
+    from hivemind_addon.formats.wire.description import Description
     from hivemind_addon.proxy.mitm.settings import Settings
-    from hivemind_addon.proxy.profile.model import Profile
-    from hivemind_addon.proxy.profile.upstreams import EqualUpstream, Keys, UpstreamKey
-    from hivemind_addon.proxy.wire.description import Description
 
 _SIGNED = ("aws4-", "hmac ", "sharedkey ")
 """How `authorization` begins where it signs what is sent."""

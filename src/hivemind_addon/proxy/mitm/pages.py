@@ -33,13 +33,13 @@ from mitmproxy.proxy.mode_specs import ReverseMode
 
 from hivemind_addon import __version__
 from hivemind_addon.api.report_source import FRESH_S, LEAST_SHARE
+from hivemind_addon.formats.base.memo import by_text
+from hivemind_addon.formats.base.patterns import normal_host
 from hivemind_addon.proxy.mitm.addresses import PAGE_HOST, is_loopback
 from hivemind_addon.proxy.mitm.past import ChartSpan
 from hivemind_addon.proxy.mitm.steering_page import PATHS as STEERING_PATHS
 from hivemind_addon.proxy.observe.metrics import CONTENT_TYPE
 from hivemind_addon.proxy.page.document import ASSETS, STRICTEST_POLICY, make_document
-from hivemind_addon.system.memo import by_text
-from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from mitmproxy.proxy.commands import StartHook
     from mitmproxy.websocket import WebSocketMessage
 
-    from hivemind_addon.proxy.wire.outcome import TransportTrouble
+    from hivemind_addon.formats.wire.outcome import TransportTrouble
 
 
 class Next(Enum):

@@ -16,6 +16,8 @@ from hivemind_addon import __version__
 from hivemind_addon.api.report import QUEUED_TOLD, VENDORS_OWN, ProxyView, Report
 from hivemind_addon.api.report_source import ReportSource
 from hivemind_addon.api.trust import cure_of_distrust
+from hivemind_addon.formats.base.patterns import normal_host
+from hivemind_addon.formats.profile.unclaimed_calls import is_model_host, is_shaped_like_a_call, is_vendor_host
 from hivemind_addon.kernel.values.events import OddityNoted
 from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
 from hivemind_addon.proxy.capture.flow_parts import destination
@@ -35,10 +37,8 @@ from hivemind_addon.proxy.mitm.steering_page import PageSteering
 from hivemind_addon.proxy.mitm.websocket import ScheduledSocket
 from hivemind_addon.proxy.observe.news import NOTICE
 from hivemind_addon.proxy.page.sessions import PageSessions
-from hivemind_addon.proxy.profile.known import is_model_host, is_shaped_like_a_call, is_vendor_host
 from hivemind_addon.proxy.runtime.guard import GuardedBlock
 from hivemind_addon.system.descriptors import ConnectionPlaces, raise_limit
-from hivemind_addon.system.patterns import normal_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from mitmproxy.proxy.commands import StartHook
     from mitmproxy.proxy.context import Context
 
+    from hivemind_addon.formats.profile.model import Profile
     from hivemind_addon.kernel.values.ticket import Attempt
     from hivemind_addon.proxy.compose import Runtime
     from hivemind_addon.proxy.mitm.exchange import Exchange
     from hivemind_addon.proxy.mitm.port import TakesBody
     from hivemind_addon.proxy.mitm.settings import Settings
     from hivemind_addon.proxy.mitm.turns import Turn
-    from hivemind_addon.proxy.profile.model import Profile
 
 logger = logging.getLogger("hivemind")
 

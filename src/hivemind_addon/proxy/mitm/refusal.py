@@ -15,12 +15,12 @@ from mitmproxy import http
 
 from hivemind_addon.api.account import words_of
 from hivemind_addon.api.words import lasting
+from hivemind_addon.formats.profile.model import Profile
+from hivemind_addon.formats.wire.dialect import Dialect
 from hivemind_addon.kernel.retry import ActiveBlock, Refused, Shed
 from hivemind_addon.kernel.values.command import Cancel
 from hivemind_addon.kernel.values.spend import Scope, Shortage, amount
 from hivemind_addon.kernel.values.ticket import CallKind, Reason
-from hivemind_addon.proxy.profile.model import Profile
-from hivemind_addon.proxy.wire.dialect import Dialect
 from hivemind_addon.system.clock import Clock
 
 _DOLLAR = 1_000_000

@@ -8,24 +8,26 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from hivemind_addon.formats.base.patterns import glob_matches, host_parts
+from hivemind_addon.formats.base.typed import DocumentError
+from hivemind_addon.formats.profile.agents import load_agents
+from hivemind_addon.formats.profile.grants import AgentRules
+from hivemind_addon.formats.profile.load import UnknownTool, load_profiles
+from hivemind_addon.formats.profile.upstreams import UpstreamKey, read_keys
+from hivemind_addon.formats.wire.identity import ALONE, Machine
 from hivemind_addon.proxy.context.store import FOLDER_NAME
 from hivemind_addon.proxy.journal.retention import JournalKeep
 from hivemind_addon.proxy.mitm.addresses import is_in, is_loopback
 from hivemind_addon.proxy.mitm.followed_file import LOOK_EVERY_S, FollowedFile
 from hivemind_addon.proxy.observe.contexts import DEFAULT_WARNING
-from hivemind_addon.proxy.profile.agents import load_agents
-from hivemind_addon.proxy.profile.grants import AgentRules
-from hivemind_addon.proxy.profile.load import UnknownTool, load_profiles
-from hivemind_addon.proxy.profile.upstreams import UpstreamKey, read_keys
-from hivemind_addon.proxy.wire.identity import ALONE, Machine
 from hivemind_addon.system.descriptors import most_at_once, raise_limit
-from hivemind_addon.system.patterns import glob_matches, host_parts
-from hivemind_addon.system.typed import DocumentError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
+    from hivemind_addon.formats.profile.grants import Allowance
+    from hivemind_addon.formats.profile.load import NamedTool, Profiles
     from hivemind_addon.kernel.pool import PoolSettings
     from hivemind_addon.kernel.values.ticket import PoolKey
     from hivemind_addon.proxy.cluster.settings import ClusterSettings
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.mitm.addresses import Network, Upstream
     from hivemind_addon.proxy.mitm.authentication import AgentSecrets
     from hivemind_addon.proxy.mitm.view import Keep
-    from hivemind_addon.proxy.profile.grants import Allowance
-    from hivemind_addon.proxy.profile.load import NamedTool, Profiles
     from hivemind_addon.proxy.runtime.driver import Driver
     from hivemind_addon.proxy.runtime.notifier import Way
 

@@ -23,9 +23,9 @@ from mitmproxy.proxy import layers
 from mitmproxy.proxy.commands import StartHook
 from mitmproxy.utils import strutils
 
+from hivemind_addon.formats.base.memo import by_text
 from hivemind_addon.proxy.capture.flow_parts import field_names, plain_headers
 from hivemind_addon.proxy.mitm.heads import expected_body_size, validate
-from hivemind_addon.system.memo import by_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -70,6 +70,7 @@ from wsproto.connection import ConnectionState as SocketState
 from wsproto.events import CloseConnection, TextMessage
 from wsproto.frame_protocol import CloseReason
 
+from hivemind_addon.formats.wire.outcome import TransportTrouble
 from hivemind_addon.kernel.values.ticket import REQUEST_HEADER
 from hivemind_addon.proxy.mitm.body import Body
 from hivemind_addon.proxy.mitm.connections import (
@@ -101,7 +102,6 @@ from hivemind_addon.proxy.mitm.upstream_client import (
     connect_trouble,
 )
 from hivemind_addon.proxy.mitm.writes import Flush
-from hivemind_addon.proxy.wire.outcome import TransportTrouble
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

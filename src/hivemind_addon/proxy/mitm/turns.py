@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Protocol
 from mitmproxy import http
 from msgspec.structs import replace
 
+from hivemind_addon.formats.wire import frames
+from hivemind_addon.formats.wire.frames import Asked, Asking, Told, read_asked, read_told
+from hivemind_addon.formats.wire.outcome import TransportTrouble
 from hivemind_addon.proxy.mitm.port import Alarm, Look, Next, Stage
-from hivemind_addon.proxy.wire import frames
-from hivemind_addon.proxy.wire.frames import Asked, Asking, Told, read_asked, read_told
-from hivemind_addon.proxy.wire.outcome import TransportTrouble
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -25,13 +25,13 @@ from mitmproxy.proxy.layers.http._base import HttpConnection, ReceiveHttp
 from mitmproxy.proxy.layers.http._events import ErrorCode, ResponseProtocolError
 from mitmproxy.proxy.layers.http._http3 import Http3Client
 
+from hivemind_addon.formats.wire.outcome import TransportTrouble
 from hivemind_addon.proxy.mitm.connections import (
     BAD_HEAD,
     BoundedH2Connection,
     BoundedHttp1Client,
     BoundedHttp2Client,
 )
-from hivemind_addon.proxy.wire.outcome import TransportTrouble
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping

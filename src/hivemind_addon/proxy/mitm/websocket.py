@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 from mitmproxy import http
 from msgspec.structs import replace as replaced
 
+from hivemind_addon.formats.base.memo import by_thing
+from hivemind_addon.formats.wire import frames
 from hivemind_addon.kernel.values.ticket import Delivery
 from hivemind_addon.proxy.mitm.annotation import SIZE_KEY
 from hivemind_addon.proxy.mitm.turns import Turns
-from hivemind_addon.proxy.wire import frames
-from hivemind_addon.system.memo import by_thing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from mitmproxy.websocket import WebSocketMessage
 
+    from hivemind_addon.formats.profile.model import Profile
     from hivemind_addon.proxy.mitm.exchange import Exchange
     from hivemind_addon.proxy.mitm.port import Written
     from hivemind_addon.proxy.mitm.proxy import Proxy
     from hivemind_addon.proxy.mitm.turns import Turn
-    from hivemind_addon.proxy.profile.model import Profile
 
 KEEP_ALIVE_S = 20.0
 """Between the frames that a held client hears, where its profile says nothing: no answer's status is lost by them."""

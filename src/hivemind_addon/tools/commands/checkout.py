@@ -2,7 +2,7 @@
 
 import click
 
-from hivemind_addon.resources import script_path
+from hivemind_addon.formats.base.resources import script_path
 
 
 @click.command()

@@ -9,8 +9,8 @@ from typing import Any
 import click
 import msgspec
 
-from hivemind_addon.api.proxy_user import given_id
 from hivemind_addon.api.words import brief, failing, plain
+from hivemind_addon.formats.wire.proxy_user import given_id
 from hivemind_addon.kernel.values.command import MemberAnswer
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.folders import FolderNotPrivate

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
+from hivemind_addon.formats.base.resources import schemas_folder
+from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.proxy.capture.model import NotACapture
-from hivemind_addon.resources import schemas_folder
-from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.commands.group import IndexedGroup
 from hivemind_addon.tools.commands.options import in_one_line
 from hivemind_addon.tools.commands.printing import json_flag, print_json

@@ -13,6 +13,7 @@ from click.core import ParameterSource
 
 from hivemind_addon.api.config_file import run_setting
 from hivemind_addon.api.control import UnreadableReport
+from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.system.clock import SystemClock
 from hivemind_addon.system.engine_url import (
     CLUSTER_NAME_VARIABLE,
@@ -24,7 +25,6 @@ from hivemind_addon.system.engine_url import (
     parse_engine_url,
 )
 from hivemind_addon.system.folders import FolderNotPrivate
-from hivemind_addon.system.typed import DocumentError
 from hivemind_addon.tools.commands.elsewhere import OF_PROXY
 from hivemind_addon.tools.commands.options import config, in_one_line, port_option, refused_options
 from hivemind_addon.tools.commands.proxy import typed

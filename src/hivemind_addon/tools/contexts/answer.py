@@ -7,9 +7,9 @@ so that the model looks before it does something twice.
 
 from collections.abc import Iterator
 
+from hivemind_addon.formats.base.json_values import read_value
+from hivemind_addon.formats.wire.transcript import dialect_named
 from hivemind_addon.proxy.context.store import Context
-from hivemind_addon.proxy.wire.transcript import dialect_named
-from hivemind_addon.system.json_values import read_value
 
 UNKNOWN_RESULT = (
     "The program ended before the result of this call was recorded. The call may have run completely, in part, or not "

@@ -20,8 +20,8 @@ import zstandard
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hivemind_addon.formats.base.json_values import read_object
 from hivemind_addon.proxy.context.store import Context, ContextHead
-from hivemind_addon.system.json_values import read_object
 
 BUNDLE_MARK = b"hivemind contexts "
 BUNDLE_VERSION = 1

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
+from hivemind_addon.formats.base.json_values import read_list, read_object, read_value
 from hivemind_addon.kernel.values.ticket import CallKind
 from hivemind_addon.proxy.context.store import Context
-from hivemind_addon.system.json_values import read_list, read_object, read_value
 from hivemind_addon.tools.contexts.answer import UNKNOWN_RESULT, answer_blocks
 
 _LONGEST_NAME = 200

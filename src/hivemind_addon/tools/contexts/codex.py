@@ -12,8 +12,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw
 
+from hivemind_addon.formats.base.json_values import read_object, read_value
 from hivemind_addon.proxy.context.store import Context
-from hivemind_addon.system.json_values import read_object, read_value
 from hivemind_addon.tools.contexts.answer import UNKNOWN_RESULT, answer_items
 
 _VERSION = "0.169.0"

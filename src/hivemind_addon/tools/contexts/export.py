@@ -9,8 +9,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from hivemind_addon.formats.wire.transcript import dialect_named
 from hivemind_addon.proxy.context.store import Context
-from hivemind_addon.proxy.wire.transcript import dialect_named
 from hivemind_addon.tools.contexts import claude_code, codex
 from hivemind_addon.tools.contexts.prompt import prompt_of
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
+from hivemind_addon.formats.wire.transcript import Part, answer_of, dialect_named, request_of
 from hivemind_addon.proxy.context.store import Context
-from hivemind_addon.proxy.wire.transcript import Part, answer_of, dialect_named, request_of
 from hivemind_addon.tools.contexts.answer import UNKNOWN_RESULT
 
 INSTRUCTIONS = ("system", "developer")

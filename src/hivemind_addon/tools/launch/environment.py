@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from urllib.parse import quote
 
-from hivemind_addon.system.patterns import glob_matches, host_parts
+from hivemind_addon.formats.base.patterns import glob_matches, host_parts
 from hivemind_addon.tools.launch.programs import ProgramTable
 
 PROXY_VARIABLES = ("HTTPS_PROXY", "HTTP_PROXY", "ALL_PROXY")

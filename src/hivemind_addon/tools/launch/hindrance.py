@@ -6,7 +6,7 @@ hosts of the profiles.
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import urlsplit
 
-from hivemind_addon.system.patterns import glob_matches, host_parts, normal_host
+from hivemind_addon.formats.base.patterns import glob_matches, host_parts, normal_host
 from hivemind_addon.tools.launch.finding import Finding, Severity
 from hivemind_addon.tools.launch.programs import Program, ProgramTable, base_urls
 

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
 
-from hivemind_addon.system.document import read_document
-from hivemind_addon.system.typed import convert
+from hivemind_addon.formats.base.document import read_document
+from hivemind_addon.formats.base.typed import convert
 
 _TABLE = Path(__file__).parent / "agents.yaml"
 

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from hivemind_addon.resources import script_path
+from hivemind_addon.formats.base.resources import script_path
 from hivemind_addon.tools.launch.environment import LOOPBACK
 from hivemind_addon.tools.launch.port import PORT_VARIABLE
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, convert, to_builtins
 
-from hivemind_addon.api.proxy_user import given_id
+from hivemind_addon.formats.wire.proxy_user import given_id
 from hivemind_addon.proxy.context.store import ContextHead, ContextStore, UnknownContext
 from hivemind_addon.tools.contexts.prompt import prompt_of
 from hivemind_addon.tools.contexts.tree import of_agent

@@ -12,8 +12,8 @@ from typing import Any
 
 import msgspec
 
-from hivemind_addon.system.document import read_document, read_yaml
-from hivemind_addon.system.typed import DocumentError, DocumentRules, convert, positive
+from hivemind_addon.formats.base.document import read_document, read_yaml
+from hivemind_addon.formats.base.typed import DocumentError, DocumentRules, convert, positive
 from hivemind_addon.tools.launch.programs import ProgramTable
 from hivemind_addon.tools.tasks import graph, spec
 from hivemind_addon.tools.tasks.model import USUAL_AT_MOST, TaskSpec

@@ -1,0 +1,362 @@
+"""One streamed answer, watched as it passes: where it is, what went wrong, and what it used.
+
+Before the first content every event is judged with care; after it an event costs a look at its name or a search
+for one word, and a piece that is nothing but events of content (a run) one look at all of it. They are kept as they
+came; their text is taken out and counted only where the provider did not report the output in the end (a stream that
+was cut, a chat without `include_usage`), and read once when it ends, to see whether it is garbage.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from hivemind_addon.formats.base.json_values import read_object, read_value
+from hivemind_addon.formats.base.pointer import Pointer
+from hivemind_addon.formats.wire.conversation_parts import Assembly, word_of
+from hivemind_addon.formats.wire.decoding import BodyDecoder, DecodeError
+from hivemind_addon.formats.wire.dialect import Dialect, EventClass, UntrueUsageError, event_name
+from hivemind_addon.formats.wire.error import ErrorFacts
+from hivemind_addon.formats.wire.hints import CODEX_WINDOWS
+from hivemind_addon.formats.wire.sse import SseEvent
+from hivemind_addon.formats.wire.transcript import Transcript, answer_of_events
+from hivemind_addon.kernel.values.ticket import Usage
+
+if TYPE_CHECKING:
+    from hivemind_addon.formats.wire.runs import IsRun
+
+# With the newest more than a thousand chat chunks: enough to learn how many tokens a byte of the stream is.
+_MAX_OLDEST_BYTES = 128 * 1024
+_DONE = b"[DONE]"
+_EVENT_OVERHEAD_BYTES = 100
+_MAX_READ_BYTES = 192 * 1024
+"""Of a longer answer only so much of its end is read when it ends: some 3 ms of the event loop."""
+_MAX_COUNTED_CHARS = 64 * 1024
+# tiktoken's time grows with the square of a run without spaces; short pieces bound it.
+_PIECE_CHARS = 4096
+
+
+class Phase(Enum):
+    """Where a streamed answer is."""
+
+    BEFORE_CONTENT = "before content"
+    CONTENT = "content"
+    FAILED = "failed"
+    """An error event came, before or after content (`AnswerReader.content_seen` tells)."""
+    COMPLETE = "complete"
+
+
+LAST = (Phase.COMPLETE, Phase.FAILED)
+"""Whatever follows, nothing more is read."""
+
+
+class UsageReader:
+    """Collects the usage of one streamed answer."""
+
+    def __init__(self, dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._told: Usage | None = None
+        self._told_output = False
+
+    def __repr__(self) -> str:
+        return f"<UsageReader {'final' if self.final else 'open'} {self.usage}>"
+
+    @property
+    def usage(self) -> Usage | None:
+        """What was reported so far; None: nothing, or what cannot be true."""
+        if self._told is not None and self._told_output and not self._dialect.had_input(self._told):
+            return None
+        return self._told
+
+    @property
+    def final(self) -> bool:
+        """Whether the output was reported; Anthropic's first event tells only the input."""
+        return self._told_output and self.usage is not None
+
+    def feed(self, event: SseEvent) -> None:
+        """Look at one event; cheap for those that carry no usage."""
+        try:
+            told = self._dialect.usage_of_event(event, self._told)
+        except UntrueUsageError:
+            self._told, self._told_output = None, False
+            return
+        if told is not None:
+            self._told = told[0]
+            self._told_output = self._told_output or told[1]
+
+    def feed_whole(self, event: SseEvent) -> None:
+        """Where nothing was reported, an event may be a whole answer."""
+        if self._told is not None:
+            return
+        try:
+            self._told = self._dialect.usage_of(self._dialect.inner(read_object(event.data) or {}))
+        except UntrueUsageError:
+            return
+        self._told_output = self._told is not None
+
+
+def sum_of(values: Iterable[object]) -> int:
+    """Of those that are whole numbers."""
+    return sum(one for one in values if isinstance(one, int))
+
+
+class AnswerReader:
+    """Reads one streamed answer with status 200. Call `finish` when the body has ended without a cut."""
+
+    def __init__(self, dialect: Dialect, content_encoding: str, media_type: str = "") -> None:
+        """`media_type`: the answer's own."""
+        self._dialect = dialect
+        self._unwrapper = dialect.unwrapper
+        self._media_type = media_type
+        self._parser = dialect.parser(media_type)
+        self._run_test = dialect.run_test(media_type)
+        self._is_run: IsRun | None = None
+        """Tells it of the next piece; None: that one is none, for it comes before content, or amid an event."""
+        self._usage_reader = UsageReader(dialect)
+        self._last: SseEvent | bytes | None = None
+        """The last event of content, or the run that it is in."""
+        self._oldest: list[SseEvent | bytes] = []
+        """What came before the newest; of a long answer only its beginning."""
+        self._oldest_bytes = 0
+        self._newest: deque[SseEvent | bytes] = deque()
+        """Events and runs: what is read when the answer ends."""
+        self._newest_bytes = 0
+        self._events_bytes = 0
+        """Data of the events of content that were read."""
+        self._runs_bytes = 0
+        """All of the runs: they have more than their events' data."""
+        self._ended = False
+        self._terminal: SseEvent | None = None
+        self.phase = Phase.BEFORE_CONTENT
+        self.has_begun = False
+        """Whether an event came."""
+        self.has_said = False
+        """Whether some of the answer's words came: a block that is opened has none."""
+        self.content_seen = False
+        """Whether something came that a client acts on."""
+        self.has_stopped = False
+        """Whether it said why it has ended, and no content followed."""
+        self.windows: SseEvent | None = None
+        """The last event that told of a subscription's windows, for `hints.read_stream_windows`."""
+        self.error: ErrorFacts | None = None
+        """What the error event said; set when the phase is FAILED."""
+        self.broken: str | None = None
+        """Why the body cannot be read. It is to be passed through: the phase is CONTENT, unless it was decided."""
+        self._decoder: BodyDecoder | None = None
+        """None: it comes as it is."""
+        self._is_lost = False
+        """It cannot be decoded any more."""
+        if content_encoding:
+            try:
+                self._decoder = BodyDecoder(content_encoding)
+            except DecodeError as error:
+                self._lose(str(error))
+
+    def __repr__(self) -> str:
+        return f"<AnswerReader {self.phase.value}, {self._events_bytes + self._runs_bytes} content bytes>"
+
+    def feed(self, chunk: bytes) -> bytes:
+        """Read the next bytes of the body; answers them decoded (empty once it is broken)."""
+        if self._decoder is not None:
+            try:
+                chunk = self._decoder.feed(chunk)
+            except DecodeError as error:
+                self._lose(str(error))
+        if self._is_lost:
+            return b""
+        if self._is_run is not None and self._is_run(chunk):
+            self._last, self.has_said, self.has_stopped = chunk, True, False
+            size = len(chunk)
+            self._runs_bytes += size
+            self._keep(chunk, size)
+        elif not self._ended:
+            self._cut(chunk)
+        return chunk
+
+    def _cut(self, chunk: bytes) -> None:
+        """Read a piece that is no run, event by event."""
+        for event in self._unwrapped(self._parser.feed(chunk)):
+            if self._ended:
+                break
+            if self.content_seen and self._dialect.is_only_content(event):
+                self.has_said, self.has_stopped = True, False
+                self._keep_event(event)
+            else:
+                self._read(event)
+        if self._parser.broken is not None and self.broken is None:
+            self.broken = self._parser.broken
+            self._pass_on()
+        may_run = self.content_seen and not self._ended and self.broken is None and self._parser.is_between
+        self._is_run = self._run_test if may_run else None
+
+    def _unwrapped(self, events: list[SseEvent]) -> list[SseEvent]:
+        return events if self._unwrapper is None else list(map(self._unwrapper.unwrap, events))
+
+    def _events(self, kept: Iterable[SseEvent | bytes]) -> list[SseEvent]:
+        """The events of what was kept: runs are cut into theirs."""
+        events: list[SseEvent] = []
+        for kind, some in groupby(kept, type):
+            if kind is bytes:
+                events += self._unwrapped(self._dialect.parser(self._media_type).feed(b"".join(some)))  # type: ignore[arg-type]
+            else:
+                events += some  # type: ignore[arg-type]
+        return events
+
+    @property
+    def _last_event(self) -> SseEvent | None:
+        return self._events((self._last,))[-1] if self._last is not None else None
+
+    def finish(self) -> bytes:
+        """The body has ended properly; answers what was still to be decoded. Tells CONTENT from COMPLETE."""
+        decoded = b""
+        if self._decoder is not None:
+            try:
+                decoded = self._decoder.finish()
+            except DecodeError as error:
+                self._lose(str(error))
+        for event in self._unwrapped(self._parser.finish()):
+            # What ends without its blank line may be half an event.
+            if not self._ended and (event.data.strip() == _DONE or read_object(event.data) is not None):
+                self._read(event)
+        if not self._ended:
+            last = self._last_event
+            if self.has_stopped or (last is not None and self._dialect.ends_without_terminal(last)):
+                self._end(Phase.COMPLETE)
+        return decoded
+
+    def answer(self) -> Transcript | None:
+        """What was said, of a long answer only its end; None: it cannot be read."""
+        if self.broken:
+            return None
+        last = () if self._terminal is None else (self._terminal,)
+        answer = answer_of_events(self._dialect, self._events((*self._newest, *last)))
+        answer.is_tail = self._newest_bytes < self._events_bytes + self._runs_bytes
+        return answer
+
+    def sum_at(self, pointer: Pointer) -> int:
+        """The numbers at a place of the newest event that has any there; 0: none has."""
+        for event in reversed(self._events(self._newest)):
+            found = sum_of(pointer.find_all(read_object(event.data)))
+            if found:
+                return found
+        return 0
+
+    def usage(self, counter: Callable[[str], int]) -> Usage:
+        """What the answer used so far: as reported, else with its output counted.
+
+        When the output was counted, `reported` is False; the input is 0 unless the stream has told it.
+        A long answer is counted in part and the rest taken in proportion.
+        """
+        if not self._usage_reader.final and (last := self._last_event) is not None:
+            # Where every event tells it, the ones that are only content were not asked.
+            self._usage_reader.feed(last)
+            self._usage_reader.feed_whole(last)
+        known, final = self._usage_reader.usage, self._usage_reader.final
+        if known is not None and final and known.output_tokens:
+            return known
+        counted_tokens = self._count_output(counter)
+        if known is not None and final and not counted_tokens:
+            return known  # an answer without any output; where there was some, the usage cannot be true
+        if known is None:
+            return Usage(output_tokens=counted_tokens)
+        return Usage(
+            input_tokens=known.input_tokens,
+            cache_read_tokens=known.cache_read_tokens,
+            cache_write_tokens=known.cache_write_tokens,
+            output_tokens=max(known.output_tokens, counted_tokens),
+        )
+
+    def _read(self, event: SseEvent) -> None:
+        self.has_begun = True
+        self._usage_reader.feed(event)
+        if (event.event if self.content_seen else event_name(event)) == CODEX_WINDOWS:
+            self.windows = event
+        kind = self._dialect.classify_after_content(event) if self.content_seen else self._dialect.classify(event)
+        match kind:
+            case EventClass.CONTENT:
+                self.content_seen = True
+                if self.phase is Phase.BEFORE_CONTENT:
+                    self.phase = Phase.CONTENT
+                self.has_said = self.has_said or not event.event or self._dialect.is_only_content(event)
+                self._keep_event(event)
+                if self._dialect.stops(event):
+                    self.has_stopped = True
+                elif self.has_stopped:  # pings, usage, and the end of another format may follow
+                    is_done = event.data.strip() == _DONE
+                    self.has_stopped = is_done or self._dialect.classify(event) is EventClass.BOOKKEEPING
+            case EventClass.ERROR:
+                self.error = self._dialect.error_of(event) or ErrorFacts()
+                self._end(Phase.FAILED)
+            case EventClass.TERMINAL:
+                self._terminal = event
+                self._end(Phase.COMPLETE)
+            case EventClass.BOOKKEEPING:
+                pass
+
+    def _keep_event(self, event: SseEvent) -> None:
+        self._last = event
+        size = len(event.data)
+        if size:  # without any it says nothing, and its length bounds nothing
+            self._events_bytes += size
+            self._keep(event, size)
+
+    def _keep(self, piece: SseEvent | bytes, size: int) -> None:
+        self._newest.append(piece)
+        self._newest_bytes += size
+        while self._newest_bytes > _MAX_READ_BYTES:
+            self._age(self._newest.popleft())
+
+    def _age(self, piece: SseEvent | bytes) -> None:
+        """It is no more among the newest."""
+        size = _size(piece)
+        self._newest_bytes -= size
+        if self._oldest_bytes < _MAX_OLDEST_BYTES:
+            self._oldest.append(piece)
+            self._oldest_bytes += size + _EVENT_OVERHEAD_BYTES
+
+    def _end(self, phase: Phase) -> None:
+        self._ended, self.has_stopped = True, False
+        self._is_run = None
+        self.phase = phase
+
+    def _lose(self, why: str) -> None:
+        self.broken = why
+        self._decoder = self._is_run = None
+        self._is_lost = True
+        self._pass_on()
+
+    def _pass_on(self) -> None:
+        """What cannot be read is content."""
+        if self.phase is Phase.BEFORE_CONTENT:
+            self.phase = Phase.CONTENT
+
+    def _count_output(self, counter: Callable[[str], int]) -> int:
+        answer = Assembly()
+        read_bytes = runs_bytes = told_bytes = 0
+        for piece in (*self._oldest, *self._newest):
+            events = self._events((piece,))
+            if isinstance(piece, bytes):
+                runs_bytes += len(piece)
+                told_bytes += sum(len(event.data) for event in events)
+            for event in events:
+                top = read_value(event.data)
+                if isinstance(top, dict):
+                    self._dialect.read_event(event.event or word_of(top.get("type")), top, answer)
+                read_bytes += len(event.data)
+                if sum(len(part.text) for part in answer.out.parts) >= _MAX_COUNTED_CHARS:
+                    break
+            else:
+                continue
+            break
+        text = answer.said()
+        if not text:
+            return 0
+        tokens = sum(counter(text[at : at + _PIECE_CHARS]) for at in range(0, len(text), _PIECE_CHARS))
+        content_bytes = self._events_bytes + (self._runs_bytes * told_bytes / runs_bytes if runs_bytes else 0)
+        return round(tokens * (content_bytes / read_bytes))
+
+
+def _size(piece: SseEvent | bytes) -> int:
+    """Bytes of an event's data, or of a run."""
+    return len(piece) if isinstance(piece, bytes) else len(piece.data)

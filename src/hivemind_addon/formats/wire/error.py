@@ -1,0 +1,241 @@
+"""The error object of an answer or a stream's event, wherever one of the formats puts it: gateways mix the shapes."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+import msgspec
+
+from hivemind_addon.formats.base.json_values import read_list, read_number, read_object, read_value
+from hivemind_addon.formats.base.memo import by_thing
+from hivemind_addon.formats.base.pointer import Pointer
+from hivemind_addon.formats.profile.format import ErrorPlaces, ResetFormat, TimePlace
+
+MAX_WORD_CHARS = 200
+_MAX_MESSAGE_CHARS = 2000
+_MOST_NAMES = 16
+_MOST_TIMES = 8
+USUAL_PLACES = ErrorPlaces()
+"""Of a format that has nothing of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToldTime:
+    """A delay, or an instant, as the provider wrote it."""
+
+    value: str
+    format: ResetFormat
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFacts:
+    """An error object as the provider wrote it; what is absent is empty."""
+
+    type: str = ""
+    code: str = ""
+    """A number is written in digits."""
+    message: str = ""
+    """At most 2,000 characters."""
+    details_code: str = ""
+    """`details.error_code`."""
+    resets_at: float | None = None
+    """Epoch seconds at which a spent limit comes back (ChatGPT's plans)."""
+    resets_in_s: float | None = None
+    """The same, in seconds from now."""
+    own_names: tuple[str, ...] = ()
+    """What stands at the places that the format adds."""
+    delays: tuple[ToldTime, ...] = ()
+    """How long to wait, by the format's places."""
+    resets: tuple[ToldTime, ...] = ()
+    """When a spent limit comes back, by the format's places."""
+    top: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+    """The members of the answer, or of the event, that it stands in; each may still be JSON."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the error is called, the most specific name first."""
+        return tuple(name for name in (*self.own_names, self.details_code, self.code, self.type) if name)
+
+
+def error_in_body(body: bytes, places: ErrorPlaces = USUAL_PLACES) -> ErrorFacts | None:
+    """The error object of a whole answer; None when the body holds none or is no JSON."""
+    top = error_members(body)
+    return None if top is None else explicit_error(top, places)
+
+
+def error_members(body: bytes) -> Mapping[str, msgspec.Raw] | None:
+    """The members of an answer's JSON object, also of one in a list; None: there is no object."""
+    top = read_object(body)
+    if top is None:
+        # Google's OpenAI-compatible endpoint wraps its error in a list.
+        items = read_list(body)
+        top = read_object(items[0]) if items else None
+    return top
+
+
+def explicit_error(top: Mapping[str, msgspec.Raw], places: ErrorPlaces = USUAL_PLACES) -> ErrorFacts | None:
+    """The error object among an answer's or an event's members; None: there is none."""
+    members = _usual_error(top)
+    if places is USUAL_PLACES:
+        return None if members is None else _facts(members, top)
+    reader = _reader(places)
+    if (members is None and not reader.is_error(top)) or reader.is_none(top):
+        return None
+    return reader.add(_plain_facts(top) if members is None else _facts(members, top), top)
+
+
+def failure(top: Mapping[str, msgspec.Raw], places: ErrorPlaces = USUAL_PLACES) -> ErrorFacts:
+    """What an answer says of which it is known already that it is an error, by its status."""
+    members = _usual_error(top)
+    return _reader(places).add(_plain_facts(top) if members is None else _facts(members, top), top)
+
+
+def unreadable_error(data: bytes) -> ErrorFacts:
+    """An event that says it is an error, and nothing that can be read."""
+    return ErrorFacts(message=data[:MAX_WORD_CHARS].decode("utf-8", "replace"))
+
+
+def error_marks(places: ErrorPlaces) -> tuple[bytes, ...]:
+    """Pieces of JSON one of which stands in every answer that has an error in spite of a good status."""
+    return _reader(places).marks
+
+
+def _usual_error(top: Mapping[str, msgspec.Raw]) -> Mapping[str, msgspec.Raw] | None:
+    """The members of the error object, wherever most formats have it; None: there is none."""
+    error = top.get("error")
+    if error is None and "response" in top:
+        error = (read_object(top["response"]) or {}).get("error")
+    if error is not None:
+        members = read_object(error)
+        if members is not None:
+            return members
+        value = read_value(error)
+        if isinstance(value, str) and value:
+            return {"message": error}
+        if value:
+            return {}
+    if read_value(top.get("object")) == "error" or read_value(top.get("type")) == "error":
+        return top
+    return None
+
+
+def _facts(members: Mapping[str, msgspec.Raw], top: Mapping[str, msgspec.Raw]) -> ErrorFacts:
+    details = members.get("details")
+    detail_members = read_object(details) if details is not None else None
+    return ErrorFacts(
+        type=word(members.get("type")),
+        code=word(members.get("code")),
+        message=word(members.get("message"), _MAX_MESSAGE_CHARS),
+        details_code=word((detail_members or {}).get("error_code")),
+        resets_at=read_number(members.get("resets_at")),
+        resets_in_s=read_number(members.get("resets_in_seconds")),
+        top=top,
+    )
+
+
+def _plain_facts(top: Mapping[str, msgspec.Raw]) -> ErrorFacts:
+    """Of what has no error object: web frameworks and gateways send `detail` or `message`, RFC 9457 a `title`."""
+    texts = (word(top.get(name), _MAX_MESSAGE_CHARS) for name in ("message", "detail", "title"))
+    return ErrorFacts(message=next(filter(None, texts), ""), top=top)
+
+
+class _PlacesReader:
+    """A format's places of errors, taken apart once."""
+
+    def __init__(self, places: ErrorPlaces) -> None:
+        self._at = tuple(map(Pointer.parse, places.at))
+        self._unless = tuple((Pointer.parse(at), re.compile(match)) for at, match in places.unless.items())
+        self._names = tuple(map(Pointer.parse, places.names))
+        self._message = tuple(map(Pointer.parse, places.message))
+        self._delays = tuple(map(_TimeReader, places.delays))
+        self._resets = tuple(map(_TimeReader, places.resets))
+        self._is_plain = not (self._names or self._message or self._delays or self._resets)
+        firsts = dict.fromkeys(["error", *(one.steps[0] for one in self._at if one.steps)])
+        self.marks = tuple(msgspec.json.encode(first) for first in firsts)
+
+    def is_error(self, top: Mapping[str, object]) -> bool:
+        """Whether anything stands where the format has its errors."""
+        return any(one.is_anywhere(top) for one in self._at)
+
+    def is_none(self, top: Mapping[str, object]) -> bool:
+        """Whether what stands there says that all is well."""
+        return any(match.search(text) is not None for pointer, match in self._unless for text in texts_at(pointer, top))
+
+    def add(self, facts: ErrorFacts, top: Mapping[str, object]) -> ErrorFacts:
+        """The facts with what the format's own places tell."""
+        if self._is_plain:
+            return facts
+        names = (text[:MAX_WORD_CHARS] for pointer in self._names for text in texts_at(pointer, top))
+        messages = (text for pointer in self._message for text in texts_at(pointer, top) if text)
+        return ErrorFacts(
+            type=facts.type,
+            code=facts.code,
+            message=next(messages, facts.message),
+            details_code=facts.details_code,
+            resets_at=facts.resets_at,
+            resets_in_s=facts.resets_in_s,
+            own_names=tuple(islice(dict.fromkeys(names), _MOST_NAMES)),
+            delays=_times(self._delays, top),
+            resets=_times(self._resets, top),
+            top=top,
+        )
+
+
+_reader = by_thing(_PlacesReader)
+
+
+class _TimeReader:
+    """One place of a delay or an instant."""
+
+    def __init__(self, place: TimePlace) -> None:
+        self._at = Pointer.parse(place.at)
+        self._where = tuple((name, re.compile(match)) for name, match in place.where.items())
+        self._take = Pointer.parse(place.take)
+        self._match = re.compile(place.match, re.IGNORECASE) if place.match else None
+        self._format = place.format
+
+    def read(self, top: Mapping[str, object]) -> Iterator[ToldTime]:
+        """What is told there."""
+        for found in self._at.find_all(top):
+            if not all(
+                isinstance(found, dict) and match.search(_text(found.get(name)) or "") for name, match in self._where
+            ):
+                continue
+            text = _text(self._take.find(found))
+            if text and self._match:
+                part = self._match.search(text)
+                text = (part[1] or "") if part else ""
+            if text:
+                yield ToldTime(text[:MAX_WORD_CHARS], self._format)
+
+
+def _times(readers: tuple[_TimeReader, ...], top: Mapping[str, object]) -> tuple[ToldTime, ...]:
+    return tuple(islice((time for reader in readers for time in reader.read(top)), _MOST_TIMES))
+
+
+def texts_at(pointer: Pointer, top: Mapping[str, object]) -> Iterator[str]:
+    """The texts and numbers that stand there, as they are compared with regular expressions."""
+    for value in pointer.find_all(top):
+        text = _text(value)
+        if text is not None:
+            yield text
+
+
+def _text(value: object) -> str | None:
+    """A text, at most 2,000 characters of it; a number or a truth as JSON has it."""
+    if isinstance(value, str):
+        return value[:_MAX_MESSAGE_CHARS]
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return repr(value) if isinstance(value, int | float) else None
+
+
+def word(raw: msgspec.Raw | bytes | None, max_chars: int = MAX_WORD_CHARS) -> str:
+    """A text, or a whole number in digits; empty where it is neither."""
+    value = read_value(raw)
+    if isinstance(value, str):
+        return value[:max_chars]
+    if isinstance(value, int) and not isinstance(value, bool):
+        return str(value)[:max_chars]
+    return ""

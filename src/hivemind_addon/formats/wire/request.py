@@ -1,0 +1,607 @@
+"""A request's body → what the scheduler needs of it. Tolerates anything; a 1 MB body costs under 1 ms.
+
+Only the outer layers of the JSON are decoded; messages stay raw slices of the body, and their text is decoded
+when it is counted (`text_of`), which happens only to what is new and short.
+"""
+
+import hashlib
+import re
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import takewhile
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from msgspec import Raw, Struct, field
+from msgspec.structs import replace
+
+from hivemind_addon.formats.base.json_values import read_object
+from hivemind_addon.formats.base.patterns import matching_path
+from hivemind_addon.formats.base.pointer import Pointer
+from hivemind_addon.formats.profile.format import RequestPlaces, TextPlace
+
+if TYPE_CHECKING:
+    from hivemind_addon.formats.wire.dialect import Dialect
+
+NO_RAW = Raw()
+_NULL = b"null"
+_QUOTE = b'"'
+UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+
+MAX_BODY_BYTES = 32 * 1024 * 1024
+"""No provider takes more (Anthropic: 32 MB, 2026-08): decoding it would only stall the event loop."""
+
+_MAX_NAME_CHARS = 200
+_ABSURD_TOKENS = 1e9
+
+_MEDIA_BYTES = 8192
+"""Smaller images cost about as many tokens when they are taken for text, so they are not looked for."""
+
+_RUN_BYTES = _MEDIA_BYTES // 4
+"""What is embedded has no blank in it; of all that is taken for it at least so much stands at a multiple of it."""
+_MEDIA_MARKS = (b"base64", b'"images"', b'"inlineData"', b'"inline_data"', b'"bytes"')
+
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
+_NEWEST_BYTES = 16_384
+_OPENING_BYTES = 512
+_CACHE_MARK_NAME = b'"cache_control"'
+_LONG_MARK = b'"1h"'
+_CACHE_MARK = re.compile(_CACHE_MARK_NAME + rb"\s*:\s*(?:null|\{[^{}]*\})")
+_TEXT_TYPE = b'"type":"text"'
+_TEXT_LIST_BYTES = len('[{"type":"text","text":}]')
+_FINGERPRINT_CHARS = 16
+_NO_ITEMS = b"[]"
+
+
+type Way = tuple[str, ...]
+"""The members that lead to a value."""
+
+
+def _nothing(outer: object) -> None:  # noqa: ARG001 - as what finds something
+    return None
+
+
+def _nowhere(outer: object) -> tuple[Any, ...]:  # noqa: ARG001 - as what finds something
+    return ()
+
+
+class _Group:
+    """Some places, which are asked for together."""
+
+    __slots__ = ("first", "get", "head", "nothing", "ways")
+
+    def __init__(self, ways: Sequence[Way]) -> None:
+        self.ways = tuple(ways)
+        self.get: Callable[[Any], tuple[Any, ...]] | None = None
+        """All that stands there, of the outer layer; None: some stand deeper."""
+        self.head: Callable[[Any], Any] | None = None
+        """The one member of the outer layer that all of them are in; None: there is none, or several."""
+        self.first: Callable[[Any], Any] = _nothing
+        """What stands at the first of them, where that is in the outer layer: of nearly every body, what there is."""
+        self.nothing = (NO_RAW,) * len(self.ways)
+
+    def compile(self, attributes: Mapping[str, str]) -> None:
+        """`attributes`: member of the outer layer → the struct's name for it."""
+        if self.ways and len(self.ways[0]) == 1:
+            self.first = attrgetter(attributes[self.ways[0][0]])
+        if any(len(way) != 1 for way in self.ways):
+            heads = {way[0] for way in self.ways}
+            if len(heads) == 1 and all(len(way) > 1 for way in self.ways):
+                self.head = attrgetter(attributes[heads.pop()])
+            return
+        names = [attributes[way[0]] for way in self.ways]
+        if len(names) > 1:
+            self.get = attrgetter(*names)
+        else:
+            self.get = (lambda outer: (self.first(outer),)) if names else _nowhere
+
+
+class _Text(NamedTuple):
+    member: str
+    match: re.Pattern[str] | None
+
+
+class RequestPlan:
+    """Where the bodies of one format say what, taken apart once: which members are read in the one pass over them."""
+
+    def __init__(self, places: RequestPlaces) -> None:
+        self.model, self.stream, self.max_output, self.messages, self.preamble, self.tools, self.media = groups = [
+            _Group([_way(one) for one in pointers])
+            for pointers in (
+                places.model,
+                places.stream,
+                places.max_output,
+                places.messages,
+                places.preamble,
+                places.tools,
+                places.media,
+            )
+        ]
+        self.continues, self.names = (_Group([_way(one) for one in ones]) for ones in (places.continues, places.names))
+        self.sessions, self.parents = (
+            _Group([_way(one.at) for one in ones]) for ones in (places.sessions, places.parents)
+        )
+        self.session_texts, self.parent_texts = _texts(places.sessions), _texts(places.parents)
+        self.stream_paths = places.stream_paths
+        self.streams_unasked = places.streams_unasked
+        groups += [self.continues, self.names, self.sessions, self.parents]
+        members = dict.fromkeys(way[0] for group in groups for way in group.ways)
+        # Every value is raw, so that one of a wrong type spoils no other.
+        raw: dict[str, tuple[str, Any, Any]] = {name: (f"m{at}", Raw, NO_RAW) for at, name in enumerate(members)}
+        self.attributes = {name: attribute for name, (attribute, _, _) in raw.items()}
+        for group in groups:
+            group.compile(self.attributes)
+        # Of nearly every body: all that every request asks for is read in the same pass.
+        usual = dict(raw)
+        for group, kind in ((self.model, str), (self.stream, bool), (self.max_output, int)):
+            usual |= {way[0]: (self.attributes[way[0]], kind | None, None) for way in group.ways if len(way) == 1}
+        for way in self.messages.ways[:1]:
+            if len(way) == 1:
+                usual[way[0]] = (self.attributes[way[0]], list[Raw], field(default_factory=list))
+        # Decoders hold no state between calls; building one costs more than most calls.
+        self.usual = _decoder(usual)
+        self.raw = _decoder(raw)
+
+
+def _way(pointer: str) -> Way:
+    return Pointer.parse(pointer).steps
+
+
+def _texts(places: Sequence[TextPlace]) -> tuple[_Text, ...]:
+    return tuple(_Text(one.member, re.compile(one.match) if one.match else None) for one in places)
+
+
+def _decoder(members: Mapping[str, tuple[str, Any, Any]]) -> msgspec.json.Decoder[Any]:
+    names = {attribute: name for name, (attribute, _, _) in members.items()}
+    return msgspec.json.Decoder(msgspec.defstruct("Body", list(members.values()), rename=names))
+
+
+_RAWS = msgspec.json.Decoder(list[Raw])
+_MEMBERS = msgspec.json.Decoder(dict[str, Raw])
+_STR = msgspec.json.Decoder(str)
+_INT = msgspec.json.Decoder(int)
+_BOOL = msgspec.json.Decoder(bool)
+
+
+class RequestBody:
+    """Reads one body that is a JSON object, value by value; what cannot be read is None, and an oddity."""
+
+    def __init__(self, data: bytes, plan: RequestPlan) -> None:
+        """One of UNREADABLE, where the whole is no JSON object."""
+        self._attributes = plan.attributes
+        try:
+            self.outer = plan.usual.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):  # one value may be the reason
+            self.outer = plan.raw.decode(data)
+        self._inner: dict[Way, Mapping[str, Raw]] = {}
+        self.oddities: list[str] = []
+
+    def __repr__(self) -> str:
+        return f"<RequestBody {len(self.oddities)} oddities>"
+
+    def all(self, group: _Group) -> Sequence[Any]:
+        """What stands at each place: raw, or read already; NO_RAW, None or an empty list where nothing does."""
+        if group.get is not None:
+            return group.get(self.outer)
+        if group.head is not None and not len(group.head(self.outer)):
+            return group.nothing
+        return [self._at(way) for way in group.ways]
+
+    def _at(self, way: Way) -> Any:
+        if len(way) == 1:
+            return getattr(self.outer, self._attributes[way[0]])
+        return self.members(way[:-1]).get(way[-1], NO_RAW)
+
+    def members(self, way: Way) -> Mapping[str, Raw]:
+        """Those of the object there; none where there is no object."""
+        known = self._inner.get(way)
+        if known is None:
+            known = self.read(way, _MEMBERS, self._at(way)) or {}
+            self._inner[way] = known
+        return known
+
+    def read[T](self, way: Way, decoder: msgspec.json.Decoder[T], raw: Raw | None) -> T | None:
+        """What stands there, read; None: nothing, or what cannot be read."""
+        if raw is None or not len(raw) or (len(raw) == len(_NULL) and memoryview(raw) == _NULL):
+            return None
+        try:
+            return decoder.decode(raw)
+        except UNREADABLE as error:
+            self.note(f"{'.'.join(way)}: {_short(error)}")
+            return None
+
+    def items(self, way: Way, raw: Any) -> tuple[Raw, ...]:
+        """The items of a list; a plain text is one."""
+        if isinstance(raw, list):
+            return tuple(raw)
+        if len(raw) and memoryview(raw)[:1] == _QUOTE:
+            return (raw,)  # Responses takes a plain text as well
+        raws = self.read(way, _RAWS, raw)
+        return tuple(raws) if raws else ()
+
+    def name(self, group: _Group, texts: Sequence[_Text]) -> str:
+        """The first text that is found; empty: none is."""
+        raws = self.all(group)
+        if not any(map(len, raws)):
+            return ""
+        for way, raw, (member, match) in zip(group.ways, raws, texts, strict=True):
+            if not len(raw):
+                continue
+            text = self.read(way, _STR, raw) or ""
+            if member:
+                inner = read_object(text.encode("utf-8", "replace")) if text.startswith("{") else None
+                text = _short_text((inner or {}).get(member, NO_RAW), _MAX_NAME_CHARS)
+            elif match is not None:
+                found = match.search(text)
+                text = found[1] or "" if found else ""
+            if text:
+                return text
+        return ""
+
+    def note(self, oddity: str) -> None:
+        """Something that could not be understood, in words."""
+        if (whole := f"request body: {oddity}") not in self.oddities:
+            self.oddities.append(whole)
+
+
+class RequestFacts(Struct, frozen=True, gc=False):
+    """What a request's body says. The defaults stand for what it does not say, or not understandably."""
+
+    model: str = ""
+    stream: bool = False
+    max_output_tokens: int | None = None
+    prompt_bytes: int = 0
+    """Size of the JSON that becomes input tokens: messages, system, tools; embedded media left out."""
+    media: int = 0
+    """Embedded images and documents, which cost tokens by their dimensions and not by their bytes."""
+    messages: tuple[Raw, ...] = ()
+    """The conversation's items, raw JSON, oldest first: slices that keep the body alive."""
+    message_bytes: Sequence[int] = ()
+    """The size of each message, embedded media left out."""
+    preamble: tuple[Raw, ...] = ()
+    """System prompt, tools and instructions, raw JSON."""
+    preamble_bytes: int = 0
+    session_hint: str = ""
+    """What the body says about the session it belongs to; empty: nothing."""
+    parent_hint: str = ""
+    """What the body says about the session that started this one; empty: nothing."""
+    has_tools: bool = False
+    members: Mapping[str, str] = {}
+    """Texts of the body that name sessions: `prompt_cache_key`, `request.session_id`; where agents put them differs."""
+    counts: dict[int, int] = field(default_factory=dict)
+    """Message index → our count of the text from there on (-1: of the whole prompt): counted once, as it is dear."""
+    continues: bool = False
+    """The body names an earlier answer, whose conversation the provider puts before these messages."""
+    oddities: tuple[str, ...] = ()
+    """What could not be understood, in words."""
+
+    def __repr__(self) -> str:
+        return f"<RequestFacts {self.model!r}, {len(self.message_bytes)} messages, {self.prompt_bytes} bytes>"
+
+    def without_text(self) -> "RequestFacts":
+        """The same in a few bytes for each message: what is kept of it while it waits and is answered."""
+        sizes = array("I", self.message_bytes)
+        return replace(self, messages=(), preamble=(), members={}, message_bytes=sizes)
+
+
+class _Item(msgspec.Struct):
+    role: str = ""
+    type: str = ""
+
+
+_ITEM = msgspec.json.Decoder(_Item)
+_ANY = msgspec.json.Decoder()
+
+
+def read_request(body: bytes, dialect: "Dialect", path: str = "") -> RequestFacts:
+    """Never raises: what is not understood gets its default and one oddity text. `path`: the request's."""
+    if not body:
+        return RequestFacts(oddities=("request body: empty",))
+    if len(body) > MAX_BODY_BYTES:
+        return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {len(body)} bytes, not read",))
+    try:
+        return _facts(RequestBody(body, dialect.plan), dialect.plan, path)
+    except UNREADABLE as error:
+        repaired = with_whole_characters(body)
+        if repaired != body:
+            return read_request(repaired, dialect, path)
+        return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {_short(error)}",))
+
+
+def with_whole_characters(body: bytes) -> bytes:
+    """A body of the same length that can be read: JavaScript may write half of a surrogate pair, as JSON allows."""
+    return _LONE_SURROGATE.sub(rb"\\ufffd", body)
+
+
+def _facts(body: RequestBody, plan: RequestPlan, path: str) -> RequestFacts:
+    messages: tuple[Raw, ...] = ()
+    for way, raw in zip(plan.messages.ways, body.all(plan.messages), strict=True):
+        if len(raw) and (messages := body.items(way, raw)):
+            break
+    preamble = tuple(filter(len, body.all(plan.preamble)))
+    preamble_bytes = sum(map(len, preamble))
+    sizes, media = _weigh(messages)
+    for way, raw in zip(plan.media.ways, body.all(plan.media), strict=True) if plan.media.ways else ():
+        images = body.read(way, _RAWS, raw)
+        media += len(images) if images else 0
+    return RequestFacts(
+        model=_model(body, plan),
+        stream=_is_streamed(body, plan, path),
+        max_output_tokens=_max_output_tokens(body, plan),
+        prompt_bytes=sum(sizes) + preamble_bytes,
+        media=media,
+        messages=messages,
+        message_bytes=sizes,
+        preamble=preamble,
+        preamble_bytes=preamble_bytes,
+        session_hint=body.name(plan.sessions, plan.session_texts) if plan.session_texts else "",
+        parent_hint=body.name(plan.parents, plan.parent_texts) if plan.parent_texts else "",
+        has_tools=any(map(_has_items, filter(len, body.all(plan.tools)))),
+        members=_members(body, plan),
+        continues=bool(plan.continues.ways) and _continues(body, plan),
+        oddities=tuple(body.oddities),
+    )
+
+
+def _continues(body: RequestBody, plan: RequestPlan) -> bool:
+    for way, raw in zip(plan.continues.ways, body.all(plan.continues), strict=True):
+        earlier = body.read(way, _STR, raw) if len(raw) else ""
+        if earlier:
+            return True
+    return False
+
+
+def _has_items(raw: Raw) -> bool:
+    return len(raw) > len(_NO_ITEMS) and bytes(raw) != _NULL
+
+
+def _is_streamed(body: RequestBody, plan: RequestPlan, path: str) -> bool:
+    if plan.stream_paths and matching_path(plan.stream_paths, path) is not None:
+        return True
+    first = plan.stream.first(body.outer)
+    if isinstance(first, bool):
+        return first
+    for way, value in zip(plan.stream.ways, body.all(plan.stream), strict=True):
+        asked = value if value is None or isinstance(value, bool) else body.read(way, _BOOL, value)
+        if asked is not None:
+            return asked
+    return plan.streams_unasked
+
+
+def _max_output_tokens(body: RequestBody, plan: RequestPlan) -> int | None:
+    first = plan.max_output.first(body.outer)
+    if isinstance(first, int) and 0 <= first < _ABSURD_TOKENS:
+        return first
+    for way, value in zip(plan.max_output.ways, body.all(plan.max_output), strict=True):
+        most = value if value is None or isinstance(value, int) else body.read(way, _INT, value)
+        if most is None or most < 0:  # as much as there is room for
+            continue
+        if most < _ABSURD_TOKENS:
+            return most
+        body.note(f"{'.'.join(way)}: {most:.3g} is absurd")
+    return None
+
+
+def _members(body: RequestBody, plan: RequestPlan) -> Mapping[str, str]:
+    """The short texts that may name a session or an account, those of small objects by `outer.member`."""
+    found: dict[str, str] = {}
+    raws = body.all(plan.names)
+    if not any(map(len, raws)):
+        return found
+    for way, raw in zip(plan.names.ways, raws, strict=True):
+        if not len(raw):
+            continue
+        name = way[-1]
+        if memoryview(raw)[:1] == _QUOTE:
+            if text := _short_text(raw, _MAX_NAME_CHARS):
+                found[name] = text
+        else:
+            for key, one in (read_object(raw) or {}).items():
+                if text := _short_text(one, _MAX_NAME_CHARS):
+                    found[f"{name}.{key}"] = text
+    return found
+
+
+def _model(body: RequestBody, plan: RequestPlan) -> str:
+    first = plan.model.first(body.outer)
+    if isinstance(first, str) and 0 < len(first) <= _MAX_NAME_CHARS and first.isprintable():
+        return first
+    for way, value in zip(plan.model.ways, body.all(plan.model), strict=True):
+        name: str | None = value if value is None or isinstance(value, str) else body.read(way, _STR, value)
+        if not name:
+            continue
+        if len(name) <= _MAX_NAME_CHARS and name.isprintable():
+            return name
+        body.note("model: no name")
+    return ""
+
+
+def _short_text(raw: Raw, max_chars: int) -> str:
+    """The text where it is one, and not much longer than so many characters."""
+    if not 2 < len(raw) <= max_chars * 4 or memoryview(raw)[:1] != _QUOTE:
+        return ""
+    try:
+        return _STR.decode(raw)
+    except UNREADABLE:
+        return ""
+
+
+def _short(error: Exception) -> str:
+    """What an exception says, in a line."""
+    return " ".join(str(error).split())[:80]
+
+
+class Fingerprints(Struct, frozen=True, gc=False):
+    """Hashes of what a request says. Never its text."""
+
+    prefix: str
+    """Of what conversations share in a prompt cache: model, tools and system prompt, without cache marks."""
+    prefix_bytes: int
+    """Of tools and system prompt."""
+    is_marked: bool
+    """Whether the request has a part of them cached (`cache_control`)."""
+    is_marked_long: bool
+    """And for an hour (`ttl: 1h`)."""
+    whole: str
+    """Of all that makes the answer: the same request sent again has the same. Of a long conversation the sizes of its
+    messages and the newest of their text stand for the rest. Empty where there is no message to tell by."""
+    opening: int = 0
+    """Of the ends of the first message that is no instruction: tells conversations of a session apart, in this process;
+    a mark of a prompt cache changes it."""
+
+
+def without_cache_marks(text: bytes) -> tuple[list[memoryview], bool]:
+    """The pieces between the members `cache_control`, whose comma goes with them, and whether one says `1h`."""
+    view = memoryview(text)
+    pieces, start, is_long = [], 0, False
+    for mark in _CACHE_MARK.finditer(text):
+        end = mark.start()
+        while text[end - 1 : end].isspace():
+            end -= 1
+        pieces.append(view[start : end - (text[end - 1 : end] == b",")])
+        start = mark.end()
+        is_long = is_long or _LONG_MARK in mark[0]
+    pieces.append(view[start:])
+    return pieces, is_long
+
+
+def fingerprints(facts: RequestFacts, salt: str) -> Fingerprints:
+    """Hash a request: its instructions and the newest of its messages. `salt`: whose it is, for `whole`."""
+    instructions = tuple(takewhile(_is_instruction, facts.messages))
+    sha = hashlib.sha256(facts.model.encode("utf-8", "surrogatepass"))
+    texts = list(map(bytes, (*facts.preamble, *instructions)))
+    together = b"\0".join((b"", *texts))
+    is_marked = is_marked_long = False
+    if _CACHE_MARK_NAME in together:
+        for text in texts:
+            sha.update(b"\0")
+            pieces, is_long = without_cache_marks(text)
+            is_marked, is_marked_long = is_marked or len(pieces) > 1, is_marked_long or is_long
+            for piece in pieces:
+                sha.update(piece)
+    else:
+        sha.update(together)
+    prefix = sha.hexdigest()[:_FINGERPRINT_CHARS]
+    rest = facts.messages[len(instructions) :] if instructions else facts.messages
+    sha.update(array("Q", map(len, rest)))
+    hashed_bytes = 0
+    for raw in reversed(rest):
+        sha.update(memoryview(raw)[-_NEWEST_BYTES:])
+        hashed_bytes += len(raw)
+        if hashed_bytes >= _NEWEST_BYTES:
+            break
+    sha.update(salt.encode("utf-8", "surrogatepass"))
+    # Of a request that cannot be read nothing is known: no other one is the same.
+    whole = sha.hexdigest()[:_FINGERPRINT_CHARS] if facts.messages else ""
+    first = memoryview(rest[0]) if rest else memoryview(b"")
+    opening = hash((bytes(first[:_OPENING_BYTES]), bytes(first[-_OPENING_BYTES:])))
+    return Fingerprints(
+        prefix=prefix,
+        prefix_bytes=len(together) - len(texts),
+        is_marked=is_marked,
+        is_marked_long=is_marked_long,
+        whole=whole,
+        opening=opening,
+    )
+
+
+def text_of(raw: Raw) -> str:
+    """The text of one message, of tools or a system prompt: keys and strings, embedded media left out.
+
+    The raw JSON itself where it cannot be decoded.
+    """
+    try:
+        value = _ANY.decode(raw)
+    except UNREADABLE:
+        return bytes(raw).decode("utf-8", "replace")
+    return "\n".join(text for key, text in _strings(value) if not _is_media(key, text))
+
+
+def is_answer(raw: Raw) -> bool:
+    """Whether a message was written by the model, so that the provider has counted it as output before."""
+    try:
+        item = _ITEM.decode(raw)
+    except UNREADABLE:
+        return False
+    return item.role in {"assistant", "model"} or item.type in {"reasoning", "function_call", "custom_tool_call"}
+
+
+def _is_instruction(raw: Raw) -> bool:
+    """Whether a message is part of the system prompt, as OpenAI's formats have it."""
+    try:
+        return _ITEM.decode(raw).role in {"system", "developer"}
+    except UNREADABLE:
+        return False
+
+
+def _weigh(messages: tuple[Raw, ...]) -> tuple[tuple[int, ...], int]:
+    """Bytes of each message without its embedded media, and the number of all these."""
+    sizes, media = list(map(len, messages)), 0
+    if max(sizes, default=0) <= _MEDIA_BYTES:
+        return tuple(sizes), 0
+    for index, size in enumerate(sizes):
+        if size > _MEDIA_BYTES:
+            sizes[index], found = weigh(messages[index])
+            media += found
+    return tuple(sizes), media
+
+
+def weigh(raw: bytes | Raw) -> tuple[int, int]:
+    """Bytes of a JSON value without its embedded media, and the number of these."""
+    size = len(raw)
+    if size <= _MEDIA_BYTES:
+        return size, 0
+    text = bytes(raw)
+    if not _has_long_run(text) or not any(mark in text for mark in _MEDIA_MARKS):
+        return size, 0
+    try:
+        value = _ANY.decode(raw)
+    except UNREADABLE:
+        return size, 0
+    media = [len(text) for key, text in _strings(value) if _is_media(key, text)]
+    return size - sum(media), len(media)
+
+
+def _has_long_run(text: bytes) -> bool:
+    """Whether something goes on for long without a blank; that nothing does, nearly all text tells by a few bytes."""
+    begins = range(0, len(text) - _RUN_BYTES + 1, _RUN_BYTES)
+    return any(text.find(b" ", begin, begin + _RUN_BYTES) < 0 for begin in begins)
+
+
+def lasting_weight(raw: bytes | Raw) -> tuple[int, int]:
+    """As `weigh`, and the same for a message in all the requests that repeat it.
+
+    Agents move their cache marks from message to message, and make a list of the text that they mark.
+    """
+    size, media = weigh(raw)
+    text = bytes(raw)
+    if _CACHE_MARK_NAME in text:
+        size -= sum(len(mark[0]) + 1 for mark in _CACHE_MARK.finditer(text))
+    return size - text.count(_TEXT_TYPE) * _TEXT_LIST_BYTES, media
+
+
+def _is_media(key: str, text: str) -> bool:
+    # Anthropic's {"type": "base64", "data": "…"}, Gemini's {"inlineData": {"data": "…"}}, Ollama's {"images": ["…"]},
+    # Bedrock's {"source": {"bytes": "…"}}, OpenAI's "data:image/png;base64,…".
+    return len(text) > _MEDIA_BYTES // 2 and (key in {"data", "images", "bytes"} or text.startswith("data:"))
+
+
+def _strings(value: object) -> Iterator[tuple[str, str]]:
+    """Every string of a decoded value with the key it stands under; keys count as strings of their own."""
+    stack: list[tuple[str, object]] = [("", value)]
+    while stack:
+        key, one = stack.pop()
+        match one:
+            case str():
+                yield key, one
+            case list():
+                stack.extend((key, item) for item in reversed(one))
+            case dict():
+                for name, item in one.items():
+                    yield "", name
+                    stack.append((name, item))
+            case _:
+                pass
