@@ -11,9 +11,9 @@ from mitmproxy.test.tutils import treq
 from bench.bodies import conversation, next_turn
 from bench.timing import Timing
 from hivemind_addon.formats.profile.load import load_profiles
-from hivemind_addon.proxy.compose import make_runtime
-from hivemind_addon.proxy.mitm.proxy import Proxy
-from hivemind_addon.proxy.mitm.settings import Settings
+from hivemind_addon.proxy.gate.proxy import Proxy
+from hivemind_addon.proxy.gate.settings import Settings
+from hivemind_addon.proxy.run.compose import make_runtime
 
 BLOCKED_BYTES = 1_000_000
 _NEW_TEXT_BYTES = 4_000

@@ -277,7 +277,7 @@ class Stack:
             f"regular@127.0.0.1:{forward_port}",
             *(f"reverse:http://127.0.0.1:{self.stream_ports[api]}@127.0.0.1:{port}" for api, port in streams.items()),
         )
-        command = [sys.executable, "-P", "-m", "hivemind_addon.proxy.mitm.program", loop, program]
+        command = [sys.executable, "-P", "-m", "hivemind_addon.proxy.run.program", loop, program]
         if not loop:
             command = [str(Path(sys.executable).parent / program)]
         for option, values in (("--set", settings), ("--mode", modes), ("-s", (*scripts, self.beside))):

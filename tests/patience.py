@@ -2,7 +2,7 @@
 
 import pytest
 
-from hivemind_addon.api.control import read_report, send_command
+from hivemind_addon.proxy.api.control import read_report, send_command
 from hivemind_addon.tools.history import reader
 
 PATIENCE_S = 120

@@ -10,7 +10,7 @@ from hivemind_addon.kernel.order.lanes import TRANSITIONS, EntryState
 from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.lab import docs
 from hivemind_addon.lab.schemas import DOCUMENTS
-from hivemind_addon.proxy.mitm.options import OPTIONS
+from hivemind_addon.proxy.gate.options import OPTIONS
 from hivemind_addon.system.docstrings import field_docstrings
 
 SELF_EXPLAINING = {"concurrency.maximum", "breaker.max_probe_s", "retry.max_backoff_s"}

@@ -6,7 +6,6 @@ import msgspec
 import pytest
 from playwright.sync_api import expect
 
-from hivemind_addon.api.report import LogLine, ProxyView, Report, SessionStats, StatsView
 from hivemind_addon.kernel.values.snapshot import (
     AccountBlockView,
     BudgetView,
@@ -22,6 +21,7 @@ from hivemind_addon.kernel.values.snapshot import (
 from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Spend
 from hivemind_addon.kernel.values.ticket import Demand, PoolKey, Ticket, Usage
 from hivemind_addon.lab.sim.server import running_server
+from hivemind_addon.proxy.api.report import LogLine, ProxyView, Report, SessionStats, StatsView
 from hivemind_addon.proxy.page.document import ASSETS, make_document
 from tests.browser.conftest import look
 from tests.browser.team import XSS, fleet

@@ -55,7 +55,7 @@ def _mitmdump(command, log, cwd, environment):
     sys.argv = command
     from mitmproxy.tools.main import mitmdump
 
-    from hivemind_addon.proxy.mitm.program import take_loop
+    from hivemind_addon.proxy.run.program import take_loop
 
     take_loop(os.environ.get(LOOP_VARIABLE, "asyncio"))
     try:

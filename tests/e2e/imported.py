@@ -3,7 +3,7 @@
 import mitmproxy.tools.dump
 import mitmproxy.tools.main  # noqa: F401
 
-import hivemind_addon.proxy.mitm.addon  # noqa: F401
+import hivemind_addon.proxy.gate.addon  # noqa: F401
 from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.formats.wire.tokenizer import Tokenizer
 

@@ -11,7 +11,7 @@ from multiprocessing import Barrier
 from pathlib import Path
 from threading import Event
 
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.locks.choice import LeasePlace
 from hivemind_addon.tools.locks.holder import holder_of
 from hivemind_addon.tools.locks.model import Lease, Request

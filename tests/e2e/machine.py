@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from hivemind_addon.api.control import read_report
+from hivemind_addon.proxy.api.control import read_report
 from hivemind_addon.tools.launch.programs import load_programs
 from tests.e2e.proxy import PATIENCE_S, free_port
 

@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from hivemind_addon.api.control import send_command
 from hivemind_addon.kernel.values.command import CommandReply, Record
 from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind
 from hivemind_addon.lab.sim.faults import NAMED, OK
@@ -14,6 +13,7 @@ from hivemind_addon.lab.sim.limits import Limit
 from hivemind_addon.lab.sim.provider import Latency, ProviderSettings
 from hivemind_addon.lab.sim.real_replay import run_real
 from hivemind_addon.lab.sim.server import running_server
+from hivemind_addon.proxy.api.control import send_command
 from hivemind_addon.proxy.capture.file import read_capture
 from hivemind_addon.proxy.capture.model import NotACapture
 from tests.e2e.proxy import PATIENCE_S, QUICK, body, options, profiles, running

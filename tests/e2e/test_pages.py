@@ -85,7 +85,7 @@ def test_it_cannot_be_written_to_and_a_head_has_no_body(stage):
 
 
 def test_other_sites_and_other_names_that_lead_here_get_nothing(stage, subtests):
-    """tests/proxy/mitm/test_pages.py has all of them."""
+    """tests/proxy/gate/test_pages.py has all of them."""
     port = stage.proxy.port
     with direct() as client:
         for site, status in (("cross-site", 403), ("same-origin", 200)):

@@ -107,7 +107,7 @@ BY_FILE = {
     "hivemind_reverse_profile: nobody": ["hivemind_reverse_profile", "nobody", "anthropic"],
     "hivemind_profile: x": ["hivemind_profile:", "no such option", "did you mean hivemind_profiles?"],
 }
-"""Each of the stages that refuse one, and what it says; tests/proxy/mitm/test_options.py has all the values."""
+"""Each of the stages that refuse one, and what it says; tests/proxy/gate/test_options.py has all the values."""
 
 
 def test_a_bad_option_a_bad_profile_or_a_foreign_file_stops_the_start_with_one_line(tmp_path, subtests):

@@ -16,7 +16,7 @@ from mitmproxy.io import FlowWriter
 from tests.e2e.machine import machine
 from tests.e2e.origin import PLAIN, running_origin
 from tests.e2e.proxy import MITMDUMP, NO_TLS, PATIENCE_S, ROOT, body, for_host, options, profiles
-from tests.proxy.mitm.test_contentview import make
+from tests.proxy.gate.test_contentview import make
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("top")]
 

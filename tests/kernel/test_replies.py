@@ -2,7 +2,6 @@
 
 import msgspec
 
-from hivemind_addon.api.replies import overrides_stand, person_acted, pool_overrides, priority_ended, reply, span_words
 from hivemind_addon.kernel.values.command import (
     AddBudget,
     Cancel,
@@ -22,6 +21,14 @@ from hivemind_addon.kernel.values.events import PersonActed
 from hivemind_addon.kernel.values.snapshot import BudgetView, Counters, GivenBudget, PriorityView, Snapshot
 from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Spend
 from hivemind_addon.kernel.values.ticket import PoolKey, Priority
+from hivemind_addon.proxy.api.replies import (
+    overrides_stand,
+    person_acted,
+    pool_overrides,
+    priority_ended,
+    reply,
+    span_words,
+)
 
 AGENT, GROUP, EVERYONE = Scope.AGENT, Scope.GROUP, Scope.EVERYONE
 POOL, OTHER = PoolKey("api.test", "key-1", "m"), PoolKey("api.test", "key-1", "other")

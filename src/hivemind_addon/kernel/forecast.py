@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hivemind_addon.api.pool_words import why_words
 from hivemind_addon.kernel.inference.hidden_limits import HiddenLimits
 from hivemind_addon.kernel.limits.capacity import Capacity
 from hivemind_addon.kernel.limits.meter import Meter
@@ -39,6 +38,7 @@ from hivemind_addon.kernel.values.snapshot import (
 )
 from hivemind_addon.kernel.values.spend import Shortage
 from hivemind_addon.kernel.values.ticket import CallKind, Demand, Dimension, PoolKey, Reason, Ticket
+from hivemind_addon.proxy.api.pool_words import why_words
 
 _NEVER = float("inf")
 _LEAST_LEFT = 0.25

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from hivemind_addon.api.replies import overrides_stand, person_acted, priority_ended
 from hivemind_addon.kernel.budget import Budgets, actual_spend, calls_of, holders_of
 from hivemind_addon.kernel.commands import CommandEffect, CommandHandler
 from hivemind_addon.kernel.endpoints import Endpoints, Move
@@ -55,6 +54,7 @@ from hivemind_addon.kernel.values.ticket import (
     PoolKey,
     Ticket,
 )
+from hivemind_addon.proxy.api.replies import overrides_stand, person_acted, priority_ended
 
 if TYPE_CHECKING:
     from hivemind_addon.kernel.limits.meters import Meters

@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hivemind_addon.api.report import VENDORS_OWN
 from hivemind_addon.formats.base.document import read_document
 from hivemind_addon.formats.profile.format import Framing, UsagePlaces, WireFormat
 from hivemind_addon.formats.profile.load import format_for, load_profiles
 from hivemind_addon.formats.profile.model import Profile, WebSocketUse
 from hivemind_addon.formats.profile.unclaimed_calls import VENDOR_HOSTS
+from hivemind_addon.proxy.api.report import VENDORS_OWN
 from hivemind_addon.tools.launch.programs import Program, load_programs
 
 _KINDS = ("answers", "streams", "requests")

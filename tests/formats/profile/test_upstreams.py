@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from hivemind_addon.api.config_file import HELD_KEY
-from hivemind_addon.proxy.mitm.settings import BadOption, read_profiles
+from hivemind_addon.proxy.api.config_file import HELD_KEY
+from hivemind_addon.proxy.gate.settings import BadOption, read_profiles
 from tests.formats.profile.test_load import error_of, load
 
 SECRET = "sk-very-secret"

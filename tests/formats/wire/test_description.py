@@ -1,4 +1,4 @@
-"""What only the parts of a request tell; the rest is in tests/proxy/mitm/test_intake.py, with the ticket that is made of it."""
+"""What only the parts of a request tell; the rest is in tests/proxy/gate/test_intake.py, with the ticket that is made of it."""
 
 from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.formats.wire.description import PlainRequest, describe_request

@@ -3,12 +3,12 @@ import sys
 
 import pytest
 
-from hivemind_addon.api.event_text import line_of
 from hivemind_addon.kernel.values.events import BreakerChanged
 from hivemind_addon.kernel.values.snapshot import BreakerState
 from hivemind_addon.kernel.values.ticket import PoolKey
 from hivemind_addon.lab.sim import mitmdump
 from hivemind_addon.lab.sim.mitmdump import Mitmdump, MitmdumpNotStarted, running_mitmdump
+from hivemind_addon.proxy.api.event_text import line_of
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hivemind_addon.proxy.capture.model import CapturedCall
 from hivemind_addon.proxy.capture.recording import Circumstances, metadata
 from hivemind_addon.proxy.capture.redact import FlowRedactor
 from tests.proxy.capture.samples import make_call
-from tests.proxy.mitm.samples import make_flow
+from tests.proxy.gate.samples import make_flow
 
 STREAM = (
     b'event: message_start\ndata: {"type":"message_start","message":{"id":"m","type":"message","role":"assistant",'

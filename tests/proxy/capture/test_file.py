@@ -11,7 +11,7 @@ from hivemind_addon.proxy.capture.model import Capture, NotACapture, encode
 from hivemind_addon.proxy.capture.recording import Circumstances, Merge
 from tests.proxy.capture.captured import answered, record
 from tests.proxy.capture.samples import POOL, make_attempt, make_call, make_limit
-from tests.proxy.mitm.samples import make_flow
+from tests.proxy.gate.samples import make_flow
 
 REFUSED = make_attempt(kind=OutcomeKind.THROTTLED, reason="429", status=429, chunks=(), usage=None, retry_after_s=2.0)
 CALLS = [

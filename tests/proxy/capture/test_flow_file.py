@@ -3,7 +3,7 @@ from mitmproxy.io import FlowReader
 
 from hivemind_addon.proxy.capture.flow_file import Damaged, dump, read_flows, whole_bytes
 from hivemind_addon.proxy.capture.model import NotACapture
-from tests.proxy.mitm.samples import make_flow
+from tests.proxy.gate.samples import make_flow
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-from hivemind_addon.proxy.capture.flow_parts import destination, plain_headers
-from tests.proxy.mitm.samples import make_flow
+from hivemind_addon.proxy.host.flow_parts import destination, plain_headers
+from tests.proxy.gate.samples import make_flow
 
 
 def test_where_a_request_goes_is_its_sni_else_its_host():

@@ -6,7 +6,7 @@ from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.kernel.values.ticket import CallKind, OutcomeKind
 from hivemind_addon.proxy.capture.foreign import ForeignCalls
 from tests.proxy.capture.captured import STREAM, answered
-from tests.proxy.mitm.samples import make_flow
+from tests.proxy.gate.samples import make_flow
 
 ERROR = json.dumps({"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}).encode()
 

@@ -8,7 +8,7 @@ from hivemind_addon.proxy.capture.model import NotACapture
 from hivemind_addon.proxy.capture.recorder import Recorder
 from tests.patience import PATIENCE_S
 from tests.proxy.capture.captured import STREAM, answered
-from tests.proxy.mitm.samples import make_flow, make_proxy
+from tests.proxy.gate.samples import make_flow, make_proxy
 
 
 def make_recorder(proxy, path, **changes):

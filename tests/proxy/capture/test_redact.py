@@ -12,7 +12,7 @@ from hivemind_addon.formats.profile.model import Profile, RequestPlace
 from hivemind_addon.proxy.capture.flow_file import dump
 from hivemind_addon.proxy.capture.redact import FlowRedactor, PlainHeaders
 from tests.proxy.capture.captured import STREAM, answered, make_redactor
-from tests.proxy.mitm.samples import make_flow
+from tests.proxy.gate.samples import make_flow
 
 KEY = "sk-ant-api03-" + "Ab1" * 9
 PLACES = {

@@ -27,8 +27,8 @@ from hivemind_addon.proxy.cluster.messages import (
     StoreKept,
     TakeLease,
 )
-from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.system.engine_url import parse_engine_url
+from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.engine_url import parse_engine_url
 from tests.engine_server import EngineServer
 
 PATIENCE_S = 60

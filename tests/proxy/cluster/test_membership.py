@@ -6,7 +6,6 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from hivemind_addon.api.cluster_words import cluster_line
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted
 from hivemind_addon.kernel.scheduler import Scheduler
@@ -14,13 +13,14 @@ from hivemind_addon.kernel.values.command import AddBudget, Pause, SetBudget, Se
 from hivemind_addon.kernel.values.events import OddityNoted
 from hivemind_addon.kernel.values.spend import Scope
 from hivemind_addon.kernel.values.ticket import AttemptResult
+from hivemind_addon.proxy.api.cluster_words import cluster_line
 from hivemind_addon.proxy.cluster import asks, beside
 from hivemind_addon.proxy.cluster.membership import Membership, name_of_process
 from hivemind_addon.proxy.cluster.node import ClusterNode, Role
 from hivemind_addon.proxy.cluster.settings import read_cluster
-from hivemind_addon.proxy.journal.asked import Unanswered
-from hivemind_addon.proxy.runtime.driver import Driver
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.journal.questions import Unanswered
+from hivemind_addon.proxy.run.driver import Driver
+from hivemind_addon.proxy.system.clock import SystemClock
 from tests.kernel.samples import POOL, SUCCESS, ticket
 
 PATIENCE_S = 60

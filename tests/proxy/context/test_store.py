@@ -17,8 +17,8 @@ from hivemind_addon.proxy.context import garbage, packs
 from hivemind_addon.proxy.context import store as module
 from hivemind_addon.proxy.context.schema import KIND
 from hivemind_addon.proxy.context.store import ContextStore, KeepRule, TakenResult, UnknownContext
-from hivemind_addon.system.database import FileUnusable
-from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.proxy.system.database import FileUnusable
+from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from tests.cases import each
 from tests.patience import PATIENCE_S
 from tests.proxy.context.samples import WALL, context, conversation, sent

@@ -8,7 +8,7 @@ import pytest
 from hivemind_addon.proxy.journal import file as module
 from hivemind_addon.proxy.journal.file import JournalFile, default_journal
 from hivemind_addon.proxy.journal.schema import APPLICATION_ID, MIGRATIONS, VERSION
-from hivemind_addon.system.database import FileUnusable, migrate
+from hivemind_addon.proxy.system.database import FileUnusable, migrate
 from tests.proxy.journal.samples import asked
 
 WALL = 1_700_000_000.0

@@ -8,7 +8,7 @@ from hivemind_addon.proxy.journal.file import JournalFile
 from hivemind_addon.proxy.journal.retention import JournalKeep, Trimmer, parse_journal_keep
 from hivemind_addon.proxy.journal.rows import Rows
 from hivemind_addon.proxy.journal.runs import begin
-from hivemind_addon.system.database import used_bytes
+from hivemind_addon.proxy.system.database import used_bytes
 from tests.proxy.journal.samples import booked, ended, held, settled, started, submitted
 
 DAY_S = 86_400.0

@@ -8,7 +8,7 @@ from hivemind_addon.proxy.journal import runs
 from hivemind_addon.proxy.journal.file import JournalFile
 from hivemind_addon.proxy.journal.rows import Rows
 from hivemind_addon.proxy.journal.schema import MIGRATIONS
-from hivemind_addon.system.database import migrate
+from hivemind_addon.proxy.system.database import migrate
 from tests.proxy.journal.samples import booked, life, started, submitted
 
 AHEAD_S = 1.7e9

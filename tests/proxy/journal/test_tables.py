@@ -12,7 +12,7 @@ from hivemind_addon.proxy.journal.tables import (
     WaitRow,
     statements,
 )
-from hivemind_addon.system.database import migrate
+from hivemind_addon.proxy.system.database import migrate
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import asyncio
 import threading
 from contextlib import contextmanager
 
-from hivemind_addon.api.control import control_socket
-from hivemind_addon.api.control_server import ControlServer
 from hivemind_addon.kernel.values.command import CommandReply
-from tests.api.samples import reports_of
+from hivemind_addon.proxy.api.control import control_socket
+from hivemind_addon.proxy.api.control_server import ControlServer
+from tests.proxy.api.samples import reports_of
 
 
 @contextmanager

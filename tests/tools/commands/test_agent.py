@@ -5,8 +5,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.api import agent_secrets
-from hivemind_addon.api.agent_secrets import read_secrets
+from hivemind_addon.proxy.api import agent_secrets
+from hivemind_addon.proxy.api.agent_secrets import read_secrets
 from hivemind_addon.tools.cli import main
 
 

@@ -43,7 +43,7 @@ def test_one_that_cannot_be_made_is_one_line_that_names_it(monkeypatch, tmp_path
     (tmp_path / "file").touch()
     monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    monkeypatch.setattr("hivemind_addon.system.folders.LONGEST_SOCKET_PATH", 1000)
+    monkeypatch.setattr("hivemind_addon.proxy.system.folders.LONGEST_SOCKET_PATH", 1000)
     for command in COMMANDS:
         assert said(command) == f"Error: {tmp_path}/file/hivemind_addon: Not a directory\n", command
 

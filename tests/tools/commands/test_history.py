@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from hivemind_addon.formats.wire.proxy_user import given_id
 from hivemind_addon.kernel.values.command import CommandReply, MemberAnswer
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import history as commands
 from hivemind_addon.tools.history import everywhere

@@ -9,8 +9,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.api.report import ProxyView
 from hivemind_addon.formats.wire.proxy_user import proxy_words
+from hivemind_addon.proxy.api.report import ProxyView
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import execute
 from hivemind_addon.tools.commands import run as runs
@@ -25,7 +25,7 @@ def machine(monkeypatch, tmp_path):
     """No proxy runs on it, and its folders are the test's."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("hivemind_addon.system.folders.LONGEST_SOCKET_PATH", 1000)
+    monkeypatch.setattr("hivemind_addon.proxy.system.folders.LONGEST_SOCKET_PATH", 1000)
     monkeypatch.setattr(background, "running", lambda _: None)
     ours = load_programs().ca_variables
     for name in [name for name in os.environ if name in ours or name.lower().endswith("_proxy")]:

@@ -12,7 +12,7 @@ import pexpect
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, default_lease_file
 

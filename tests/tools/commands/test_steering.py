@@ -36,7 +36,7 @@ def sent(monkeypatch, tmp_path):
         return CommandReply(done="never" not in str(command), text="what was done")
 
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("hivemind_addon.system.folders.LONGEST_SOCKET_PATH", 1000)
+    monkeypatch.setattr("hivemind_addon.proxy.system.folders.LONGEST_SOCKET_PATH", 1000)
     monkeypatch.setattr(proxy, "send_command", send)
     return seen
 
@@ -120,7 +120,7 @@ def test_what_was_not_done_is_an_error(sent):
 
 def test_where_no_proxy_runs_it_says_so_in_one_line(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    monkeypatch.setattr("hivemind_addon.system.folders.LONGEST_SOCKET_PATH", 100)
+    monkeypatch.setattr("hivemind_addon.proxy.system.folders.LONGEST_SOCKET_PATH", 100)
     result = run("pause", "-p", "1")
     assert result.exit_code == 1
     assert "no proxy" in result.stderr

@@ -3,9 +3,9 @@
 from msgspec import structs
 from msgspec.structs import replace
 
-from hivemind_addon.api.report import ContextPressure, PoolStats, ProxyView, Report, SessionStats, StatsView
 from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION, Counters, PoolView, RequestState, Snapshot, TicketView
 from hivemind_addon.kernel.values.ticket import PoolKey, Usage
+from hivemind_addon.proxy.api.report import ContextPressure, PoolStats, ProxyView, Report, SessionStats, StatsView
 from tests.kernel import samples
 
 KEY = PoolKey("api.test", "key-1", "large")

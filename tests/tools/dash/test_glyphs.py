@@ -2,7 +2,7 @@ from itertools import product
 
 from rich.cells import cell_len
 
-from hivemind_addon.api.words import printable
+from hivemind_addon.proxy.api.words import printable
 from hivemind_addon.tools.dash.glyphs import bar, cut, cut_middle, sentence, spark
 
 

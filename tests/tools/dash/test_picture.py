@@ -9,13 +9,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.api.control import decode_report
-from hivemind_addon.api.report import ClusterMember, ClusterView, LogLine
 from hivemind_addon.kernel.values.command import SetLimit
 from hivemind_addon.kernel.values.snapshot import AccountBlockView, BudgetView, Counters, PriorityView
 from hivemind_addon.kernel.values.spend import Budget, Scope, Spend
 from hivemind_addon.kernel.values.ticket import PoolKey, Priority
-from hivemind_addon.system.terminal import is_screen
+from hivemind_addon.proxy.api.control import decode_report
+from hivemind_addon.proxy.api.report import ClusterMember, ClusterView, LogLine
+from hivemind_addon.proxy.system.terminal import is_screen
 from hivemind_addon.tools.dash.picture import PictureLook, picture, print_picture
 from tests.cpu_time import least_cpu_s
 from tests.tools.dash.record import IMAGE, INCIDENT, RECORDED, image, record, recorded

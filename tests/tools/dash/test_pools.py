@@ -1,8 +1,8 @@
 from msgspec.structs import replace
 
-from hivemind_addon.api.report import LimitMove, Sample
 from hivemind_addon.kernel.values.snapshot import AccountBlockView, LearnedView, MeterView, WindowView
 from hivemind_addon.kernel.values.ticket import PoolKey
+from hivemind_addon.proxy.api.report import LimitMove, Sample
 from hivemind_addon.tools.dash.pools import pools
 from tests.tools.dash.samples import KEY, pool, pool_tally, report
 

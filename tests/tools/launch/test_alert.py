@@ -4,7 +4,7 @@ import json
 
 from hivemind_addon.tools.launch.alert import send_test
 from hivemind_addon.tools.launch.finding import Severity
-from tests.proxy.runtime.test_alerts import SECRET, service, to  # noqa: F401 - a fixture
+from tests.proxy.run.test_alerts import SECRET, service, to  # noqa: F401 - a fixture
 
 
 def found(option, clock, **environment):

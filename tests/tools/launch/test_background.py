@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from hivemind_addon.api.report import ProxyView
+from hivemind_addon.proxy.api.report import ProxyView
 from hivemind_addon.tools.launch import background, detached
 from hivemind_addon.tools.launch.background import NotServed, find_or_start
 from hivemind_addon.tools.launch.detached import ALREADY_THERE

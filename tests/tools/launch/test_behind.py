@@ -8,11 +8,11 @@ import pytest
 import trustme
 from msgspec.structs import replace
 
-from hivemind_addon.api.agent_secrets import split_password
-from hivemind_addon.api.report import ProxyView
-from hivemind_addon.api.trust import CERTIFICATE, KEY
 from hivemind_addon.formats.wire.proxy_user import proxy_words
 from hivemind_addon.kernel.values.ticket import Delivery
+from hivemind_addon.proxy.api.agent_secrets import split_password
+from hivemind_addon.proxy.api.report import ProxyView
+from hivemind_addon.proxy.api.trust import CERTIFICATE, KEY
 from hivemind_addon.tools.launch import behind
 from hivemind_addon.tools.launch.behind import (
     NamelessSecret,

@@ -11,10 +11,10 @@ import pytest
 import trustme
 from msgspec.structs import replace
 
-from hivemind_addon.api.control import UnreadableReport
-from hivemind_addon.api.report import ProxyView
-from hivemind_addon.api.trust import CERTIFICATE, KEY
 from hivemind_addon.formats.base.typed import DocumentError
+from hivemind_addon.proxy.api.control import UnreadableReport
+from hivemind_addon.proxy.api.report import ProxyView
+from hivemind_addon.proxy.api.trust import CERTIFICATE, KEY
 from hivemind_addon.tools.launch import alert, doctor, hindrance
 from hivemind_addon.tools.launch.doctor import Handshake, Severity, examine, shake_hands
 from hivemind_addon.tools.launch.neighbour import PortHolder

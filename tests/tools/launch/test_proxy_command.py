@@ -3,7 +3,7 @@ import sys
 import pytest
 
 from hivemind_addon.formats.base.resources import script_path
-from hivemind_addon.proxy.mitm import program
+from hivemind_addon.proxy.run import program
 from hivemind_addon.tools.launch import proxy_command as commands
 from hivemind_addon.tools.launch.proxy_command import (
     PATIENCE_S,

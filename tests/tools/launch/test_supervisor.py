@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hivemind_addon.system.stop_signals import START_REFUSED
+from hivemind_addon.proxy.system.stop_signals import START_REFUSED
 from hivemind_addon.tools.launch.proxy_command import ProxyCommand
 from hivemind_addon.tools.launch.supervisor import MAX_FAILED_STARTS, SETTLED_S, Supervisor
 

@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 from redis.exceptions import RedisError
 
-from hivemind_addon.system.engine_url import parse_engine_url
+from hivemind_addon.proxy.system.engine_url import parse_engine_url
 from hivemind_addon.tools.locks.engine_store import EngineLeases
 from hivemind_addon.tools.locks.model import Holder, Request
 from hivemind_addon.tools.locks.sqlite_store import SqliteLeases

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hivemind_addon.system.file_lock import take_lock
+from hivemind_addon.proxy.system.file_lock import take_lock
 from hivemind_addon.tools.locks import database
 from hivemind_addon.tools.locks.database import LeaseFile
 from hivemind_addon.tools.locks.model import LeaseError

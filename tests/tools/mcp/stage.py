@@ -7,22 +7,22 @@ from pathlib import Path
 import msgspec
 from mcp.shared.memory import create_connected_server_and_client_session as connected
 
-from hivemind_addon.api.control import control_socket
-from hivemind_addon.api.control_server import ControlServer
-from hivemind_addon.api.replies import reply
-from hivemind_addon.api.report import ContextPressure, ProxyView, Report
 from hivemind_addon.kernel.values.command import Command, CommandReply, OptionView, SetConfig, ShowConfig
 from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
+from hivemind_addon.proxy.api.control import control_socket
+from hivemind_addon.proxy.api.control_server import ControlServer
+from hivemind_addon.proxy.api.replies import reply
+from hivemind_addon.proxy.api.report import ContextPressure, ProxyView, Report
 from hivemind_addon.proxy.context.store import ContextStore
-from hivemind_addon.proxy.observe.stats import Stats
-from hivemind_addon.proxy.observe.sums import Sums
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.record.stats import Stats
+from hivemind_addon.proxy.record.sums import Sums
+from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 from hivemind_addon.tools.mcp.server import make_server
 from hivemind_addon.tools.mcp.session import Caller, Permission, ServerScope, Session
 from hivemind_addon.tools.mcp.tools import HM_TOOLS, TOOLS
-from tests.api.samples import reports_of
 from tests.kernel.samples import Bench
+from tests.proxy.api.samples import reports_of
 
 PORT = 8080
 ALL = ServerScope(frozenset(Permission), commands=True)
@@ -75,7 +75,7 @@ class Stage:
         )
 
     def command(self, command: Command) -> CommandReply:
-        """What `proxy/mitm/control_socket.py` does; the proxy's options are mitmproxy's, and tested there."""
+        """What `proxy/gate/interfaces/control_socket.py` does; the proxy's options are mitmproxy's, and tested there."""
         match command:
             case ShowConfig():
                 views = [

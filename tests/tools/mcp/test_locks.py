@@ -3,8 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.system.engine_url import parse_engine_url
+from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.engine_url import parse_engine_url
 from hivemind_addon.tools.locks.engine_store import EngineLeases
 from hivemind_addon.tools.locks.holder import holder_of
 from hivemind_addon.tools.locks.model import Lease, Request

@@ -5,7 +5,7 @@ import pytest
 from hivemind_addon.kernel.values.command import SetBudget, SetPriority
 from hivemind_addon.kernel.values.spend import Scope
 from hivemind_addon.kernel.values.ticket import Demand, Priority, Usage
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.system.clock import SystemClock
 from tests.kernel.samples import CUT
 from tests.proxy.journal.book import journal_with
 from tests.tools.dash.samples import context

@@ -6,7 +6,7 @@ import pytest
 from jsonschema import Draft202012Validator
 from msgspec import Meta, Struct
 
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.mcp.session import Caller, Permission, ServerScope, Session
 from hivemind_addon.tools.mcp.tool import Call, Effect, McpTool, ToolFailed, schema_of, tool
 from hivemind_addon.tools.mcp.tools import TOOLS

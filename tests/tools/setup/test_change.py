@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.system.whole_file import write_whole
+from hivemind_addon.proxy.system.whole_file import write_whole
 from hivemind_addon.tools.setup.change import Ledger, OwnEntries, addition, apply, removal, snippet
 from hivemind_addon.tools.setup.model import FileEntry, FileFormat, FilePlan, HasComments, SetupTrouble
 from tests.cases import each

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks.launcher import TaskLaunch
 from hivemind_addon.tools.tasks.model import TaskSpec

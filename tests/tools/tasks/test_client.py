@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from hivemind_addon.system.json_socket import is_answered
+from hivemind_addon.proxy.system.json_socket import is_answered
 from hivemind_addon.tools.tasks import client
 from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec
 from hivemind_addon.tools.tasks.store import FleetStore

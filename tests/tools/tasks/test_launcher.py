@@ -4,12 +4,12 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.api.control import CommandUnanswered
-from hivemind_addon.api.report import ProxyView
 from hivemind_addon.formats.wire.proxy_user import proxy_words
 from hivemind_addon.kernel.values.command import CommandReply, SetBudget
 from hivemind_addon.kernel.values.spend import Period, Scope
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.api.control import CommandUnanswered
+from hivemind_addon.proxy.api.report import ProxyView
+from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.launch import background, behind
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks import launcher as launchers

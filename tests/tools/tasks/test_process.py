@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from hivemind_addon.system.file_lock import is_free, take_lock
+from hivemind_addon.proxy.system.file_lock import is_free, take_lock
 from hivemind_addon.tools.tasks import process
 from hivemind_addon.tools.tasks.process import TaskNotStarted, start
 from tests.processes import is_alive

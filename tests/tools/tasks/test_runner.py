@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hivemind_addon.system.file_lock import is_free
+from hivemind_addon.proxy.system.file_lock import is_free
 from hivemind_addon.tools.tasks import client, supervisor
 from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec
 from hivemind_addon.tools.tasks.runner_socket import CancelTask, RunnerSocket, SubmitTasks, WaitForTasks

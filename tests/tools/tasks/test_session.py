@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.tasks import session
 from hivemind_addon.tools.tasks.model import NotTaken, State
 from hivemind_addon.tools.tasks.process import TaskNotStarted

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from hivemind_addon.api.config_file import HELD_KEY
 from hivemind_addon.formats.base.patterns import glob_matches, normal_host
 from hivemind_addon.formats.base.typed import BadValue, DocumentError
 from hivemind_addon.kernel.values.ticket import CallKind
+from hivemind_addon.proxy.api.config_file import HELD_KEY
 
 _MOST_KEY_BYTES = 16_384
 _HERE = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")

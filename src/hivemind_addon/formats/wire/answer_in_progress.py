@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from hivemind_addon.formats.profile.model import Profile
     from hivemind_addon.formats.wire.conversation_parts import Values
     from hivemind_addon.formats.wire.dialect import Dialect
-    from hivemind_addon.system.clock import Clock
+    from hivemind_addon.proxy.system.clock import Clock
 
 JUDGED_BODY_MAX_BYTES = 8 * 1024 * 1024
 """How much of a plain answer is decoded and read; a longer one is judged by its status."""

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hivemind_addon.formats.wire.dialect import Dialect
     from hivemind_addon.formats.wire.transcript import Transcript
     from hivemind_addon.kernel.values.ticket import Usage
-    from hivemind_addon.system.clock import Clock
+    from hivemind_addon.proxy.system.clock import Clock
 
 MOST_READ_BYTES = 64 * 1024
 """Of an error's body."""

@@ -1,4 +1,4 @@
-"""What a person asks of the scheduler, and what became of it. Values; `api/replies.py` has the words for people.
+"""What a person asks of the scheduler, and what became of it. Values; `proxy/api/replies.py` has the words for people.
 
 The control socket, mitmproxy's commands and `hivemind top` all speak these. As JSON each is an object with its
 `type`: `{"type": "pause", "pool": "*"}`; a field that is none of its own is an error, for a slip must not stop a fleet.

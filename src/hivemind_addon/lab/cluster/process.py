@@ -1,6 +1,6 @@
 """One simulated proxy process: a node, its clock, its clients' requests, and its attempts at the provider.
 
-It does what `runtime/driver.py` does: after whatever happens it polls the node, hands out what was decided, and arms
+It does what `proxy/run/driver.py` does: after whatever happens it polls the node, hands out what was decided, and arms
 one timer at the node's next wakeup.
 """
 

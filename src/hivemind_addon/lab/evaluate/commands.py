@@ -12,7 +12,7 @@ import click
 import msgspec
 
 from hivemind_addon.lab.sim.commands import progress
-from hivemind_addon.system.stop_signals import end_with_us
+from hivemind_addon.proxy.system.stop_signals import end_with_us
 
 if TYPE_CHECKING:
     from hivemind_addon.lab.evaluate.sockets import SocketRun

@@ -15,7 +15,7 @@ from hivemind_addon.lab.replay.whatif import what_if
 from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 from hivemind_addon.lab.sim.policy import COMPARED, Policy, UnknownPolicy, policy_named
 from hivemind_addon.proxy.capture.model import Capture, NotACapture
-from hivemind_addon.system.stop_signals import end_with_us
+from hivemind_addon.proxy.system.stop_signals import end_with_us
 
 _MAX_COPIES = 1000
 _PACES = 0.1, 1000.0

@@ -10,9 +10,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hivemind_addon.api.words import brief, printable, several, short
 from hivemind_addon.kernel.values import spend
 from hivemind_addon.lab.replay.whatif import Night, PolicyNights, WhatIf
+from hivemind_addon.proxy.api.words import brief, printable, several, short
 
 _GAPS = 2, 1
 """Blanks between columns: as many as fit."""

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from hivemind_addon.api.words import several
 from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.lab.replay.limits import CONCURRENCY, GivenLimit, in_words
@@ -14,6 +13,7 @@ from hivemind_addon.lab.sim.policy import COMPARED, Policy
 from hivemind_addon.lab.sim.result import Result
 from hivemind_addon.lab.sim.workload import Scenario
 from hivemind_addon.lab.sim.world import run
+from hivemind_addon.proxy.api.words import several
 from hivemind_addon.proxy.capture.model import Capture
 
 _OVERLOADED = (503, 529)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hivemind_addon.system.stop_signals import end_with_us
+from hivemind_addon.proxy.system.stop_signals import end_with_us
 from hivemind_addon.tools.commands.group import IndexedGroup
 
 if TYPE_CHECKING:

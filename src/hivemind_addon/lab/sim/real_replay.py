@@ -24,13 +24,13 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hivemind_addon.api.words import brief, several
 from hivemind_addon.formats.profile.load import Profiles, is_call, load_profiles
 from hivemind_addon.lab.replay.chains import RecordedTurn, chained
 from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.exchange import pause
 from hivemind_addon.lab.sim.mitmdump import Mitmdump, running_mitmdump
 from hivemind_addon.lab.sim.recorded import CALL_HEADER, RecordedServer, dialect_of
+from hivemind_addon.proxy.api.words import brief, several
 from hivemind_addon.proxy.capture.file import calls_by_header
 from hivemind_addon.proxy.capture.model import Capture, CapturedCall
 

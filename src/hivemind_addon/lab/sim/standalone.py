@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hivemind_addon.api.words import several, short
+from hivemind_addon.proxy.api.words import several, short
 from hivemind_addon.tools.launch.port import DEFAULT_PORT
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from hivemind_addon.formats.wire.estimate import Estimator
 from hivemind_addon.formats.wire.tokenizer import Tokenizer
 from hivemind_addon.formats.wire.transcript import answer_of
 from hivemind_addon.kernel.values.ticket import CallKind, OutcomeKind, PoolKey, Reading, Usage, WindowReading
-from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
 from hivemind_addon.proxy.capture.foreign import StoppedClock
 from hivemind_addon.proxy.capture.recording import unnamed
+from hivemind_addon.proxy.host.flow_parts import destination, peer_of, plain_headers, plain_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -15,8 +15,8 @@ import msgspec
 from mitmproxy import http
 from mitmproxy.io.har import request_to_flow
 
-from hivemind_addon.api.words import failing
 from hivemind_addon.formats.profile.load import load_profiles
+from hivemind_addon.proxy.api.words import failing
 from hivemind_addon.proxy.capture.flow_file import Damaged, dump, read_flows
 from hivemind_addon.proxy.capture.foreign import ForeignCalls
 from hivemind_addon.proxy.capture.model import (

@@ -14,9 +14,9 @@ from hivemind_addon.formats.wire.estimate import Estimator
 from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_transport
 from hivemind_addon.formats.wire.tokenizer import Tokenizer
 from hivemind_addon.kernel.values.ticket import Hints, OutcomeKind, PoolKey
-from hivemind_addon.proxy.capture.flow_parts import destination, peer_of, plain_headers, plain_request
 from hivemind_addon.proxy.capture.model import CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
 from hivemind_addon.proxy.capture.recording import Circumstances, unnamed
+from hivemind_addon.proxy.host.flow_parts import destination, peer_of, plain_headers, plain_request
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

@@ -11,8 +11,8 @@ from hivemind_addon import __version__
 from hivemind_addon.proxy.capture.flow_file import dump, whole_bytes
 from hivemind_addon.proxy.capture.recording import Recording, Served, Tape, metadata
 from hivemind_addon.proxy.capture.redact import FlowRedactor
-from hivemind_addon.proxy.observe.news import NOTICE
-from hivemind_addon.proxy.runtime.append_file import AppendFile
+from hivemind_addon.proxy.record.news import NOTICE
+from hivemind_addon.proxy.run.append_file import AppendFile
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from hivemind_addon.formats.profile.load import Profiles
     from hivemind_addon.kernel.values.ticket import Ticket
-    from hivemind_addon.proxy.runtime.driver import Driver
+    from hivemind_addon.proxy.run.driver import Driver
 
 logger = logging.getLogger("hivemind")
 

@@ -17,7 +17,7 @@ from hivemind_addon.formats.base.json_values import read_object, read_value
 from hivemind_addon.formats.wire.decoding import DecodeError, decode
 from hivemind_addon.proxy.capture.hollow import hollow
 from hivemind_addon.proxy.capture.secrets import Redactor, clean_stream
-from hivemind_addon.proxy.runtime.append_file import breathe
+from hivemind_addon.proxy.run.append_file import breathe
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

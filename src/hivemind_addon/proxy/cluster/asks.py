@@ -9,17 +9,17 @@ import logging
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.api.report import QUEUED_TOLD, ClusterView, StatsView
 from hivemind_addon.kernel.values.command import CommandReply, SchedulerCommand
 from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.kernel.values.snapshot import Snapshot
+from hivemind_addon.proxy.api.report import QUEUED_TOLD, ClusterView, StatsView
 from hivemind_addon.proxy.cluster.node import ClusterNode, Question, Role
-from hivemind_addon.proxy.observe.buffer import EventBuffer
-from hivemind_addon.proxy.observe.history import Histories
-from hivemind_addon.proxy.observe.news import News
-from hivemind_addon.proxy.observe.stats import Stats
-from hivemind_addon.proxy.observe.sums import Sums
-from hivemind_addon.proxy.runtime.driver import Driver
+from hivemind_addon.proxy.record.buffer import EventBuffer
+from hivemind_addon.proxy.record.history import Histories
+from hivemind_addon.proxy.record.news import News
+from hivemind_addon.proxy.record.stats import Stats
+from hivemind_addon.proxy.record.sums import Sums
+from hivemind_addon.proxy.run.driver import Driver
 
 logger = logging.getLogger("hivemind")
 

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.api.words import failing
 from hivemind_addon.kernel.values.command import MemberAnswer
+from hivemind_addon.proxy.api.words import failing
 
 logger = logging.getLogger("hivemind")
 

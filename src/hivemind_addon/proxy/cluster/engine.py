@@ -40,9 +40,9 @@ from hivemind_addon.proxy.cluster.messages import (
 )
 from hivemind_addon.proxy.cluster.node import ClusterNode
 from hivemind_addon.proxy.cluster.settings import connection_maker
-from hivemind_addon.proxy.runtime.driver import Driver
-from hivemind_addon.system.engine_trouble import TooOld, has_gone, trouble
-from hivemind_addon.system.engine_url import EngineAddress
+from hivemind_addon.proxy.run.driver import Driver
+from hivemind_addon.proxy.system.engine_trouble import TooOld, has_gone, trouble
+from hivemind_addon.proxy.system.engine_url import EngineAddress
 
 logger = logging.getLogger("hivemind")
 

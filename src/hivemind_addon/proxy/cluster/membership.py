@@ -8,15 +8,15 @@ from collections.abc import Awaitable
 import msgspec
 from msgspec.structs import replace
 
-from hivemind_addon.api.report import ClusterView, StatsView
 from hivemind_addon.kernel.values.command import CommandReply, SchedulerCommand
+from hivemind_addon.proxy.api.report import ClusterView, StatsView
 from hivemind_addon.proxy.cluster.asks import Asks, WholeStats
 from hivemind_addon.proxy.cluster.beside import Beside
 from hivemind_addon.proxy.cluster.engine import Engine
 from hivemind_addon.proxy.cluster.node import ClusterNode, Role
 from hivemind_addon.proxy.cluster.settings import ClusterSettings
-from hivemind_addon.proxy.observe.news import NOTICE
-from hivemind_addon.proxy.runtime.driver import Driver
+from hivemind_addon.proxy.record.news import NOTICE
+from hivemind_addon.proxy.run.driver import Driver
 
 logger = logging.getLogger("hivemind")
 

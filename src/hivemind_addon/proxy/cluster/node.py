@@ -23,7 +23,6 @@ from enum import Enum
 import msgspec
 from msgspec.structs import replace
 
-from hivemind_addon.api.report import ClusterMember, ClusterView
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Refused, Shed, Verdict
 from hivemind_addon.kernel.scheduler import Scheduler
@@ -33,6 +32,7 @@ from hivemind_addon.kernel.values.events import Event, MachineSlept, OddityNoted
 from hivemind_addon.kernel.values.snapshot import Counters, Snapshot
 from hivemind_addon.kernel.values.spend import AccountState
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Hints, PoolKey, Ticket
+from hivemind_addon.proxy.api.report import ClusterMember, ClusterView
 from hivemind_addon.proxy.cluster.coordinator import Coordinator
 from hivemind_addon.proxy.cluster.kept import KeptCopy, on_another_clock
 from hivemind_addon.proxy.cluster.lease import Heard, LeaseWatch

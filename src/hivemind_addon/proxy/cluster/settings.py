@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hivemind_addon.system.engine_url import BadEngineUrl, EngineAddress, check_cluster_name, parse_engine_url
+from hivemind_addon.proxy.system.engine_url import BadEngineUrl, EngineAddress, check_cluster_name, parse_engine_url
 
 if TYPE_CHECKING:
     from redis.asyncio.connection import AbstractConnection

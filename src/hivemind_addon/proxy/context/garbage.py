@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from hivemind_addon.proxy.context.values import ContextHead, KeepRule
-from hivemind_addon.system.database import used_bytes
+from hivemind_addon.proxy.system.database import used_bytes
 
 ROWS_PER_STEP = 500
 _ROOM = 0.95

@@ -4,7 +4,7 @@ A version's pieces are those of the rows of `use` that hold for its number, by p
 row or two and changes none.
 """
 
-from hivemind_addon.system.database import FileKind
+from hivemind_addon.proxy.system.database import FileKind
 
 _MIGRATIONS: tuple[str, ...] = (
     """

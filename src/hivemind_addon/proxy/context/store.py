@@ -20,8 +20,8 @@ import msgspec
 import zstandard
 from msgspec import Raw
 
-from hivemind_addon.api.words import failing
 from hivemind_addon.formats.base.patterns import glob_matches
+from hivemind_addon.proxy.api.words import failing
 from hivemind_addon.proxy.context.garbage import Garbage, remove, thin
 from hivemind_addon.proxy.context.packs import PieceWriter, new_compressor
 from hivemind_addon.proxy.context.schema import KIND, READ_AS_NEWEST
@@ -35,7 +35,7 @@ from hivemind_addon.proxy.context.versions import (
     read_version,
     write_version,
 )
-from hivemind_addon.system.database import (
+from hivemind_addon.proxy.system.database import (
     give_back,
     is_damage,
     move_aside,
@@ -44,8 +44,8 @@ from hivemind_addon.system.database import (
     primary_code,
     transaction,
 )
-from hivemind_addon.system.file_lock import take_lock
-from hivemind_addon.system.folders import make_private
+from hivemind_addon.proxy.system.file_lock import take_lock
+from hivemind_addon.proxy.system.folders import make_private
 
 __all__ = ["Context", "ContextHead", "ContextStore", "KeepRule", "NotKept", "TakenResult", "UnknownContext"]
 

@@ -13,7 +13,7 @@ from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.kernel.values.ticket import CallKind, Ticket
 from hivemind_addon.proxy.context.pieces import SplitBody, split
 from hivemind_addon.proxy.context.values import Context, ContextHead, NotKept
-from hivemind_addon.proxy.runtime.append_file import breathe_after
+from hivemind_addon.proxy.run.append_file import breathe_after
 
 ELSEWHERE = "the earlier part of it is with the provider (previous_response_id), not here"
 """Said of a request that names an earlier answer instead of repeating what was said before."""

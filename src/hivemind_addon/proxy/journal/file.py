@@ -16,11 +16,11 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from hivemind_addon.api.words import failing
+from hivemind_addon.proxy.api.words import failing
 from hivemind_addon.proxy.journal.schema import APPLICATION_ID, MIGRATIONS
-from hivemind_addon.system.database import FileKind, FileUnusable, is_damage, move_aside, open_kind, transaction
-from hivemind_addon.system.file_lock import holder_of, name_holder, take_lock
-from hivemind_addon.system.folders import state_folder
+from hivemind_addon.proxy.system.database import FileKind, FileUnusable, is_damage, move_aside, open_kind, transaction
+from hivemind_addon.proxy.system.file_lock import holder_of, name_holder, take_lock
+from hivemind_addon.proxy.system.folders import state_folder
 
 LOCK_S = 1.0
 """How long a lock may be another's: of a proxy that is just ending."""

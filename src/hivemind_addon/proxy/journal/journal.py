@@ -17,7 +17,6 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Protocol
 
-from hivemind_addon.api.words import failing
 from hivemind_addon.kernel.values.events import (
     AccountNamed,
     BudgetBooked,
@@ -28,12 +27,13 @@ from hivemind_addon.kernel.values.events import (
     StateUnsaved,
 )
 from hivemind_addon.kernel.values.spend import AccountState, Budget
+from hivemind_addon.proxy.api.words import failing
 from hivemind_addon.proxy.journal import runs
 from hivemind_addon.proxy.journal.retention import JournalKeep
 from hivemind_addon.proxy.journal.runs import Inherited
 from hivemind_addon.proxy.journal.writer import Writer
-from hivemind_addon.proxy.runtime.append_file import breathe
-from hivemind_addon.system.clock import Clock
+from hivemind_addon.proxy.run.append_file import breathe
+from hivemind_addon.proxy.system.clock import Clock
 
 logger = logging.getLogger("hivemind")
 

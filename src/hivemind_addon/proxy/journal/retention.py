@@ -4,7 +4,7 @@ import re
 import sqlite3
 from dataclasses import dataclass
 
-from hivemind_addon.system.database import give_back, transaction, used_bytes
+from hivemind_addon.proxy.system.database import give_back, transaction, used_bytes
 
 DEFAULT_KEEP = "30 days, 512 MB"
 MOST_PER_STEP = 500

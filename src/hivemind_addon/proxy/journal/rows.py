@@ -8,8 +8,6 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from hivemind_addon.api.event_text import event_line, line_of
-from hivemind_addon.api.words import plain
 from hivemind_addon.kernel.values.events import (
     AttemptEnded,
     AttemptStarted,
@@ -25,6 +23,8 @@ from hivemind_addon.kernel.values.events import (
 )
 from hivemind_addon.kernel.values.spend import Period
 from hivemind_addon.kernel.values.ticket import Ticket
+from hivemind_addon.proxy.api.event_text import event_line, line_of
+from hivemind_addon.proxy.api.words import plain
 from hivemind_addon.proxy.journal.tables import (
     AttemptRow,
     BudgetRow,

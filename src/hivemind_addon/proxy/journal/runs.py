@@ -7,7 +7,7 @@ from typing import Any
 
 from hivemind_addon.kernel.values.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.proxy.journal.tables import BudgetRow
-from hivemind_addon.system.database import is_damage, transaction
+from hivemind_addon.proxy.system.database import is_damage, transaction
 
 GOES_ON_S = 3600.0
 """A budget `per run` goes on where the last run on its port died, or ended less than this ago: a restart forgives

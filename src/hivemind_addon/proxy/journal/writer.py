@@ -15,8 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from hivemind_addon import __version__
-from hivemind_addon.api.words import failing
 from hivemind_addon.kernel.values.spend import AccountState, Budget, Period, Scope, Spend
+from hivemind_addon.proxy.api.words import failing
 from hivemind_addon.proxy.journal import runs
 from hivemind_addon.proxy.journal.file import BUSY_S, JournalFile, JournalTakenError
 from hivemind_addon.proxy.journal.retention import JournalKeep, Trimmer
@@ -24,8 +24,8 @@ from hivemind_addon.proxy.journal.rows import Rows
 from hivemind_addon.proxy.journal.runs import Inherited
 from hivemind_addon.proxy.journal.spent_before import spent_before
 from hivemind_addon.proxy.journal.tables import statements
-from hivemind_addon.system.clock import Clock
-from hivemind_addon.system.database import FileUnusable, is_damage, open_to_read
+from hivemind_addon.proxy.system.clock import Clock
+from hivemind_addon.proxy.system.database import FileUnusable, is_damage, open_to_read
 
 logger = logging.getLogger("hivemind")
 

@@ -17,7 +17,7 @@ from hivemind_addon.formats.wire.decoding import DecodeError, decode
 from hivemind_addon.formats.wire.request import MAX_BODY_BYTES, lasting_weight
 from hivemind_addon.kernel.values.events import ContextCompacted, OddityNoted
 from hivemind_addon.proxy.context.compaction import TakenOut, ask_provider, is_edited_elsewhere, shorten
-from hivemind_addon.proxy.mitm.outgoing import is_signed, put_body
+from hivemind_addon.proxy.gate.upstream_request import is_signed, put_body
 
 if TYPE_CHECKING:
     from mitmproxy import http
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from hivemind_addon.formats.wire.description import Description, PlainRequest
     from hivemind_addon.kernel.values.ticket import Ticket
     from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
-    from hivemind_addon.proxy.runtime.driver import Driver
+    from hivemind_addon.proxy.run.driver import Driver
 
 _BOUND_TO_BODY = frozenset(("content-digest", "content-md5", "digest", "repr-digest", "signature", "x-signature"))
 """Headers that are wrong as soon as a byte of the body is another one."""

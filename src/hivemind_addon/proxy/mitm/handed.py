@@ -10,11 +10,11 @@ from msgspec.structs import replace
 from hivemind_addon.formats.base.memo import by_thing
 from hivemind_addon.formats.wire import frames
 from hivemind_addon.formats.wire.decoding import DecodeError, decode
-from hivemind_addon.proxy.capture.flow_parts import plain_request
 from hivemind_addon.proxy.capture.redact import PLAIN_QUERY, PlainHeaders
 from hivemind_addon.proxy.context.chain import items_of, named_answer, put_together
 from hivemind_addon.proxy.context.taking import SentRequest, plain_body
-from hivemind_addon.proxy.runtime.append_file import breathe
+from hivemind_addon.proxy.host.flow_parts import plain_request
+from hivemind_addon.proxy.run.append_file import breathe
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from hivemind_addon.formats.wire.dialect import Dialect
     from hivemind_addon.kernel.values.ticket import Ticket
     from hivemind_addon.proxy.context.store import ContextStore
-    from hivemind_addon.proxy.mitm.exchange import Exchange
+    from hivemind_addon.proxy.gate.exchange import Exchange
 
 MAX_ANSWER_BYTES = 1024 * 1024
 """A longer answer is not kept."""

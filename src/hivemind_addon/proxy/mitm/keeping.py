@@ -17,19 +17,19 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Raw
 
-from hivemind_addon.api.words import failing, several
 from hivemind_addon.kernel.budget import spend_of
 from hivemind_addon.kernel.values.events import ContextKept
 from hivemind_addon.kernel.values.spend import Spend, amount
+from hivemind_addon.proxy.api.words import failing, several
 from hivemind_addon.proxy.context.chain import answer_id, named_answer
 from hivemind_addon.proxy.context.holding import HeldRequest, Holding
 from hivemind_addon.proxy.context.store import NotKept, TakenResult
 from hivemind_addon.proxy.context.taking import BodyReader, is_conversation, take
 from hivemind_addon.proxy.mitm.handed import handed_over, whole_answer, whole_request
-from hivemind_addon.proxy.observe.news import NOTICE
-from hivemind_addon.proxy.runtime.append_file import breathe
-from hivemind_addon.system.database import FileUnusable
-from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.proxy.record.news import NOTICE
+from hivemind_addon.proxy.run.append_file import breathe
+from hivemind_addon.proxy.system.database import FileUnusable
+from hivemind_addon.proxy.system.folders import FolderNotPrivate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.context.compaction import TakenOut
     from hivemind_addon.proxy.context.policy import KeepPolicy
     from hivemind_addon.proxy.context.store import Context, ContextHead, ContextStore
-    from hivemind_addon.proxy.mitm.exchange import Exchange
+    from hivemind_addon.proxy.gate.exchange import Exchange
     from hivemind_addon.proxy.mitm.handed import HandedOver
-    from hivemind_addon.proxy.runtime.driver import Driver
+    from hivemind_addon.proxy.run.driver import Driver
 
     _Outcome = tuple[HeldRequest[HandedOver], str, ContextHead | Exception]
     """What was to be written, by which policy, and what became of it."""

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hivemind_addon.api.words import brief, several, short
 from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind, PoolKey
+from hivemind_addon.proxy.api.words import brief, several, short
 from hivemind_addon.proxy.capture.model import Capture, LimitSeen
 from hivemind_addon.tools.captures.rows import SessionCell, SessionRow, rows
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import click
 
-from hivemind_addon.api.agent_secrets import (
+from hivemind_addon.formats.base.typed import DocumentError
+from hivemind_addon.proxy.api.agent_secrets import (
     SecretHash,
     check_name,
     hash_secret,
@@ -15,10 +16,9 @@ from hivemind_addon.api.agent_secrets import (
     read_secrets,
     write_secrets,
 )
-from hivemind_addon.formats.base.typed import DocumentError
-from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.system.file_lock import take_lock
-from hivemind_addon.system.folders import state_folder
+from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.file_lock import take_lock
+from hivemind_addon.proxy.system.folders import state_folder
 from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.commands.printing import Format, format_option, print_json, print_rows

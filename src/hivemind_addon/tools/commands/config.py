@@ -7,13 +7,13 @@ from pathlib import Path
 import click
 import msgspec
 
-from hivemind_addon.api.config_file import FILE_NAME, RUN_KEYS, check_keys, run_setting, setting, user_file
-from hivemind_addon.api.control import control_socket
 from hivemind_addon.formats.base.resources import schemas_folder
 from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.kernel.values.command import OptionView, SetConfig, ShowConfig
+from hivemind_addon.proxy.api.config_file import FILE_NAME, RUN_KEYS, check_keys, run_setting, setting, user_file
+from hivemind_addon.proxy.api.control import control_socket
 from hivemind_addon.proxy.journal.file import default_journal
-from hivemind_addon.system.folders import runtime_folder, state_folder
+from hivemind_addon.proxy.system.folders import runtime_folder, state_folder
 from hivemind_addon.tools.commands.group import CommandEntry, ListGroup
 from hivemind_addon.tools.commands.names import option_names
 from hivemind_addon.tools.commands.options import config as here

@@ -14,11 +14,11 @@ from pathlib import Path
 import click
 import msgspec
 
-from hivemind_addon.api.words import printable, several
 from hivemind_addon.kernel.values.command import names_agent
+from hivemind_addon.proxy.api.words import printable, several
 from hivemind_addon.proxy.context.store import Context, ContextHead, ContextStore, UnknownContext
-from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.system.terminal import shows_colour
+from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.terminal import shows_colour
 from hivemind_addon.tools.commands.context_options import (
     ContextRef,
     ContextRefType,

@@ -10,8 +10,8 @@ import click
 from msgspec import Struct
 
 from hivemind_addon.proxy.context.store import FOLDER_NAME, ContextStore, UnknownContext
-from hivemind_addon.system.database import FileUnusable
-from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.proxy.system.database import FileUnusable
+from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.contexts.bundle import BadBundle
 from hivemind_addon.tools.contexts.export import CannotExport

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import click
 
-from hivemind_addon.api.words import brief, printable
 from hivemind_addon.formats.wire.proxy_user import proxy_words
+from hivemind_addon.proxy.api.words import brief, printable
 from hivemind_addon.proxy.context.store import Context, ContextStore
 from hivemind_addon.tools.commands.context_options import (
     ContextRef,

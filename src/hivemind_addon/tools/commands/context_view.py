@@ -5,11 +5,11 @@ from contextlib import suppress
 
 import msgspec
 
-from hivemind_addon.api.control import UnreadableReport, control_socket, read_report
-from hivemind_addon.api.report import ContextPressure
-from hivemind_addon.api.words import brief, count, dollars
+from hivemind_addon.proxy.api.control import UnreadableReport, control_socket, read_report
+from hivemind_addon.proxy.api.report import ContextPressure
+from hivemind_addon.proxy.api.words import brief, count, dollars
 from hivemind_addon.proxy.context.store import ContextHead
-from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from hivemind_addon.tools.commands.printing import Row, Words
 from hivemind_addon.tools.contexts.tree import TreePlace
 

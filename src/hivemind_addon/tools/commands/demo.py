@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import click
 from rich.console import Console
 
-from hivemind_addon.api.control import control_socket
 from hivemind_addon.lab.sim.exchange import pause
 from hivemind_addon.lab.sim.limits import LimitKind
 from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
-from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.system.stop_signals import end_with_us
-from hivemind_addon.system.terminal import is_screen
+from hivemind_addon.proxy.api.control import control_socket
+from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.stop_signals import end_with_us
+from hivemind_addon.proxy.system.terminal import is_screen
 from hivemind_addon.tools.commands.printing import print_json
 
 if TYPE_CHECKING:

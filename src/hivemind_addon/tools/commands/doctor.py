@@ -8,12 +8,12 @@ from collections.abc import Sequence
 import click
 import msgspec
 
-from hivemind_addon.api.control import UnreadableReport
-from hivemind_addon.api.words import several
 from hivemind_addon.formats.base.typed import DocumentError
-from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.system.folders import FolderNotPrivate
-from hivemind_addon.system.terminal import terminal_width
+from hivemind_addon.proxy.api.control import UnreadableReport
+from hivemind_addon.proxy.api.words import several
+from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.folders import FolderNotPrivate
+from hivemind_addon.proxy.system.terminal import terminal_width
 from hivemind_addon.tools.commands.config import read_options
 from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.launch import doctor as doctors

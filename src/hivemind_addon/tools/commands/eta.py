@@ -3,9 +3,9 @@
 import click
 import msgspec
 
-from hivemind_addon.api.replies import wait_words
-from hivemind_addon.api.words import printable
 from hivemind_addon.kernel.values.command import ForeseeWait, WaitView
+from hivemind_addon.proxy.api.replies import wait_words
+from hivemind_addon.proxy.api.words import printable
 from hivemind_addon.tools.commands.names import agent_names, pool_names
 from hivemind_addon.tools.commands.options import port_option
 from hivemind_addon.tools.commands.printing import Format, format_option, print_rows

@@ -8,13 +8,13 @@ from pathlib import PurePath
 import click
 import msgspec
 
-from hivemind_addon.api.control import UnreadableReport
-from hivemind_addon.api.report import ProxyView
 from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.formats.wire.proxy_user import proxy_words
 from hivemind_addon.kernel.values.ticket import Delivery, Priority
-from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.proxy.api.control import UnreadableReport
+from hivemind_addon.proxy.api.report import ProxyView
+from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.commands.proxy import no_proxy
 from hivemind_addon.tools.launch import background, claim

@@ -11,10 +11,10 @@ import msgspec
 from rich.console import Console
 from rich.live import Live
 
-from hivemind_addon.api.words import several
 from hivemind_addon.formats.base.typed import DocumentError
-from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.proxy.api.words import several
+from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from hivemind_addon.tools.commands.group import IndexedGroup
 from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.commands.printing import Format, Row, format_option, print_json, print_rows

@@ -9,12 +9,12 @@ from typing import Any
 import click
 import msgspec
 
-from hivemind_addon.api.words import brief, failing, plain
 from hivemind_addon.formats.wire.proxy_user import given_id
 from hivemind_addon.kernel.values.command import MemberAnswer
-from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.system.folders import FolderNotPrivate
-from hivemind_addon.system.terminal import terminal_width
+from hivemind_addon.proxy.api.words import brief, failing, plain
+from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.folders import FolderNotPrivate
+from hivemind_addon.proxy.system.terminal import terminal_width
 from hivemind_addon.tools.commands import history_view as view
 from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.options import in_one_line, port_option

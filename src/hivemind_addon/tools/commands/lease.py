@@ -11,9 +11,9 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from hivemind_addon.api.words import brief, several
-from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.system.engine_url import (
+from hivemind_addon.proxy.api.words import brief, several
+from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.engine_url import (
     CLUSTER_NAME_VARIABLE,
     CLUSTER_VARIABLE,
     DEFAULT_CLUSTER,

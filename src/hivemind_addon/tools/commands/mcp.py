@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.commands.elsewhere import OF_SERVE
 from hivemind_addon.tools.commands.options import configured_port, refused_options
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE

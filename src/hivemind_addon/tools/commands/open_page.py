@@ -11,8 +11,8 @@ import click
 import msgspec
 
 from hivemind_addon.kernel.values.command import OpenPage, PageKey
-from hivemind_addon.system.folders import runtime_folder
-from hivemind_addon.system.whole_file import write_whole
+from hivemind_addon.proxy.system.folders import runtime_folder
+from hivemind_addon.proxy.system.whole_file import write_whole
 from hivemind_addon.tools.commands.options import port_option
 from hivemind_addon.tools.commands.proxy import ask, one_line, typed
 

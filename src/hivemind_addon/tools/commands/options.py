@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from hivemind_addon.api.config_file import ConfigFile, read_config, run_setting
 from hivemind_addon.formats.base.typed import DocumentError
+from hivemind_addon.proxy.api.config_file import ConfigFile, read_config, run_setting
 from hivemind_addon.tools.launch.port import DEFAULT_PORT, PORT_VARIABLE
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.api.past import (
+from hivemind_addon.proxy.api.page_questions import (
     ChartsQuestion,
     FleetPicture,
     FleetQuestion,
@@ -23,7 +23,7 @@ from hivemind_addon.api.past import (
     StoryLine,
     StoryQuestion,
 )
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.commands import history_view as view
 from hivemind_addon.tools.history import history, over_time
 from hivemind_addon.tools.history.filters import Span, booked

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from hivemind_addon.api.words import brief, printable, several, short
 from hivemind_addon.kernel.values.ticket import Reading, Usage, WindowReading
+from hivemind_addon.proxy.api.words import brief, printable, several, short
 from hivemind_addon.proxy.capture.check import (
     CheckedAnswer,
     CheckedExchange,

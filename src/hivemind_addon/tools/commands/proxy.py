@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import click
 import msgspec
 
-from hivemind_addon.api.control import (
+from hivemind_addon.kernel.values.command import Command, CommandReply
+from hivemind_addon.proxy.api.control import (
     CommandUnanswered,
     UnreadableReport,
     control_socket,
@@ -14,10 +15,9 @@ from hivemind_addon.api.control import (
     send_command,
     serving_ports,
 )
-from hivemind_addon.api.report import Report
-from hivemind_addon.kernel.values.command import Command, CommandReply
-from hivemind_addon.system.folders import FolderNotPrivate
-from hivemind_addon.system.json_socket import is_answered
+from hivemind_addon.proxy.api.report import Report
+from hivemind_addon.proxy.system.folders import FolderNotPrivate
+from hivemind_addon.proxy.system.json_socket import is_answered
 from hivemind_addon.tools.commands.options import in_one_line
 from hivemind_addon.tools.launch.neighbour import find_stranger
 from hivemind_addon.tools.launch.port import DEFAULT_PORT

@@ -7,8 +7,8 @@ import click
 import msgspec
 
 from hivemind_addon.proxy.context.store import FOLDER_NAME, ContextStore, UnknownContext
-from hivemind_addon.system.database import FileUnusable
-from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.proxy.system.database import FileUnusable
+from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.contexts.show import without_controls
 from hivemind_addon.tools.history.reader import journal_of

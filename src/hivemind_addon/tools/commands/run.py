@@ -11,11 +11,11 @@ from typing import cast, override
 import click
 from click.core import ParameterSource
 
-from hivemind_addon.api.config_file import run_setting
-from hivemind_addon.api.control import UnreadableReport
 from hivemind_addon.formats.base.typed import DocumentError
-from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.system.engine_url import (
+from hivemind_addon.proxy.api.config_file import run_setting
+from hivemind_addon.proxy.api.control import UnreadableReport
+from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.engine_url import (
     CLUSTER_NAME_VARIABLE,
     CLUSTER_VARIABLE,
     OFF,
@@ -24,7 +24,7 @@ from hivemind_addon.system.engine_url import (
     check_cluster_name,
     parse_engine_url,
 )
-from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from hivemind_addon.tools.commands.elsewhere import OF_PROXY
 from hivemind_addon.tools.commands.options import config, in_one_line, port_option, refused_options
 from hivemind_addon.tools.commands.proxy import typed

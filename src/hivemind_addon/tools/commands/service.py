@@ -7,8 +7,8 @@ from threading import Event
 
 import click
 
-from hivemind_addon.api.words import printable, several
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.api.words import printable, several
+from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.commands.proxy import no_proxy, one_line
 from hivemind_addon.tools.launch import background

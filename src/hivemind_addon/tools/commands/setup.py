@@ -10,9 +10,9 @@ from pathlib import Path
 import click
 import msgspec
 
-from hivemind_addon.api.control import UnreadableReport
-from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.proxy.api.control import UnreadableReport
+from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from hivemind_addon.tools.commands.group import CommandEntry, ListGroup
 from hivemind_addon.tools.commands.options import port_option
 from hivemind_addon.tools.commands.printing import json_flag, print_json

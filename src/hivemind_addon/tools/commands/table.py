@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
-from hivemind_addon.api.words import printable
+from hivemind_addon.proxy.api.words import printable
 
 _WHOLE = ("id",)
 """Keys of columns that stay in one line: what is in them is copied."""

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 
 from hivemind_addon.kernel.values.ticket import Priority
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.commands.fleet import one_line
 from hivemind_addon.tools.commands.group import IndexedGroup
 from hivemind_addon.tools.commands.options import port_option

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from hivemind_addon.system.clock import SystemClock
+from hivemind_addon.proxy.system.clock import SystemClock
 
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")

@@ -7,15 +7,15 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from hivemind_addon.api.account import account_view
-from hivemind_addon.api.control import control_socket, decode_report
-from hivemind_addon.api.pool_words import pool_state
-from hivemind_addon.api.report import PoolStats, Report
-from hivemind_addon.api.words import printable
 from hivemind_addon.kernel.values.command import names_agent, names_pool
 from hivemind_addon.kernel.values.snapshot import BudgetView, PoolView
-from hivemind_addon.system.clock import SystemClock
-from hivemind_addon.system.terminal import is_screen, terminal_width
+from hivemind_addon.proxy.api.account import account_view
+from hivemind_addon.proxy.api.control import control_socket, decode_report
+from hivemind_addon.proxy.api.pool_words import pool_state
+from hivemind_addon.proxy.api.report import PoolStats, Report
+from hivemind_addon.proxy.api.words import printable
+from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.terminal import is_screen, terminal_width
 from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.names import agent_names, pool_names
 from hivemind_addon.tools.commands.options import any_port_option, port_option

@@ -11,9 +11,9 @@ from enum import Enum
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.api.words import printable, several, short
 from hivemind_addon.formats.base.json_values import read_value
 from hivemind_addon.formats.wire.transcript import Part, dialect_named
+from hivemind_addon.proxy.api.words import printable, several, short
 from hivemind_addon.proxy.context.store import Context, ContextHead
 from hivemind_addon.tools.contexts.prompt import answer_parts
 

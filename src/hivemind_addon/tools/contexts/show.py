@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
-from hivemind_addon.api.words import dollars, printable, several, short
+from hivemind_addon.proxy.api.words import dollars, printable, several, short
 from hivemind_addon.proxy.context.store import Context, ContextHead
 from hivemind_addon.tools.contexts.prompt import INSTRUCTIONS, parts_of
 

@@ -12,11 +12,11 @@ from msgspec.structs import replace
 from rich.cells import cell_len
 from rich.text import Text
 
-from hivemind_addon.api.report import ContextPressure, SessionStats
-from hivemind_addon.api.words import brief, count, dollars, ordinal, printable, span
 from hivemind_addon.kernel.values.snapshot import BudgetView, RequestState
 from hivemind_addon.kernel.values.spend import Scope
 from hivemind_addon.kernel.values.ticket import Priority
+from hivemind_addon.proxy.api.report import ContextPressure, SessionStats
+from hivemind_addon.proxy.api.words import brief, count, dollars, ordinal, printable, span
 from hivemind_addon.tools.dash.family import Node, NodeKind, TreeLine
 from hivemind_addon.tools.dash.glyphs import Tone, bar, cut, cut_middle
 

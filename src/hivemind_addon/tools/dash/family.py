@@ -7,8 +7,8 @@ from math import inf
 
 from msgspec import Struct, field
 
-from hivemind_addon.api.report import ContextPressure, Report, SessionStats
 from hivemind_addon.kernel.values.snapshot import RequestState, TicketView
+from hivemind_addon.proxy.api.report import ContextPressure, Report, SessionStats
 
 _ACTIVE_S = 60.0
 """Whoever was seen in the last minute is active: between two calls an agent runs its tools."""

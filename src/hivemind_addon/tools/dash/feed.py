@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.api.control import CommandAnswer, UnreadableReport, command_line, decode_report
-from hivemind_addon.api.report import Report
 from hivemind_addon.kernel.values.command import Command, CommandReply
-from hivemind_addon.system.json_socket import MAX_LINE_BYTES
+from hivemind_addon.proxy.api.control import CommandAnswer, UnreadableReport, command_line, decode_report
+from hivemind_addon.proxy.api.report import Report
+from hivemind_addon.proxy.system.json_socket import MAX_LINE_BYTES
 
 LOOK_EVERY_S = 0.5
 """How often a proxy that is gone is looked for."""

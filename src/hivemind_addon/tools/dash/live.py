@@ -23,8 +23,6 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from hivemind_addon.api.report import Report
-from hivemind_addon.api.words import printable, several
 from hivemind_addon.kernel.values.command import (
     Cancel,
     Command,
@@ -35,7 +33,9 @@ from hivemind_addon.kernel.values.command import (
     SetPriority,
 )
 from hivemind_addon.kernel.values.ticket import Priority
-from hivemind_addon.system.clock import Clock
+from hivemind_addon.proxy.api.report import Report
+from hivemind_addon.proxy.api.words import printable, several
+from hivemind_addon.proxy.system.clock import Clock
 from hivemind_addon.tools.dash.agents import Grid, agent_cells, agents_grid
 from hivemind_addon.tools.dash.family import Node, Sort, TreeLine, family, lines
 from hivemind_addon.tools.dash.feed import Feed, ProxyGone

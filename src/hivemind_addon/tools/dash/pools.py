@@ -8,11 +8,18 @@ from msgspec import Struct
 from rich.cells import cell_len
 from rich.text import Text
 
-from hivemind_addon.api.pool_words import cap_words, maximum_words, meter_words, slots_used, troubles, window_words
-from hivemind_addon.api.report import PoolStats, Report
-from hivemind_addon.api.words import count, printable, span
 from hivemind_addon.kernel.values.snapshot import MeterView, PoolView, WindowView
 from hivemind_addon.kernel.values.ticket import PoolKey, Reason
+from hivemind_addon.proxy.api.pool_words import (
+    cap_words,
+    maximum_words,
+    meter_words,
+    slots_used,
+    troubles,
+    window_words,
+)
+from hivemind_addon.proxy.api.report import PoolStats, Report
+from hivemind_addon.proxy.api.words import count, printable, span
 from hivemind_addon.tools.dash.glyphs import Tone, bar, cut_middle, padded, sentence, spark
 
 _BAR = 12

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.api.control import CommandUnanswered, control_socket, send_command
 from hivemind_addon.kernel.values.command import AskMembers, MemberAnswer
+from hivemind_addon.proxy.api.control import CommandUnanswered, control_socket, send_command
 from hivemind_addon.tools.history import history, sums
 from hivemind_addon.tools.history.filters import RequestFilter, Span
 from hivemind_addon.tools.history.history import RequestSummary

@@ -19,9 +19,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from hivemind_addon.api.words import lasting, several, span
 from hivemind_addon.kernel.values.snapshot import BreakerState
 from hivemind_addon.kernel.values.ticket import OutcomeKind
+from hivemind_addon.proxy.api.words import lasting, several, span
 from hivemind_addon.proxy.journal.tables import HappeningRow
 from hivemind_addon.tools.history.history import RunRecord
 

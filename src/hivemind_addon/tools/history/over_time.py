@@ -8,8 +8,8 @@ from datetime import datetime
 
 from msgspec import Struct
 
-from hivemind_addon.api.past import PastCost, PastPart
 from hivemind_addon.kernel.values.ticket import OutcomeKind
+from hivemind_addon.proxy.api.page_questions import PastCost, PastPart
 from hivemind_addon.tools.history.filters import LOST, RequestFilter, Span, booked, end_of
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.sums import rows_in

@@ -14,12 +14,12 @@ from typing import Self
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.api.control import CommandUnanswered, control_socket, send_command
 from hivemind_addon.kernel.values.command import OptionView, ShowConfig
+from hivemind_addon.proxy.api.control import CommandUnanswered, control_socket, send_command
 from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.proxy.journal.schema import APPLICATION_ID, VERSION
-from hivemind_addon.system.database import DAMAGED, MAGIC, open_to_read, primary_code
-from hivemind_addon.system.file_lock import is_free
+from hivemind_addon.proxy.system.database import DAMAGED, MAGIC, open_to_read, primary_code
+from hivemind_addon.proxy.system.file_lock import is_free
 
 _PATIENCE_S = 5.0
 """How long a file that is just being recovered or closed by its proxy is waited for."""

@@ -10,8 +10,8 @@ any other answer, or nobody was reached        did not run
 from collections.abc import Sequence
 from enum import Enum
 
-from hivemind_addon.api.words import several
 from hivemind_addon.kernel.values.ticket import OutcomeKind
+from hivemind_addon.proxy.api.words import several
 from hivemind_addon.proxy.journal.tables import AttemptRow, TicketRow
 from hivemind_addon.tools.history.filters import LOST
 

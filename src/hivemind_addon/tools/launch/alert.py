@@ -5,9 +5,9 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from hivemind_addon.api.config_file import ALERTS_VARIABLE
-from hivemind_addon.proxy.runtime.alerts import Alerts, BadAddresses, read_addresses
-from hivemind_addon.system.clock import Clock
+from hivemind_addon.proxy.api.config_file import ALERTS_VARIABLE
+from hivemind_addon.proxy.run.alerts import Alerts, BadAddresses, read_addresses
+from hivemind_addon.proxy.system.clock import Clock
 from hivemind_addon.tools.launch.finding import Finding, Severity
 
 

@@ -7,9 +7,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from threading import Event
 
-from hivemind_addon.api.control import control_socket, read_report
-from hivemind_addon.api.report import ProxyView, Report
-from hivemind_addon.system.clock import Clock
+from hivemind_addon.proxy.api.control import control_socket, read_report
+from hivemind_addon.proxy.api.report import ProxyView, Report
+from hivemind_addon.proxy.system.clock import Clock
 from hivemind_addon.tools.launch import claim, detached
 from hivemind_addon.tools.launch.neighbour import find_stranger
 from hivemind_addon.tools.launch.port import log_file

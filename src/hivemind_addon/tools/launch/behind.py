@@ -12,11 +12,11 @@ from pathlib import Path
 
 import certifi
 
-from hivemind_addon.api.config_file import ALERTS_VARIABLE, HELD_KEY
-from hivemind_addon.api.report import ProxyView
-from hivemind_addon.api.trust import ca_certificate
 from hivemind_addon.kernel.values.ticket import Delivery
-from hivemind_addon.system.engine_url import (
+from hivemind_addon.proxy.api.config_file import ALERTS_VARIABLE, HELD_KEY
+from hivemind_addon.proxy.api.report import ProxyView
+from hivemind_addon.proxy.api.trust import ca_certificate
+from hivemind_addon.proxy.system.engine_url import (
     CLUSTER_NAME_VARIABLE,
     CLUSTER_VARIABLE,
     OFF,
@@ -25,9 +25,9 @@ from hivemind_addon.system.engine_url import (
     keep_password,
     parse_engine_url,
 )
-from hivemind_addon.system.engine_url import SECRET_VARIABLE as CLUSTER_SECRET_VARIABLE
-from hivemind_addon.system.folders import state_folder
-from hivemind_addon.system.whole_file import write_whole
+from hivemind_addon.proxy.system.engine_url import SECRET_VARIABLE as CLUSTER_SECRET_VARIABLE
+from hivemind_addon.proxy.system.folders import state_folder
+from hivemind_addon.proxy.system.whole_file import write_whole
 from hivemind_addon.tools.launch.environment import changes, proxy_url
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, PORT_VARIABLE, SECRET_VARIABLE
 from hivemind_addon.tools.launch.programs import ProgramTable

@@ -8,8 +8,8 @@ that runs the tasks which are submitted there.
 import os
 from pathlib import Path
 
-from hivemind_addon.system.file_lock import holder_of, is_free, name_holder, take_lock
-from hivemind_addon.system.folders import runtime_folder
+from hivemind_addon.proxy.system.file_lock import holder_of, is_free, name_holder, take_lock
+from hivemind_addon.proxy.system.folders import runtime_folder
 
 
 def supervise(port: int) -> int | None:

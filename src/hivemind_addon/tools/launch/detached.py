@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event
 
-from hivemind_addon.system.clock import Clock
+from hivemind_addon.proxy.system.clock import Clock
 
 ALREADY_THERE = 75
 """Exit status of one that found another in its place, which is going to answer."""

@@ -22,14 +22,14 @@ from urllib.parse import urlsplit
 
 from OpenSSL import crypto
 
-from hivemind_addon.api.control import UnreadableReport
-from hivemind_addon.api.report import VENDORS_OWN, ProxyView
-from hivemind_addon.api.trust import CERTIFICATE, ca_certificate, cure_of_distrust
 from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.formats.wire.tokenizer import Tokenizer
-from hivemind_addon.system.clock import Clock
-from hivemind_addon.system.descriptors import ENOUGH
+from hivemind_addon.proxy.api.control import UnreadableReport
+from hivemind_addon.proxy.api.report import VENDORS_OWN, ProxyView
+from hivemind_addon.proxy.api.trust import CERTIFICATE, ca_certificate, cure_of_distrust
+from hivemind_addon.proxy.system.clock import Clock
+from hivemind_addon.proxy.system.descriptors import ENOUGH
 from hivemind_addon.tools.launch import background
 from hivemind_addon.tools.launch.behind import NamelessSecret, holds_key, proved_name
 from hivemind_addon.tools.launch.environment import PROXY_VARIABLES, bypass_entries, bypasses

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from hivemind_addon.system.folders import state_folder
+from hivemind_addon.proxy.system.folders import state_folder
 
 DEFAULT_PORT = 8080
 PORT_VARIABLE = "HIVEMIND_PORT"

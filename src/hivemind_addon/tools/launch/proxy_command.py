@@ -76,7 +76,7 @@ def is_proxy_of_exec(proxy: CompanyProxy, environment: Mapping[str, str]) -> boo
     return url.hostname in LOOPBACK and str(url.port) == environment.get(PORT_VARIABLE)
 
 
-_PROGRAM = "hivemind_addon.proxy.mitm.program"
+_PROGRAM = "hivemind_addon.proxy.run.program"
 """What the proxy's process runs: mitmdump or mitmweb, on an event loop."""
 AUTO, ASYNCIO, UVLOOP = LOOPS = "auto", "asyncio", "uvloop"
 """AUTO: uvloop where it is installed, else asyncio."""

@@ -6,8 +6,8 @@ from asyncio.subprocess import DEVNULL, Process
 from collections.abc import Callable, Mapping
 from typing import IO
 
-from hivemind_addon.system.clock import Clock
-from hivemind_addon.system.stop_signals import START_REFUSED
+from hivemind_addon.proxy.system.clock import Clock
+from hivemind_addon.proxy.system.stop_signals import START_REFUSED
 from hivemind_addon.tools.launch.proxy_command import ProxyCommand
 
 SETTLED_S = 5.0

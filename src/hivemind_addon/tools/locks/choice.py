@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from msgspec import Struct
 
-from hivemind_addon.system.engine_url import (
+from hivemind_addon.proxy.system.engine_url import (
     CLUSTER_NAME_VARIABLE,
     CLUSTER_VARIABLE,
     DEFAULT_CLUSTER,

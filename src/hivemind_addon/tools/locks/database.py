@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from pathlib import Path
 from threading import Event, Lock
 
-from hivemind_addon.system.database import open_private, primary_code, transaction
-from hivemind_addon.system.file_lock import take_lock
+from hivemind_addon.proxy.system.database import open_private, primary_code, transaction
+from hivemind_addon.proxy.system.file_lock import take_lock
 from hivemind_addon.tools.locks.model import LeaseError
 
 VERSION = 1

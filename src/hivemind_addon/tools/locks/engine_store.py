@@ -25,9 +25,9 @@ from redis.backoff import NoBackoff
 from redis.commands.core import Script
 from redis.retry import Retry
 
-from hivemind_addon.system.clock import Clock
-from hivemind_addon.system.engine_trouble import has_gone, trouble
-from hivemind_addon.system.engine_url import CLUSTER_VARIABLE, EngineAddress
+from hivemind_addon.proxy.system.clock import Clock
+from hivemind_addon.proxy.system.engine_trouble import has_gone, trouble
+from hivemind_addon.proxy.system.engine_url import CLUSTER_VARIABLE, EngineAddress
 from hivemind_addon.tools.locks.engine_scripts import ACQUIRE, END, ENGINE_TIME, KEYS, RENEW, STANDINGS
 from hivemind_addon.tools.locks.holder import may_live
 from hivemind_addon.tools.locks.model import (

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NoReturn
 
-from hivemind_addon.api.words import failing
-from hivemind_addon.system.clock import Clock
+from hivemind_addon.proxy.api.words import failing
+from hivemind_addon.proxy.system.clock import Clock
 from hivemind_addon.tools.locks.holder import is_alive
 from hivemind_addon.tools.locks.model import Holder, Lease, LeaseError, LeaseOver, LeaseStore
 

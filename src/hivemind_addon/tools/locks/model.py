@@ -16,7 +16,7 @@ from typing import Protocol, Self
 
 from msgspec import Struct
 
-from hivemind_addon.system.clock import Clock
+from hivemind_addon.proxy.system.clock import Clock
 
 
 class Holder(Struct, frozen=True):

@@ -21,8 +21,8 @@ from typing import Any, Self
 
 from msgspec import Struct, structs
 
-from hivemind_addon.system.clock import Clock
-from hivemind_addon.system.folders import state_folder
+from hivemind_addon.proxy.system.clock import Clock
+from hivemind_addon.proxy.system.folders import state_folder
 from hivemind_addon.tools.locks import holder as holders
 from hivemind_addon.tools.locks.database import LeaseFile, reading
 from hivemind_addon.tools.locks.holder import boot as this_boot

@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Callable
 from contextlib import suppress
 
-from hivemind_addon.system.clock import Clock
+from hivemind_addon.proxy.system.clock import Clock
 from hivemind_addon.tools.locks.model import Lease, LeaseError, LeaseStore, NotGranted, Request, StoreGone
 
 _TRY_AGAIN_S = 1.0

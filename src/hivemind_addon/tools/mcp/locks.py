@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from hivemind_addon.api.words import span
+from hivemind_addon.proxy.api.words import span
 from hivemind_addon.tools.locks.holder import holder_of
 from hivemind_addon.tools.locks.model import Holder, Lease, LeaseOver, LeaseState, NotGranted, Request
 from hivemind_addon.tools.locks.waiting import wait_for_lease

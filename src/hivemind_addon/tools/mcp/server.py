@@ -21,10 +21,10 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from hivemind_addon import __version__
-from hivemind_addon.api.control import CommandUnanswered, UnreadableReport
-from hivemind_addon.api.words import failing
+from hivemind_addon.proxy.api.control import CommandUnanswered, UnreadableReport
+from hivemind_addon.proxy.api.words import failing
 from hivemind_addon.proxy.context.store import UnknownContext
-from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from hivemind_addon.tools.history.reader import NoJournal
 from hivemind_addon.tools.locks.model import LeaseError
 from hivemind_addon.tools.mcp.session import NoName, NoProxy, ServerScope, Session, flag

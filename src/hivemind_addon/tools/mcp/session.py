@@ -16,12 +16,12 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
-from hivemind_addon.api.control import CommandUnanswered, control_socket, read_report, send_command, serving_ports
-from hivemind_addon.api.report import Report
 from hivemind_addon.formats.wire.proxy_user import clean
 from hivemind_addon.kernel.values.command import Command, CommandReply
+from hivemind_addon.proxy.api.control import CommandUnanswered, control_socket, read_report, send_command, serving_ports
+from hivemind_addon.proxy.api.report import Report
 from hivemind_addon.proxy.context.store import FOLDER_NAME, ContextStore
-from hivemind_addon.system.clock import Clock
+from hivemind_addon.proxy.system.clock import Clock
 from hivemind_addon.tools.history.reader import journal_of
 from hivemind_addon.tools.launch.environment import LOOPBACK, PROXY_VARIABLES
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE

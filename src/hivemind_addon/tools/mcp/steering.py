@@ -7,12 +7,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, convert
 
-from hivemind_addon.api.account import account_view
 from hivemind_addon.kernel.values.command import AddBudget, ResetBudget, SetBudget, SetConfig, SetPriority, ShowConfig
 from hivemind_addon.kernel.values.snapshot import BudgetView
 from hivemind_addon.kernel.values.spend import Period
 from hivemind_addon.kernel.values.spend import Scope as HolderKind
 from hivemind_addon.kernel.values.ticket import Priority
+from hivemind_addon.proxy.api.account import account_view
 from hivemind_addon.tools.mcp.own import ActionResult
 from hivemind_addon.tools.mcp.session import Permission
 from hivemind_addon.tools.mcp.tool import Call, Effect, NoArguments, ToolFailed, tool

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, convert, to_builtins
 
-from hivemind_addon.api.words import several
+from hivemind_addon.proxy.api.words import several
 from hivemind_addon.tools.mcp.session import Permission, Session
 from hivemind_addon.tools.mcp.tool import MAX_ROWS, Call, Effect, ToolFailed, tool
 from hivemind_addon.tools.tasks import client

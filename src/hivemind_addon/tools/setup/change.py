@@ -14,9 +14,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.system.file_lock import take_lock
-from hivemind_addon.system.folders import state_folder
-from hivemind_addon.system.whole_file import write_whole
+from hivemind_addon.proxy.system.file_lock import take_lock
+from hivemind_addon.proxy.system.folders import state_folder
+from hivemind_addon.proxy.system.whole_file import write_whole
 from hivemind_addon.tools.setup import merge as merging
 from hivemind_addon.tools.setup.model import (
     FileEntry,

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import msgspec
 
-from hivemind_addon.system.clock import Clock, SystemClock
-from hivemind_addon.system.folders import FolderNotPrivate, runtime_folder, state_folder
-from hivemind_addon.system.json_socket import ask, is_answered
+from hivemind_addon.proxy.system.clock import Clock, SystemClock
+from hivemind_addon.proxy.system.folders import FolderNotPrivate, runtime_folder, state_folder
+from hivemind_addon.proxy.system.json_socket import ask, is_answered
 from hivemind_addon.tools.launch import detached
 from hivemind_addon.tools.tasks.model import FleetView, NotTaken, TaskSpec, TaskView
 from hivemind_addon.tools.tasks.runner_socket import (

@@ -6,7 +6,7 @@ That is told by its exit status and its last words. Pure.
 import re
 import signal
 
-from hivemind_addon.api.words import span
+from hivemind_addon.proxy.api.words import span
 from hivemind_addon.tools.tasks.model import TaskSpec
 from hivemind_addon.tools.tasks.process import ProcessEnd
 from hivemind_addon.tools.tasks.task_table import TryEnding

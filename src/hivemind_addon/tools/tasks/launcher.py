@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from hivemind_addon.api.control import CommandUnanswered, UnreadableReport, control_socket, send_command
-from hivemind_addon.api.report import ProxyView
 from hivemind_addon.kernel.values.command import SetBudget
 from hivemind_addon.kernel.values.spend import Period, Scope
 from hivemind_addon.kernel.values.ticket import Delivery
-from hivemind_addon.system.clock import Clock
-from hivemind_addon.system.folders import FolderNotPrivate
+from hivemind_addon.proxy.api.control import CommandUnanswered, UnreadableReport, control_socket, send_command
+from hivemind_addon.proxy.api.report import ProxyView
+from hivemind_addon.proxy.system.clock import Clock
+from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from hivemind_addon.tools.launch import background
 from hivemind_addon.tools.launch.behind import (
     NamelessSecret,

@@ -7,7 +7,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hivemind_addon.api.words import brief
+from hivemind_addon.proxy.api.words import brief
 from hivemind_addon.tools.tasks.model import FleetView, State, TaskView
 
 _STYLES = {

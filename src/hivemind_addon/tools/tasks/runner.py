@@ -12,8 +12,8 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from hivemind_addon.api.words import failing
-from hivemind_addon.system.clock import Clock
+from hivemind_addon.proxy.api.words import failing
+from hivemind_addon.proxy.system.clock import Clock
 from hivemind_addon.tools.launch.programs import ProgramTable
 from hivemind_addon.tools.tasks import spec as specs
 from hivemind_addon.tools.tasks.ending import ending_of

@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.api.words import failing
-from hivemind_addon.system.line_server import LineConnection, LineServer
+from hivemind_addon.proxy.api.words import failing
+from hivemind_addon.proxy.system.line_server import LineConnection, LineServer
 from hivemind_addon.tools.tasks.model import NotTaken, TaskSpec, TaskView
 
 MAX_LINE_BYTES = 16 * 1024 * 1024

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from hivemind_addon.system.clock import Clock
-from hivemind_addon.system.folders import runtime_folder
+from hivemind_addon.proxy.system.clock import Clock
+from hivemind_addon.proxy.system.folders import runtime_folder
 from hivemind_addon.tools.launch import claim
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.tasks.launcher import Launcher

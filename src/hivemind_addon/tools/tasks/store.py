@@ -22,9 +22,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.system.file_lock import take_lock
-from hivemind_addon.system.folders import state_folder
-from hivemind_addon.system.whole_file import write_whole
+from hivemind_addon.proxy.system.file_lock import take_lock
+from hivemind_addon.proxy.system.folders import state_folder
+from hivemind_addon.proxy.system.whole_file import write_whole
 from hivemind_addon.tools.tasks import supervisor
 from hivemind_addon.tools.tasks.model import FleetView, NotTaken, State, TaskSpec, TaskView
 from hivemind_addon.tools.tasks.task_table import FleetRules

@@ -19,8 +19,8 @@ from random import Random
 
 import msgspec
 
-from hivemind_addon.api.words import several
 from hivemind_addon.kernel.values.ticket import Priority
+from hivemind_addon.proxy.api.words import several
 from hivemind_addon.tools.tasks import dispatch, graph
 from hivemind_addon.tools.tasks.dispatch import COMMON, Candidate, Stagger, TaskStart
 from hivemind_addon.tools.tasks.model import MAX_DEPTH, NotTaken, State, TaskSpec

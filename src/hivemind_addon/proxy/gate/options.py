@@ -1,0 +1,718 @@
+"""The `hivemind_*` options: WHICH, WHERE, WHETHER. How much is said by profiles.
+
+mitmproxy reports a bad value of a script's option silently or with a traceback; here it is one line that stops the
+start. Live (in mitmweb) it is an OptionsError: the value is rolled back.
+"""
+
+import difflib
+import os
+import shlex
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from mitmproxy import optmanager
+from mitmproxy.addonmanager import Loader
+from mitmproxy.proxy.mode_specs import ProxyMode, RegularMode, ReverseMode, UpstreamMode
+
+from hivemind_addon.formats.base.patterns import normal_host
+from hivemind_addon.formats.base.typed import DocumentError
+from hivemind_addon.formats.profile.grants import Allowance, parse_allowance
+from hivemind_addon.formats.profile.load import UnknownTool, parse_tools
+from hivemind_addon.proxy.api.config_file import ALERTS_VARIABLE, check_keys, option_values, read_config
+from hivemind_addon.proxy.context.policy import DEFAULT as KEEP_CONTEXTS
+from hivemind_addon.proxy.context.policy import FORMS, KeepPolicy, parse_policy
+from hivemind_addon.proxy.gate.addresses import Network, Upstream, is_loopback, parse_networks, parse_upstream
+from hivemind_addon.proxy.gate.authentication import AgentSecrets
+from hivemind_addon.proxy.gate.interfaces.flow_view import DEFAULT_KEEP, Keep, parse_keep
+from hivemind_addon.proxy.gate.member_identity import APART, JOINED, identity_of, read_machine
+from hivemind_addon.proxy.gate.settings import AgentsFile, BadOption, Settings, read_profiles
+from hivemind_addon.proxy.journal.file import default_journal
+from hivemind_addon.proxy.journal.retention import DEFAULT_KEEP as JOURNAL_KEEP
+from hivemind_addon.proxy.journal.retention import JournalKeep, parse_journal_keep
+from hivemind_addon.proxy.record.agent_use import MOST_AGENTS
+from hivemind_addon.proxy.record.contexts import DEFAULT_WARNING
+from hivemind_addon.proxy.run.alerts import Alerts, BadAddresses, read_addresses
+from hivemind_addon.proxy.run.notifier import Command, Way
+from hivemind_addon.proxy.system.engine_url import (
+    CLUSTER_NAME_VARIABLE,
+    CLUSTER_VARIABLE,
+    DEFAULT_CLUSTER,
+    OFF,
+    PASSWORD_VARIABLE,
+    BadEngineUrl,
+)
+from hivemind_addon.proxy.system.folders import LONGEST_SOCKET_PATH
+
+if TYPE_CHECKING:
+    from hivemind_addon.proxy.cluster.settings import ClusterSettings
+
+PREFIX = "hivemind_"
+_HTTP = ("http", "https", "http3")
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option as mitmproxy knows it."""
+
+    name: str
+    type: Any
+    default: object
+    help: str
+    is_path: bool = False
+    """Given while the proxy runs it has to be absolute: whoever asks is in another folder than the proxy."""
+    settable: bool = True
+    """Whether a person may set it while the proxy runs, with `hivemind config set`."""
+    may_hold_secrets: bool = False
+    """Of a command line only the program is shown: what follows may be a key or an address with one."""
+    reaches_out: bool = False
+    """It runs a program, or says where keys go, who may use them, and how much."""
+
+    @property
+    def is_guarded(self) -> bool:
+        """Whether an agent that may set options still may not set this one."""
+        return self.is_path or self.reaches_out
+
+
+OPTIONS = (
+    Option(
+        "hivemind_profiles",
+        str,
+        "",
+        "Folder of your own provider profiles (*.yaml), beside or instead of the packaged ones; read again when one "
+        "changes.",
+        is_path=True,
+    ),
+    Option(
+        "hivemind_tools",
+        str,
+        "",
+        "Services that are no models whose calls are scheduled, too: ready profiles by name, with the hosts of those "
+        "that have none (`github,tavily,mcp=localhost:9000`; docs/tools.md). Empty: none, and none is intercepted.",
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_agents",
+        str,
+        "",
+        "File (YAML) with budgets, priorities and weights of agents and groups; read again when it changes.",
+        is_path=True,
+    ),
+    Option(
+        "hivemind_agent_secrets",
+        str,
+        "",
+        "File with names and secrets of agents, as `hivemind agent add` writes it: clients that prove none of them are "
+        "refused (407). Read again when it changes.",
+        is_path=True,
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_upstream",
+        str,
+        "",
+        "URL of the provider that requests straight to the proxy's own port go to, as with a base URL that names it. "
+        "Default: by their path, to the host of the profile that knows it.",
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_max_concurrency",
+        str,
+        "",
+        "At most so many requests at once, in each pool of limits; empty: as many as the profiles allow.",
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_total_budget",
+        str,
+        "",
+        "What all agents together may spend in this run: tokens (`500k`, `20M`) or dollars (`$5`). Empty: what the "
+        "agents file says.",
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_agent_budget",
+        str,
+        "",
+        "What each agent may spend in this run, tokens or dollars. Empty: what the agents file says.",
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_journal",
+        str,
+        "",
+        "File (SQLite) that remembers every request, what was spent and what was learned, over restarts "
+        "(docs/journal.md); `off` for none. Default: journal.db in your state folder.",
+        is_path=True,
+    ),
+    Option(
+        "hivemind_fresh",
+        bool,
+        False,
+        "Start without the orders (pauses, caps, priorities, budgets) and the budgets per run of earlier runs on this "
+        "port; what was learned stays.",
+        settable=False,
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_journal_keep",
+        str,
+        JOURNAL_KEEP,
+        "How much of the past the journal keeps, for example `7 days` or `90 days, 2 GB`; the oldest goes first.",
+    ),
+    Option(
+        "hivemind_contexts",
+        str,
+        KEEP_CONTEXTS,
+        "When conversations are kept beside the journal, so that they can be read and continued: `turn` after each "
+        "request, `every:N` after so many, `idle` after 30 s of silence, `end` after an hour of it, `off` only where a "
+        "budget stops one; each of them at the proxy's end as well.",
+    ),
+    Option(
+        "hivemind_control",
+        str,
+        "",
+        "Unix socket that tells `hivemind status` and its like what goes on; `off` for none. "
+        "Default: PORT.sock in your runtime folder.",
+        settable=False,  # the answer to that would come by the socket that it closes
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_log",
+        str,
+        "",
+        "File to which every event is appended as a line of JSON (docs/events.md); `-` for standard output.",
+        is_path=True,
+    ),
+    Option(
+        "hivemind_notify",
+        str,
+        "",
+        "How to call for help when something stops all agents (an account block, a budget, an outage of 5 minutes, a "
+        "full disk), or when a context is nearly full: a command (no shell), which reads JSON on its standard input; "
+        "or a file (mode 600) of Apprise's addresses, one a line. Default: the addresses in HIVEMIND_ALERTS.",
+        may_hold_secrets=True,
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_context_warning",
+        str,
+        str(DEFAULT_WARNING),
+        "Share of a model's context window from which on a conversation is warned of, in the log, to `hivemind_notify` "
+        "and wherever agents are shown: `0.8` or `80%`; `0` for never.",
+    ),
+    Option(
+        "hivemind_metrics_agents",
+        str,
+        "0",
+        "So many agents, those that use most, have counters of their own in /metrics, all others share one. `0`: "
+        "none, and names of agents, which may tell of people, stay out of it.",
+    ),
+    Option(
+        "hivemind_capture",
+        str,
+        "",
+        "File that every call is recorded into as it ends, without credentials: a flow file, for `mitmweb -r`, "
+        "`hivemind capture show` and `hivemind replay`. It only grows. May be set and unset while the proxy runs.",
+        is_path=True,
+    ),
+    Option(
+        "hivemind_capture_content",
+        bool,
+        True,
+        "Whether the words of requests and answers are recorded, too; false: only sizes, times and structure.",
+    ),
+    Option(
+        "hivemind_redirect",
+        Sequence[str],
+        [],
+        "Send a profile's host to another address: HOST=ADDRESS:PORT. SNI, certificate check and Host stay HOST's. "
+        "May be given several times.",
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_reverse_profile",
+        str,
+        "",
+        "Profile of the upstream in reverse mode, where its host names none and its paths would choose another.",
+    ),
+    Option(
+        "hivemind_reverse_hosts",
+        Sequence[str],
+        [],
+        "Name by which clients may call a reverse-mode proxy, or another one as their base URL, beside addresses, "
+        "localhost, names of the local network, the upstream's and those of profiles. `*` stands for anything. May be "
+        "given several times.",
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_lan_ports",
+        Sequence[str],
+        [],
+        "Port of this machine's loopback that clients elsewhere may reach, where the proxy listens beyond loopback; "
+        "those that profiles name may be reached anyway. May be given several times.",
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_keep",
+        str,
+        DEFAULT_KEEP,
+        "How many finished flows, and how much of their bodies, stay in mitmweb and the console, for example "
+        "`200 flows` or `500 flows, 1 GB`; `off` for all. What you marked or commented stays anyway.",
+    ),
+    Option(
+        "hivemind_cluster",
+        str,
+        "",
+        "URL of a Valkey or Redis server; all proxies that name the same one schedule as one "
+        "(valkey://[USER@]HOST[:PORT][/DB], valkeys:// with TLS, unix:///PATH). Default: what the variable "
+        f"{CLUSTER_VARIABLE} says; `off` for none. {PASSWORD_VARIABLE} holds the password.",
+        settable=False,
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_cluster_name",
+        str,
+        "",
+        f"Name of the cluster, where a server has several. Default: what the variable {CLUSTER_NAME_VARIABLE} says, "
+        f"else `{DEFAULT_CLUSTER}`.",
+        settable=False,
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_cluster_agents",
+        str,
+        JOINED,
+        "Whether agents of one name at several machines of a cluster are one agent, with one share and one budget "
+        f"(`{JOINED}`), or told apart (`{APART}`): then their names end with @HOST, while the agents file goes by the "
+        "names without it.",
+        settable=False,
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_cluster_host",
+        str,
+        "",
+        "Name of this machine in its cluster. Default: its host name.",
+        settable=False,
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_allow_lan",
+        bool,
+        False,
+        "Listen beyond loopback without `proxyauth`: whoever reaches the port can spend your key.",
+        reaches_out=True,
+    ),
+    Option(
+        "hivemind_allow_clients",
+        Sequence[str],
+        [],
+        "Network that clients may be in, beside this machine (10.0.0.0/8, fd00::/8, one address; several with commas); "
+        "they may see the status page and /metrics, too. All others are refused before anything is read. "
+        "May be given several times.",
+        reaches_out=True,
+    ),
+)
+
+_TYPES = {option.name: option.type for option in OPTIONS}
+
+LISTENER_OPTIONS = frozenset(
+    {"listen_host", "mode", "proxyauth", "hivemind_allow_lan", "hivemind_allow_clients", "hivemind_agent_secrets"}
+)
+"""What says who may use the proxy."""
+
+GONE = {
+    "hivemind_state": "what was learned is in the journal now; say hivemind_journal=FILE, or hivemind_journal=off",
+}
+"""Options that are no more, and what to say instead."""
+
+
+def add_configured(options: optmanager.OptManager, environment: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Take what the environment and `hivemind.yaml` say of options that nobody has said; before they are declared.
+
+    Option → who says it, as a bad value is told. mitmproxy's own config.yaml has come first. Raises BadOption.
+    """
+    known = [option.name.removeprefix(PREFIX) for option in OPTIONS]
+    try:
+        files = read_config(environment, folder)
+        check_keys(files, known)
+    except DocumentError as error:
+        raise BadOption(str(error)) from error
+    said = {}
+    for key, setting in option_values(known, environment, files).items():
+        name = PREFIX + key
+        # A script that is loaded again keeps what was set since.
+        if name in options.deferred or name in options.keys():  # noqa: SIM118 - it is no mapping
+            continue
+        if setting.origin == name.upper():
+            options.set(f"{name}={setting.value}", defer=True)
+            said[name] = setting.origin
+        else:
+            options.deferred[name] = _as_option(setting.value, is_list=_TYPES[name] == Sequence[str])
+            said[name] = f"{setting.origin}: {key}"
+    return said
+
+
+def _as_option(value: object, *, is_list: bool) -> object:
+    """YAML's value as the option's type, where it is one: `4` for the text that a number may be in."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        value = str(value)
+    return [value] if is_list and isinstance(value, str) else value
+
+
+def add_options(loader: Loader) -> None:
+    """Declare the options."""
+    for option in OPTIONS:
+        loader.add_option(option.name, option.type, option.default, option.help)
+
+
+def check_deferred(deferred: dict[str, object]) -> None:
+    """Check the values that were given before the script was loaded.
+
+    Raises BadOption for an unknown name and for a value of the wrong type, and takes it out of `deferred`, which
+    mitmproxy would stumble over with a traceback.
+    """
+    known = {option.name: option for option in OPTIONS}
+    for name in [name for name in deferred if name.startswith(PREFIX)]:
+        value = getattr(deferred[name], "val", deferred[name])  # a list of strings from --set, a value from YAML
+        if name in GONE:
+            del deferred[name]
+            raise BadOption(f"{name}: {GONE[name]}")
+        if name not in known:
+            del deferred[name]
+            raise BadOption(f"{name}: no such option; {_suggestion(name, known)}")
+        if problem := _type_problem(known[name], value):
+            del deferred[name]
+            raise BadOption(f"{name}: {problem}")
+
+
+def _suggestion(name: str, known: Iterable[str]) -> str:
+    # Without the prefix, which makes all of them look alike.
+    close = difflib.get_close_matches(name.removeprefix(PREFIX), [one.removeprefix(PREFIX) for one in known], n=1)
+    return f"did you mean {PREFIX}{close[0]}?" if close else f"the options are {', '.join(known)}"
+
+
+def _type_problem(option: Option, value: object) -> str | None:
+    from_set = isinstance(value, list) and all(isinstance(part, str) for part in value)
+    if option.type is bool:
+        if isinstance(value, bool) or (from_set and value in (["true"], ["false"], ["toggle"], [])):
+            return None
+        return f"{_shown(value)} is neither true nor false"
+    if option.type is str:
+        if isinstance(value, str) or (from_set and isinstance(value, list) and len(value) == 1):
+            return None
+        return f"{_shown(value)} is not one text"
+    return None if from_set else f"{_shown(value)} is not a list of texts"
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return " ".join(repr(part) for part in value) or "nothing"
+    return repr(value)
+
+
+def read_settings(options: optmanager.OptManager) -> Settings:
+    """Read and check the options' values. Raises BadOption."""
+    folder = Path(options.hivemind_profiles).expanduser() if options.hivemind_profiles else None
+    name = options.hivemind_reverse_profile
+    most = _max_concurrency(options.hivemind_max_concurrency)
+    try:
+        tools = parse_tools(options.hivemind_tools)
+    except UnknownTool as error:
+        raise BadOption(f"hivemind_tools: {error}") from error
+    profiles = read_profiles(folder, name, most, tools)
+    agents_file = Path(options.hivemind_agents).expanduser() if options.hivemind_agents else None
+    total = _budget("hivemind_total_budget", options.hivemind_total_budget)
+    each = _budget("hivemind_agent_budget", options.hivemind_agent_budget)
+    try:
+        agents = AgentsFile(agents_file, total=total, each=each)
+    except DocumentError as error:
+        raise BadOption(f"hivemind_agents: {error}") from error
+    redirects = dict(_redirect(spec) for spec in options.hivemind_redirect)
+    cluster = _cluster(options)
+    machine = read_machine(options, os.environ, has_cluster=cluster is not None)
+    return Settings(
+        profiles=profiles,
+        profiles_folder=folder,
+        tools=tools,
+        max_concurrency=most,
+        upstream=_upstream(options.hivemind_upstream),
+        redirects=MappingProxyType(redirects),
+        reverse_profile=name,
+        reverse_hosts=tuple(normal_host(host) for host in options.hivemind_reverse_hosts),
+        lan_ports=frozenset(_port(text) for text in options.hivemind_lan_ports),
+        allow_clients=_networks(options.hivemind_allow_clients),
+        agents=agents,
+        secrets=_secrets(options.hivemind_agent_secrets),
+        journal=_journal(options.hivemind_journal),
+        port=_listen_port(options),
+        fresh=options.hivemind_fresh,
+        journal_keep=_journal_keep(options.hivemind_journal_keep),
+        keep_policy=_keep_policy(options.hivemind_contexts),
+        control=_control(options.hivemind_control),
+        event_log=_event_log(options.hivemind_log),
+        notify=_notify(options.hivemind_notify),
+        context_warning=_context_warning(options.hivemind_context_warning),
+        metrics_agents=_metrics_agents(options.hivemind_metrics_agents),
+        keep=_keep(options.hivemind_keep),
+        capture=_capture(options.hivemind_capture),
+        capture_content=options.hivemind_capture_content,
+        cluster=replace(cluster, identity=identity_of(machine)) if cluster is not None else None,
+        machine=machine,
+    )
+
+
+def cluster_url(options: optmanager.OptManager) -> str:
+    """What the option says, else the environment; empty: nothing."""
+    url = str(options.hivemind_cluster or os.environ.get(CLUSTER_VARIABLE, ""))
+    return "" if url == OFF else url
+
+
+def _cluster(options: optmanager.OptManager) -> "ClusterSettings | None":
+    url = cluster_url(options)
+    if not url:
+        if options.hivemind_cluster_name:
+            raise BadOption("hivemind_cluster_name: there is no cluster; say hivemind_cluster=URL, too")
+        return None
+    name = options.hivemind_cluster_name or os.environ.get(CLUSTER_NAME_VARIABLE) or DEFAULT_CLUSTER
+    from hivemind_addon.proxy.cluster.settings import read_cluster  # noqa: PLC0415 - for who asks for it
+
+    try:
+        return read_cluster(url, name, os.environ)
+    except BadEngineUrl as error:
+        raise BadOption(str(error)) from None
+
+
+def _parsed[T](name: str, value: str, parse: Callable[[str], T], cure: str) -> T:
+    """What `parse` makes of an option's value. Raises BadOption where that raises ValueError."""
+    try:
+        return parse(value)
+    except ValueError:
+        raise BadOption(f"{name}: {value!r} {cure}") from None
+
+
+def _upstream(value: str) -> Upstream | None:
+    cure = "is no address of a provider; write http://HOST:PORT or https://HOST"
+    return _parsed("hivemind_upstream", value, parse_upstream, cure) if value else None
+
+
+def _max_concurrency(value: str) -> int | None:
+    cure = "is no number from 1 on; leave it empty for what is learned"
+    return _parsed("hivemind_max_concurrency", value, partial(_number, most=None), cure) if value else None
+
+
+def _budget(name: str, value: str) -> Allowance | None:
+    cure = "is no amount; say tokens or dollars: 500k, 20M, $5, 12.50usd"
+    return _parsed(name, value, parse_allowance, cure) if value else None
+
+
+def _keep(value: str) -> Keep | None:
+    cure = f"is no amount of flows; say a number, a size, or both: `{DEFAULT_KEEP}`, or `off`"
+    return _parsed("hivemind_keep", value, parse_keep, cure)
+
+
+def _metrics_agents(value: str) -> int:
+    cure = f"is no number of agents from 0 to {MOST_AGENTS}"
+    return _parsed("hivemind_metrics_agents", value, _agents, cure)
+
+
+def _agents(text: str) -> int:
+    number = int(text.strip() or 0)
+    if not 0 <= number <= MOST_AGENTS:
+        raise ValueError(text)
+    return number
+
+
+def _keep_policy(text: str) -> KeepPolicy | None:
+    try:
+        return parse_policy(text or KEEP_CONTEXTS)
+    except ValueError as error:
+        raise BadOption(f"hivemind_contexts: {text!r} is none of {FORMS}") from error
+
+
+def _context_warning(value: str) -> float:
+    return _parsed("hivemind_context_warning", value, _share, "is no share of a whole; say 0.8, or 80%, or 0 for never")
+
+
+def _share(text: str) -> float:
+    """From 0 to 1. Raises ValueError."""
+    number, percent, rest = text.strip().partition("%")
+    share = float(number) / (100 if percent else 1)
+    if rest or not 0 <= share <= 1:  # NaN is neither
+        raise ValueError(text)
+    return share
+
+
+def _journal_keep(value: str) -> JournalKeep:
+    cure = f"is no span or size; say days, a size of at least 1 MB, or both: `{JOURNAL_KEEP}`"
+    return _parsed("hivemind_journal_keep", value, parse_journal_keep, cure)
+
+
+def _redirect(value: str) -> tuple[str, tuple[str, int]]:
+    def parse(spec: str) -> tuple[str, tuple[str, int]]:
+        host, _, address = spec.partition("=")
+        target, _, port = address.rpartition(":")
+        if not (host and target):
+            raise ValueError(spec)
+        return host.lower().rstrip("."), (target.strip("[]"), _number(port))
+
+    return _parsed(
+        "hivemind_redirect", value, parse, "is not HOST=ADDRESS:PORT, for example api.anthropic.com=127.0.0.1:9000"
+    )
+
+
+def _port(value: str) -> int:
+    return _parsed("hivemind_lan_ports", value, _number, "is no port; say a number, for example 8000")
+
+
+def _secrets(value: str) -> AgentSecrets | None:
+    if not value:
+        return None
+    try:
+        return AgentSecrets(Path(value).expanduser().absolute())
+    except DocumentError as error:
+        raise BadOption(f"hivemind_agent_secrets: {error}") from error
+
+
+def _networks(texts: Iterable[str]) -> tuple[Network, ...]:
+    try:
+        return tuple(network for text in texts for network in parse_networks(text))
+    except ValueError as error:
+        raise BadOption(f"hivemind_allow_clients: {error}") from None
+
+
+def _number(text: str, *, most: int | None = 65535) -> int:
+    """From 1 on. Raises ValueError."""
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
+    if number < 1 or (most is not None and number > most):
+        raise ValueError(text)
+    return number
+
+
+def _journal(value: str) -> Path | None:
+    if value == "off":
+        return None
+    path = Path(value).expanduser().absolute() if value else default_journal()
+    if path.is_dir():
+        raise BadOption(f"hivemind_journal: {path} is a folder; name a file in it, such as {path / 'journal.db'}")
+    return path
+
+
+def _listen_port(options: optmanager.OptManager) -> int:
+    mode = next(iter(options.mode), None)
+    return 0 if mode is None else ProxyMode.parse(mode).listen_port(options.listen_port) or 0
+
+
+def _control(value: str) -> Path | bool:
+    if value in ("", "off"):
+        return not value
+    path = Path(value).expanduser()
+    if path.is_dir() or not path.parent.is_dir():
+        raise BadOption(f"hivemind_control: {path} is no place for a socket; name a new file in a folder of yours")
+    if len(os.fsencode(path)) > LONGEST_SOCKET_PATH:
+        raise BadOption(f"hivemind_control: {path} is longer than {LONGEST_SOCKET_PATH} bytes; name a shorter path")
+    return path
+
+
+def _event_log(value: str) -> Path | bool:
+    if value in ("", "-"):
+        return bool(value)
+    path = Path(value).expanduser().absolute()
+    place = path if path.exists() else path.parent
+    if path.is_dir() or not place.exists():
+        raise BadOption(f"hivemind_log: {path} is no place for a file; name one in a folder that is there")
+    if not os.access(place, os.W_OK):
+        raise BadOption(f"hivemind_log: {path} cannot be written by you; name a file in a folder of yours")
+    return path
+
+
+def _notify(value: str) -> Way | None:
+    if "://" in value.partition(" ")[0]:
+        raise BadOption(
+            "hivemind_notify: an address holds secrets, which others see on a command line; put it into "
+            f"{ALERTS_VARIABLE}, or into a file that only you may read (chmod 600), and name that file"
+        )
+    try:
+        words = shlex.split(value)
+    except ValueError as error:
+        raise BadOption(f"hivemind_notify: {value!r} cannot be split into words ({error}); close its quotes") from error
+    if not words:
+        return _alerts(ALERTS_VARIABLE, os.environ.get(ALERTS_VARIABLE, "").split())
+    file = Path(words[0]).expanduser()
+    if len(words) == 1 and file.is_file() and not os.access(file, os.X_OK):
+        try:
+            return _alerts(f"hivemind_notify: {file}", read_addresses(file)) or _no_address(file)
+        except BadAddresses as error:
+            raise BadOption(f"hivemind_notify: {error}") from error
+    program = shutil.which(file)
+    if program is None:
+        raise BadOption(
+            f"hivemind_notify: {words[0]!r} is no program here, and no file; give its full path, or make it executable"
+        )
+    return Command((str(Path(program).absolute()), *words[1:]))
+
+
+def _alerts(where: str, urls: Sequence[str]) -> Way | None:
+    try:
+        return Alerts(urls) if urls else None
+    except BadAddresses as error:
+        raise BadOption(f"{where}: {error}") from error
+
+
+def _no_address(file: Path) -> Way:
+    raise BadOption(f"hivemind_notify: {file} has no address; write one a line: https://appriseit.com/services/")
+
+
+def _capture(value: str) -> Path | None:
+    if not value:
+        return None
+    path = Path(value).expanduser().absolute()
+    if path.is_dir() or not path.parent.is_dir():
+        raise BadOption(f"hivemind_capture: {path} is no place for a file; name a new file in a folder that is there")
+    return path
+
+
+def open_listeners(options: optmanager.OptManager) -> list[str]:
+    """The listen addresses beyond loopback."""
+    hosts = (ProxyMode.parse(mode).listen_host(options.listen_host) for mode in options.mode)
+    return [host or "every interface" for host in hosts if not is_loopback(host)]
+
+
+def is_asking(options: optmanager.OptManager) -> bool:
+    """Whether a client has to prove who it is."""
+    return bool(options.proxyauth or options.hivemind_agent_secrets)
+
+
+def _check_secrets(options: optmanager.OptManager) -> None:
+    if options.proxyauth:
+        raise BadOption(
+            "hivemind_agent_secrets: proxyauth asks for the same header; leave proxyauth out, the names and secrets of "
+            "the file take its place"
+        )
+    for mode in map(ProxyMode.parse, options.mode):
+        is_http = isinstance(mode, ReverseMode) and mode.scheme in _HTTP
+        if not is_http and not isinstance(mode, (RegularMode, UpstreamMode)):
+            raise BadOption(
+                f"hivemind_agent_secrets: a client cannot say who it is in the mode {mode.full_spec}; leave that mode "
+                "out, or listen for it in another proxy"
+            )
+
+
+def check_listeners(options: optmanager.OptManager) -> None:
+    """Refuse to offer a key to the whole network, and to ask where nobody can answer. Raises BadOption."""
+    if options.hivemind_agent_secrets:
+        _check_secrets(options)
+    wide = open_listeners(options)
+    networks = _networks(options.hivemind_allow_clients)
+    is_bounded = bool(networks) and all(network.prefixlen for network in networks)
+    if wide and not is_asking(options) and not is_bounded and not options.hivemind_allow_lan:
+        raise BadOption(
+            f"listen_host: listening on {', '.join(wide)} lets anyone who reaches the port spend your key; "
+            "set proxyauth=USER:PASSWORD, or hivemind_agent_secrets=FILE, or hivemind_allow_clients=NETWORK; or "
+            "hivemind_allow_lan=true if that is what you want"
+        )

@@ -1,0 +1,315 @@
+"""What each message costs: mitmproxy's own small functions, with the same results in less time."""
+
+from __future__ import annotations
+
+import logging
+import re
+import uuid
+from operator import itemgetter, methodcaller
+from os import urandom
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakMethod
+
+import hpack.hpack
+import hpack.table
+from h2 import utilities
+from hpack.table import HeaderTable
+from hyperframe import frame as h2_frame
+from mitmproxy import flow, http, version
+from mitmproxy.net.http import http1, url
+from mitmproxy.options import Options
+from mitmproxy.proxy import layers
+from mitmproxy.proxy.commands import StartHook
+from mitmproxy.utils import strutils
+
+from hivemind_addon.formats.base.memo import by_text
+from hivemind_addon.proxy.host.flow_parts import field_names, plain_headers
+from hivemind_addon.proxy.host.heads import expected_body_size, validate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from h2.utilities import HeaderValidationFlags
+
+    Field = tuple[bytes, bytes]
+
+logger = logging.getLogger("hivemind")
+
+_IMMUTABLE = frozenset({bool, int, float, str, bytes, type(None)})
+_THEIR_PARSING: Callable[..., tuple[str, int | None]] = getattr(url.parse_authority, "theirs", url.parse_authority)
+_MOST_COMBINATIONS = 1000
+"""Of types; a dozen is usual."""
+
+
+def take_short_ways(options: Options) -> None:
+    """Replace them in this process; what this mitmproxy has in another way stays as it is, with one warning."""
+    if moved := [
+        *look_up_quickly(),
+        *remember_options(options),
+        *check_heads_quickly(),
+        *check_messages_quickly(),
+        *make_hooks_quickly(),
+        *name_flows_quickly(),
+        *show_frames_quickly(),
+        *code_heads_quickly(),
+    ]:
+        what = ", ".join(moved)
+        logger.warning("hivemind: mitmproxy %s has no %s as we know it; requests take longer", version.VERSION, what)
+
+
+def look_up_quickly() -> list[str]:
+    """Let mitmproxy look a header up in all that its head says, which is worked out once.
+
+    For a request it looks some 25 headers up, each among all that there are, each name of them made lower case.
+    Answers the names that it did not find.
+    """
+    if not isinstance(vars(http.Headers).get("_kconv"), staticmethod):
+        return ["Headers._kconv"]
+    for name, quick in _LOOKUPS.items():
+        setattr(http.Headers, name, quick)
+    return []
+
+
+def _get(headers: http.Headers, name: str | bytes, default: object = None) -> object:
+    return plain_headers(headers.fields).get(field_names[name], default)
+
+
+def _has(headers: http.Headers, name: str | bytes) -> bool:
+    return field_names[name] in plain_headers(headers.fields)
+
+
+def _item(headers: http.Headers, name: str | bytes) -> str:
+    value = plain_headers(headers.fields).get(field_names[name])
+    if value is None:
+        raise KeyError(name)
+    return value
+
+
+def _set_all(headers: http.Headers, name: str | bytes, values: Iterable[str | bytes]) -> None:
+    raw, fields, key = [_raw(value) for value in values], headers.fields, field_names[name]
+    keys = [*map(field_names.__getitem__, map(itemgetter(0), fields))]
+    if len(raw) == keys.count(key) == 1:
+        place = keys.index(key)
+        headers.fields = *fields[:place], (fields[place][0], raw[0]), *fields[place + 1 :]
+    else:
+        super(http.Headers, headers).set_all(_raw(name), raw)
+
+
+def _raw(text: str | bytes) -> bytes:
+    return strutils.always_bytes(text, "utf-8", "surrogateescape")
+
+
+def _written(headers: http.Headers) -> bytes:
+    return b"\r\n".join([*map(b": ".join, headers.fields), b""])
+
+
+_LOOKUPS = {
+    "get": _get,
+    "__contains__": _has,
+    "__getitem__": _item,
+    "set_all": _set_all,
+    "__bytes__": _written,
+    "_kconv": staticmethod(methodcaller("lower")),
+}
+
+
+class RememberingOptions(Options):
+    """mitmproxy's options. A value that cannot be changed is looked up once until any option is set.
+
+    For a request mitmproxy and its addons ask for some 20 options, and each is copied twice.
+    """
+
+    remembered: list[str]
+    """The names of the values that are."""
+
+    def __getattr__(self, name: str) -> Any:
+        value = super().__getattr__(name)  # type: ignore[no-untyped-call]
+        if type(value) in _IMMUTABLE:
+            vars(self)[name] = value  # found there from now on, and this function is not called
+            self.remembered.append(name)
+        return value
+
+    def forget(self, updated: set[str]) -> None:  # noqa: ARG002 - what hears of a change
+        """Look all values up anew."""
+        for name in self.remembered:
+            del vars(self)[name]
+        self.remembered.clear()
+
+
+def remember_options(options: Options) -> list[str]:
+    """Let these options remember their values. Answers the name that it did not find."""
+    receivers = getattr(options.changed, "receivers", None)
+    if type(options) is Options and isinstance(receivers, list):
+        vars(options)["remembered"] = []
+        object.__setattr__(options, "__class__", RememberingOptions)  # they take an assignment for an option's
+        # The first of all: each change is told here, and who hears of it later asks for values.
+        receivers.insert(0, WeakMethod(cast("RememberingOptions", options).forget))
+    return [] if hasattr(options, "remembered") else ["Options.changed"]
+
+
+def check_heads_quickly() -> list[str]:
+    """Let mitmproxy check a head, its host and how long its body is with what is known of it and of those before.
+
+    For a request it does each several times. Answers the name that it did not find.
+    """
+    if not hasattr(layers.http, "validate_headers"):
+        return ["layers.http.validate_headers"]
+    layers.http.validate_headers = validate
+    http1.expected_http_body_size = expected_body_size
+    url.parse_authority = _parse_authority  # type: ignore[assignment]  # bytes or text
+    return []
+
+
+def _parse_authority(authority: str, check: bool) -> tuple[str, int | None]:
+    return (_checked_authority if check else _any_authority)(authority)
+
+
+_parse_authority.theirs = _THEIR_PARSING  # type: ignore[attr-defined]
+
+
+@by_text
+def _checked_authority(authority: str) -> tuple[str, int | None]:
+    return _THEIR_PARSING(authority, check=True)
+
+
+@by_text
+def _any_authority(authority: str) -> tuple[str, int | None]:
+    return _THEIR_PARSING(authority, check=False)
+
+
+def check_messages_quickly() -> list[str]:
+    """Let mitmproxy check the types of a message's fields once for each combination of them.
+
+    Its check raises and catches an exception for each field that may be None: some 40 µs a head, and what it raises
+    waits for the collector, a hundred objects a request. It looks at types alone, so that what it let pass once passes.
+    Answers the name of the check if it is not there.
+    """
+    checked = getattr(http.MessageData, "__post_init__", None)
+    if checked is None:
+        return ["MessageData.__post_init__"] if __debug__ else []
+    if hasattr(checked, "theirs"):  # a reloaded addon has been here
+        return []
+    passed: set[tuple[type, ...]] = set()
+
+    def check(self: http.MessageData) -> None:
+        types = (type(self), *map(type, vars(self).values()))
+        if types not in passed:
+            checked(self)
+            if len(passed) < _MOST_COMBINATIONS:
+                passed.add(types)
+
+    check.theirs = checked  # type: ignore[attr-defined]
+    http.MessageData.__post_init__ = check  # type: ignore[method-assign]
+    return []
+
+
+def make_hooks_quickly() -> list[str]:
+    """Let mitmproxy look once whether a hook's class is as it has to be, not for each hook.
+
+    Answers the name that it did not find.
+    """
+    if "__new__" not in vars(StartHook):
+        return ["StartHook.__new__"]
+    checked: Callable[..., StartHook] = StartHook.__new__
+    if hasattr(checked, "theirs"):  # a reloaded addon has been here
+        return []
+    passed = set[type]()
+
+    def make(cls: type[StartHook], *args: object, **named: object) -> StartHook:
+        if cls in passed:
+            return object.__new__(cls)
+        hook = checked(cls, *args, **named)
+        passed.add(cls)
+        return hook
+
+    make.theirs = checked  # type: ignore[attr-defined]
+    StartHook.__new__ = staticmethod(make)  # type: ignore[method-assign]
+    return []
+
+
+def name_flows_quickly() -> list[str]:
+    """Let a flow's id, which is random, be written without the number that it stands for.
+
+    Answers the name that it did not find.
+    """
+    if getattr(flow, "uuid", None) is uuid:
+        flow.uuid = SimpleNamespace(uuid4=_random_id)  # type: ignore[attr-defined, assignment]
+    return [] if hasattr(flow, "uuid") else ["flow.uuid"]
+
+
+def _random_id() -> str:
+    """As text what mitmproxy makes as a number first: a UUID of version 4."""
+    random = urandom(16).hex()
+    variant = "89ab"[int(random[16], 16) % 4]
+    return f"{random[:8]}-{random[8:12]}-4{random[13:16]}-{variant}{random[17:20]}-{random[20:]}"
+
+
+def show_frames_quickly() -> list[str]:
+    """Let HTTP/2's frames of data say how long they are.
+
+    h2 words each frame that comes, for a log that nobody reads; a frame of data would write all that it carries in
+    hexadecimal for that. Answers the name that it did not find.
+    """
+    if not hasattr(h2_frame.Frame, "_body_repr"):
+        return ["Frame._body_repr"]
+    h2_frame.DataFrame._body_repr = _shortly  # type: ignore[assignment, method-assign]  # noqa: SLF001
+    return []
+
+
+def _shortly(frame: h2_frame.DataFrame) -> str:
+    return f"{len(frame.data)} bytes"
+
+
+def code_heads_quickly() -> list[str]:
+    """Let HTTP/2 check a head's characters, find its fields among those before, and say nothing of that, in less time.
+
+    h2 looks at each character, and hpack at each field of the table, for each field; and hpack words each step for a
+    log that mitmproxy never shows. Answers the names that it did not find; an older h2 checks in another way.
+    """
+    if callable(theirs := getattr(utilities, "_reject_illegal_characters", None)) and not hasattr(theirs, "theirs"):
+        utilities._reject_illegal_characters = _checker(theirs)  # type: ignore[assignment]  # noqa: SLF001
+    if not {"STATIC_TABLE_MAPPING", "STATIC_TABLE_LENGTH", "search"} <= set(vars(HeaderTable)):
+        return ["HeaderTable.search"]
+    HeaderTable.search = _search  # type: ignore[assignment, method-assign]
+    for module in (hpack.hpack, hpack.table):
+        if not logging.getLogger(module.__name__).isEnabledFor(logging.DEBUG):
+            module.log = _SILENT  # type: ignore[attr-defined]
+    return []
+
+
+def _checker(theirs: Callable[..., Iterator[Field]]) -> Callable[..., Iterator[Field]]:
+    def check(fields: Iterable[Field], flags: HeaderValidationFlags) -> Iterator[Field]:
+        for field in fields:
+            if _LEGAL_NAME.fullmatch(field[0]) and _LEGAL_VALUE.fullmatch(field[1]):
+                yield field
+            else:  # theirs says what is wrong
+                yield from theirs((field,), flags)
+
+    check.theirs = theirs  # type: ignore[attr-defined]
+    return check
+
+
+def _search(table: HeaderTable, name: bytes, value: bytes) -> tuple[int, bytes, bytes | None] | None:
+    """By its place in C; what has the name alone is looked for only where nothing has both."""
+    partial = None
+    if known := HeaderTable.STATIC_TABLE_MAPPING.get(name):
+        index = known[1].get(value)
+        if index is not None:
+            return index, name, value
+        partial = known[0], name, None
+    offset = HeaderTable.STATIC_TABLE_LENGTH + 1
+    entries = table.dynamic_entries
+    if (name, value) in entries:
+        return entries.index((name, value)) + offset, name, value
+    if partial is None:
+        for index, entry in enumerate(entries):
+            if entry[0] == name:
+                return index + offset, name, None
+    return partial
+
+
+_LEGAL_NAME = re.compile(rb":?[!-9;-@\[-~]*+")
+_LEGAL_VALUE = re.compile(rb"(?:[^\0\n\r \t](?:[^\0\n\r]*[^\0\n\r \t])?)?")
+_SILENT = SimpleNamespace(debug="".format)
+"""It takes whatever it is told, without a function of Python's."""
