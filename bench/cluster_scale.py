@@ -34,8 +34,8 @@ from hivemind_addon.kernel.values.ticket import (
     Ticket,
 )
 from hivemind_addon.lab.cluster.engine import SimEngine
-from hivemind_addon.proxy.cluster.messages import Publish
-from hivemind_addon.proxy.cluster.node import ClusterNode, Role
+from hivemind_addon.plugins.cluster.messages import Publish
+from hivemind_addon.plugins.cluster.node import ClusterNode, Role
 
 GOAL_PER_S = 2_000
 HEADING = "## One coordinator, many members"

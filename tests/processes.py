@@ -1,6 +1,6 @@
 """Processes of the system, by their ids."""
 
-from hivemind_addon.tools.locks.holder import look
+from hivemind_addon.plugins.fleets.leases.holder import look
 
 
 def is_alive(pid):

@@ -11,12 +11,12 @@ from multiprocessing import Barrier
 from pathlib import Path
 from threading import Event
 
+from hivemind_addon.plugins.fleets.leases.choice import LeasePlace
+from hivemind_addon.plugins.fleets.leases.holder import holder_of
+from hivemind_addon.plugins.fleets.leases.model import Lease, Request
+from hivemind_addon.plugins.fleets.leases.sqlite_store import SqliteLeases
+from hivemind_addon.plugins.fleets.leases.waiting import wait_for_lease
 from hivemind_addon.proxy.system.clock import SystemClock
-from hivemind_addon.tools.locks.choice import LeasePlace
-from hivemind_addon.tools.locks.holder import holder_of
-from hivemind_addon.tools.locks.model import Lease, Request
-from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
-from hivemind_addon.tools.locks.waiting import wait_for_lease
 
 TTL_S = 3600.0
 PHILOSOPHERS, MEALS = 3, 20

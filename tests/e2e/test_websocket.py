@@ -10,7 +10,7 @@ from hivemind_addon.lab.sim.faults import ErrorStatus, Hangup, NoHead, StreamCut
 from hivemind_addon.lab.sim.limits import Limit
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.server import running_server
-from hivemind_addon.proxy.context.store import ContextStore
+from hivemind_addon.plugins.contexts.store import ContextStore
 from tests.e2e.proxy import PATIENCE_S, QUICK, for_host, in_flight, options, profiles, queued, running
 from tests.socket_client import Closed, Refused, SocketClient, create
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.proxy.capture.model import encode
+from hivemind_addon.plugins.captures.model import encode
 from tests.lab.replay.nights import fleet
 
 pytest_plugins = ["pytester"]

@@ -9,7 +9,7 @@ store and is read from there.
     truncation   above `at` the oldest turns are dropped until `to` is left, as many agents do; the task stays
     provider     the oldest results but the newest `keep` are gone from every request above `at`, as Anthropic's
                  documentation says of `clear_tool_uses_20250919`; at least half of what is between `at` and `to`
-    stubs        the proxy's: `proxy/context/compaction.py`; what is needed again is recalled, in a turn of its own
+    stubs        the proxy's: `plugins/contexts/compaction.py`; what is needed again is recalled, in a turn of its own
 
 Of a provider's prompt cache it takes that it keeps what the request before began with, to the message, and that the
 agent has all of it cached: what is not read is written. Money is by the packaged price list. Nothing waits, and no
@@ -35,8 +35,8 @@ from hivemind_addon.formats.wire.dialect import dialect_named
 from hivemind_addon.kernel.budget import spend_of
 from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.kernel.values.ticket import Usage
-from hivemind_addon.proxy.context.compaction import TakenOut, shorten
-from hivemind_addon.proxy.context.store import ContextStore, TakenResult
+from hivemind_addon.plugins.contexts.compaction import TakenOut, shorten
+from hivemind_addon.plugins.contexts.store import ContextStore, TakenResult
 
 MODEL = "claude-sonnet-4-5"
 WINDOW_TOKENS = 200_000

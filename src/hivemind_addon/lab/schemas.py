@@ -8,12 +8,12 @@ from hivemind_addon.formats.profile.grants import AgentRules
 from hivemind_addon.formats.profile.model import Profile
 from hivemind_addon.formats.profile.rules import FORMAT_RULES, PROFILE_RULES
 from hivemind_addon.lab.sim.library import SCENARIO_RULES, ScenarioFile
+from hivemind_addon.plugins.fleets.tasks.fleet_file import BATCH_RULES, FLEET_RULES, FleetFile
+from hivemind_addon.plugins.fleets.tasks.model import TaskSpec
 from hivemind_addon.proxy.api.config_file import RUN_KEYS
 from hivemind_addon.proxy.gate.options import OPTIONS, PREFIX
 from hivemind_addon.system.json_schema import DocumentKind
 from hivemind_addon.tools.launch.programs import ProgramTable
-from hivemind_addon.tools.tasks.fleet_file import BATCH_RULES, FLEET_RULES, FleetFile
-from hivemind_addon.tools.tasks.model import TaskSpec
 
 _FORMATS: Mapping[type, tuple[str, ...]] = {WireFormat: tuple(packaged_formats())}
 _SPLIT: Mapping[tuple[type, str], type] = {(TaskSpec, "command"): str}

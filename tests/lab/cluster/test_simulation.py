@@ -15,9 +15,9 @@ import pytest
 
 from hivemind_addon.lab.cluster.__main__ import simulate
 from hivemind_addon.lab.cluster.scenarios import SCENARIOS
-from hivemind_addon.proxy.cluster import lease, node, outbox
-from hivemind_addon.proxy.cluster.coordinator import Coordinator
-from hivemind_addon.proxy.cluster.node import ClusterNode, Timing
+from hivemind_addon.plugins.cluster import lease, node, outbox
+from hivemind_addon.plugins.cluster.coordinator import Coordinator
+from hivemind_addon.plugins.cluster.node import ClusterNode, Timing
 
 SEEDS = int(os.environ.get("CLUSTER_SEEDS", "10"))
 PAGE = Path(__file__).parents[3] / "docs" / "cluster.md"

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from hivemind_addon.lab.papers.philosophers import AGENTS, ROUNDS, Dinner, LockWay, locked, locks, talks
-from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
+from hivemind_addon.plugins.fleets.leases.sqlite_store import SqliteLeases
 
 
 def share(runs, what):

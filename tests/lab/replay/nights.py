@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 
 from hivemind_addon.kernel.values.ticket import Demand, Dimension, OutcomeKind, PoolKey, Usage
-from hivemind_addon.proxy.capture.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
+from hivemind_addon.plugins.captures.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
 
 POOL = PoolKey("api.anthropic.com", "key-1", "claude-sonnet")
 REQUESTS = LimitSeen(0.0, POOL, "requests", "bucket", 60, 60.0, Dimension.REQUESTS)

@@ -18,7 +18,7 @@ from hivemind_addon.lab.replay.schedule import (
     schedule_of,
     to_text,
 )
-from hivemind_addon.proxy.capture.model import Capture, encode
+from hivemind_addon.plugins.captures.model import Capture, encode
 from tests.cases import each
 from tests.lab.replay.nights import call, capture, fleet
 

@@ -15,7 +15,7 @@ from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.limits import Limit, LimitKind
 from hivemind_addon.lab.sim.policy import COMPARED, policy_named
 from hivemind_addon.lab.sim.world import run
-from hivemind_addon.proxy.capture.model import Capture, LimitSeen
+from hivemind_addon.plugins.captures.model import Capture, LimitSeen
 from tests.cases import each
 from tests.lab.replay.nights import POOL, attempt, call, capture, fleet
 

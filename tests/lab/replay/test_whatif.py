@@ -14,7 +14,7 @@ from hivemind_addon.lab.replay.limits import given_limit
 from hivemind_addon.lab.replay.view import what_if_view
 from hivemind_addon.lab.replay.whatif import what_if
 from hivemind_addon.lab.sim.policy import COMPARED, Policy
-from hivemind_addon.proxy.capture.model import Capture, LimitSeen, encode
+from hivemind_addon.plugins.captures.model import Capture, LimitSeen, encode
 from hivemind_addon.tools.cli import main
 from tests.cases import each
 from tests.cpu_time import least_cpu_s

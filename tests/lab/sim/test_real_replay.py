@@ -12,10 +12,10 @@ from hivemind_addon.lab.replay.chains import chained
 from hivemind_addon.lab.sim.plan import Data, Drop, End, Head, PauseStep
 from hivemind_addon.lab.sim.real_replay import RealReplay, ReplayedCall, one_call, real_view, request_body, run_real
 from hivemind_addon.lab.sim.recorded import RecordedServer, recorded_attempt, steps
-from hivemind_addon.proxy.capture.file import read_capture
-from hivemind_addon.proxy.capture.model import CapturedChunk
+from hivemind_addon.plugins.captures.file import read_capture
+from hivemind_addon.plugins.captures.model import CapturedChunk
 from tests.cases import each
-from tests.proxy.capture.samples import make_attempt, make_call, make_capture, make_limit
+from tests.plugins.captures.samples import make_attempt, make_call, make_capture, make_limit
 
 CAPTURES = Path(__file__).parents[2] / "captures"
 

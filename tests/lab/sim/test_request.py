@@ -7,7 +7,7 @@ from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.request import MAX_BODY_BYTES, credential, facts, input_tokens
 from hivemind_addon.lab.sim.route import SimTarget
 from hivemind_addon.lab.sim.task import SimTask, next_turn, task_in
-from hivemind_addon.tools.contexts.answer import UNKNOWN_RESULT
+from hivemind_addon.plugins.contexts.reading.answer import UNKNOWN_RESULT
 from tests.cases import each
 
 from .clients import call_body

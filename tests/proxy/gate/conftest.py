@@ -2,13 +2,13 @@
 
 import pytest
 
+from hivemind_addon.plugins.contexts import keeper
 from hivemind_addon.proxy.journal import journal
-from hivemind_addon.proxy.mitm import keeping
 from tests.patience import PATIENCE_S
 
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch):
     """Whoever waits for the disk waits to the end."""
-    for module, name in ((keeping, "PATIENCE_S"), (keeping, "CLOSING_S"), (journal, "START_S"), (journal, "FLUSH_S")):
+    for module, name in ((keeper, "PATIENCE_S"), (keeper, "CLOSING_S"), (journal, "START_S"), (journal, "FLUSH_S")):
         monkeypatch.setattr(module, name, PATIENCE_S)

@@ -12,7 +12,7 @@ from mitmproxy.test import taddons, tflow
 from hivemind_addon.kernel.values.events import TicketEnded
 from hivemind_addon.proxy.gate.addon import Hivemind, Replays
 from hivemind_addon.proxy.gate.addresses import parse_upstream
-from tests.proxy.capture.captured import answered
+from tests.plugins.captures.captured import answered
 from tests.proxy.gate.samples import make_flow, make_proxy
 
 

@@ -14,7 +14,7 @@ from hivemind_addon.proxy.gate.interfaces.flow_view import (
 )
 from hivemind_addon.proxy.record.history import TicketHistory
 from hivemind_addon.proxy.run.refresh_timer import REFRESHES_PER_S
-from tests.proxy.capture.captured import answered
+from tests.plugins.captures.captured import answered
 from tests.proxy.gate.samples import make_flow, make_proxy
 
 

@@ -5,8 +5,8 @@ import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.tools.cli import main
-from tests.proxy.capture.captured import record
-from tests.proxy.capture.samples import make_call
+from tests.plugins.captures.captured import record
+from tests.plugins.captures.samples import make_call
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.proxy.context.store import ContextStore
+from hivemind_addon.plugins.contexts.commands import context_options as commands
+from hivemind_addon.plugins.contexts.store import ContextStore
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.commands import context_options as commands
-from tests.proxy.context.samples import CHAT, MESSAGES, WALL, context, conversation
+from tests.plugins.contexts.samples import CHAT, MESSAGES, WALL, context, conversation
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
+from hivemind_addon.plugins.fleets.commands import fleet as commands
+from hivemind_addon.plugins.fleets.tasks.model import State
+from hivemind_addon.plugins.fleets.tasks.session import FleetOutcome
+from hivemind_addon.plugins.fleets.tasks.store import Fleet, FleetStore, RunnerOwner, TaskLine, fleets_folder
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.commands import fleet as commands
-from hivemind_addon.tools.tasks.model import State
-from hivemind_addon.tools.tasks.session import FleetOutcome
-from hivemind_addon.tools.tasks.store import Fleet, FleetStore, RunnerOwner, TaskLine, fleets_folder
+from tests.plugins.fleets.tasks.plain import shell, short_folder
+from tests.plugins.fleets.tasks.test_store import owned, view
 from tests.tools.commands.slips import offenders
-from tests.tools.tasks.plain import shell, short_folder
-from tests.tools.tasks.test_store import owned, view
 
 
 @pytest.fixture(autouse=True)

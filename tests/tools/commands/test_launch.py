@@ -14,7 +14,7 @@ from hivemind_addon.proxy.api.report import ProxyView
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import execute
 from hivemind_addon.tools.commands import run as runs
-from hivemind_addon.tools.launch import background, behind, claim, detached
+from hivemind_addon.tools.launch import agent_environment, background, claim, detached
 from hivemind_addon.tools.launch.programs import load_programs
 from tests.cases import each
 from tests.tools.commands.slips import offenders
@@ -38,7 +38,7 @@ def became(monkeypatch, tmp_path):
     seen = []
     proxy = ProxyView(pid=7, port=9090, listens=("127.0.0.1:9090",), confdir="", hosts=("api.anthropic.com",))
     monkeypatch.setattr(background, "find_or_start", lambda *_args, **_more: proxy)
-    monkeypatch.setattr(behind, "write_bundle", lambda _confdir, users: tmp_path / f"{len(list(users))}.pem")
+    monkeypatch.setattr(agent_environment, "write_bundle", lambda _confdir, users: tmp_path / f"{len(list(users))}.pem")
     monkeypatch.setattr(execute, "become", lambda command, environment: seen.append((command, environment)))
     return seen
 

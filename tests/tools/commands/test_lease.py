@@ -8,8 +8,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.commands.lease import (
+from hivemind_addon.plugins.fleets.commands.lease import (
     open_store,
     refused,
     token_of,
@@ -18,8 +17,9 @@ from hivemind_addon.tools.commands.lease import (
     watched_holder,
     who,
 )
-from hivemind_addon.tools.locks.choice import LeasePlace
-from hivemind_addon.tools.locks.model import Grant, Holder, Lease, NotGranted, Request
+from hivemind_addon.plugins.fleets.leases.choice import LeasePlace
+from hivemind_addon.plugins.fleets.leases.model import Grant, Holder, Lease, NotGranted, Request
+from hivemind_addon.tools.cli import main
 from tests.tools.commands.slips import offenders
 
 PID = str(os.getpid())
@@ -285,6 +285,6 @@ def test_what_is_wrong_with_the_cluster_is_one_line(monkeypatch):
     ]
     assert offenders(run, slips) == []
     assert run("list", env={"HIVEMIND_CLUSTER": "x"}).stderr.startswith("Error: HIVEMIND_CLUSTER: 'x' is no engine's")
-    for name in ("redis", "hivemind_addon.tools.locks.engine_store"):
+    for name in ("redis", "hivemind_addon.plugins.fleets.leases.engine_store"):
         monkeypatch.setitem(sys.modules, name, None)
     assert "pip install 'hivemind-addon[cluster]'" in run("--cluster", "valkey://127.0.0.1:1", "list").stderr

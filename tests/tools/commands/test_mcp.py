@@ -12,9 +12,9 @@ import pexpect
 import pytest
 from click.testing import CliRunner
 
+from hivemind_addon.plugins.fleets.leases.sqlite_store import SqliteLeases, default_lease_file
 from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, default_lease_file
 
 
 def run(*arguments):

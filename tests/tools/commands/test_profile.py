@@ -9,8 +9,8 @@ from click.testing import CliRunner
 from hivemind_addon.lab.schemas import DOCUMENTS
 from hivemind_addon.tools.cli import main
 from tests.cases import each
-from tests.proxy.capture.captured import record
-from tests.proxy.capture.samples import make_call
+from tests.plugins.captures.captured import record
+from tests.plugins.captures.samples import make_call
 
 PAGE = (Path(__file__).parents[3] / "docs" / "profiles.md").read_text(encoding="utf-8")
 GUIDE = PAGE.partition("## A foreign format without Python")[2].partition("\n## ")[0]

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from hivemind_addon.plugins.fleets.tasks import client
+from hivemind_addon.plugins.fleets.tasks.model import NotTaken, State
+from hivemind_addon.plugins.fleets.tasks.store import TaskLine
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.tasks import client
-from hivemind_addon.tools.tasks.model import NotTaken, State
-from hivemind_addon.tools.tasks.store import TaskLine
+from tests.plugins.fleets.tasks.plain import shell, short_folder
+from tests.plugins.fleets.tasks.test_store import owned, view
 from tests.tools.commands.slips import offenders
-from tests.tools.tasks.plain import shell, short_folder
-from tests.tools.tasks.test_store import owned, view
 
 
 @pytest.fixture(autouse=True)

@@ -9,15 +9,15 @@ from mcp.shared.memory import create_connected_server_and_client_session as conn
 
 from hivemind_addon.kernel.values.command import Command, CommandReply, OptionView, SetConfig, ShowConfig
 from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
+from hivemind_addon.plugins.contexts.store import ContextStore
+from hivemind_addon.plugins.fleets.leases.sqlite_store import SqliteLeases
 from hivemind_addon.proxy.api.control import control_socket
 from hivemind_addon.proxy.api.control_server import ControlServer
 from hivemind_addon.proxy.api.replies import reply
 from hivemind_addon.proxy.api.report import ContextPressure, ProxyView, Report
-from hivemind_addon.proxy.context.store import ContextStore
 from hivemind_addon.proxy.record.stats import Stats
 from hivemind_addon.proxy.record.sums import Sums
 from hivemind_addon.proxy.system.clock import SystemClock
-from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 from hivemind_addon.tools.mcp.server import make_server
 from hivemind_addon.tools.mcp.session import Caller, Permission, ServerScope, Session
 from hivemind_addon.tools.mcp.tools import HM_TOOLS, TOOLS

@@ -3,10 +3,10 @@
 import pytest
 
 from hivemind_addon.kernel.values.ticket import Demand, Priority
+from hivemind_addon.plugins.fleets.tasks import client as tasks
+from hivemind_addon.plugins.fleets.tasks.model import NotTaken, State, TaskSpec, TaskView
 from hivemind_addon.tools.mcp.session import Permission, ServerScope
 from hivemind_addon.tools.mcp.tools import HM_TOOLS, TOOLS
-from hivemind_addon.tools.tasks import client as tasks
-from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec, TaskView
 from tests.tools.mcp.stage import ALL, failing, given
 
 NAMES = {f"hm.{word}" for word in ("submit", "batch", "status", "priority", "budget", "metrics", "config", "setup")}

@@ -15,8 +15,8 @@ import pytest
 from mcp import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 
+from hivemind_addon.plugins.fleets.leases.sqlite_store import SqliteLeases, default_lease_file
 from hivemind_addon.proxy.system.clock import SystemClock
-from hivemind_addon.tools.locks.sqlite_store import SqliteLeases, default_lease_file
 from hivemind_addon.tools.mcp.http import MAX_BODY_BYTES
 from tests.tools.mcp.stage import failing, given
 

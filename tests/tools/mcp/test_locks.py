@@ -3,12 +3,12 @@
 import asyncio
 from pathlib import Path
 
+from hivemind_addon.plugins.fleets.leases.engine_store import EngineLeases
+from hivemind_addon.plugins.fleets.leases.holder import holder_of
+from hivemind_addon.plugins.fleets.leases.model import Lease, Request
+from hivemind_addon.plugins.fleets.leases.sqlite_store import SqliteLeases
 from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.proxy.system.engine_url import parse_engine_url
-from hivemind_addon.tools.locks.engine_store import EngineLeases
-from hivemind_addon.tools.locks.holder import holder_of
-from hivemind_addon.tools.locks.model import Lease, Request
-from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
 from tests.tools.mcp.stage import failing, given
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from hivemind_addon.formats.wire.proxy_user import given_id
 from hivemind_addon.kernel.values.spend import Spend
-from hivemind_addon.proxy.context.store import Context, ContextHead
+from hivemind_addon.plugins.contexts.store import Context, ContextHead
 from hivemind_addon.proxy.system.clock import SystemClock
 from tests.proxy.journal.book import Book, journal_with
 from tests.tools.mcp.stage import failing, given

@@ -9,7 +9,7 @@ import sys
 from click.testing import CliRunner
 from msgspec import Raw
 
-from hivemind_addon.proxy.context.store import ContextStore, TakenResult
+from hivemind_addon.plugins.contexts.store import ContextStore, TakenResult
 from hivemind_addon.tools.cli import main
 from tests.patience import PATIENCE_S
 from tests.tools.mcp.stage import failing, given

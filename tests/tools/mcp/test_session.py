@@ -5,9 +5,9 @@ import pytest
 
 from hivemind_addon.formats.wire.identity import Names, identify
 from hivemind_addon.kernel.values.command import Pause
+from hivemind_addon.plugins.fleets.leases.holder import holder_of
+from hivemind_addon.plugins.fleets.leases.model import Request
 from hivemind_addon.proxy.journal.file import default_journal
-from hivemind_addon.tools.locks.holder import holder_of
-from hivemind_addon.tools.locks.model import Request
 from hivemind_addon.tools.mcp.session import (
     BadWord,
     Caller,

@@ -2,9 +2,9 @@
 
 import pytest
 
+from hivemind_addon.plugins.fleets.tasks import client as tasks
+from hivemind_addon.plugins.fleets.tasks.model import NotTaken, State, TaskSpec, TaskView
 from hivemind_addon.tools.mcp.session import Permission, ServerScope
-from hivemind_addon.tools.tasks import client as tasks
-from hivemind_addon.tools.tasks.model import NotTaken, State, TaskSpec, TaskView
 from tests.tools.mcp.stage import failing, given
 
 TASKS = ServerScope(frozenset({Permission.SUBMIT, Permission.BATCH}))
@@ -44,7 +44,7 @@ def runner(monkeypatch):
             return f"{task_id} ended"
 
         def status(self, *, fleet=None):
-            from hivemind_addon.tools.tasks.model import FleetView
+            from hivemind_addon.plugins.fleets.tasks.model import FleetView
 
             return [FleetView(fleet, "", 1, 1.0, None, 1, tuple(self.views.values()))]
 

@@ -1,6 +1,6 @@
 """A simulated engine: what a cluster uses of a Valkey or Redis server, as values. Pure."""
 
-from hivemind_addon.proxy.cluster.messages import (
+from hivemind_addon.plugins.cluster.messages import (
     EngineAnswer,
     Fetch,
     Fetched,

@@ -21,8 +21,8 @@ from hivemind_addon.kernel.values.events import AttemptStarted, Submitted, Ticke
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Demand, Outcome, OutcomeKind, Ticket, Usage
 from hivemind_addon.lab.cluster.network import Line
 from hivemind_addon.lab.cluster.provider import ProviderReply
-from hivemind_addon.proxy.cluster.messages import EngineAnswer, Packet
-from hivemind_addon.proxy.cluster.node import ClusterNode, Role
+from hivemind_addon.plugins.cluster.messages import EngineAnswer, Packet
+from hivemind_addon.plugins.cluster.node import ClusterNode, Role
 
 if TYPE_CHECKING:
     from hivemind_addon.lab.cluster.world import ClusterWorld

@@ -30,8 +30,8 @@ from hivemind_addon.lab.cluster.process import (
 )
 from hivemind_addon.lab.cluster.provider import MOST_TOKENS, StrictLimits, StrictProvider
 from hivemind_addon.lab.sim.agenda import Agenda
-from hivemind_addon.proxy.cluster.messages import EngineRequest, Publish
-from hivemind_addon.proxy.cluster.node import Role
+from hivemind_addon.plugins.cluster.messages import EngineRequest, Publish
+from hivemind_addon.plugins.cluster.node import Role
 
 POOL = PoolKey("api.sim.example", "key-1", "all")
 EQUAL = PoolKey("eu.sim.example", "key-2", "all")

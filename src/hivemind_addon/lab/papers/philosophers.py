@@ -16,8 +16,8 @@ from enum import Enum
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hivemind_addon.tools.locks.model import Holder, Lease, LeaseStore, Request
-from hivemind_addon.tools.locks.sqlite_store import SqliteLeases
+from hivemind_addon.plugins.fleets.leases.model import Holder, Lease, LeaseStore, Request
+from hivemind_addon.plugins.fleets.leases.sqlite_store import SqliteLeases
 
 AGENTS = 3
 ROUNDS = 30

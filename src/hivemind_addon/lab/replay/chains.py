@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from hivemind_addon.kernel.values.ticket import CallKind
-from hivemind_addon.proxy.capture.model import CapturedAttempt, CapturedCall
+from hivemind_addon.plugins.captures.model import CapturedAttempt, CapturedCall
 
 _TOLERANCE_S = 0.05
 """A client may have sent its next request before the end of the last answer was booked."""

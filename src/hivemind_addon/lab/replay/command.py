@@ -14,7 +14,7 @@ from hivemind_addon.lab.replay.view import what_if_view
 from hivemind_addon.lab.replay.whatif import what_if
 from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 from hivemind_addon.lab.sim.policy import COMPARED, Policy, UnknownPolicy, policy_named
-from hivemind_addon.proxy.capture.model import Capture, NotACapture
+from hivemind_addon.plugins.captures.model import Capture, NotACapture
 from hivemind_addon.proxy.system.stop_signals import end_with_us
 
 _MAX_COPIES = 1000
@@ -154,7 +154,7 @@ def _replay_real(capture: Capture, pace: float, *, as_json: bool) -> None:
 
 
 def _read(file: Path) -> Capture:
-    from hivemind_addon.proxy.capture.file import read_capture  # noqa: PLC0415 - it loads mitmproxy
+    from hivemind_addon.plugins.captures.file import read_capture  # noqa: PLC0415 - it loads mitmproxy
 
     try:
         return read_capture(file)

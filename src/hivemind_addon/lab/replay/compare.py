@@ -22,7 +22,7 @@ from hivemind_addon.lab.replay.schedule import (
     to_text,
 )
 from hivemind_addon.lab.replay.whatif import notes
-from hivemind_addon.proxy.capture.model import NotACapture
+from hivemind_addon.plugins.captures.model import NotACapture
 
 _SAME_INSTANT_S = 0.002
 """Instants are written in milliseconds; another machine's rounding is no other decision."""
@@ -276,7 +276,7 @@ def _replay(file: Path, asked: ReplaySettings, expectation: Path) -> tuple[Sched
     with warnings.catch_warnings():
         # Pytest would show what mitmproxy's own imports make its libraries say.
         warnings.simplefilter("ignore", DeprecationWarning)
-        from hivemind_addon.proxy.capture.file import read_capture  # noqa: PLC0415 - it loads mitmproxy
+        from hivemind_addon.plugins.captures.file import read_capture  # noqa: PLC0415 - it loads mitmproxy
 
     try:
         given = [given_limit(text) for text in asked.limits]

@@ -26,7 +26,7 @@ from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.limits import Limit, LimitKind, Prefix
 from hivemind_addon.lab.sim.provider import ProviderSettings
 from hivemind_addon.lab.sim.workload import PlannedTurn, Scenario, ScriptedCall, ScriptedFault, Site
-from hivemind_addon.proxy.capture.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
+from hivemind_addon.plugins.captures.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
 
 _RE_SENDS = 2
 """Of a client, at least: what the providers' SDKs do."""

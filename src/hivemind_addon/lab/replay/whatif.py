@@ -13,8 +13,8 @@ from hivemind_addon.lab.sim.policy import COMPARED, Policy
 from hivemind_addon.lab.sim.result import Result
 from hivemind_addon.lab.sim.workload import Scenario
 from hivemind_addon.lab.sim.world import run
+from hivemind_addon.plugins.captures.model import Capture
 from hivemind_addon.proxy.api.words import several
-from hivemind_addon.proxy.capture.model import Capture
 
 _OVERLOADED = (503, 529)
 

@@ -30,9 +30,9 @@ from hivemind_addon.lab.sim.dialect import SimDialect
 from hivemind_addon.lab.sim.exchange import pause
 from hivemind_addon.lab.sim.mitmdump import Mitmdump, running_mitmdump
 from hivemind_addon.lab.sim.recorded import CALL_HEADER, RecordedServer, dialect_of
+from hivemind_addon.plugins.captures.file import calls_by_header
+from hivemind_addon.plugins.captures.model import Capture, CapturedCall
 from hivemind_addon.proxy.api.words import brief, several
-from hivemind_addon.proxy.capture.file import calls_by_header
-from hivemind_addon.proxy.capture.model import Capture, CapturedCall
 
 _PATHS = {
     SimDialect.MESSAGES: ("/v1/messages",),

@@ -21,7 +21,7 @@ from hivemind_addon.lab.sim.faults import Hangup
 from hivemind_addon.lab.sim.limits import Limit, LimitKind, SimAllowance
 from hivemind_addon.lab.sim.plan import Data, Drop, End, Head, PauseStep, Step
 from hivemind_addon.lab.sim.server import SimServer
-from hivemind_addon.proxy.capture.model import Capture, CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
+from hivemind_addon.plugins.captures.model import Capture, CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
 
 CALL_HEADER = "x-sim-call"
 _UNKNOWN = CapturedAttempt(

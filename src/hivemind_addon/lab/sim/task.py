@@ -18,7 +18,7 @@ from types import MappingProxyType
 import msgspec
 
 from hivemind_addon.lab.sim.dialect.reply import SimDialect, TaskTurn, ToolCall
-from hivemind_addon.tools.contexts.answer import UNKNOWN_RESULT
+from hivemind_addon.plugins.contexts.reading.answer import UNKNOWN_RESULT
 
 _MARK = b"Append one line at a time to the file "
 _TASK = re.compile(rb"Append one line at a time to the file ([\w./-]+): (\d+) lines of ([\w-]+)\.")

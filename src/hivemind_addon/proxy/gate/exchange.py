@@ -67,11 +67,11 @@ if TYPE_CHECKING:
     from hivemind_addon.formats.wire.estimate import Estimate, Estimator
     from hivemind_addon.formats.wire.request import RequestFacts
     from hivemind_addon.kernel.values.ticket import PoolKey
-    from hivemind_addon.proxy.capture.recording import Served, Tape
+    from hivemind_addon.plugins.captures.recording import Served, Tape
+    from hivemind_addon.plugins.contexts.compactor import Compactor
+    from hivemind_addon.plugins.contexts.keeper import ConversationKeeper
     from hivemind_addon.proxy.gate.settings import Settings
     from hivemind_addon.proxy.host.port import Outgoing
-    from hivemind_addon.proxy.mitm.compacting import Compactor
-    from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
     from hivemind_addon.proxy.run.compose import Runtime
     from hivemind_addon.proxy.run.driver import Driver
     from hivemind_addon.proxy.run.guard import Guard
@@ -205,7 +205,7 @@ class Exchange:
     @property
     def served(self) -> Served:
         """How it is served, for a capture."""
-        from hivemind_addon.proxy.capture.recording import Served  # noqa: PLC0415 - only who records asks
+        from hivemind_addon.plugins.captures.recording import Served  # noqa: PLC0415 - only who records asks
 
         return Served(self.profile.name, self.dialect.name, self.delivery.value)
 

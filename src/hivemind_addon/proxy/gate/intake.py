@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from hivemind_addon.formats.profile.grants import Compaction
     from hivemind_addon.formats.wire.description import Description, PlainRequest, Size
     from hivemind_addon.kernel.values.spend import Price
+    from hivemind_addon.plugins.contexts.compactor import Compactor, EditedRequest
     from hivemind_addon.proxy.gate.settings import LiveSettings
     from hivemind_addon.proxy.gate.written_files import Files
-    from hivemind_addon.proxy.mitm.compacting import Compactor, EditedRequest
     from hivemind_addon.proxy.run.compose import Runtime
 
 OWN_HEADERS = "x-hivemind-"
@@ -241,7 +241,7 @@ class Intake:
     ) -> EditedRequest | None:
         """Make its context shorter, in the flow; None: it stays as it came."""
         if self._compactor is None:
-            from hivemind_addon.proxy.mitm.compacting import Compactor  # noqa: PLC0415 - few want it
+            from hivemind_addon.plugins.contexts.compactor import Compactor  # noqa: PLC0415 - few want it
 
             self._compactor = Compactor(self._runtime.driver)
         return self._compactor.edit(flow, profile, request, told, settings, self._files.keeper)

@@ -23,9 +23,9 @@ from hivemind_addon.formats.base.patterns import normal_host
 from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.formats.profile.grants import Allowance, parse_allowance
 from hivemind_addon.formats.profile.load import UnknownTool, parse_tools
+from hivemind_addon.plugins.contexts.policy import DEFAULT as KEEP_CONTEXTS
+from hivemind_addon.plugins.contexts.policy import FORMS, KeepPolicy, parse_policy
 from hivemind_addon.proxy.api.config_file import ALERTS_VARIABLE, check_keys, option_values, read_config
-from hivemind_addon.proxy.context.policy import DEFAULT as KEEP_CONTEXTS
-from hivemind_addon.proxy.context.policy import FORMS, KeepPolicy, parse_policy
 from hivemind_addon.proxy.gate.addresses import Network, Upstream, is_loopback, parse_networks, parse_upstream
 from hivemind_addon.proxy.gate.authentication import AgentSecrets
 from hivemind_addon.proxy.gate.interfaces.flow_view import DEFAULT_KEEP, Keep, parse_keep
@@ -49,7 +49,7 @@ from hivemind_addon.proxy.system.engine_url import (
 from hivemind_addon.proxy.system.folders import LONGEST_SOCKET_PATH
 
 if TYPE_CHECKING:
-    from hivemind_addon.proxy.cluster.settings import ClusterSettings
+    from hivemind_addon.plugins.cluster.settings import ClusterSettings
 
 PREFIX = "hivemind_"
 _HTTP = ("http", "https", "http3")
@@ -480,7 +480,7 @@ def _cluster(options: optmanager.OptManager) -> "ClusterSettings | None":
             raise BadOption("hivemind_cluster_name: there is no cluster; say hivemind_cluster=URL, too")
         return None
     name = options.hivemind_cluster_name or os.environ.get(CLUSTER_NAME_VARIABLE) or DEFAULT_CLUSTER
-    from hivemind_addon.proxy.cluster.settings import read_cluster  # noqa: PLC0415 - for who asks for it
+    from hivemind_addon.plugins.cluster.settings import read_cluster  # noqa: PLC0415 - for who asks for it
 
     try:
         return read_cluster(url, name, os.environ)

@@ -15,7 +15,7 @@ from hivemind_addon.formats.profile.grants import AgentRules
 from hivemind_addon.formats.profile.load import UnknownTool, load_profiles
 from hivemind_addon.formats.profile.upstreams import UpstreamKey, read_keys
 from hivemind_addon.formats.wire.identity import ALONE, Machine
-from hivemind_addon.proxy.context.store import FOLDER_NAME
+from hivemind_addon.plugins.contexts.store import FOLDER_NAME
 from hivemind_addon.proxy.gate.addresses import is_in, is_loopback
 from hivemind_addon.proxy.gate.followed_file import LOOK_EVERY_S, FollowedFile
 from hivemind_addon.proxy.journal.retention import JournalKeep
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from hivemind_addon.formats.profile.load import NamedTool, Profiles
     from hivemind_addon.kernel.pool import PoolSettings
     from hivemind_addon.kernel.values.ticket import PoolKey
-    from hivemind_addon.proxy.cluster.settings import ClusterSettings
-    from hivemind_addon.proxy.context.policy import KeepPolicy
+    from hivemind_addon.plugins.cluster.settings import ClusterSettings
+    from hivemind_addon.plugins.contexts.policy import KeepPolicy
     from hivemind_addon.proxy.gate.addresses import Network, Upstream
     from hivemind_addon.proxy.gate.authentication import AgentSecrets
     from hivemind_addon.proxy.gate.interfaces.flow_view import Keep

@@ -6,17 +6,17 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from hivemind_addon.proxy.context.store import ContextStore
+from hivemind_addon.plugins.contexts.keeper import ConversationKeeper
+from hivemind_addon.plugins.contexts.store import ContextStore
 from hivemind_addon.proxy.gate.settings import BadOption
 from hivemind_addon.proxy.journal.journal import Journal
-from hivemind_addon.proxy.mitm.keeping import ConversationKeeper
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from hivemind_addon.proxy.capture.recorder import Recorder
-    from hivemind_addon.proxy.context.policy import KeepPolicy
+    from hivemind_addon.plugins.captures.recorder import Recorder
+    from hivemind_addon.plugins.contexts.policy import KeepPolicy
     from hivemind_addon.proxy.gate.settings import Settings
     from hivemind_addon.proxy.run.driver import Driver
 
@@ -125,8 +125,8 @@ class Files:
             self._end(old.stop())
         if settings.capture is not None:
             # Few record, and it is a tenth of all that the addon loads.
-            from hivemind_addon.proxy.capture.model import NotACapture  # noqa: PLC0415 - as above
-            from hivemind_addon.proxy.capture.recorder import Recorder  # noqa: PLC0415 - as above
+            from hivemind_addon.plugins.captures.model import NotACapture  # noqa: PLC0415 - as above
+            from hivemind_addon.plugins.captures.recorder import Recorder  # noqa: PLC0415 - as above
 
             try:
                 self.recorder = Recorder(

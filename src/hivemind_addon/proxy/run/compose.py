@@ -27,8 +27,8 @@ from hivemind_addon.proxy.run.sinks import Sink, Sinks
 from hivemind_addon.proxy.system.clock import Clock, SystemClock
 
 if TYPE_CHECKING:
-    from hivemind_addon.proxy.cluster.membership import Membership
-    from hivemind_addon.proxy.cluster.settings import ClusterSettings
+    from hivemind_addon.plugins.cluster.membership import Membership
+    from hivemind_addon.plugins.cluster.settings import ClusterSettings
 
 logger = logging.getLogger("hivemind")
 
@@ -108,8 +108,8 @@ def _make_scheduler() -> Scheduler:
 def _join(
     cluster: "ClusterSettings", port: int, clock: Clock, observers: Iterable[Callable[[Event], None]]
 ) -> "tuple[Driver, Membership]":
-    from hivemind_addon.proxy.cluster.membership import Membership, name_of_process  # noqa: PLC0415 - needs an extra
-    from hivemind_addon.proxy.cluster.node import ClusterNode  # noqa: PLC0415 - for who asks for it
+    from hivemind_addon.plugins.cluster.membership import Membership, name_of_process  # noqa: PLC0415 - needs an extra
+    from hivemind_addon.plugins.cluster.node import ClusterNode  # noqa: PLC0415 - for who asks for it
 
     node = ClusterNode(
         me=name_of_process(port),

@@ -28,8 +28,8 @@ _OFF = "off"
 
 
 _LATER = (
-    CommandEntry("profile", "tools.commands.profile:profile", "A provider of your own: is it understood?"),
-    CommandEntry("schema", "tools.commands.profile:schema", "The JSON Schema of each file that you write"),
+    CommandEntry("profile", "plugins.captures.commands.profile:profile", "A provider of your own: is it understood?"),
+    CommandEntry("schema", "plugins.captures.commands.profile:schema", "The JSON Schema of each file that you write"),
 )
 
 

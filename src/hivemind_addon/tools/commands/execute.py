@@ -18,8 +18,7 @@ from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from hivemind_addon.tools.commands.options import in_one_line, port_option
 from hivemind_addon.tools.commands.proxy import no_proxy
 from hivemind_addon.tools.launch import background, claim
-from hivemind_addon.tools.launch.become import become
-from hivemind_addon.tools.launch.behind import (
+from hivemind_addon.tools.launch.agent_environment import (
     NamelessSecret,
     NoBundle,
     agent_environment,
@@ -32,6 +31,7 @@ from hivemind_addon.tools.launch.environment import exports
 from hivemind_addon.tools.launch.finding import Severity
 from hivemind_addon.tools.launch.hindrance import hindrances
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE
+from hivemind_addon.tools.launch.process_replacement import become
 from hivemind_addon.tools.launch.programs import load_programs
 
 WHY_NOT_BEHIND = (NoBundle, NamelessSecret, UnreadableReport, FolderNotPrivate, DocumentError, background.NotServed)

@@ -34,14 +34,18 @@ SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
         CommandEntry("config", "tools.commands.config:config", "Options, profiles, schemas; where files lie"),
     ),
     "Run many": (
-        CommandEntry("fleet", "tools.commands.fleet:fleet", "Tasks with dependencies, at most N at a time"),
-        CommandEntry("task", "tools.commands.task:task", "Submit tasks, wait for them, look at them, end them"),
-        CommandEntry("lease", "tools.commands.lease:lease", "Locks, leaders, at most N"),
+        CommandEntry("fleet", "plugins.fleets.commands.fleet:fleet", "Tasks with dependencies, at most N at a time"),
+        CommandEntry(
+            "task", "plugins.fleets.commands.task:task", "Submit tasks, wait for them, look at them, end them"
+        ),
+        CommandEntry("lease", "plugins.fleets.commands.lease:lease", "Locks, leaders, at most N"),
         CommandEntry("mcp", "tools.commands.mcp:mcp", "Tools for agents: the Model Context Protocol", also=("serve",)),
     ),
     "Record and replay": (
-        CommandEntry("capture", "tools.commands.capture:capture", "Record what agents do, and look at it"),
-        CommandEntry("context", "tools.commands.context:context", "Conversations: read them, go on with them"),
+        CommandEntry("capture", "plugins.captures.commands.capture:capture", "Record what agents do, and look at it"),
+        CommandEntry(
+            "context", "plugins.contexts.commands.context:context", "Conversations: read them, go on with them"
+        ),
         CommandEntry("replay", "lab.replay.command:replay", "A recording again, under other limits"),
     ),
     "Develop": (CommandEntry("lab", "tools.commands.lab:lab", "Scenarios, proof, evaluation, papers, docs"),),

@@ -98,8 +98,8 @@ def mcp(
         raise click.UsageError(
             "--allow-commands says what tasks and options may be: add --allow submit, batch or config"
         )
-    from hivemind_addon.tools.locks.choice import LeasePlace  # noqa: PLC0415 - only where a server runs
-    from hivemind_addon.tools.locks.model import LeaseError  # noqa: PLC0415 - as above
+    from hivemind_addon.plugins.fleets.leases.choice import LeasePlace  # noqa: PLC0415 - only where a server runs
+    from hivemind_addon.plugins.fleets.leases.model import LeaseError  # noqa: PLC0415 - as above
     from hivemind_addon.tools.mcp.server import make_server, run_stdio  # noqa: PLC0415 - it takes half a second to load
     from hivemind_addon.tools.mcp.session import Session  # noqa: PLC0415 - as above
     from hivemind_addon.tools.mcp.tools import HM_TOOLS, TOOLS  # noqa: PLC0415 - as above

@@ -7,6 +7,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.plugins.fleets.tasks import picture
+from hivemind_addon.plugins.fleets.tasks.model import FleetView, NotTaken
+from hivemind_addon.plugins.fleets.tasks.store import fleets, open_fleet
 from hivemind_addon.proxy.api.page_questions import (
     ChartsQuestion,
     FleetPicture,
@@ -30,9 +33,6 @@ from hivemind_addon.tools.history.filters import Span, booked
 from hivemind_addon.tools.history.incident_history import read_incidents
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.verdict import verdict
-from hivemind_addon.tools.tasks import picture
-from hivemind_addon.tools.tasks.model import FleetView, NotTaken
-from hivemind_addon.tools.tasks.store import fleets, open_fleet
 
 _NICER = 10
 """The page may wait; requests may not."""

@@ -17,7 +17,7 @@ from hivemind_addon.tools.commands.group import CommandEntry, ListGroup
 from hivemind_addon.tools.commands.options import port_option
 from hivemind_addon.tools.commands.printing import json_flag, print_json
 from hivemind_addon.tools.launch import background
-from hivemind_addon.tools.launch.behind import NoBundle, is_ours, write_bundle
+from hivemind_addon.tools.launch.agent_environment import NoBundle, is_ours, write_bundle
 from hivemind_addon.tools.launch.programs import load_programs
 from hivemind_addon.tools.setup.change import FileChange, Ledger, addition, apply, removal, snippet
 from hivemind_addon.tools.setup.model import HasComments, SetupPlan, SetupTrouble

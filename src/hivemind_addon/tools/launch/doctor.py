@@ -31,7 +31,7 @@ from hivemind_addon.proxy.api.trust import CERTIFICATE, ca_certificate, cure_of_
 from hivemind_addon.proxy.system.clock import Clock
 from hivemind_addon.proxy.system.descriptors import ENOUGH
 from hivemind_addon.tools.launch import background
-from hivemind_addon.tools.launch.behind import NamelessSecret, holds_key, proved_name
+from hivemind_addon.tools.launch.agent_environment import NamelessSecret, holds_key, proved_name
 from hivemind_addon.tools.launch.environment import PROXY_VARIABLES, bypass_entries, bypasses
 from hivemind_addon.tools.launch.finding import Finding, Severity
 from hivemind_addon.tools.launch.hindrance import LOOPBACK, base_urls_to, hindrances, port_of

@@ -12,7 +12,18 @@ from msgspec import Meta, Struct
 
 from hivemind_addon.kernel.values.spend import Budget, Period
 from hivemind_addon.kernel.values.spend import Scope as HolderKind
-from hivemind_addon.tools.mcp import own, steering, work
+from hivemind_addon.plugins.fleets import task_tools
+from hivemind_addon.plugins.fleets.task_tools import (
+    TaskBatch,
+    TaskIds,
+    TaskList,
+    TaskRequest,
+    TasksSubmitted,
+    Word,
+    WorkLevel,
+)
+from hivemind_addon.plugins.fleets.tasks import client
+from hivemind_addon.tools.mcp import own, steering
 from hivemind_addon.tools.mcp.own import ActionResult, OwnMetrics, OwnStatus
 from hivemind_addon.tools.mcp.steering import (
     BudgetList,
@@ -28,8 +39,6 @@ from hivemind_addon.tools.mcp.steering import (
     Tokens,
 )
 from hivemind_addon.tools.mcp.tool import Call, Effect, McpTool, NoArguments, ToolFailed, tool
-from hivemind_addon.tools.mcp.work import TaskBatch, TaskIds, TaskList, TaskRequest, TasksSubmitted, Word, WorkLevel
-from hivemind_addon.tools.tasks import client
 
 _MAX_COMMAND_CHARS = 30_000
 _MAX_TASKS = 200
@@ -115,18 +124,18 @@ class HmSetup(Struct, frozen=True, forbid_unknown_fields=True):
     tool: HmProgram
 
 
-@tool("Start a command as a task", effect=Effect.DESTROYS, needs=work.submit.needs)
+@tool("Start a command as a task", effect=Effect.DESTROYS, needs=task_tools.submit.needs)
 def hm_submit(call: Call, job: HmTask) -> TasksSubmitted:
     """Run a shell command as a task, through the scheduler's queue and limits. As submit, which takes an agent and a
     prompt as well. Returns at once with its id; hm.status tells how it stands. It costs money.
     """
-    return work.submit.run(call, _request(job))
+    return task_tools.submit.run(call, _request(job))
 
 
-@tool("Start many commands as tasks", effect=Effect.DESTROYS, needs=work.batch.needs)
+@tool("Start many commands as tasks", effect=Effect.DESTROYS, needs=task_tools.batch.needs)
 def hm_batch(call: Call, jobs: HmBatch) -> TasksSubmitted:
     """Run many shell commands as tasks, as batch. Returns at once with all ids. It costs money."""
-    return work.batch.run(call, TaskBatch(tuple(map(_request, jobs.tasks))))
+    return task_tools.batch.run(call, TaskBatch(tuple(map(_request, jobs.tasks))))
 
 
 def _request(job: HmTask) -> TaskRequest:
@@ -145,9 +154,9 @@ def hm_status(call: Call, which: HmTaskId) -> HmStatus:
     """See how the queue stands, as status, or how a task that you submitted does, as task_status. Changes nothing."""
     if not which.task_id:
         return HmStatus(queue=own.status.run(call, NoArguments()), tasks=None)
-    if not call.session.scope.has(work.task_status.needs):
+    if not call.session.scope.has(task_tools.task_status.needs):
         raise ToolFailed("hm.status: tasks are not allowed here: add `--allow submit` to `hivemind mcp`")
-    return HmStatus(queue=None, tasks=work.task_status.run(call, TaskIds((which.task_id,))))
+    return HmStatus(queue=None, tasks=task_tools.task_status.run(call, TaskIds((which.task_id,))))
 
 
 @tool("Set a task's priority", effect=Effect.CHANGES, idempotent=True, needs=steering.set_priority.needs)

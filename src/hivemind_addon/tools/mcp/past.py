@@ -8,9 +8,9 @@ from typing import Annotated
 from msgspec import Meta, Struct, convert, to_builtins
 
 from hivemind_addon.formats.wire.proxy_user import given_id
-from hivemind_addon.proxy.context.store import ContextHead, ContextStore, UnknownContext
-from hivemind_addon.tools.contexts.prompt import prompt_of
-from hivemind_addon.tools.contexts.tree import of_agent
+from hivemind_addon.plugins.contexts.reading.prompt import prompt_of
+from hivemind_addon.plugins.contexts.reading.tree import of_agent
+from hivemind_addon.plugins.contexts.store import ContextHead, ContextStore, UnknownContext
 from hivemind_addon.tools.history.filters import RequestFilter, Span
 from hivemind_addon.tools.history.history import Biography, biographies, find, requests
 from hivemind_addon.tools.history.reader import JournalReader

@@ -21,15 +21,15 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from hivemind_addon import __version__
+from hivemind_addon.plugins.contexts.store import UnknownContext
+from hivemind_addon.plugins.fleets.leases.model import LeaseError
+from hivemind_addon.plugins.fleets.tasks.model import NotTaken
 from hivemind_addon.proxy.api.control import CommandUnanswered, UnreadableReport
 from hivemind_addon.proxy.api.words import failing
-from hivemind_addon.proxy.context.store import UnknownContext
 from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from hivemind_addon.tools.history.reader import NoJournal
-from hivemind_addon.tools.locks.model import LeaseError
 from hivemind_addon.tools.mcp.session import NoName, NoProxy, ServerScope, Session, flag
 from hivemind_addon.tools.mcp.tool import Call, Effect, McpTool, ToolCancelled, ToolFailed, schema_of
-from hivemind_addon.tools.tasks.model import NotTaken
 
 logger = logging.getLogger("hivemind")
 

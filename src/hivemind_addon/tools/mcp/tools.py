@@ -2,15 +2,17 @@
 
 from typing import Any
 
-from hivemind_addon.tools.mcp import hm, locks, own, past, recall, steering, work
+from hivemind_addon.plugins.contexts import recall_tool
+from hivemind_addon.plugins.fleets import lease_tools, task_tools
+from hivemind_addon.tools.mcp import hm, own, past, steering
 from hivemind_addon.tools.mcp.tool import McpTool
 
 TOOLS: tuple[McpTool[Any, Any], ...] = (
     *own.TOOLS,
     *past.TOOLS,
-    *recall.TOOLS,
-    *locks.TOOLS,
-    *work.TOOLS,
+    *recall_tool.TOOLS,
+    *lease_tools.TOOLS,
+    *task_tools.TOOLS,
     *steering.TOOLS,
 )
 HM_TOOLS: tuple[McpTool[Any, Any], ...] = hm.TOOLS

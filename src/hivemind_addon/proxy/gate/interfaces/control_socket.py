@@ -44,8 +44,8 @@ from hivemind_addon.proxy.system.engine_url import parse_engine_url
 from hivemind_addon.proxy.system.folders import FolderNotPrivate
 
 if TYPE_CHECKING:
+    from hivemind_addon.plugins.cluster.membership import Membership
     from hivemind_addon.proxy.api.report_source import ReportSource
-    from hivemind_addon.proxy.cluster.membership import Membership
     from hivemind_addon.proxy.gate.settings import LiveSettings
     from hivemind_addon.proxy.gate.written_files import Files
     from hivemind_addon.proxy.run.driver import Driver

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
     from mitmproxy.connection import Client
 
+    from hivemind_addon.plugins.cluster.membership import Membership
     from hivemind_addon.proxy.api.report_source import ReportSource
-    from hivemind_addon.proxy.cluster.membership import Membership
     from hivemind_addon.proxy.gate.addresses import Upstream
     from hivemind_addon.proxy.gate.authentication import Authentication
     from hivemind_addon.proxy.gate.interfaces.page_history import Past

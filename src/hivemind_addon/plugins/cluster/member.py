@@ -1,0 +1,507 @@
+"""The tickets of one process in a cluster: what each waits for, and what became of its attempts.
+
+The coordinator decides who goes. What follows an attempt's end is judged here, where its client is: nobody waits for a
+verdict, and nobody loses it when a coordinator dies.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import assert_never
+
+from msgspec.structs import replace
+
+from hivemind_addon.kernel.budget import actual_spend, calls_of
+from hivemind_addon.kernel.endpoints import is_endpoints_own
+from hivemind_addon.kernel.heap import KeyedHeap
+from hivemind_addon.kernel.pool import PoolSettings, PoolTold
+from hivemind_addon.kernel.retry import (
+    ActiveBlock,
+    Admitted,
+    Backoff,
+    Finished,
+    GiveUp,
+    History,
+    Refused,
+    Shed,
+    Verdict,
+    judge,
+    last_moment,
+)
+from hivemind_addon.kernel.values.command import Cancel
+from hivemind_addon.kernel.values.events import AttemptEnded, AttemptStarted, BackedOff, Event, Submitted, TicketEnded
+from hivemind_addon.kernel.values.snapshot import BreakerState, PoolView, RequestState, TicketView
+from hivemind_addon.kernel.values.spend import Budget, Shortage, Spend
+from hivemind_addon.kernel.values.ticket import (
+    Attempt,
+    AttemptResult,
+    ContractError,
+    Hints,
+    OutcomeKind,
+    PoolKey,
+    Reason,
+    Ticket,
+)
+from hivemind_addon.plugins.cluster.coordinator import NOT_SENT, shifted_event
+from hivemind_addon.plugins.cluster.messages import (
+    AccountsChanged,
+    Admits,
+    Arrived,
+    Bypassing,
+    Ended,
+    Ends,
+    Flying,
+    FromCoordinator,
+    FromMember,
+    Gone,
+    HeadCame,
+    Join,
+    PoolsChanged,
+    Refuses,
+    Sheds,
+    Spending,
+    Tells,
+    Uses,
+    Waiting,
+    Welcome,
+)
+
+_NEVER = float("inf")
+_REMEMBERED_S = 15.0
+"""An end that is kept is told again for so long: an engine that forgets leaves only members' copies, some s old."""
+_COME_BACK_S = 5.0
+"""When a client is asked back whom no coordinator has answered in time."""
+
+
+@dataclass(slots=True, eq=False)
+class _Own:
+    """One ticket of this process."""
+
+    ticket: Ticket
+    wait_began_at: float
+    history: History = field(default_factory=History)
+    not_before: float = -_NEVER
+    waited_s: float = 0.0
+    attempt: Attempt | None = None
+    """In flight; None: it waits."""
+
+
+class Member:
+    """Has the driver's side of a scheduler for tickets, without deciding anything about their order."""
+
+    def __init__(self, *, rng: random.Random) -> None:
+        self.events: list[Event] = []
+        self.superseded: list[Attempt] = []
+        self.cancelled: list[Attempt] = []
+        """By a person: to be ended."""
+        self.accounts: dict[str, str] = {}
+        """The account that stands for another one, by that one."""
+        self.send: Callable[[FromMember], None] | None = None
+        """To the coordinator that knows of the tickets; None: the next one is told all of them."""
+        self.is_alone = False
+        """That coordinator is this process's own, and keeps nothing."""
+        self._rng = rng
+        self._own: dict[str, _Own] = {}
+        self._deadlines: KeyedHeap[str] = KeyedHeap()
+        self._decisions: list[Admitted | Shed | Refused] = []
+        self._settings: dict[PoolKey, PoolSettings] = {}
+        self._pools: dict[PoolKey, PoolTold] = {}
+        self._bypassing: dict[PoolKey, int] = {}
+        self._spent: deque[Spending] = deque()
+        self._spent_alone: dict[tuple[str, str, tuple[Budget, ...]], tuple[Spend, float]] = {}
+        """By agent, group and budgets; with when the newest of it was spent."""
+        self._number = 0
+        self._stopping = False
+
+    def __repr__(self) -> str:
+        flying = sum(own.attempt is not None for own in self._own.values())
+        return f"<Member, {len(self._own) - flying} waiting, {flying} in flight>"
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing waits and nothing is in flight, bypassing attempts counted."""
+        return not self._own and not self._bypassing
+
+    @property
+    def number(self) -> int:
+        """Of the newest end."""
+        return self._number
+
+    def views(self, now: float) -> tuple[PoolView, ...]:
+        """What it knows by itself, while no coordinator has told of the whole: its own tickets, and no limit."""
+        by_pool: dict[PoolKey, list[_Own]] = {}
+        for own in self._own.values():
+            by_pool.setdefault(own.ticket.pool, []).append(own)
+        return tuple(self._view(key, owns, now) for key, owns in by_pool.items())
+
+    def _view(self, key: PoolKey, owns: Sequence[_Own], now: float) -> PoolView:
+        flying, waiting = [one for one in owns if one.attempt], [one for one in owns if not one.attempt]
+        why = Reason.COORDINATOR.value
+        return PoolView(
+            key=key,
+            account_name=None,
+            in_flight=len(flying),
+            bypassing=self._bypassing.get(key, 0),
+            limit=self.limit_of(key),
+            queued=len(waiting),
+            breaker=BreakerState.CLOSED.value,
+            blocked_for_s=0.0,
+            meters=(),
+            tickets=(
+                *(
+                    TicketView(one.ticket, RequestState.IN_FLIGHT, "", 0, one.history.attempts, one.waited_s)
+                    for one in flying
+                ),
+                *(
+                    TicketView(
+                        one.ticket,
+                        RequestState.BACKING_OFF if one.not_before > now else RequestState.QUEUED,
+                        why,
+                        place,
+                        one.history.attempts,
+                        one.waited_s + max(0.0, now - one.wait_began_at),
+                        why=why,
+                    )
+                    for place, one in enumerate(waiting, start=1)
+                ),
+            ),
+        )
+
+    # The driver's side ----------------------------------------------------------------------------------------------
+
+    def submit(self, ticket: Ticket, settings: PoolSettings, now: float) -> None:
+        """Ask for admission. Raises ContractError when its id is known."""
+        if ticket.id in self._own:
+            raise ContractError(f"{ticket.id}: submitted twice")
+        for pool in [one.pool for one in ticket.endpoints] or [ticket.pool]:
+            if self._settings.get(pool) != settings:
+                self._settings[pool] = settings
+                self._tell(Uses(pool, settings))
+        own = self._own[ticket.id] = _Own(ticket, wait_began_at=ticket.arrived_at)
+        self._deadlines.put(ticket.id, ticket.deadline_at)
+        self.events.append(Submitted(at=now, ticket=ticket))
+        if self._stopping:
+            self._shed(own, Reason.STOPPING, now, come_back_s=_COME_BACK_S)
+        else:
+            self._tell(Arrived(ticket))
+
+    def observe(self, attempt: Attempt, hints: Hints, *, answered: bool) -> None:
+        """A response's head came."""
+        own = self._own.get(attempt.ticket.id)
+        if own is not None and own.attempt is attempt:
+            self._tell(HeadCame(attempt.ticket.id, attempt.number, hints, answered))
+
+    def settle(self, attempt: Attempt, result: AttemptResult, now: float) -> Verdict:
+        """End an attempt, exactly once (ContractError on the second time), and judge what follows."""
+        ticket = attempt.ticket
+        own = self._own.get(ticket.id)
+        if own is None or own.attempt is not attempt:
+            raise ContractError(f"{ticket.id}: attempt {attempt.number} was settled already")
+        spend = actual_spend(ticket, result)
+        self.events.append(
+            AttemptEnded(
+                at=now,
+                ticket_id=ticket.id,
+                pool=ticket.pool,
+                attempt=attempt.number,
+                outcome=result.outcome,
+                usage=result.usage,
+                duration_s=max(0.0, now - attempt.admitted_at),
+                spend=spend,
+            )
+        )
+        result = self._excuse(ticket, result)
+        pool = self._told(ticket.pool)
+        settings = self._settings.get(ticket.pool)
+        own.history, verdict = judge(
+            settings.retry if settings else PoolSettings().retry,
+            own.history,
+            result,
+            now,
+            self._rng,
+            shed_at=last_moment(ticket, now - attempt.admitted_at),
+            provider_down=pool is not None and pool.provider_down,
+            nobody_answered=pool is not None and pool.nobody_answered,
+            stopping=self._stopping,
+        )
+        own.attempt = None
+        self._number += 1
+        ended = Ended(self._number, ticket.id, attempt.number, result, verdict)
+        spend += Spend(calls=calls_of(result))
+        self._remember(Spending(self._number, ticket.id, ticket.agent, ticket.group, ticket.budgets, spend, now, ended))
+        self._tell(ended)
+        match verdict:
+            case Finished():
+                end = "delivered" if result.outcome.kind is OutcomeKind.SUCCESS else "cancelled"
+                self._end(own, now, end=end, reason=result.outcome.reason)
+            case GiveUp(reason):
+                end = "shed" if reason is Reason.ANEW else "gave up"
+                self._end(own, now, end=end, reason=reason.value, last_outcome=result.outcome.reason)
+            case Backoff(until, reason=why):
+                own.not_before, own.wait_began_at = until, now
+                self._deadlines.put(ticket.id, ticket.deadline_at)
+                self.events.append(
+                    BackedOff(
+                        at=now, ticket_id=ticket.id, pool=ticket.pool, attempt=attempt.number, until=until, reason=why
+                    )
+                )
+        return verdict
+
+    def cancel(self, ticket_id: str, now: float) -> bool:
+        """The client of a ticket that waits went. False when it is unknown or in flight."""
+        own = self._own.get(ticket_id)
+        if own is None:
+            # Its end was decided since the last poll: nobody is there to hear of it.
+            before = len(self._decisions)
+            self._decisions = [one for one in self._decisions if _ticket_of(one).id != ticket_id]
+            return len(self._decisions) < before
+        if own.attempt is not None:
+            return self._take_back(own.attempt, now)
+        self._tell(Gone(ticket_id))
+        self._end(own, now, end="cancelled", reason="client went")
+        return True
+
+    def call_off(self, ticket_id: str, now: float) -> bool:
+        """A person wants a ticket of this process to end. False when there is none."""
+        own = self._own.get(ticket_id)
+        if own is None:
+            return False
+        if own.attempt is not None:
+            if self._take_back(own.attempt, now):
+                self._decisions.append(Refused(ticket=own.ticket, cause=Cancel(ticket_id)))
+            else:
+                self.cancelled.append(own.attempt)
+        else:
+            self._tell(Gone(ticket_id))
+            self._refuse(own, Cancel(ticket_id), now)
+        return True
+
+    def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None]) -> None:
+        """Profiles were changed."""
+        for pool, before in self._settings.items():
+            settings = settings_of(pool, before.profile)
+            if settings is not None and settings != before:
+                self._settings[pool] = settings
+                self._tell(Uses(pool, settings))
+
+    def bypass(self, pool: PoolKey, change: int) -> None:
+        """Attempts that go past the scheduler begin or end."""
+        count = self._bypassing.get(pool, 0) + change
+        if count < 0:
+            raise ContractError(f"{pool}: more bypassing attempts ended than began")
+        self._bypassing[pool] = count
+        if not count:
+            del self._bypassing[pool]
+        self._tell(Bypassing(pool, count))
+
+    def limit_of(self, pool: PoolKey) -> int:
+        """The pool's concurrency limit as last told; 1 when the pool is unknown."""
+        told = self._told(pool)
+        return 1 if told is None else told.limit
+
+    def close(self, now: float) -> None:
+        """Admit nothing more: what waits is shed, and what comes."""
+        self._stopping = True
+        for own in [one for one in self._own.values() if one.attempt is None]:
+            self._tell(Gone(own.ticket.id))
+            self._shed(own, Reason.STOPPING, now, come_back_s=_COME_BACK_S)
+
+    def wake_up(self, slept_s: float) -> None:
+        """The machine slept, and the clients with it: what waits may wait as much longer."""
+        for own in self._own.values():
+            ticket = own.ticket
+            own.ticket = replace(
+                ticket,
+                arrived_at=ticket.arrived_at + slept_s,
+                deadline_at=ticket.deadline_at + slept_s,
+                shed_at=ticket.shed_at + slept_s,
+            )
+            own.wait_began_at += slept_s
+            if own.attempt is None:
+                self._deadlines.put(ticket.id, own.ticket.deadline_at)
+
+    def poll(self, now: float) -> list[Admitted | Shed | Refused]:
+        """What was decided since the last call; who has waited until its client gives up is shed here."""
+        while self._deadlines.first_key <= now and (ticket_id := self._deadlines.first) is not None:
+            self._tell(Gone(ticket_id))
+            self._shed(self._own[ticket_id], Reason.DEADLINE, now, come_back_s=_COME_BACK_S)
+        decisions, self._decisions = self._decisions, []
+        return decisions
+
+    @property
+    def wakeup_at(self) -> float:
+        """When the next one is to be shed."""
+        return self._deadlines.first_key if not self._decisions else -_NEVER
+
+    # The coordinator's side -----------------------------------------------------------------------------------------
+
+    def join(self) -> Join:
+        """All that a coordinator has to know."""
+        for (agent, group, budgets), (spend, at) in self._spent_alone.items():
+            self._number += 1
+            self._spent.append(Spending(self._number, "", agent, group, budgets, spend, at))
+        self._spent_alone.clear()
+        waiting, flying = [], []
+        for own in self._own.values():
+            if own.attempt is None:
+                waiting.append(Waiting(own.ticket, own.history, own.not_before))
+            else:
+                flying.append(Flying(own.ticket, own.history, own.attempt.demand, own.attempt.admitted_at))
+        return Join(
+            waiting=tuple(waiting),
+            flying=tuple(flying),
+            spent=tuple(self._spent),
+            uses=tuple(Uses(pool, settings) for pool, settings in self._settings.items()),
+            bypassing=tuple(Bypassing(pool, count) for pool, count in self._bypassing.items()),
+        )
+
+    def was_kept(self, number: int, now: float) -> None:
+        """Ends up to this one outlive the coordinator: forgotten some time later, since copies of it are older."""
+        while self._spent and self._spent[0].number <= number and self._spent[0].at <= now - _REMEMBERED_S:
+            self._spent.popleft()
+
+    def hear(self, message: FromCoordinator, shift_s: float, now: float) -> None:
+        """One message of the coordinator that knows of the tickets; `shift_s`: its clock in this one."""
+        match message:
+            case Admits(ticket_id):
+                self._admit(message, now)
+            case Sheds(ticket_id, reason=reason, come_back_s=come_back_s):
+                if own := self._waiting(ticket_id):
+                    self._shed(own, reason, now, come_back_s=come_back_s)
+            case Refuses(ticket_id, cause=cause):
+                if own := self._waiting(ticket_id):
+                    if isinstance(cause, ActiveBlock):
+                        cause = replace(cause, until=cause.until + shift_s)
+                    self._refuse(own, cause, now)
+            case Ends(ticket_id, attempt=number, called_off=called_off):
+                own = self._own.get(ticket_id)
+                if own and own.attempt and own.attempt.number == number:
+                    if called_off:
+                        self.call_off(ticket_id, now)
+                    else:
+                        self.superseded.append(own.attempt)
+            case Tells(events):
+                self.events += [shifted_event(event, shift_s) for event in events]
+            case PoolsChanged(pools):
+                self._pools.update((pool.key, pool) for pool in pools)
+            case AccountsChanged(accounts):
+                self.accounts = accounts
+            case Welcome(pools, accounts=accounts):
+                self._pools = {pool.key: pool for pool in pools}
+                self.accounts = accounts
+
+    def _admit(self, message: Admits, now: float) -> None:
+        own = self._waiting(message.ticket_id)
+        if own is None:
+            return  # it has ended here, of which the coordinator is told
+        if own.ticket.pool != message.pool:
+            own.ticket = replace(own.ticket, pool=message.pool)
+        own.history = own.history.started()
+        own.attempt = Attempt(
+            ticket=own.ticket,
+            number=message.attempt,
+            admitted_at=now,
+            demand=message.demand,
+            in_flight=message.in_flight,
+            is_probe=message.is_probe,
+        )
+        self._deadlines.drop(message.ticket_id)
+        self.events.append(
+            AttemptStarted(
+                at=now,
+                ticket_id=message.ticket_id,
+                pool=message.pool,
+                attempt=message.attempt,
+                waited_s=self._end_wait(own, now),
+                in_flight=message.in_flight,
+            )
+        )
+        self._decisions.append(Admitted(own.attempt))
+
+    # One by one -----------------------------------------------------------------------------------------------------
+
+    def _tell(self, message: FromMember) -> None:
+        if self.send is not None:
+            self.send(message)
+
+    def _take_back(self, attempt: Attempt, now: float) -> bool:
+        """End an attempt whose admission nobody has fetched yet. False: it was fetched, and may have been sent."""
+        unfetched = [one for one in self._decisions if isinstance(one, Admitted) and one.attempt is attempt]
+        if not unfetched:
+            return False
+        self._decisions.remove(unfetched[0])
+        self.settle(attempt, NOT_SENT, now)
+        return True
+
+    def _told(self, pool: PoolKey) -> PoolTold | None:
+        """How a pool stands, also one whose account proved to be another one."""
+        return self._pools.get(replace(pool, account=self.accounts.get(pool.account, pool.account)))
+
+    def _waiting(self, ticket_id: str) -> _Own | None:
+        own = self._own.get(ticket_id)
+        return own if own is not None and own.attempt is None else None
+
+    def _excuse(self, ticket: Ticket, result: AttemptResult) -> AttemptResult:
+        """Where its endpoint refuses for good, and there are others, it is tried again there."""
+        outcome = result.outcome
+        if len(ticket.endpoints) < 2 or result.client_saw_bytes or outcome.retryable or not is_endpoints_own(outcome):
+            return result
+        block_s = outcome.account_block_s or 0.0
+        return replace(result, outcome=replace(outcome, retryable=True, account_block_s=block_s))
+
+    def _remember(self, spent: Spending) -> None:
+        """Until it is kept; of what was spent alone, only the sums."""
+        if not self.is_alone:
+            self._spent.append(spent)
+        else:
+            whose = (spent.agent, spent.group, spent.budgets)
+            before, _ = self._spent_alone.get(whose, (Spend(), 0.0))
+            self._spent_alone[whose] = (before + spent.spend, spent.at)
+
+    def _end_wait(self, own: _Own, now: float) -> float:
+        waited_s = max(0.0, now - own.wait_began_at)
+        own.waited_s += waited_s
+        return waited_s
+
+    def _shed(self, own: _Own, reason: Reason, now: float, *, come_back_s: float) -> None:
+        self._end_wait(own, now)
+        self._end(own, now, end="shed", reason=reason.value)
+        self._decisions.append(Shed(own.ticket, reason, come_back_s))
+
+    def _refuse(self, own: _Own, cause: Shortage | ActiveBlock | Cancel, now: float) -> None:
+        self._end_wait(own, now)
+        end = "refused"
+        match cause:
+            case Cancel():
+                end, reason = "cancelled", "cancelled by a person"
+            case ActiveBlock(reason=why):
+                reason = f"{Reason.ACCOUNT_BLOCK.value}: {why}"
+            case Shortage(budget):
+                reason = f"{Reason.BUDGET.value}: {budget.holder}"
+            case _:
+                assert_never(cause)
+        self._end(own, now, end=end, reason=reason)
+        self._decisions.append(Refused(ticket=own.ticket, cause=cause))
+
+    def _end(self, own: _Own, now: float, *, end: str, reason: str, last_outcome: str = "") -> None:
+        ticket = own.ticket
+        del self._own[ticket.id]
+        self._deadlines.drop(ticket.id)
+        self.events.append(
+            TicketEnded(
+                at=now,
+                ticket_id=ticket.id,
+                pool=ticket.pool,
+                end=end,
+                reason=reason,
+                attempts=own.history.attempts,
+                ambiguous_resends=own.history.ambiguous_resends,
+                waited_s=own.waited_s,
+                last_outcome=last_outcome,
+            )
+        )
+
+
+def _ticket_of(decision: Admitted | Shed | Refused) -> Ticket:
+    return decision.attempt.ticket if isinstance(decision, Admitted) else decision.ticket

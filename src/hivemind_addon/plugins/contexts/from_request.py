@@ -1,0 +1,196 @@
+"""A request becomes a context. Pure: a request's parts in, a value out; call it off the event loop."""
+
+import hashlib
+import json
+
+from msgspec import Raw, Struct
+
+from hivemind_addon.formats.base.json_values import read_object, read_value
+from hivemind_addon.formats.wire.decoding import DecodeError, decode
+from hivemind_addon.formats.wire.dialect import Dialect
+from hivemind_addon.formats.wire.request import MAX_BODY_BYTES, RequestFacts, read_request, text_of
+from hivemind_addon.kernel.values.spend import Spend
+from hivemind_addon.kernel.values.ticket import CallKind, Ticket
+from hivemind_addon.plugins.contexts.body_pieces import SplitBody, split
+from hivemind_addon.plugins.contexts.values import Context, ContextHead, NotKept
+from hivemind_addon.proxy.run.append_file import breathe_after
+
+ELSEWHERE = "the earlier part of it is with the provider (previous_response_id), not here"
+"""Said of a request that names an earlier answer instead of repeating what was said before."""
+
+_ID_CHARS = 10
+"""Hex digits of a context's id."""
+_NOT_A_CONVERSATION = frozenset((CallKind.AUXILIARY, CallKind.CLASSIFIER, CallKind.PREWARM, CallKind.TOOL))
+
+
+class SentRequest(Struct, frozen=True):
+    """A request as it was to be sent."""
+
+    dialect: Dialect
+    method: str
+    url: str
+    headers: dict[str, str]
+    """Lower-case names; no credential among them."""
+    body: bytes
+    encoding: str
+    """The body's content coding; empty: none."""
+
+
+class ReadBody(Struct, frozen=True):
+    """What a body says of its conversation."""
+
+    body: bytes
+    """As others can read it."""
+    messages: int
+    thread: str
+    """The first thing that was asked."""
+    continues: bool
+    """It names an earlier answer."""
+    parts: SplitBody
+
+
+class BodyReader:
+    """Reads bodies; of several that are alike and follow each other, as samples of one prompt do, only the first."""
+
+    def __init__(self) -> None:
+        self._last: tuple[bytes, Dialect, ReadBody] | None = None
+
+    def __repr__(self) -> str:
+        return f"<BodyReader {len(self._last[0]) if self._last else 0} bytes>"
+
+    def read(self, body: bytes, dialect: Dialect) -> ReadBody:
+        """Without its content coding. Raises NotKept."""
+        if self._last is None or self._last[1] is not dialect or self._last[0] != body:
+            self._last = body, dialect, _read(body, dialect)
+        return self._last[2]
+
+    def forget(self) -> None:
+        """It may be long."""
+        self._last = None
+
+
+def is_conversation(ticket: Ticket) -> bool:
+    """Whether anybody would go on with it: titles, checks of tool calls and cache warmers are none."""
+    return ticket.kind not in _NOT_A_CONVERSATION
+
+
+def take(
+    ticket: Ticket,
+    request: SentRequest,
+    *,
+    reason: str,
+    now_wall: float,
+    arrived_wall: float = 0.0,
+    tokens: int = 0,
+    spent: Spend = Spend(),  # noqa: B008 - it is frozen
+    answer: bytes = b"",
+    answer_id: str = "",
+    reader: BodyReader | None = None,
+) -> Context:
+    """Make it. Raises NotKept.
+
+    `arrived_wall`: when it came, in epoch seconds. `tokens`: of its input. `spent`: since the version before. `answer`:
+    what came back whole, decoded; empty: nothing. `answer_id`: what its provider calls it.
+    `reader`: of those that are made one after the other.
+    """
+    read = (reader or BodyReader()).read(plain_body(request), request.dialect)
+    head = ContextHead(
+        id=_id(ticket, read.thread),
+        version=0,
+        kept_wall=now_wall,
+        agent=ticket.agent,
+        session=ticket.session,
+        parent_session=ticket.parent_session,
+        task=ticket.task,
+        model=ticket.model,
+        dialect=request.dialect.name,
+        host=ticket.pool.host,
+        path="/" + request.url.partition("://")[2].partition("/")[2].partition("?")[0],
+        reason=f"{reason}; {ELSEWHERE}" if read.continues else reason,
+        messages=read.messages,
+        tokens=tokens,
+        body_bytes=len(read.body),
+        kind=ticket.kind.value,
+        spent=spent,
+        arrived_wall=arrived_wall,
+        request_hash=ticket.request_hash,
+        ticket_id=ticket.id,
+    )
+    return Context(
+        head=head,
+        method=request.method,
+        url=request.url,
+        headers=request.headers,
+        body=Raw(read.body),
+        answer=answer,
+        answer_id=answer_id,
+        parts=read.parts,
+    )
+
+
+def conversation_in(dialect: Dialect) -> tuple[str, ...] | None:
+    """The members of a body that lead to the conversation; None: where it is is not known."""
+    ways = dialect.plan.messages.ways
+    return ways[0] if ways else None
+
+
+def plain_body(request: SentRequest) -> bytes:
+    """Without its content coding. Raises NotKept."""
+    if not request.encoding:
+        return request.body
+    try:
+        return decode(request.body, request.encoding, MAX_BODY_BYTES)
+    except DecodeError as error:
+        raise NotKept(f"its body cannot be decoded: {error}") from error
+
+
+def _read(body: bytes, dialect: Dialect) -> ReadBody:
+    facts = read_request(body, dialect)
+    if not facts.messages:
+        raise NotKept("there is no conversation in it")
+    breathe_after(len(body))
+    parts = _split(body, dialect, facts)
+    if not (parts.is_object and _is_text(body)):
+        body = _made_readable(body)
+        facts = read_request(body, dialect)
+        parts = _split(body, dialect, facts)
+    breathe_after(len(body))
+    return ReadBody(body, len(facts.messages), _thread(dialect, facts.messages), facts.continues, parts)
+
+
+def _split(body: bytes, dialect: Dialect, facts: RequestFacts) -> SplitBody:
+    return split(body, conversation_in(dialect), facts.messages)
+
+
+def _is_text(body: bytes) -> bool:
+    """Whether its characters can be read."""
+    if body.isascii():
+        return True
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _made_readable(body: bytes) -> bytes:
+    """With what nobody can read replaced by question marks."""
+    try:  # JavaScript may write half of a surrogate pair, which JSON allows and its strict readers do not
+        value = json.loads(body.decode(errors="replace"))
+    except (ValueError, RecursionError) as error:
+        raise NotKept("its body is no JSON") from error
+    return json.dumps(value, ensure_ascii=False).encode(errors="replace")
+
+
+def _thread(dialect: Dialect, messages: tuple[Raw, ...]) -> str:
+    """The first thing that was asked, which stays while a conversation grows; marks of a prompt cache do not."""
+    first = next((raw for raw in messages if read_value((read_object(raw) or {}).get("role")) == "user"), messages[0])
+    message = read_value(first)
+    parts = dialect.message_parts(message) if isinstance(message, dict) else []
+    return "\n".join(part.text for part in parts) or text_of(first)
+
+
+def _id(ticket: Ticket, thread: str) -> str:
+    """The same for all requests of a conversation."""
+    whose = json.dumps((ticket.agent, ticket.session, thread))
+    return hashlib.sha256(whose.encode()).hexdigest()[:_ID_CHARS]

@@ -1,0 +1,332 @@
+"""Conversations in one file: each message once, however often it is sent, and every version of what was sent.
+
+The APIs that agents use are stateless: a request carries the whole conversation. Kept requests are the versions of a
+*context*, counted from 1. Its agent and session tell whose it is, and its thread which of theirs: a session may have
+several, such as those of a script's workers that share a name.
+
+    contexts/contexts.db     SQLite; readable by its owner alone, as is its folder
+
+Several processes may share the file. Each change is one short transaction, so one that dies leaves what was there.
+"""
+
+import errno
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+
+import msgspec
+import zstandard
+from msgspec import Raw
+
+from hivemind_addon.formats.base.patterns import glob_matches
+from hivemind_addon.plugins.contexts.compressed_pieces import PieceWriter, new_compressor
+from hivemind_addon.plugins.contexts.garbage import Garbage, remove, thin
+from hivemind_addon.plugins.contexts.schema import KIND, READ_AS_NEWEST
+from hivemind_addon.plugins.contexts.search import hits
+from hivemind_addon.plugins.contexts.values import Context, ContextHead, KeepRule, NotKept, TakenResult, UnknownContext
+from hivemind_addon.plugins.contexts.versions import (
+    HEAD,
+    in_parts,
+    newest_head,
+    plain,
+    read_version,
+    write_version,
+)
+from hivemind_addon.proxy.api.words import failing
+from hivemind_addon.proxy.system.database import (
+    give_back,
+    is_damage,
+    move_aside,
+    open_kind,
+    open_to_read,
+    primary_code,
+    transaction,
+)
+from hivemind_addon.proxy.system.file_lock import take_lock
+from hivemind_addon.proxy.system.folders import make_private
+
+__all__ = ["Context", "ContextHead", "ContextStore", "KeepRule", "NotKept", "TakenResult", "UnknownContext"]
+
+FOLDER_NAME = "contexts"
+FILE_NAME = "contexts.db"
+BUSY_S = 2.0
+"""How long somebody else's transaction is waited for."""
+_OPENING_S = 5.0
+_PAGES_PER_STEP = 2_000
+"""Free pages that one step gives back to the disk."""
+_KEEPS_FILE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
+"""What does not speak against the open file; after anything else it is opened anew."""
+
+
+class ContextStore:
+    """The contexts of a folder.
+
+    Of several threads of one only one may `keep`, `trim` and `remove`; any may read. The methods block: call them off
+    the event loop. What a disk or another process refuses is an OSError.
+    """
+
+    def __init__(
+        self, folder: Path, *, retention: KeepRule | None = None, told: Callable[[str], None] = lambda _: None
+    ) -> None:
+        """The folder is made when something is kept. `told` hears, in a line, that a damaged file was set aside."""
+        self.folder = folder
+        self.path = folder / FILE_NAME
+        self._rule = retention or KeepRule()
+        self._garbage = Garbage(self._rule)
+        self._told = told
+        self._compressor = new_compressor()
+        self._connection: sqlite3.Connection | None = None
+        self._identity: os.stat_result | None = None
+        """Of the open file."""
+
+    def __repr__(self) -> str:
+        return f"<ContextStore {self.folder}>"
+
+    # Writing ---------------------------------------------------------------------------------------------------------
+
+    def keep(self, context: Context, *, durable: bool = False) -> ContextHead:
+        """Write a new version of a context; answers under which head it is kept.
+
+        Where its newest version is of the same request, that one stays, and gets the answer if it had none; where it is
+        of a later request, it stays as it is. `durable`:
+        not even a machine that fails takes it away again. Raises OSError, FolderNotPrivate and FileUnusable.
+        """
+        (head,) = self.keep_all([context], durable=durable)
+        return head
+
+    def keep_all(self, contexts: Sequence[Context], *, durable: bool = False) -> list[ContextHead]:
+        """The same for several, in one transaction: all of them or none."""
+        if not contexts:
+            return []
+        ready = [in_parts(context) for context in contexts]
+        return self._written(ready[0].head.kept_wall, lambda: self._keep(ready, durable=durable))
+
+    def keep_results(self, results: Sequence[TakenResult]) -> None:
+        """Write what was taken out of a request; what is there already counts as new again.
+
+        Raises OSError, FolderNotPrivate and FileUnusable.
+        """
+        rows = [
+            (one.id, one.kept_wall, one.agent, one.session, one.call_id, len(one.value), self._small(one.value))
+            for one in results
+        ]
+        if rows:
+            self._written(results[0].kept_wall, lambda: self._keep_rows(rows))
+
+    def trim(self, now_wall: float) -> bool:
+        """Delete a little of what is too old, too much or removed. False: there is nothing more to delete now.
+
+        Raises OSError, FolderNotPrivate and FileUnusable.
+        """
+        with self._troubles():
+            connection = self._opened()
+            with transaction(connection):
+                is_busy = self._garbage.delete_slice(connection, now_wall)
+            return is_busy or give_back(connection, _PAGES_PER_STEP)
+
+    def remove(self, context_id: str) -> ContextHead:
+        """Remove a context with all its versions; answers its newest head. `trim` gives its room back.
+
+        By its id, or its unambiguous beginning. Raises UnknownContext, OSError, FolderNotPrivate and FileUnusable.
+        """
+        with self._reading() as reading:
+            found = _found(reading, context_id, self.folder)
+            head = newest_head(reading, found)
+        with self._troubles():
+            connection = self._opened()
+            with transaction(connection):
+                remove(connection, found)
+        return head
+
+    def close(self) -> None:
+        """Let go of the file; what is called later opens it again."""
+        if self._connection is not None:
+            with suppress(sqlite3.Error):
+                self._connection.close()
+            self._connection = None
+
+    # Reading ---------------------------------------------------------------------------------------------------------
+
+    def heads(self) -> list[ContextHead]:
+        """The newest version's of each context, the newest first. Raises OSError."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT version.head FROM context JOIN version ON version.context = context.id"
+                " AND version.number = context.newest WHERE context.name != ''"
+            ).fetchall()
+        heads = [HEAD.decode(head) for (head,) in rows]
+        return sorted(heads, key=lambda head: (head.kept_wall, head.id), reverse=True)
+
+    def versions(self, context_id: str) -> list[ContextHead]:
+        """Those that are kept, the first one first. Raises UnknownContext and OSError."""
+        with self._reading() as connection:
+            found = _found(connection, context_id, self.folder)
+            rows = connection.execute("SELECT head FROM version WHERE context = ? ORDER BY number", (found,))
+            return [HEAD.decode(head) for (head,) in rows]
+
+    def read(self, context_id: str, version: int | None = None) -> Context:
+        """By its id, or its unambiguous beginning; its newest version, or that one. Raises UnknownContext, OSError."""
+        with self._reading() as connection:
+            return read_version(connection, _found(connection, context_id, self.folder), version, context_id)
+
+    def answered_as(self, answer_id: str) -> Context | None:
+        """The version whose answer the provider calls so; None: none that is kept. Raises OSError."""
+        with self._reading() as connection:
+            row = connection.execute(
+                "SELECT context, number FROM version WHERE answer_id = ? AND answer_id != '' ORDER BY kept DESC",
+                (answer_id,),
+            ).fetchone()
+            return None if row is None else read_version(connection, row[0], row[1], answer_id)
+
+    def search(self, text: str, agent: str = "*") -> Iterator[tuple[ContextHead, int, str]]:
+        """Where a text was said, in whatever case: head, the message's index, and some words around it.
+
+        The newest contexts first, each message once, with the newest version that has it. An answer that is in no
+        request yet has the index behind the last message. `agent`: a glob. Raises OSError.
+        """
+        with self._reading() as connection:
+            contexts = connection.execute(
+                "SELECT id, agent, newest FROM context WHERE name != '' ORDER BY kept DESC"
+            ).fetchall()
+            for context, whose, newest in contexts:
+                if glob_matches(agent, whose):
+                    yield from hits(connection, context, newest, text)
+
+    def result(self, result_id: str) -> TakenResult:
+        """What was taken out, by its id, or its unambiguous beginning. Raises UnknownContext and OSError."""
+        with self._reading() as connection:
+            rows = connection.execute(
+                "SELECT id, kept, agent, session, call, data FROM taken_out WHERE substr(id, 1, ?) = ? ORDER BY id",
+                (len(result_id), result_id),
+            ).fetchmany(5)
+            rows = [row for row in rows if row[0] == result_id] or rows
+            if len(rows) > 1:
+                raise UnknownContext(f"{result_id!r} may be {' or '.join(row[0] for row in rows)}; say more of it")
+            if not rows:
+                raise UnknownContext(f"nothing that was taken out is called {result_id!r} in {self.folder}")
+            name, kept, agent, session, call, data = rows[0]
+            return TakenResult(name, kept, agent, session, call, Raw(plain(data)))
+
+    # The file --------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        """A connection that cannot write; an empty one where there is no file."""
+        try:
+            if self.path.is_file():
+                connection = open_to_read(self.path, patience_s=BUSY_S, though_unlogged=True)
+            else:
+                connection = sqlite3.connect(":memory:", isolation_level=None)
+            with closing(connection):
+                if not connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'context'").fetchone()[0]:
+                    connection.close()
+                    connection = sqlite3.connect(":memory:", isolation_level=None)
+                    connection.executescript("".join(KIND.migrations))
+                else:
+                    (version,) = connection.execute("PRAGMA user_version").fetchone()
+                    connection.executescript(READ_AS_NEWEST.get(version, ""))
+                yield connection
+        except sqlite3.Error as error:
+            raise self._as_os_error(error) from error
+        except (zstandard.ZstdError, msgspec.MsgspecError) as error:
+            raise OSError(errno.EIO, f"{self.path} is damaged ({failing(error)})") from error
+
+    def _opened(self) -> sqlite3.Connection:
+        if self._connection is not None and not self._is_there():
+            self.close()
+        if self._connection is None:
+            make_private(self.folder, cure=KIND.cure)
+            with self._alone():
+                self._connection = open_kind(self.path, KIND, patience_s=BUSY_S)
+                self._identity = self.path.stat()
+        return self._connection
+
+    def _is_there(self) -> bool:
+        """Whether what is open still is what the path names."""
+        try:
+            return self._identity is not None and os.path.samestat(self.path.stat(), self._identity)
+        except OSError:
+            return False
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Nobody else opens the file for the first time, or sets it aside."""
+        lock = take_lock(self.path.with_name(f"{FILE_NAME}.lock"), wait_s=_OPENING_S)
+        if lock is None:
+            raise OSError(errno.EBUSY, f"{self.path.name} is being opened by another process")
+        try:
+            yield
+        finally:
+            os.close(lock)
+
+    def _set_aside(self, error: Exception, wall: float) -> None:
+        was_open = self._identity
+        self.close()
+        with self._alone():
+            if was_open is None or os.path.samestat(self.path.stat(), was_open):  # else another process has done it
+                aside = move_aside(self.path, wall)
+                self._told(f"{self.path} was damaged ({failing(error)}): it is {aside} now, and a new one begins")
+        self._identity = None
+
+    @contextmanager
+    def _troubles(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            if primary_code(error) not in _KEEPS_FILE:
+                self.close()
+            raise self._as_os_error(error) from error
+
+    def _written[T](self, now_wall: float, write: Callable[[], T]) -> T:
+        """What is written; where the file is damaged, into a new one. Raises OSError."""
+        with self._troubles():
+            try:
+                return write()
+            except sqlite3.DatabaseError as error:
+                if not is_damage(error):
+                    raise
+                self._set_aside(error, now_wall)
+                return write()
+
+    def _as_os_error(self, error: sqlite3.Error) -> OSError:
+        if primary_code(error) == sqlite3.SQLITE_FULL:
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if is_damage(error):
+            return OSError(errno.EIO, f"{self.path} is damaged ({error}); the proxy sets it aside when it writes next")
+        return OSError(errno.EIO, f"{self.path}: {error}")
+
+    def _keep_rows(self, rows: Sequence[tuple[object, ...]]) -> None:
+        connection = self._opened()
+        with transaction(connection):
+            connection.executemany(
+                "INSERT INTO taken_out VALUES (?, ?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT (id) DO UPDATE SET kept = excluded.kept",
+                rows,
+            )
+
+    def _keep(self, contexts: Sequence[Context], *, durable: bool) -> list[ContextHead]:
+        connection = self._opened()
+        connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
+        with transaction(connection):
+            writer = PieceWriter(connection, self._compressor)
+            heads = [write_version(connection, context, writer) for context in contexts]
+            for head in heads:
+                thin(connection, head, self._rule.versions)
+        return heads
+
+    def _small(self, data: Raw) -> bytes:
+        return self._compressor.compress(data)
+
+
+def _found(connection: sqlite3.Connection, beginning: str, folder: Path) -> int:
+    """The context of an id, or of its beginning. Raises UnknownContext."""
+    rows = dict(connection.execute("SELECT name, id FROM context WHERE name != '' ORDER BY name").fetchall())
+    found = [name for name in rows if name == beginning] or [name for name in rows if name.startswith(beginning)]
+    if len(found) == 1 and beginning:
+        return int(rows[found[0]])
+    if len(found) > 1:
+        raise UnknownContext(f"{beginning!r} may be {' or '.join(found[:5])}; say more of it")
+    where = f"in {folder}; `hivemind context list` shows them"
+    raise UnknownContext(f"no context {beginning!r} {where}" if rows else f"no contexts {where}")
