@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from hivemind_addon.lab.sim.server import running_server
+from hivemind_addon.sim.server import running_server
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "hivemind_addon"

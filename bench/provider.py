@@ -19,7 +19,7 @@ from time import perf_counter
 
 from bench.frames import ACK, END_HEADERS, END_STREAM, PREFACE, WIDE_WINDOWS, Frames, Kind, frame, literal
 from bench.plan import CONVERSE, GEMINI, MESSAGES
-from hivemind_addon.lab.sim.dialect import eventstream
+from hivemind_addon.sim.dialect import eventstream
 
 PIECES = 8
 pace = {"latency_s": 0.0, "interval_s": 0.0}

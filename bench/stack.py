@@ -15,7 +15,7 @@ from pathlib import Path
 
 from bench.plan import CONVERSE, GEMINI, HTTP2, HTTP2_TO_1, MESSAGES, REVERSE, REVERSE_TLS
 from hivemind_addon.formats.base.resources import script_path
-from hivemind_addon.lab.sim.certificate import write_certificates
+from hivemind_addon.sim.certificate import write_certificates
 
 HERE = Path(__file__).parent
 VARIANTS = ("direct", "bare", "addon")
@@ -207,7 +207,7 @@ class Stack:
         """The same with a journal, before a provider of its own that fails so often; no client sees that."""
         settings = self.folder / f"{name}.json"
         settings.write_text(json.dumps({"faults": faults}))
-        faulty = ("hivemind_addon.lab.sim.server", "--settings", str(settings))
+        faulty = ("hivemind_addon.sim.server", "--settings", str(settings))
         self.provider_port = _port(self.spawn(sys.executable, "-m", *faulty, core=-1))
         lag_port = free_port()
         scripts = (script_path(), HERE / "lag.py")

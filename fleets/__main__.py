@@ -12,7 +12,7 @@ from fleets.fleet import FleetSettings, run_fleet
 from fleets.kinds import Program
 from fleets.page import page, summary
 from fleets.programs import NotInstalled, install
-from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
+from hivemind_addon.sim.mitmdump import MitmdumpNotStarted
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "fleets.md"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fleets.kinds import QUIET, Program
 from fleets.programs import Programs
-from hivemind_addon.lab.sim.task import SimTask
+from hivemind_addon.sim.task import SimTask
 from hivemind_addon.tools.launch.programs import load_programs
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from hivemind_addon.lab.sim.call import Truth
+from hivemind_addon.sim.call import Truth
 
 _ATTEMPTS = """
     SELECT ticket.agent, count(*), sum(attempt.outcome = 'success'),

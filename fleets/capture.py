@@ -9,8 +9,8 @@ import click
 from fleets.fleet import FleetSettings, Route, run_fleet
 from fleets.kinds import Program
 from fleets.programs import CLAUDE_CODE, CODEX, NotInstalled, install
-from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 from hivemind_addon.plugins.captures.file import read_capture
+from hivemind_addon.sim.mitmdump import MitmdumpNotStarted
 
 CAPTURES = Path(__file__).resolve().parents[1] / "tests" / "captures"
 

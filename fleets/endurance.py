@@ -20,11 +20,11 @@ from fleets.process import Exit, run
 from fleets.programs import NotInstalled, Programs, install
 from fleets.stage import Stage, running_stage
 from fleets.tunnel import running_tunnel
-from hivemind_addon.lab.sim.exchange import pause
-from hivemind_addon.lab.sim.faults import OK, ErrorStatus, Hold, KeepAlive
-from hivemind_addon.lab.sim.provider import LimitScope, ProviderSettings
-from hivemind_addon.lab.sim.request import credential
-from hivemind_addon.lab.sim.task import SimTask
+from hivemind_addon.sim.exchange import pause
+from hivemind_addon.sim.faults import OK, ErrorStatus, Hold, KeepAlive
+from hivemind_addon.sim.provider import LimitScope, ProviderSettings
+from hivemind_addon.sim.request import credential
+from hivemind_addon.sim.task import SimTask
 from hivemind_addon.tools.launch.programs import load_programs
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "endurance.md"

@@ -17,12 +17,12 @@ from fleets.proxy import FleetProxy, running_proxy
 from fleets.stage import Stage, running_stage
 from fleets.tunnel import running_tunnel
 from hivemind_addon.kernel.values.ticket import Dimension
-from hivemind_addon.lab.sim.call import Truth
-from hivemind_addon.lab.sim.exchange import pause
-from hivemind_addon.lab.sim.limits import Limit, ModelScope
-from hivemind_addon.lab.sim.mitmdump import running_mitmdump
-from hivemind_addon.lab.sim.provider import Latency, ProviderSettings
-from hivemind_addon.lab.sim.task import SimTask
+from hivemind_addon.sim.call import Truth
+from hivemind_addon.sim.exchange import pause
+from hivemind_addon.sim.limits import Limit, ModelScope
+from hivemind_addon.sim.mitmdump import running_mitmdump
+from hivemind_addon.sim.provider import Latency, ProviderSettings
+from hivemind_addon.sim.task import SimTask
 
 MIXED: Mapping[Program, int] = MappingProxyType(
     {

@@ -10,9 +10,9 @@ from enum import Enum
 from types import MappingProxyType
 
 from fleets.programs import AIDER, CLAUDE_CODE, CODEX, GEMINI_CLI, MINI_SWE_AGENT, OPENCODE, QWEN_CODE, Package
-from hivemind_addon.lab.sim.dialect import SimDialect
-from hivemind_addon.lab.sim.faults import KeepAlive
-from hivemind_addon.lab.sim.task import SimTask
+from hivemind_addon.sim.dialect import SimDialect
+from hivemind_addon.sim.faults import KeepAlive
+from hivemind_addon.sim.task import SimTask
 
 ANTHROPIC_HOST = "api.anthropic.com"
 OPENAI_HOST = "api.openai.com"

@@ -13,9 +13,9 @@ from pathlib import Path
 import msgspec
 
 from fleets import inside
-from hivemind_addon.lab.sim.exchange import pause
-from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
 from hivemind_addon.proxy.api.report import Report
+from hivemind_addon.sim.exchange import pause
+from hivemind_addon.sim.mitmdump import MitmdumpNotStarted
 
 _START_S = 60.0
 _LOOK_EVERY_S = 0.1

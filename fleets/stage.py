@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from hivemind_addon.lab.sim.call import Truth
-from hivemind_addon.lab.sim.certificate import write_certificates
-from hivemind_addon.lab.sim.provider import ProviderSettings
-from hivemind_addon.lab.sim.server import SimServer
+from hivemind_addon.sim.call import Truth
+from hivemind_addon.sim.certificate import write_certificates
+from hivemind_addon.sim.provider import ProviderSettings
+from hivemind_addon.sim.server import SimServer
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import sys
 from hypothesis import core, given, strategies as st
 import tests.conftest
 if "loaded" in sys.argv:
-    import hivemind_addon.kernel.scheduler, hivemind_addon.lab.sim.limits
+    import hivemind_addon.kernel.scheduler, hivemind_addon.sim.limits
 core.global_force_seed = 1  # as hypothesis's plugin has it from --hypothesis-seed
 
 @given(st.integers(), st.floats(), st.text())

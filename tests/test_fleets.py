@@ -20,8 +20,8 @@ from fleets.page import page, summary
 from fleets.process import Exit, run
 from fleets.programs import AIDER, CLAUDE_CODE, NODE, NotInstalled, Programs, install
 from fleets.tunnel import running_tunnel
-from hivemind_addon.lab.sim.call import AgentTruth, DialectTruth, Truth
-from hivemind_addon.lab.sim.task import SimTask
+from hivemind_addon.sim.call import AgentTruth, DialectTruth, Truth
+from hivemind_addon.sim.task import SimTask
 from tests.cases import each
 
 TASK = SimTask("claude-1", 2, "result.txt")

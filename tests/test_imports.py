@@ -45,7 +45,7 @@ DOORS = {
 }
 """What the tools see of the proxy beside `api`."""
 
-ENTRIES = {"tools/commands/demo.py", "tools/commands/checkout.py"}
+ENTRIES = {"sim/demo_command.py", "tools/commands/checkout.py"}
 """Commands of the lab."""
 
 ROOMS = {

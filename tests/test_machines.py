@@ -5,7 +5,7 @@ import asyncio
 from bench.machines.link import Link
 from bench.machines.page import BEGIN, END, table, written
 from bench.machines.scenarios import Row
-from hivemind_addon.lab.sim.exchange import pause
+from hivemind_addon.sim.exchange import pause
 
 KILLED = Row("Engine killed", "nobody lost", "none lost", True)
 

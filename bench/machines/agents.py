@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from hivemind_addon.lab.sim.agents import Answered, Route, ask, prose
-from hivemind_addon.lab.sim.exchange import pause
+from hivemind_addon.sim.agents import Answered, Route, ask, prose
+from hivemind_addon.sim.exchange import pause
 
 KEY = "sk-sim-machines"
 MODEL = "claude-sonnet-4-5"

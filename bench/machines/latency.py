@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 from bench.client import Client
 from bench.plan import MESSAGES
-from hivemind_addon.lab.sim.agents import HOST
-from hivemind_addon.lab.sim.certificate import write_certificates
+from hivemind_addon.sim.agents import HOST
+from hivemind_addon.sim.certificate import write_certificates
 
 _WARM = 50
 

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import suppress
 
-from hivemind_addon.lab.sim.exchange import pause
+from hivemind_addon.sim.exchange import pause
 
 _PIECE_BYTES = 64 * 1024
 

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from fleets import inside
-from hivemind_addon.lab.sim.exchange import pause
 from hivemind_addon.proxy.api.control import UnreadableReport, read_report
+from hivemind_addon.sim.exchange import pause
 from tests.e2e.proxy import free_port
 
 _START_S = 60

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bench.machines.latency import pairs_s, quick_provider
 from bench.machines.member import NotServing
 from bench.machines.stage import BUDGET, staged
-from hivemind_addon.lab.sim.exchange import pause
+from hivemind_addon.sim.exchange import pause
 
 _BUDGET = f"hivemind_total_budget={BUDGET}"
 _CALM_S = 10

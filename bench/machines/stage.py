@@ -10,12 +10,12 @@ from bench.machines.link import Link
 from bench.machines.member import Member, NotServing
 from fleets.stage import running_stage
 from hivemind_addon.kernel.values.ticket import Dimension
-from hivemind_addon.lab.sim.agents import HOST
-from hivemind_addon.lab.sim.bound import Spent, lower_bound
-from hivemind_addon.lab.sim.exchange import pause
-from hivemind_addon.lab.sim.limits import Limit
-from hivemind_addon.lab.sim.live import profile_of_windows
-from hivemind_addon.lab.sim.provider import ProviderSettings
+from hivemind_addon.sim.agents import HOST
+from hivemind_addon.sim.bound import Spent, lower_bound
+from hivemind_addon.sim.exchange import pause
+from hivemind_addon.sim.limits import Limit
+from hivemind_addon.sim.live import profile_of_windows
+from hivemind_addon.sim.provider import ProviderSettings
 from tests.engine_server import EngineServer
 
 CLUSTER = "bench"

@@ -29,7 +29,7 @@ Read it in this order:
     lab/       what tries and measures it; loaded by no proxy
         sim/         a simulated provider and its agents, the demo, scenarios/*.yaml in virtual time
         cluster/     clusters in virtual time, with everything that can go wrong with them
-        replay/      a recorded session run again in virtual time; lab/pytest_plugin.py makes captures tests
+        replay/      a recorded session run again in virtual time; sim/pytest_plugin.py makes captures tests
         evaluate/    what all of it is worth: scenarios by policies by seeds, as a report with charts
         papers/      what three papers claim, run again beside their own figures
         cluster/     many proxies as one: simulated in virtual time, with all that can fail

@@ -14,8 +14,8 @@ import pytest
 from playwright.sync_api import expect
 
 from hivemind_addon.kernel.values.command import OpenPage
-from hivemind_addon.lab.sim.server import running_server
 from hivemind_addon.proxy.api.control import control_socket, send_command
+from hivemind_addon.sim.server import running_server
 from tests.browser.conftest import look, running_mitmweb
 from tests.browser.team import fleet
 from tests.e2e.conftest import runtime_dir  # noqa: F401 - a fixture

@@ -8,14 +8,14 @@ import pytest
 
 from hivemind_addon.kernel.values.command import CommandReply, Record
 from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind
-from hivemind_addon.lab.sim.faults import NAMED, OK
-from hivemind_addon.lab.sim.limits import Limit
-from hivemind_addon.lab.sim.provider import Latency, ProviderSettings
-from hivemind_addon.lab.sim.real_replay import run_real
-from hivemind_addon.lab.sim.server import running_server
 from hivemind_addon.plugins.captures.file import read_capture
 from hivemind_addon.plugins.captures.model import NotACapture
 from hivemind_addon.proxy.api.control import send_command
+from hivemind_addon.sim.faults import NAMED, OK
+from hivemind_addon.sim.limits import Limit
+from hivemind_addon.sim.provider import Latency, ProviderSettings
+from hivemind_addon.sim.real_replay import run_real
+from hivemind_addon.sim.server import running_server
 from tests.e2e.proxy import PATIENCE_S, QUICK, body, options, profiles, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("capture")]

@@ -9,8 +9,8 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from hivemind_addon.lab.sim.provider import ProviderSettings
-from hivemind_addon.lab.sim.server import running_server
+from hivemind_addon.sim.provider import ProviderSettings
+from hivemind_addon.sim.server import running_server
 from tests.e2e.machine import machine
 from tests.e2e.proxy import NO_TLS, PATIENCE_S
 from tests.engine_server import EngineServer

@@ -13,7 +13,7 @@ import pytest
 
 from hivemind_addon.formats.wire.sse import SseParser
 from hivemind_addon.kernel.values.ticket import REQUEST_HEADER
-from hivemind_addon.lab.sim.faults import (
+from hivemind_addon.sim.faults import (
     NAMED,
     OK,
     Encoded,

@@ -7,8 +7,8 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.lab.sim.faults import ErrorStatus, Hangup, NoHead
-from hivemind_addon.lab.sim.server import running_server
+from hivemind_addon.sim.faults import ErrorStatus, Hangup, NoHead
+from hivemind_addon.sim.server import running_server
 from hivemind_addon.tools.cli import main
 from tests.e2e.proxy import NO_TLS, QUICK, body, options, profiles, running
 

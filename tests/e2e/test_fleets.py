@@ -31,17 +31,17 @@ from fleets.process import run
 from fleets.programs import CLAUDE_CODE, CODEX
 from fleets.proxy import running_proxy
 from fleets.stage import running_stage
-from hivemind_addon.lab.sim.agents import HOST, Route
 from hivemind_addon.lab.sim.agreement import FACTOR, LIVE, compare
-from hivemind_addon.lab.sim.certificate import write_certificates
-from hivemind_addon.lab.sim.demo import FAULTS
-from hivemind_addon.lab.sim.limits import LimitKind
-from hivemind_addon.lab.sim.live import LiveFleet, scaled
-from hivemind_addon.lab.sim.mitmdump import running_mitmdump
-from hivemind_addon.lab.sim.provider import Latency, ProviderSettings
-from hivemind_addon.lab.sim.server import SimServer
-from hivemind_addon.lab.sim.task import SimTask
-from hivemind_addon.lab.sim.workload import Crowd, Scenario
+from hivemind_addon.sim.agents import HOST, Route
+from hivemind_addon.sim.certificate import write_certificates
+from hivemind_addon.sim.demo import FAULTS
+from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.sim.live import LiveFleet, scaled
+from hivemind_addon.sim.mitmdump import running_mitmdump
+from hivemind_addon.sim.provider import Latency, ProviderSettings
+from hivemind_addon.sim.server import SimServer
+from hivemind_addon.sim.task import SimTask
+from hivemind_addon.sim.workload import Crowd, Scenario
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.launch.environment import proxy_url
 from tests.e2e.machine import machine

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from fleets.books import journal_book, provider_book
-from hivemind_addon.lab.sim.dialect import SimDialect
-from hivemind_addon.lab.sim.faults import NAMED
-from hivemind_addon.lab.sim.server import RunningServer, running_server
+from hivemind_addon.sim.dialect import SimDialect
+from hivemind_addon.sim.faults import NAMED
+from hivemind_addon.sim.server import RunningServer, running_server
 from tests.e2e.proxy import QUICK, Proxy, options, profiles, running
-from tests.lab.sim.aws import messages_of, signed
+from tests.sim.aws import messages_of, signed
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("formats")]
 

@@ -7,8 +7,8 @@ from contextlib import closing, contextmanager
 import httpx
 import pytest
 
-from hivemind_addon.lab.sim.faults import NAMED
-from hivemind_addon.lab.sim.server import running_server
+from hivemind_addon.sim.faults import NAMED
+from hivemind_addon.sim.server import running_server
 from tests.e2e.house import running_house
 from tests.e2e.origin import PLAIN
 from tests.e2e.probe import TRIPPABLE

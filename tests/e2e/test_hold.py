@@ -9,9 +9,9 @@ from contextlib import closing
 import pytest
 
 from hivemind_addon.kernel.values.ticket import Dimension
-from hivemind_addon.lab.sim.limits import Limit, LimitKind
-from hivemind_addon.lab.sim.provider import ProviderSettings
-from hivemind_addon.lab.sim.server import running_server
+from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.provider import ProviderSettings
+from hivemind_addon.sim.server import running_server
 from tests.e2e.house import House, running_house
 from tests.e2e.origin import FIRST_PIECE, PLAIN, STREAMED, running_origin
 from tests.e2e.proxy import (
@@ -27,7 +27,7 @@ from tests.e2e.proxy import (
     queued,
     running,
 )
-from tests.lab.sim.clients import H2Client
+from tests.sim.clients import H2Client
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("hold")]
 

@@ -6,7 +6,7 @@ from http.client import HTTPConnection
 
 import pytest
 
-from hivemind_addon.lab.sim.faults import NAMED, OK, ErrorStatus, StreamCut, StreamError
+from hivemind_addon.sim.faults import NAMED, OK, ErrorStatus, StreamCut, StreamError
 from tests.e2e.conftest import Call, versions
 from tests.e2e.proxy import PATIENCE_S
 

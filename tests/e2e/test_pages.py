@@ -14,7 +14,7 @@ import httpx
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from hivemind_addon.lab.sim.faults import ErrorStatus
+from hivemind_addon.sim.faults import ErrorStatus
 from tests.e2e.conftest import Call
 from tests.e2e.proxy import NO_TLS, PATIENCE_S, body, for_host, free_port, options, profiles, running
 from tests.e2e.raw_provider import raw_provider, whole

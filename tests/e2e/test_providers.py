@@ -17,7 +17,7 @@ import openai
 import pytest
 import zstandard
 
-from hivemind_addon.lab.sim.faults import NAMED
+from hivemind_addon.sim.faults import NAMED
 from tests.e2e.conftest import Call
 from tests.e2e.proxy import NO_TLS, PATIENCE_S, QUICK, Proxy, for_host, free_port, options, profiles, running
 from tests.e2e.raw_provider import NDJSON_HEAD, STREAM_HEAD, chunk, raw_provider, whole

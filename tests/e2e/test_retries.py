@@ -10,9 +10,9 @@ import pytest
 from mitmproxy.io import FlowReader
 
 from hivemind_addon.kernel.values.ticket import REQUEST_HEADER
-from hivemind_addon.lab.sim import dialect as wire
-from hivemind_addon.lab.sim.dialect import SimDialect
-from hivemind_addon.lab.sim.faults import (
+from hivemind_addon.sim import dialect as wire
+from hivemind_addon.sim.dialect import SimDialect
+from hivemind_addon.sim.faults import (
     NAMED,
     OK,
     BodyCut,
@@ -29,7 +29,7 @@ from hivemind_addon.lab.sim.faults import (
     StreamCut,
     StreamError,
 )
-from hivemind_addon.lab.sim.server import running_server
+from hivemind_addon.sim.server import running_server
 from tests.e2e.conftest import Call, Stage, cut_off, send_apart, versions
 from tests.e2e.proxy import PATIENCE_S, free_port, running
 from tests.e2e.raw_provider import BAD_GATEWAY, STREAM_HEAD, chunk, disowning_provider, raw_provider

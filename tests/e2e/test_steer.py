@@ -16,8 +16,8 @@ from click.testing import CliRunner
 from hivemind_addon.formats.wire.sse import SseParser
 from hivemind_addon.kernel.values.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.kernel.values.ticket import Priority
-from hivemind_addon.lab.sim.faults import ErrorStatus, Stall
 from hivemind_addon.proxy.api.control import control_socket, read_report, send_command
+from hivemind_addon.sim.faults import ErrorStatus, Stall
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands.group import every_command
 from tests.e2e.conftest import Call, Providers, meetings, versions

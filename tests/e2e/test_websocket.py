@@ -6,11 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from hivemind_addon.kernel.values.ticket import REQUEST_HEADER, Dimension
-from hivemind_addon.lab.sim.faults import ErrorStatus, Hangup, NoHead, StreamCut, StreamError
-from hivemind_addon.lab.sim.limits import Limit
-from hivemind_addon.lab.sim.provider import ProviderSettings
-from hivemind_addon.lab.sim.server import running_server
 from hivemind_addon.plugins.contexts.store import ContextStore
+from hivemind_addon.sim.faults import ErrorStatus, Hangup, NoHead, StreamCut, StreamError
+from hivemind_addon.sim.limits import Limit
+from hivemind_addon.sim.provider import ProviderSettings
+from hivemind_addon.sim.server import running_server
 from tests.e2e.proxy import PATIENCE_S, QUICK, for_host, in_flight, options, profiles, queued, running
 from tests.socket_client import Closed, Refused, SocketClient, create
 

@@ -10,7 +10,7 @@ from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Refused, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Dimension, Outcome, PoolKey
-from hivemind_addon.lab.sim.limits import Limit, LimitKind, SimAllowance
+from hivemind_addon.sim.limits import Limit, LimitKind, SimAllowance
 from tests.kernel.samples import OVERLOADED, POOL, SUCCESS, THROTTLED, after, hints, requests_reading, ticket
 
 MODELS = ("a", "b", "c")

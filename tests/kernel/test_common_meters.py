@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.values.ticket import PoolKey
-from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.sim.limits import LimitKind
 from tests.kernel.gateway import MODELS, Gateway, pool_of
 from tests.kernel.samples import hints, requests_reading
 

@@ -11,9 +11,9 @@ from hivemind_addon.kernel.values.command import CommandResult, Declined, Forese
 from hivemind_addon.kernel.values.events import AttemptStarted
 from hivemind_addon.kernel.values.spend import Budget, Scope, Spend
 from hivemind_addon.kernel.values.ticket import CallKind, Demand, Dimension, Priority, Reading
-from hivemind_addon.lab.sim.library import cases
-from hivemind_addon.lab.sim.policy import Policy
-from hivemind_addon.lab.sim.world import World
+from hivemind_addon.sim.library import cases
+from hivemind_addon.sim.policy import Policy
+from hivemind_addon.sim.world import World
 from tests.kernel.samples import OVERLOADED, POOL, THROTTLED, Bench, after, requests_reading, ticket
 
 

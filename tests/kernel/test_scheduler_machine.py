@@ -45,7 +45,7 @@ from hivemind_addon.kernel.values.ticket import (
     Reading,
     Usage,
 )
-from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.sim.limits import LimitKind
 from tests.kernel.gateway import MODELS, Gateway
 from tests.kernel.samples import CANCELLED, POOL, SUCCESS, ticket
 

@@ -10,7 +10,7 @@ from hivemind_addon.kernel.inference.hypotheses import OF_OVERLOADS
 from hivemind_addon.kernel.limits.sharing import Evidence, Sharing
 from hivemind_addon.kernel.values.command import SetLimit
 from hivemind_addon.kernel.values.ticket import Demand
-from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.sim.limits import LimitKind
 from tests.kernel.gateway import MODELS, Gateway
 
 

@@ -7,8 +7,8 @@ from statistics import median
 import pytest
 
 from hivemind_addon.kernel.values.events import AttemptStarted, Submitted
-from hivemind_addon.lab.sim.library import cases
-from hivemind_addon.lab.sim.world import World
+from hivemind_addon.sim.library import cases
+from hivemind_addon.sim.world import World
 
 LOOKS_EVERY_S = 1.0
 

@@ -7,11 +7,11 @@ from hivemind_addon.formats.profile.formats import packaged_formats
 from hivemind_addon.formats.profile.grants import AgentRules
 from hivemind_addon.formats.profile.model import Profile
 from hivemind_addon.formats.profile.rules import FORMAT_RULES, PROFILE_RULES
-from hivemind_addon.lab.sim.library import SCENARIO_RULES, ScenarioFile
 from hivemind_addon.plugins.fleets.tasks.fleet_file import BATCH_RULES, FLEET_RULES, FleetFile
 from hivemind_addon.plugins.fleets.tasks.model import TaskSpec
 from hivemind_addon.proxy.api.config_file import RUN_KEYS
 from hivemind_addon.proxy.gate.options import OPTIONS, PREFIX
+from hivemind_addon.sim.library import SCENARIO_RULES, ScenarioFile
 from hivemind_addon.system.json_schema import DocumentKind
 from hivemind_addon.tools.launch.programs import ProgramTable
 

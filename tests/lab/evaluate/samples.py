@@ -5,9 +5,9 @@ from functools import cache
 from hivemind_addon.lab.evaluate.campaign import Campaign, CampaignPlan, Key, Runs, run_campaign
 from hivemind_addon.lab.evaluate.figures import Figures
 from hivemind_addon.lab.evaluate.report import Setting
-from hivemind_addon.lab.sim.ablation import Primitive
-from hivemind_addon.lab.sim.library import cases
-from hivemind_addon.lab.sim.policy import Policy, without
+from hivemind_addon.sim.ablation import Primitive
+from hivemind_addon.sim.library import cases
+from hivemind_addon.sim.policy import Policy, without
 
 REPLAY = cases()["replay-11"]
 SETTING = Setting("hivemind lab evaluate --quick", "Python 3.12", "Linux, 2 cores")

@@ -17,8 +17,8 @@ from hivemind_addon.lab.evaluate.chart_data import ChartData, data_of
 from hivemind_addon.lab.evaluate.charts import _CARD, charts
 from hivemind_addon.lab.evaluate.report import markdown, page, results
 from hivemind_addon.lab.evaluate.sockets import SocketRun
-from hivemind_addon.lab.sim.library import cases
-from hivemind_addon.lab.sim.limits import LimitKind
+from hivemind_addon.sim.library import cases
+from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.tools.cli import main
 from tests.lab.evaluate.samples import SETTING, figures, made_up, small_campaign
 

@@ -11,10 +11,10 @@ from hivemind_addon.lab.papers import plan
 from hivemind_addon.lab.papers.overhead import Overhead
 from hivemind_addon.lab.papers.page import page
 from hivemind_addon.lab.papers.significance import SignTest
-from hivemind_addon.lab.sim.library import cases, random_case
-from hivemind_addon.lab.sim.limits import LimitKind
-from hivemind_addon.lab.sim.policy import Policy
-from hivemind_addon.lab.sim.trial import Setup, Trial
+from hivemind_addon.sim.library import cases, random_case
+from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.sim.policy import Policy
+from hivemind_addon.sim.trial import Setup, Trial
 from hivemind_addon.tools.cli import main
 
 STRESS = cases()["stress"]

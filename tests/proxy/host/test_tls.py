@@ -12,8 +12,8 @@ from mitmproxy.proxy.layers.tls import ClientTLSLayer, ServerTLSLayer
 from mitmproxy.proxy.tunnel import TunnelState
 from OpenSSL import SSL
 
-from hivemind_addon.lab.sim.certificate import write_certificates
 from hivemind_addon.proxy.host import tls
+from hivemind_addon.sim.certificate import write_certificates
 from tests.proxy.gate.playbook import make_context
 
 SIZES = (1, 100, 16_384, 16_385, 65_536, 700_000)

@@ -5,14 +5,14 @@ import logging
 import pytest
 
 from hivemind_addon.kernel.values.events import AttemptEnded
-from hivemind_addon.lab.sim.library import cases
-from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.api import event_text
 from hivemind_addon.proxy.record import history
 from hivemind_addon.proxy.record.buffer import EVERY_S, MOST, EventBuffer
 from hivemind_addon.proxy.record.history import Histories
 from hivemind_addon.proxy.record.stats import Stats
 from hivemind_addon.proxy.record.sums import Sums
+from hivemind_addon.sim.library import cases
+from hivemind_addon.sim.world import World
 from tests.proxy.record.samples import ended, over, started, submitted
 
 

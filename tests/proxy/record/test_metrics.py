@@ -18,12 +18,12 @@ from hivemind_addon.kernel.values.events import (
 from hivemind_addon.kernel.values.snapshot import Counters, Snapshot
 from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.kernel.values.ticket import OutcomeKind, PoolKey
-from hivemind_addon.lab.sim.library import cases
-from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.api.report import ClusterView
 from hivemind_addon.proxy.record.contexts import Contexts
 from hivemind_addon.proxy.record.metrics import MAX_POOLS, OTHER, Metrics
 from hivemind_addon.proxy.record.sums import Sums
+from hivemind_addon.sim.library import cases
+from hivemind_addon.sim.world import World
 from tests.proxy.record.samples import POOL, USAGE, ended, held, over, started, submitted
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana.json"

@@ -3,11 +3,11 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.lab.sim import demo
-from hivemind_addon.lab.sim.demo import DemoResult, DemoSettings
-from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
+from hivemind_addon.sim import demo
+from hivemind_addon.sim.demo import DemoResult, DemoSettings
+from hivemind_addon.sim.mitmdump import MitmdumpNotStarted
 from hivemind_addon.tools.cli import main
-from tests.lab.sim.test_demo import run_of
+from tests.sim.test_demo import run_of
 
 
 def run(*arguments):

@@ -20,10 +20,6 @@ from hivemind_addon.kernel.values.command import Pause, SetLimit, SetPriority
 from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
 from hivemind_addon.kernel.values.spend import Budget, Period, Price, Scope, Spend
 from hivemind_addon.kernel.values.ticket import Dimension, PoolKey, Priority
-from hivemind_addon.lab.sim.limits import Limit, LimitKind
-from hivemind_addon.lab.sim.provider import ProviderOutage, ProviderSettings
-from hivemind_addon.lab.sim.workload import Crowd, Scenario
-from hivemind_addon.lab.sim.world import World
 from hivemind_addon.proxy.api.control import decode_report
 from hivemind_addon.proxy.api.report import ProxyView, Report
 from hivemind_addon.proxy.record.history import Histories
@@ -31,6 +27,10 @@ from hivemind_addon.proxy.record.news import News
 from hivemind_addon.proxy.record.stats import Stats
 from hivemind_addon.proxy.record.sums import Sums
 from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings
+from hivemind_addon.sim.workload import Crowd, Scenario
+from hivemind_addon.sim.world import World
 from hivemind_addon.tools.dash.live import Top
 from hivemind_addon.tools.dash.picture import PictureLook
 

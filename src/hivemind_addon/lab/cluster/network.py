@@ -5,8 +5,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from hivemind_addon.lab.cluster.engine import AskedOfEngine, SimEngine
-from hivemind_addon.lab.sim.agenda import Agenda
 from hivemind_addon.plugins.cluster.messages import EngineAnswer, EngineFailed, EngineRequest, Publish
+from hivemind_addon.sim.agenda import Agenda
 
 _ANSWER_WITHIN_S = 1.0
 """A client waits no longer for an answer of the engine."""

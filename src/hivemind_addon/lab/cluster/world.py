@@ -29,9 +29,9 @@ from hivemind_addon.lab.cluster.process import (
     decode_envelope,
 )
 from hivemind_addon.lab.cluster.provider import MOST_TOKENS, StrictLimits, StrictProvider
-from hivemind_addon.lab.sim.agenda import Agenda
 from hivemind_addon.plugins.cluster.messages import EngineRequest, Publish
 from hivemind_addon.plugins.cluster.node import Role
+from hivemind_addon.sim.agenda import Agenda
 
 POOL = PoolKey("api.sim.example", "key-1", "all")
 EQUAL = PoolKey("eu.sim.example", "key-2", "all")

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.lab.evaluate.figures import Figures, digest
-from hivemind_addon.lab.sim.ablation import Primitive
-from hivemind_addon.lab.sim.library import Case, cases
-from hivemind_addon.lab.sim.limits import LimitKind
-from hivemind_addon.lab.sim.policy import COMPARED, Policy, without
-from hivemind_addon.lab.sim.trial import Setup, Trial, run_trials
+from hivemind_addon.sim.ablation import Primitive
+from hivemind_addon.sim.library import Case, cases
+from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.sim.policy import COMPARED, Policy, without
+from hivemind_addon.sim.trial import Setup, Trial, run_trials
 
 _ENOUGH_AGENTS = 400
 _LEAST_RUNS = 5

@@ -8,10 +8,10 @@ from msgspec import Struct
 from hivemind_addon.lab.evaluate.campaign import Campaign
 from hivemind_addon.lab.evaluate.figures import Figures, Spread, few_lost
 from hivemind_addon.lab.evaluate.findings import harm
-from hivemind_addon.lab.sim.ablation import Primitive
-from hivemind_addon.lab.sim.library import Case
-from hivemind_addon.lab.sim.limits import LimitKind
-from hivemind_addon.lab.sim.policy import COMPARED, Policy, without
+from hivemind_addon.sim.ablation import Primitive
+from hivemind_addon.sim.library import Case
+from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.sim.policy import COMPARED, Policy, without
 
 
 class ScenarioGrid(Struct):

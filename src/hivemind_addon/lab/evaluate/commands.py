@@ -110,7 +110,7 @@ def _redraw(file: Path) -> None:
 
 def _on_sockets(*, peer: bool) -> "tuple[list[SocketRun], str]":
     from hivemind_addon.lab.evaluate import sockets  # noqa: PLC0415
-    from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
+    from hivemind_addon.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
 
     end_with_us()
     through_peer, problem = None, ""

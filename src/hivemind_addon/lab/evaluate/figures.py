@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import chain
 from statistics import fmean, median
 
-from hivemind_addon.lab.sim.result import Result
-from hivemind_addon.lab.sim.trial import Trial
+from hivemind_addon.sim.result import Result
+from hivemind_addon.sim.trial import Trial
 
 _REFUSALS = (429, 503, 529)
 _FEW_LOST = 0.01

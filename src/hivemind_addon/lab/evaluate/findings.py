@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 from hivemind_addon.lab.evaluate.campaign import Campaign, Runs
 from hivemind_addon.lab.evaluate.figures import Figures, Mean
-from hivemind_addon.lab.sim.ablation import Primitive
-from hivemind_addon.lab.sim.library import Case
-from hivemind_addon.lab.sim.limits import LimitKind
-from hivemind_addon.lab.sim.policy import Policy, without
+from hivemind_addon.sim.ablation import Primitive
+from hivemind_addon.sim.library import Case
+from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.sim.policy import Policy, without
 
 _NOTEWORTHY = 2.0
 """Points: a smaller change is not told."""

@@ -14,11 +14,11 @@ from hivemind_addon.lab.evaluate.charts import Chart
 from hivemind_addon.lab.evaluate.figures import Figures, Mean, Spread, few_lost
 from hivemind_addon.lab.evaluate.findings import worth
 from hivemind_addon.lab.evaluate.sockets import SocketRun
-from hivemind_addon.lab.sim.ablation import Primitive
-from hivemind_addon.lab.sim.actor import PRICED_AS
-from hivemind_addon.lab.sim.library import Case
-from hivemind_addon.lab.sim.limits import Limit, LimitKind
-from hivemind_addon.lab.sim.policy import COMPARED, Policy
+from hivemind_addon.sim.ablation import Primitive
+from hivemind_addon.sim.actor import PRICED_AS
+from hivemind_addon.sim.library import Case
+from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.policy import COMPARED, Policy
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ _WASTE = """\
 pays for and has nothing from: attempts that broke off, and all that agents had used that were lost in the end.
 """
 _TIME = """\
-The end of the last agent ÷ a lower bound that no schedule can beat (`lab/sim/bound.py`). Who lost more than 1 % of its
+The end of the last agent ÷ a lower bound that no schedule can beat (`sim/bound.py`). Who lost more than 1 % of its
 agents is left out: who dies early is done early. A scenario whose time is given has no such figure.
 """
 _WAITS = """\

@@ -22,13 +22,13 @@ from pathlib import Path
 import certifi
 
 from hivemind_addon.lab.evaluate.figures import Figures, figures_of
-from hivemind_addon.lab.sim.agents import Route
-from hivemind_addon.lab.sim.exchange import pause
-from hivemind_addon.lab.sim.library import cases
-from hivemind_addon.lab.sim.limits import LimitKind
-from hivemind_addon.lab.sim.live import LiveStage, Staging, live, scaled, serving, straight, through_proxy
-from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted
-from hivemind_addon.lab.sim.workload import Scenario
+from hivemind_addon.sim.agents import Route
+from hivemind_addon.sim.exchange import pause
+from hivemind_addon.sim.library import cases
+from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.sim.live import LiveStage, Staging, live, scaled, serving, straight, through_proxy
+from hivemind_addon.sim.mitmdump import MitmdumpNotStarted
+from hivemind_addon.sim.workload import Scenario
 
 _FACTORS: Mapping[str, float] = {"replay-11": 1, "stress": 2}
 """How many times as fast each runs. Backoffs and guards shrink in nobody's program, so the less the fairer."""

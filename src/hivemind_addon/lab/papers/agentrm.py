@@ -9,7 +9,7 @@ from hivemind_addon.lab.papers import theirs
 from hivemind_addon.lab.papers.pieces import Contest, PaperClaim, alike, change, spread, table
 from hivemind_addon.lab.papers.plan import CASCADE_POLICIES, Experiments
 from hivemind_addon.lab.papers.significance import SignTest
-from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.sim.policy import Policy
 
 _HEAD = """\
 ## AgentRM
@@ -17,7 +17,7 @@ _HEAD = """\
 {source}. A middleware with a multi-level feedback queue, which also ends what hangs. No code of it is public, and its
 text gives no more of its cascade than this: {agents} agents, {turns} turns, calls that hang at a rate that goes up and
 down between 5 and 40 %. The rest of `scenarios/{name}.yaml` is ours, and so are its policies as built here
-(`lab/sim/policy.py`); a figure of ours beside one of theirs compares directions and sizes, not runs.
+(`sim/policy.py`); a figure of ours beside one of theirs compares directions and sizes, not runs.
 
 ### The cascade
 

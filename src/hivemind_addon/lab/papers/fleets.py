@@ -9,8 +9,8 @@ from hivemind_addon.lab.papers import theirs
 from hivemind_addon.lab.papers.philosophers import AGENTS, ROUNDS
 from hivemind_addon.lab.papers.pieces import Contest, PaperClaim, alike, percent, spread, table
 from hivemind_addon.lab.papers.plan import ALIKE, EVERYONE, INCIDENT_POLICIES, DinnerSeries, Experiments
-from hivemind_addon.lab.sim.library import Case
-from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.sim.library import Case
+from hivemind_addon.sim.policy import Policy
 
 _MOST = 0.5
 _HEAD = """\

@@ -10,8 +10,8 @@ from hivemind_addon.lab.papers import theirs
 from hivemind_addon.lab.papers.pieces import PaperClaim, change, percent, spread, table
 from hivemind_addon.lab.papers.plan import LOAD_POLICIES, PRIMITIVES, THIRTY, Experiments, LoadRun
 from hivemind_addon.lab.papers.significance import SignTest
-from hivemind_addon.lab.sim.library import Case
-from hivemind_addon.lab.sim.policy import Policy, without
+from hivemind_addon.sim.library import Case
+from hivemind_addon.sim.policy import Policy, without
 
 _HEAD = """\
 ## HiveMind
@@ -241,7 +241,7 @@ _FALSIFIER = """\
 ### What would prove it wrong
 
 What would falsify HiveMind's claim is named with it: a new workload of thirty agents with other dynamics, of which
-more than {above} are lost. {loads} workloads that nobody chose (`lab/sim/random_loads.py`: other limits, sizes, faults,
+more than {above} are lost. {loads} workloads that nobody chose (`sim/random_loads.py`: other limits, sizes, faults,
 outages, neighbours) have {least} to {most} agents; each is run with {seeds} seeds. All of them can be served: clients
 wait 1.5 to 4 times as long as a fair order needs, and faults that no patience cures are left out. The worst runs:
 

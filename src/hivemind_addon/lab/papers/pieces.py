@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from hivemind_addon.lab.evaluate.figures import Figures
-from hivemind_addon.lab.sim.policy import Policy
+from hivemind_addon.sim.policy import Policy
 
 OURS = Policy.HIVEMIND.name
 _CLEARLY = 0.95

@@ -9,12 +9,12 @@ from hivemind_addon.lab.papers import theirs
 from hivemind_addon.lab.papers.overhead import Overhead
 from hivemind_addon.lab.papers.philosophers import Dinner, LockWay, locks, talks
 from hivemind_addon.lab.papers.pieces import percent
-from hivemind_addon.lab.sim.ablation import Primitive
-from hivemind_addon.lab.sim.library import Case, cases, random_case
-from hivemind_addon.lab.sim.policy import AGENTRM, COMPARED, Policy, without
 from hivemind_addon.lab.sim.random_proof import LoadFigures
 from hivemind_addon.lab.sim.random_proof import figures_of as load_figures
-from hivemind_addon.lab.sim.trial import Setup, Trial, run_trials
+from hivemind_addon.sim.ablation import Primitive
+from hivemind_addon.sim.library import Case, cases, random_case
+from hivemind_addon.sim.policy import AGENTRM, COMPARED, Policy, without
+from hivemind_addon.sim.trial import Setup, Trial, run_trials
 
 THIRTY = range(25, 36)
 """What counts as thirty agents in a random load."""

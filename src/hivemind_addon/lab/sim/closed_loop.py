@@ -18,9 +18,9 @@ from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Backoff, Finished
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Demand, Hints, Outcome, PoolKey, Ticket
-from hivemind_addon.lab.sim.agenda import Agenda
 from hivemind_addon.lab.sim.gateway import SUCCESS, Chance, Gateway, GatewayNeighbour
 from hivemind_addon.lab.sim.limiters import Cap, RateLimiter
+from hivemind_addon.sim.agenda import Agenda
 
 _REFUSAL_S = 0.03
 """What the provider needs to refuse."""

@@ -12,10 +12,10 @@ from hivemind_addon.proxy.system.stop_signals import end_with_us
 from hivemind_addon.tools.commands.group import IndexedGroup
 
 if TYPE_CHECKING:
-    from hivemind_addon.lab.sim.library import Case
-    from hivemind_addon.lab.sim.limits import LimitKind
-    from hivemind_addon.lab.sim.policy import Policy
     from hivemind_addon.lab.sim.zoo import Measure
+    from hivemind_addon.sim.library import Case
+    from hivemind_addon.sim.limits import LimitKind
+    from hivemind_addon.sim.policy import Policy
 
 _WORKERS = 2
 _ZOO = "zoo:"
@@ -47,8 +47,8 @@ def list_scenarios() -> None:
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from rich.console import Console  # noqa: PLC0415 - loaded when it is needed, as below
 
-    from hivemind_addon.lab.sim.library import cases  # noqa: PLC0415
-    from hivemind_addon.lab.sim.report import listing  # noqa: PLC0415
+    from hivemind_addon.sim.library import cases  # noqa: PLC0415
+    from hivemind_addon.sim.report import listing  # noqa: PLC0415
 
     Console(highlight=False).print(listing(list(cases().values())))
 
@@ -64,7 +64,7 @@ def show(name: str) -> None:
       hivemind lab scenario show random-17
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from hivemind_addon.formats.base.resources import scenarios_folder  # noqa: PLC0415
-    from hivemind_addon.lab.sim.library import cases, written  # noqa: PLC0415
+    from hivemind_addon.sim.library import cases, written  # noqa: PLC0415
 
     (case,) = _cases([name])
     path = scenarios_folder() / f"{name}.yaml" if name in cases() else Path(name)
@@ -85,8 +85,8 @@ def minimise(name: str, output: Path | None) -> None:
       hivemind lab scenario minimise random-17 --output my-case.yaml
       hivemind lab scenario run my-case.yaml
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    from hivemind_addon.lab.sim.library import written  # noqa: PLC0415
     from hivemind_addon.lab.sim.random_proof import minimised  # noqa: PLC0415
+    from hivemind_addon.sim.library import written  # noqa: PLC0415
 
     (case,) = _cases([name])
     smallest = minimised(case)
@@ -130,7 +130,7 @@ def run_scenarios(
       hivemind lab scenario run incident --policy fifo --policy hivemind --seeds 9
       hivemind lab scenario run stress --real
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    from hivemind_addon.lab.sim.limits import LimitKind  # noqa: PLC0415
+    from hivemind_addon.sim.limits import LimitKind  # noqa: PLC0415
 
     chosen = _cases(names)
     kinds = [kind for kind in LimitKind if limits in (kind.value, "both")]
@@ -147,8 +147,8 @@ def _run_virtual(
 ) -> None:
     from rich.console import Console  # noqa: PLC0415
 
-    from hivemind_addon.lab.sim import report  # noqa: PLC0415
-    from hivemind_addon.lab.sim.trial import run_series, setups  # noqa: PLC0415
+    from hivemind_addon.sim import report  # noqa: PLC0415
+    from hivemind_addon.sim.trial import run_series, setups  # noqa: PLC0415
 
     wanted = [setup for case in chosen for setup in setups(case, policies, kinds)]
     with progress(len(wanted) * seeds) as done:
@@ -171,7 +171,7 @@ def _tell(missed: Sequence[str], *, kept: str = "") -> None:
 
 def _run_real(chosen: "Sequence[Case]", kinds: "Sequence[LimitKind]", seeds: int, *, as_json: bool) -> None:
     from hivemind_addon.lab.sim import agreement  # noqa: PLC0415 - it takes a while to load
-    from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
+    from hivemind_addon.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
 
     for case in chosen:
         if why := agreement.why_not(case):
@@ -218,8 +218,8 @@ def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live
     if live:
         _prove_live(seeds or 1, only, output)
         return
-    from hivemind_addon.lab.sim import report  # noqa: PLC0415
-    from hivemind_addon.lab.sim.library import cases  # noqa: PLC0415
+    from hivemind_addon.sim import report  # noqa: PLC0415
+    from hivemind_addon.sim.library import cases  # noqa: PLC0415
 
     count = seeds or report.SEEDS
     parts = [name.removeprefix(_ZOO) for name in only if name.startswith(_ZOO)]
@@ -298,7 +298,7 @@ def _random_loads(only: Sequence[str]) -> int:
 
 def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:
     from hivemind_addon.lab.sim import agreement  # noqa: PLC0415 - it takes a while to load
-    from hivemind_addon.lab.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
+    from hivemind_addon.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
 
     known = [one.name for one in agreement.LIVE]
     if unknown := sorted(set(only) - set(known)):
@@ -326,7 +326,7 @@ def _write(page: str, output: Path | None) -> None:
 
 def _cases(names: Sequence[str]) -> "list[Case]":
     from hivemind_addon.formats.base.typed import DocumentError  # noqa: PLC0415
-    from hivemind_addon.lab.sim.library import UnknownScenario, case_named, cases  # noqa: PLC0415
+    from hivemind_addon.sim.library import UnknownScenario, case_named, cases  # noqa: PLC0415
 
     try:
         return [case_named(name) for name in dict.fromkeys(names or cases())]
@@ -335,7 +335,7 @@ def _cases(names: Sequence[str]) -> "list[Case]":
 
 
 def _policies(names: Sequence[str]) -> "list[Policy]":
-    from hivemind_addon.lab.sim.policy import UnknownPolicy, policy_named  # noqa: PLC0415
+    from hivemind_addon.sim.policy import UnknownPolicy, policy_named  # noqa: PLC0415
 
     try:
         return [policy_named(name) for name in dict.fromkeys(names or ["hivemind"])]

@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
 
-from hivemind_addon.lab.sim.library import RANDOM_GOALS, RANDOM_IDLE_S, RANDOM_LOST, Case, random_case
-from hivemind_addon.lab.sim.policy import Policy
-from hivemind_addon.lab.sim.provider import ProviderSettings
-from hivemind_addon.lab.sim.random_loads import is_feasible
-from hivemind_addon.lab.sim.result import Result
-from hivemind_addon.lab.sim.trial import Setup, Trial, run_trials
-from hivemind_addon.lab.sim.workload import Crowd, Scenario
+from hivemind_addon.sim.library import RANDOM_GOALS, RANDOM_IDLE_S, RANDOM_LOST, Case, random_case
+from hivemind_addon.sim.policy import Policy
+from hivemind_addon.sim.provider import ProviderSettings
+from hivemind_addon.sim.random_loads import is_feasible
+from hivemind_addon.sim.result import Result
+from hivemind_addon.sim.trial import Setup, Trial, run_trials
+from hivemind_addon.sim.workload import Crowd, Scenario
 
 POLICIES = (Policy.HIVEMIND, Policy.FIFO, Policy.AIMD_PAUSE, Policy.SDK)
 _SEEDS = 5
@@ -165,7 +165,7 @@ def _setup(case: Case, policy: Policy) -> Setup:
 _HEAD = """\
 ## Random loads
 
-{count} workloads that nobody chose (`lab/sim/random_loads.py`): every one is feasible, its clients' patience is 1.5
+{count} workloads that nobody chose (`sim/random_loads.py`): every one is feasible, its clients' patience is 1.5
 to 4 times what a fair order needs at worst. `hivemind lab scenario show random-17` prints one, and
 `hivemind lab scenario minimise random-17` makes it smaller while it still falls short. *Refused* counts what a limit
 or the cap refuses, not what chance does, and not the first {learning} of a run; where a neighbour's call has

@@ -20,8 +20,8 @@ from hivemind_addon.formats.wire.plain_answer import PlainAnswer
 from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Ticket
-from hivemind_addon.lab.sim.agenda import Agenda
 from hivemind_addon.lab.sim.services import ServiceReply, SimGithub, SimSearch, SimService
+from hivemind_addon.sim.agenda import Agenda
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -13,8 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from hivemind_addon.lab.sim.closed_loop import Run, compare
-from hivemind_addon.lab.sim.trial import in_processes
 from hivemind_addon.lab.sim.zoo_entries import ZOO, ZooEntry
+from hivemind_addon.sim.trial import in_processes
 
 _REFUSED_SHARE = 0.03
 _REFUSED_OVER_ORACLE = 0.01

@@ -6,8 +6,8 @@ from hivemind_addon.tools.commands.group import CommandEntry, OldName
 
 SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
     "Begin": (
-        CommandEntry("demo", "tools.commands.demo:demo", "See it work: a simulated fleet, direct and scheduled"),
-        CommandEntry("sim", "lab.sim.standalone:sim", "A simulated provider: try any agent without a key"),
+        CommandEntry("demo", "sim.demo_command:demo", "See it work: a simulated fleet, direct and scheduled"),
+        CommandEntry("sim", "sim.standalone:sim", "A simulated provider: try any agent without a key"),
         CommandEntry("exec", "tools.commands.execute:execute", "Run an agent through the proxy"),
         CommandEntry("run", "tools.commands.run:run", "Start the proxy alone, for all agents", also=("proxy",)),
         CommandEntry("logs", "tools.commands.service:logs", "What the proxy in the background says"),
@@ -46,7 +46,7 @@ SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
         CommandEntry(
             "context", "plugins.contexts.commands.context:context", "Conversations: read them, go on with them"
         ),
-        CommandEntry("replay", "lab.replay.command:replay", "A recording again, under other limits"),
+        CommandEntry("replay", "sim.replay.command:replay", "A recording again, under other limits"),
     ),
     "Develop": (CommandEntry("lab", "tools.commands.lab:lab", "Scenarios, proof, evaluation, papers, docs"),),
 }

@@ -1,0 +1,187 @@
+"""Anthropic's Messages."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+
+from hivemind_addon.kernel.values.ticket import Dimension
+from hivemind_addon.sim.dialect.reply import (
+    Headers,
+    LimitView,
+    Problem,
+    Reply,
+    Shape,
+    StreamEvent,
+    json,
+    rounded_up,
+    sse,
+)
+
+_NAMES = {
+    Dimension.REQUESTS: "requests",
+    Dimension.INPUT_TOKENS: "input-tokens",
+    Dimension.OUTPUT_TOKENS: "output-tokens",
+    Dimension.TOTAL_TOKENS: "tokens",
+}
+_ERRORS = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+
+
+class Messages(Shape):
+    """Named events; every error has a type."""
+
+    def whole_body(self, reply: Reply) -> bytes:
+        """See Shape."""
+        content: list[dict[str, object]] = []
+        if text := reply.text():
+            content.append({"type": "text", "text": text})
+        if call := reply.call:
+            value = msgspec.json.decode(call.arguments)
+            content.append({"type": "tool_use", "id": call.id, "name": call.name, "input": value})
+        message = _message(reply, content)
+        return json({**message, "stop_reason": _stop_reason(reply), "usage": _usage(reply, reply.output_tokens)})
+
+    def stream_events(self, reply: Reply) -> list[StreamEvent]:
+        """See Shape."""
+        return list(_events(reply))
+
+    def error_object(self, problem: Problem) -> dict[str, object]:
+        """See Shape."""
+        return {"type": problem.error or _ERRORS.get(problem.status, "api_error"), "message": problem.message}
+
+    def spent_credit(self) -> dict[str, object]:
+        """See Shape."""
+        return {
+            "type": "rate_limit_error",
+            "message": "Your organization has reached its spend limit.",
+            "details": {"error_code": "enforced_spend_limit_reached"},
+        }
+
+    def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:
+        """See Shape."""
+        return json({"type": "error", "error": error, "request_id": request_id})
+
+    def error_event(self, error: Mapping[str, object]) -> StreamEvent:
+        """See Shape."""
+        return StreamEvent(sse({"type": "error", "error": error}, "error"))
+
+    def models_body(self) -> bytes:
+        """See Shape."""
+        model = {
+            "type": "model",
+            "id": "sim-1",
+            "display_name": "Sim 1",
+            "created_at": "2026-01-01T00:00:00Z",
+        }
+        return json({"data": [model], "has_more": False, "first_id": "sim-1", "last_id": "sim-1"})
+
+    def identity_headers(self, request_id: str, organization: str) -> Headers:
+        """See Shape."""
+        return (("request-id", request_id), ("anthropic-organization-id", organization))
+
+    def limit_headers(self, limits: Sequence[LimitView], wall_now: float) -> Headers:
+        """RFC 3339 instants in whole seconds, tokens rounded to thousands, and a `tokens` line that adds input and
+        output where no total is limited.
+        """
+        headers: list[tuple[str, str]] = []
+        for view in _with_total(limits):
+            name = f"anthropic-ratelimit-{_NAMES[view.dimension]}"
+            remaining = max(0.0, view.remaining)
+            shown = int(remaining) if view.dimension is Dimension.REQUESTS else round(remaining / 1000) * 1000
+            whole_at = wall_now + view.full_in_s
+            resets = datetime.fromtimestamp(math.floor(whole_at) if view.is_cut else rounded_up(whole_at), UTC)
+            headers += [
+                (f"{name}-limit", str(view.amount)),
+                (f"{name}-remaining", str(shown)),
+                (f"{name}-reset", f"{resets:%Y-%m-%dT%H:%M:%SZ}"),
+            ]
+        return tuple(headers)
+
+    def retry_after_headers(self, retry_after_s: float) -> Headers:
+        """In whole seconds."""
+        return (("retry-after", str(rounded_up(retry_after_s))),)
+
+
+def _message(reply: Reply, content: Sequence[object]) -> dict[str, object]:
+    return {
+        "id": reply.id("msg_"),
+        "type": "message",
+        "role": "assistant",
+        "model": reply.model,
+        "content": content,
+        "stop_reason": None,
+        "stop_sequence": None,
+    }
+
+
+def _events(reply: Reply) -> Iterator[StreamEvent]:
+    yield _event("message_start", message={**_message(reply, []), "usage": _usage(reply, 1)})
+    yield PING
+    index = 0
+    if reply.text():
+        yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+        for text, tokens in reply.deltas():
+            yield _event("content_block_delta", tokens, index=0, delta={"type": "text_delta", "text": text})
+        yield _event("content_block_stop", index=0)
+        index = 1
+    if call := reply.call:
+        block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+        yield _event("content_block_start", index=index, content_block=block)
+        for text, tokens in reply.call_deltas():
+            delta = {"type": "input_json_delta", "partial_json": text}
+            yield _event("content_block_delta", tokens, index=index, delta=delta)
+        yield _event("content_block_stop", index=index)
+    yield _event(
+        "message_delta",
+        delta={"stop_reason": _stop_reason(reply), "stop_sequence": None},
+        usage=_usage(reply, reply.output_tokens),
+    )
+    yield _event("message_stop")
+
+
+def _event(kind: str, output_tokens: int = 0, /, **fields: object) -> StreamEvent:
+    return StreamEvent(sse({"type": kind, **fields}, kind), output_tokens)
+
+
+PING = _event("ping")
+"""What keeps a connection alive."""
+
+
+def _stop_reason(reply: Reply) -> str:
+    if reply.call:
+        return "tool_use"
+    return "max_tokens" if reply.truncated else "end_turn"
+
+
+def _usage(reply: Reply, output_tokens: int) -> dict[str, int]:
+    return {
+        "input_tokens": reply.input_tokens,
+        "cache_creation_input_tokens": reply.written_tokens,
+        "cache_read_input_tokens": reply.cached_tokens,
+        "output_tokens": output_tokens,
+    }
+
+
+def _with_total(limits: Sequence[LimitView]) -> Iterator[LimitView]:
+    yield from limits
+    seen = {view.dimension: view for view in limits}
+    into, out = seen.get(Dimension.INPUT_TOKENS), seen.get(Dimension.OUTPUT_TOKENS)
+    if into and out and Dimension.TOTAL_TOKENS not in seen:
+        yield LimitView(
+            Dimension.TOTAL_TOKENS,
+            into.amount + out.amount,
+            max(0.0, into.remaining) + max(0.0, out.remaining),
+            max(into.full_in_s, out.full_in_s),
+            is_cut=into.is_cut,
+        )

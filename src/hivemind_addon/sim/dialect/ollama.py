@@ -1,0 +1,113 @@
+"""Ollama's own chat format: one JSON object a line. It tells of no limits."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from hivemind_addon.sim.dialect.reply import (
+    Headers,
+    LimitView,
+    Problem,
+    Reply,
+    Shape,
+    StreamEvent,
+    json,
+    rounded_up,
+)
+
+_CREATED_AT = "2026-01-01T00:00:00Z"
+_TOKEN_NS = 10_000_000
+
+
+class Ollama(Shape):
+    """Errors are a text, also in the middle of a stream."""
+
+    stream_type = "application/x-ndjson"
+
+    def whole_body(self, reply: Reply) -> bytes:
+        """See Shape."""
+        message = _message(reply.text())
+        if calls := _calls(reply):
+            message["tool_calls"] = calls
+        return json(_end(reply, message))
+
+    def stream_events(self, reply: Reply) -> list[StreamEvent]:
+        """See Shape."""
+        return list(_events(reply))
+
+    def error_object(self, problem: Problem) -> dict[str, object]:
+        """See Shape."""
+        message = problem.message
+        if problem.status == 503:
+            message = "server busy, please try again. maximum pending requests exceeded"
+        return {"error": f"{problem.error}: {message}" if problem.error else message}
+
+    def spent_credit(self) -> dict[str, object]:
+        """See Shape."""
+        return {"error": "you have reached your usage limit, upgrade to continue"}
+
+    def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:  # noqa: ARG002 - it names no answer
+        """See Shape."""
+        return json(error)
+
+    def error_event(self, error: Mapping[str, object]) -> StreamEvent:
+        """See Shape."""
+        return StreamEvent(_line(error))
+
+    def models_body(self) -> bytes:
+        """See Shape."""
+        return json({"models": [{"name": "sim-1", "model": "sim-1", "modified_at": _CREATED_AT, "size": 1}]})
+
+    def identity_headers(self, request_id: str, organization: str) -> Headers:  # noqa: ARG002 - a local server
+        """Only the simulator's own; Ollama sends none."""
+        return (("request-id", request_id),)
+
+    def limit_headers(self, limits: Sequence[LimitView], wall_now: float) -> Headers:  # noqa: ARG002 - a local server
+        """None."""
+        return ()
+
+    def retry_after_headers(self, retry_after_s: float) -> Headers:
+        """In whole seconds, as its cloud does."""
+        return (("retry-after", str(rounded_up(retry_after_s))),)
+
+
+def _events(reply: Reply) -> Iterator[StreamEvent]:
+    for text, tokens in reply.deltas():
+        yield StreamEvent(_line(_chunk(reply, _message(text))), tokens)
+    if calls := _calls(reply):
+        # It comes in one piece, however long.
+        tokens = sum(tokens for _, tokens in reply.call_deltas())
+        yield StreamEvent(_line(_chunk(reply, _message("") | {"tool_calls": calls})), tokens)
+    yield StreamEvent(_line(_end(reply, _message(""))))
+
+
+def _message(text: str) -> dict[str, object]:
+    return {"role": "assistant", "content": text}
+
+
+def _calls(reply: Reply) -> list[dict[str, object]]:
+    if (call := reply.call) is None:
+        return []
+    return [{"function": {"name": call.name, "arguments": msgspec.json.decode(call.arguments)}}]
+
+
+def _chunk(reply: Reply, message: Mapping[str, object]) -> dict[str, object]:
+    return {"model": reply.model, "created_at": _CREATED_AT, "message": message, "done": False}
+
+
+def _end(reply: Reply, message: Mapping[str, object]) -> dict[str, object]:
+    into_ns, out_ns = reply.prompt_tokens * _TOKEN_NS // 100, reply.output_tokens * _TOKEN_NS
+    return _chunk(reply, message) | {
+        "done": True,
+        "done_reason": "length" if reply.truncated else "stop",
+        "total_duration": into_ns + out_ns,
+        "load_duration": 0,
+        "prompt_eval_count": reply.prompt_tokens,
+        "prompt_eval_duration": into_ns,
+        "eval_count": reply.output_tokens,
+        "eval_duration": out_ns,
+    }
+
+
+def _line(fields: Mapping[str, object]) -> bytes:
+    return json(fields) + b"\n"

@@ -1,0 +1,133 @@
+"""What a scenario promises of the scheduler: bounds on what its runs give, and whether they keep them. Pure."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.sim.result import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """Bounds on all runs of one scenario on one kind of limits. Shares are between 0 and 1; what is not said is not
+    asked.
+    """
+
+    limits: LimitKind | None = None
+    """On which kind of limits; none: on each."""
+    headers: bool = True
+    """false: where the provider tells nothing but a refusal's retry-after."""
+    lost: float | None = None
+    """Most agents that may be lost, of all."""
+    refused: float | None = None
+    """Most attempts that a rate limit may refuse (429), of all."""
+    overloaded: float | None = None
+    """Most attempts that may be answered 529 or 503, of all."""
+    stretch_median: float | None = None
+    """Time ÷ lower bound, at most in half of the runs."""
+    stretch_worst: float | None = None
+    """Time ÷ lower bound, at most in any run."""
+    shared_stretch_worst: float | None = None
+    """The same, when what a neighbour took counts as spent."""
+    cost_worst: float | None = None
+    """Input cost ÷ what it would be with a prompt cache that forgets nothing, at most in any run."""
+    cap_used_least: float | None = None
+    """Calls in flight ÷ concurrency cap, at least in every run."""
+    idle_worst_s: float | None = None
+    """Longest time that nothing is sent though the provider would serve all who wait, at most in any run."""
+    breaker_opened: float | None = None
+    """How often it may take the provider for down, in all runs together."""
+    zombies: float | None = None
+    """Attempts that may be in flight for more than ten times what a turn usually takes, in all runs together."""
+    latency_p95_s: float | None = None
+    """Seconds: what 95 % of the answered turns take at most, from the first ask to the whole answer, in any run."""
+    overspent_worst: float | None = None
+    """What any agent spends ÷ its budget, at most in any run."""
+    wait_p95_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by crowd: what 95 % of its requests wait at most, in any run."""
+    wait_p95_to_fifo: Mapping[str, float] = field(default_factory=dict)
+    """By crowd: the same ÷ first come, first served, at most in any run."""
+
+    time_to_fifo: float | None = None
+    """Time ÷ that of first come, first served, at most in half of the runs."""
+
+    @property
+    def needs_fifo(self) -> bool:
+        """Whether something is compared with first come, first served."""
+        return bool(self.wait_p95_to_fifo) or self.time_to_fifo is not None
+
+    def covers(self, kind: LimitKind | None, *, headers: bool) -> bool:
+        """Whether it speaks of runs on this kind of limits."""
+        return self.headers == headers and self.limits in (None, kind)
+
+    def verdicts(self, runs: Sequence[Result], fifo: Sequence[Result] = ()) -> Iterator["Verdict"]:
+        """What is asked of these runs, and what they gave. `fifo`: the same first come, first served."""
+        attempts = sum(run.attempts for run in runs)
+
+        def share(*statuses: int) -> float:
+            return sum(run.statuses[status] for run in runs for status in statuses) / attempts if attempts else 0.0
+
+        measured: Sequence[tuple[str, float | None, Callable[[], float]]] = (
+            ("agents lost", self.lost, lambda: sum(run.lost for run in runs) / sum(run.agents for run in runs)),
+            ("429s of attempts", self.refused, lambda: share(429)),
+            ("529s and 503s of attempts", self.overloaded, lambda: share(529, 503)),
+            ("time ÷ bound, median", self.stretch_median, lambda: median(run.stretch for run in runs)),
+            ("time ÷ bound, worst", self.stretch_worst, lambda: max(run.stretch for run in runs)),
+            (
+                "time ÷ bound, neighbour counted, worst",
+                self.shared_stretch_worst,
+                lambda: max(run.shared_stretch for run in runs),
+            ),
+            ("input cost ÷ ideal, worst", self.cost_worst, lambda: max(run.cost_ratio for run in runs)),
+            ("idle for nothing, s, worst", self.idle_worst_s, lambda: max(run.idle_s for run in runs)),
+            ("zombies", self.zombies, lambda: float(sum(run.zombies for run in runs))),
+            ("p95 of a turn, s, worst", self.latency_p95_s, lambda: max(run.latency_s(0.95) for run in runs)),
+            ("spent ÷ budget, worst", self.overspent_worst, lambda: max(run.overspent for run in runs)),
+            ("breaker opened", self.breaker_opened, lambda: float(sum(run.breaker_opened for run in runs))),
+        )
+        for what, bound, value in measured:
+            if bound is not None:
+                yield Verdict(what, bound, value())
+        if self.cap_used_least is not None:
+            least = min(run.cap_used for run in runs)
+            yield Verdict("in flight ÷ cap, least", self.cap_used_least, least, at_least=True)
+        if self.time_to_fifo is not None:
+            ratios = (ours.makespan_s / theirs.makespan_s for ours, theirs in zip(runs, fifo, strict=True))
+            yield Verdict("time ÷ fifo's, median", self.time_to_fifo, median(ratios))
+        for name, bound in self.wait_p95_s.items():
+            yield Verdict(f"p95 wait of {name}, s", bound, max(run.crowds[name].wait_s(0.95) for run in runs))
+        for name, bound in self.wait_p95_to_fifo.items():
+            waits_s = zip(
+                (run.crowds[name].wait_s(0.95) for run in runs),
+                (run.crowds[name].wait_s(0.95) for run in fifo),
+                strict=True,
+            )
+            worst = max(ours_s / theirs_s if theirs_s else 0.0 for ours_s, theirs_s in waits_s)
+            yield Verdict(f"p95 wait of {name} ÷ fifo's, worst", bound, worst)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A bound, and what was measured."""
+
+    what: str
+    bound: float
+    value: float
+    at_least: bool = False
+    """The value must not be below the bound; else not above it."""
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the value is on the right side."""
+        return self.value >= self.bound if self.at_least else self.value <= self.bound
+
+    @property
+    def wanted(self) -> str:
+        """The bound, with its sign."""
+        return f"{'≥' if self.at_least else '≤'} {self.bound:g}"
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        return f"{self.what}: {self.value:.4g}, expected {self.wanted}"

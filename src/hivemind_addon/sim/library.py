@@ -1,0 +1,374 @@
+"""Scenarios by name: the packaged `scenarios/*.yaml`, random ones by number, and files of one's own.
+
+    crowds:        agents of a kind: how many, their turns, think times, sizes, patience, own retries   (Crowd)
+    provider:      its limits, faults, latency, outages, prompt cache                          (ProviderSettings)
+    others:        more providers, by name; a crowd's `site` says which one serves it                   (Other)
+    expect:        what has to come of it                                                         (Expectation)
+
+Whatever is wrong with a file is a DocumentError: one line that names file, key path and cure.
+"""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from enum import Enum, IntEnum
+from functools import cache
+from pathlib import Path
+
+import yaml
+
+from hivemind_addon.formats.base.document import read_document
+from hivemind_addon.formats.base.resources import scenarios_folder
+from hivemind_addon.formats.base.typed import BadValue, DocumentError, DocumentRules, convert, positive
+from hivemind_addon.formats.profile.load import load_profiles
+from hivemind_addon.formats.profile.rules import PROFILE_RULES, error_status
+from hivemind_addon.kernel.pool import PoolSettings
+from hivemind_addon.kernel.values.ticket import PoolKey
+from hivemind_addon.sim.dialect import SimDialect
+from hivemind_addon.sim.expectation import Expectation
+from hivemind_addon.sim.faults import NAMED, FaultCourse, FaultMix, FaultPoint
+from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings, Storm
+from hivemind_addon.sim.random_loads import number_in, random_load
+from hivemind_addon.sim.shapes import REFUSALS
+from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario, Site
+
+_SUFFIX = ".yaml"
+RANDOM_LOST = 0.02
+"""Most agents that a random load may lose, of all."""
+RANDOM_IDLE_S = 20.0
+"""Longest time that nothing may be sent under it for nothing."""
+RANDOM_GOALS = Expectation(lost=RANDOM_LOST, idle_worst_s=RANDOM_IDLE_S)
+
+
+class UnknownScenario(Exception):
+    """No packaged scenario has this name, and no file. Its text names those that there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class CapChange:
+    """The concurrency cap moves."""
+
+    at_s: float
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """A provider beside the first one."""
+
+    provider: ProviderSettings
+    profile: str = "anthropic"
+    """Name of the packaged profile that reads its answers."""
+    dialect: SimDialect = SimDialect.MESSAGES
+    """In which its answers are written."""
+    equal: bool = False
+    """Whether it is a second endpoint: calls of the first provider's crowds may go to either."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioFile:
+    """One document."""
+
+    about: str
+    """What it is for, in a sentence."""
+    crowds: tuple[Crowd, ...]
+    """Who asks."""
+    provider: ProviderSettings
+    """Who answers."""
+    expect: tuple[Expectation, ...] = ()
+    """What has to come of it."""
+    others: Mapping[str, Other] = field(default_factory=dict)
+    """Name → a provider beside the first one; a crowd's `site` says which one serves it."""
+    duration_s: float = math.inf
+    """When the run is cut; without it the run ends when all agents have."""
+    caps: tuple[CapChange, ...] = ()
+    """How the provider's concurrency cap moves."""
+    neighbour: Neighbour | None = None
+    """Somebody else who uses up the same limits."""
+    way_s: float = 0.01
+    """From the proxy to the provider, and back."""
+    input_error: float = 0
+    """Sigma of the logarithm of estimated ÷ real input."""
+    scheduler: PoolSettings | None = None
+    """What a profile would say about its pools; without it, what the packaged ones say."""
+    silent_s: float | None = None
+    """How long an attempt may be silent, as a profile says it in `watchdog`; without it, as the packaged ones say."""
+    as_stated: bool = False
+    """Its limits are of the kinds that the file says; else it is run on both kinds, one after the other."""
+    paper: bool = False
+    """One of the seven of the HiveMind paper."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A scenario, and what is expected of it."""
+
+    scenario: Scenario
+    about: str
+    expect: tuple[Expectation, ...] = ()
+    as_stated: bool = False
+    """Its limits are of the kinds that the file says; else it is run on both kinds, one after the other."""
+    paper: bool = False
+    """One of the seven of the HiveMind paper."""
+
+    @property
+    def name(self) -> str:
+        """The file's."""
+        return self.scenario.name
+
+    @property
+    def agents(self) -> int:
+        """How many work in it."""
+        return sum(crowd.agents for crowd in self.scenario.crowds)
+
+    @property
+    def kinds(self) -> Sequence[LimitKind | None]:
+        """Of limits, that it is run on; None: as it is."""
+        return (None,) if self.as_stated or not self.scenario.provider.limits else tuple(LimitKind)
+
+    @property
+    def has_headers_and_not(self) -> Sequence[bool]:
+        """Whether it is run with headers, without, or both."""
+        return tuple(dict.fromkeys([True, *(one.headers for one in self.expect)]))
+
+    def at(self, kind: LimitKind | None, *, headers: bool = True) -> Scenario:
+        """The scenario on one kind of limits."""
+        scenario = self.scenario if kind is None else self.scenario.on(kind)
+        return scenario if headers else scenario.without_headers()
+
+
+@cache
+def cases() -> Mapping[str, Case]:
+    """The packaged ones by name: the paper's first, by the number of agents; then ours."""
+    read = [read_case(file) for file in sorted(scenarios_folder().glob(f"*{_SUFFIX}"))]
+    read.sort(key=lambda case: (not case.paper, case.agents if case.paper else 0, case.name))
+    return {case.name: case for case in read}
+
+
+def case_named(name: str) -> Case:
+    """A packaged scenario, a random one, or a file of one's own by its path. Raises UnknownScenario, DocumentError."""
+    if name in cases():
+        return cases()[name]
+    if (number := number_in(name)) is not None:
+        return random_case(number)
+    path = Path(name)
+    if path.suffix not in (_SUFFIX, ".yml") and not path.is_file():
+        known = f"{', '.join(cases())}, random-0, random-1 …"
+        raise UnknownScenario(f"no scenario {name!r}; there are {known}, or give the path of a YAML file")
+    return read_case(path)
+
+
+def random_case(number: int) -> Case:
+    """The random load of this number, `random-<number>`."""
+    load = random_load(number)
+    return Case(load.scenario, load.about, expect=(RANDOM_GOALS,), as_stated=True)
+
+
+def read_case(file: Path) -> Case:
+    """One file. Raises DocumentError."""
+    document = read_document(file, cure_when_empty="say at least about, crowds and provider")
+    read: ScenarioFile = convert(ScenarioFile, document, file, rules=SCENARIO_RULES)
+    _check(read, file)
+    sites = tuple(
+        Site(
+            name,
+            PoolKey(f"{name}.sim", f"key-{name}", "sim-1"),
+            other.provider,
+            other.profile,
+            other.dialect,
+            other.equal,
+        )
+        for name, other in read.others.items()
+    )
+    scenario = Scenario(
+        file.stem,
+        read.crowds,
+        read.provider,
+        duration_s=read.duration_s,
+        caps=tuple((cap.at_s, cap.concurrency) for cap in read.caps),
+        neighbour=read.neighbour,
+        way_s=read.way_s,
+        input_error=read.input_error,
+        sites=sites,
+        scheduler=read.scheduler,
+        silent_s=read.silent_s,
+    )
+    return Case(
+        scenario,
+        about=" ".join(read.about.split()),
+        expect=read.expect,
+        as_stated=read.as_stated,
+        paper=read.paper,
+    )
+
+
+def written(case: Case) -> str:
+    """The case as a file that `read_case` reads."""
+    scenario = case.scenario
+    file = ScenarioFile(
+        case.about,
+        scenario.crowds,
+        scenario.provider,
+        expect=case.expect,
+        others={site.name: Other(site.provider, site.profile, site.dialect, site.equal) for site in scenario.sites},
+        duration_s=scenario.duration_s,
+        caps=tuple(CapChange(at_s, concurrency) for at_s, concurrency in scenario.caps),
+        neighbour=scenario.neighbour,
+        way_s=scenario.way_s,
+        input_error=scenario.input_error,
+        scheduler=scenario.scheduler,
+        silent_s=scenario.silent_s,
+        as_stated=case.as_stated,
+        paper=case.paper,
+    )
+    return yaml.safe_dump(_plain(file), sort_keys=False, width=120, allow_unicode=True, default_flow_style=None)
+
+
+def _plain(value: object) -> object:
+    """A value as YAML has it; of a dataclass what differs from its defaults."""
+    match value:
+        case IntEnum():
+            return value.name.lower()
+        case Enum():
+            return value.value
+        case tuple():
+            return [_plain(item) for item in value]
+        case Mapping():
+            return {key: _plain(item) for key, item in value.items()}
+        case float() if value.is_integer():
+            return int(value)
+    if is_dataclass(value):
+        told = ((one.name, getattr(value, one.name), one) for one in fields(value))
+        return {
+            name: _plain(item)
+            for name, item, one in told
+            if item != (one.default if one.default_factory is MISSING else one.default_factory())
+        }
+    return value
+
+
+def _check(read: ScenarioFile, file: Path) -> None:
+    """What no single value shows."""
+    if not read.crowds:
+        raise DocumentError(file, "crowds", "nobody asks anything", "describe one crowd at least")
+    names = [crowd.name for crowd in read.crowds]
+    for index, crowd in enumerate(read.crowds):
+        place = f"crowds[{index}]"
+        if names.index(crowd.name) != index:
+            raise DocumentError(file, f"{place}.name", f"{crowd.name} stands twice", "give each crowd its own name")
+        if crowd.turns is None and math.isinf(read.duration_s):
+            raise DocumentError(file, f"{place}.turns", "it never ends", "say turns, or duration_s for the whole")
+        if crowd.site and crowd.site not in read.others:
+            known = ", ".join(read.others) or "there are none"
+            raise DocumentError(file, f"{place}.site", f"no provider {crowd.site}", f"name one of others: {known}")
+    providers = {"provider": read.provider} | {
+        f"others.{name}.provider": other.provider for name, other in read.others.items()
+    }
+    for place, provider in providers.items():
+        mixes = {f"{place}.faults": provider.faults} | {
+            f"{place}.storms[{index}].faults": storm.faults for index, storm in enumerate(provider.storms)
+        }
+        if (course := provider.fault_course) is not None:
+            _check_course(course, f"{place}.fault_course", file)
+            if provider.faults:
+                raise DocumentError(file, f"{place}.faults", "fault_course stands in its place", "leave one out")
+            mixes |= {f"{place}.fault_course.points[{n}].faults": one.faults for n, one in enumerate(course.points)}
+        for key, rates in mixes.items():
+            try:
+                FaultMix(rates)
+            except ValueError as error:
+                raise DocumentError(file, key, str(error), "lower one of them") from None
+        timed: Mapping[str, Sequence[ProviderOutage | Storm]] = {"outages": provider.outages, "storms": provider.storms}
+        for name, spans in timed.items():
+            for index, span in enumerate(spans):
+                if span.from_s >= span.to_s:
+                    problem = f"it ends at {span.to_s:g} s, before it begins"
+                    raise DocumentError(file, f"{place}.{name}[{index}]", problem, "let to_s be later than from_s")
+    profiles = load_profiles(None).by_name
+    for name, other in read.others.items():
+        if other.equal and (other.dialect is not SimDialect.MESSAGES or other.profile != "anthropic"):
+            problem = "an equal provider answers as the first one does"
+            raise DocumentError(file, f"others.{name}.equal", problem, "leave profile and dialect out")
+        if other.profile not in profiles:
+            raise DocumentError(
+                file, f"others.{name}.profile", f"no profile {other.profile}", f"name one of {', '.join(profiles)}"
+            )
+    for place, provider in providers.items():
+        models = [model for family in provider.families for model in family]
+        if twice := next((model for model in models if models.count(model) > 1), None):
+            raise DocumentError(
+                file, f"{place}.families", f"{twice} is of two families", "name each model once at most"
+            )
+    for index, one in enumerate(read.expect):
+        for crowd_name in (*one.wait_p95_s, *one.wait_p95_to_fifo):
+            if crowd_name not in names:
+                raise DocumentError(
+                    file, f"expect[{index}]", f"no crowd {crowd_name}", f"name one of {', '.join(names)}"
+                )
+
+
+def _check_course(course: FaultCourse, place: str, file: Path) -> None:
+    if not course.points:
+        raise DocumentError(file, f"{place}.points", "there are none", "give two at least: [{at_s: 0, faults: {…}}, …]")
+    for index, (one, other) in enumerate(itertools.pairwise(course.points), start=1):
+        if other.at_s <= one.at_s:
+            problem = f"{other.at_s:g} s is not after the point before it, at {one.at_s:g} s"
+            raise DocumentError(file, f"{place}.points[{index}].at_s", problem, "write the points in their order")
+    if course.repeats and not course.points[-1].at_s:
+        raise DocumentError(file, f"{place}.repeats", "it lasts no time", "give a second point, later than the first")
+
+
+def _share(value: float) -> float:
+    if value > 1:
+        raise BadValue(f"{value} is above 1", "write a share between 0 and 1")
+    return value
+
+
+def _fault(name: str) -> str:
+    if name not in NAMED:
+        raise BadValue(f"no fault {name!r}", f"name one of {', '.join(NAMED)}")
+    return name
+
+
+def _refusal(name: str) -> str:
+    if name not in REFUSALS:
+        raise BadValue(f"no refusal {name!r}", f"name one of {', '.join(REFUSALS)}")
+    return name
+
+
+_POSITIVE: Mapping[type, Sequence[str]] = {
+    Crowd: (
+        "agents",
+        "turns",
+        "per_session",
+        "latency_s",
+        "tokens_per_s",
+        "timeout_s",
+        "output_tokens",
+        "budget_tokens",
+    ),
+    Limit: ("amount", "window_s"),
+    ProviderSettings: ("concurrency", "hang_s"),
+    Neighbour: ("calls_per_s", "latency_s"),
+    CapChange: ("concurrency",),
+    ScenarioFile: ("duration_s", "silent_s"),
+}
+_SHARES: Mapping[type, Sequence[str]] = {
+    Crowd: ("spike_rate",),
+    ProviderSettings: ("faults",),
+    Storm: ("faults",),
+    FaultPoint: ("faults",),
+    Expectation: ("lost", "refused", "overloaded", "cap_used_least"),
+}
+_SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_s", "default_max_tokens"})
+SCENARIO_RULES = PROFILE_RULES | DocumentRules(
+    values={(cls, name): positive for cls, names in _POSITIVE.items() for name in names}
+    | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
+    | {(ProviderSettings, name): _refusal for name in ("refused_as", "overloaded_as")}
+    | {(ProviderOutage, "status"): error_status, (ProviderSettings, "concurrency_status"): error_status},
+    keys={(ProviderSettings, "faults"): _fault, (Storm, "faults"): _fault, (FaultPoint, "faults"): _fault},
+    unwritten={ProviderSettings: _SAID_BY_CROWDS},
+)
+"""Of a scenario."""

@@ -1,0 +1,628 @@
+"""The simulated provider: limits, faults, and what becomes of each call. Pure: takes `now` and a seeded rng.
+
+    begin(now, request) ──► Answer ──(the caller plays it: plan.py)──► end(now, answer)
+
+Every `begin` is followed by exactly one `end`. A refused call (limits, concurrency) takes no slot and no
+tokens; a call that a fault answers with an error status takes a slot, and tokens only where failures are
+charged. What really happened is counted in sim/call.py.
+
+Driven by the socket server (sim/server.py) and by virtual time alike.
+"""
+
+import math
+import random
+import zlib
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from hivemind_addon.kernel.values.ticket import ContractError, Demand, Dimension
+from hivemind_addon.sim import dialect as wire
+from hivemind_addon.sim import faults
+from hivemind_addon.sim.call import AnswerEnding, SimAnswer, SimRequestFacts, Truth, Witness
+from hivemind_addon.sim.dialect import Headers, LimitView, Reply, SimDialect
+from hivemind_addon.sim.faults import OK, Fault, FaultCourse, FaultMix, Script
+from hivemind_addon.sim.limits import Limit, ModelScope, SimAllowance, SimPromptCache
+from hivemind_addon.sim.shapes import REFUSALS, WordedAnswer, written
+
+
+class LimitScope(Enum):
+    """Who shares limits and concurrency, and is named as one organisation."""
+
+    EVERYBODY = "everybody"
+    CREDENTIAL = "credential"
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Seconds before the head: lognormal, with spikes."""
+
+    median_s: float = 0
+    sigma: float = 0
+    """Of the logarithm; 0: always the median."""
+    spike_rate: float = 0
+    """Share of the calls that take longer by `spike_s`."""
+    spike_s: float = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderOutage:
+    """A time in which every call gets one status, whatever its limits allow."""
+
+    from_s: float
+    """Since the first call."""
+    to_s: float
+    status: int = 529
+
+
+@dataclass(frozen=True, slots=True)
+class Storm:
+    """A time in which calls meet these faults in place of the usual ones."""
+
+    from_s: float
+    """Since the first call."""
+    to_s: float
+    faults: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class ProviderSettings:
+    """How strict, slow and faulty a simulated provider is."""
+
+    limits: tuple[Limit, ...] = ()
+    scope: LimitScope = LimitScope.EVERYBODY
+    concurrency: int | None = None
+    """Calls that may run at once; None: any number."""
+    concurrency_scope: ModelScope = ModelScope.KEY
+    families: tuple[tuple[str, ...], ...] = ()
+    """Models that limits of this scope count together."""
+    concurrency_status: int = 529
+    """What a call beyond it gets: 529, 503, or 429 with a text that says concurrency."""
+    refused_as: str = ""
+    """In the words of which provider a rate limit refuses: a name of shapes.yaml; empty: in the dialect's own."""
+    overloaded_as: str = ""
+    """The same of a call beyond the concurrency."""
+    charge_failures: bool = False
+    """Whether a refused call counts as a request, and a failed one counts in full."""
+    rate_limit_headers: bool = True
+    cut_resets: bool = False
+    """Whether instants in those headers are cut to whole seconds (Messages); else they are rounded up."""
+    retry_after: bool = True
+    """Whether a rate-limit refusal says when to come back."""
+    faults: Mapping[str, float] = field(default_factory=dict)
+    """Name (see sim/faults.py) → share of the calls that the limits let through."""
+    fault_course: FaultCourse | None = None
+    """In place of `faults`: rates that change with time."""
+    hang_s: float = 86_400
+    """How long the fault `hang` lasts; then the answer comes."""
+    latency: Latency = field(default_factory=Latency)
+    chunks: int = 8
+    """Pieces of an answer, unless the request says or its maximum ends it."""
+    tokens_per_chunk: int = 1
+    interval_s: float = 0
+    """Between the pieces of a stream."""
+    default_max_tokens: int = 4096
+    """Where a request names no maximum."""
+    outages: tuple[ProviderOutage, ...] = ()
+    storms: tuple[Storm, ...] = ()
+    cache_ttl_s: float = 0
+    """How long a prompt cache keeps what requests mark, counted from their start; 0: there is none."""
+    websocket_s: float = 0
+    """How long a WebSocket of Responses may live (OpenAI: 3600); 0: it speaks none."""
+
+    def slots(self, models: Iterable[str]) -> int | None:
+        """Calls of these models that may run at once, all together; None: any number."""
+        if self.concurrency is None:
+            return None
+        return self.concurrency * max(1, len({self.counted_as(self.concurrency_scope, model) for model in models}))
+
+    def counted_as(self, scope: ModelScope, model: str) -> str:
+        """What stands for all models that a limit of this scope counts together with one; empty: for all there are."""
+        match scope:
+            case ModelScope.KEY:
+                return ""
+            case ModelScope.FAMILY:
+                return next((family[0] for family in self.families if model in family), model)
+            case ModelScope.MODEL:
+                return model
+
+
+class SimProvider:
+    """One provider. `wall_offset_s`: seconds since the epoch at `now` = 0, for headers that hold instants."""
+
+    def __init__(self, settings: ProviderSettings, rng: random.Random, *, wall_offset_s: float = 1_800_000_000) -> None:
+        self.settings = settings
+        self._rng = rng
+        self._wall_offset_s = wall_offset_s
+        self._mix = FaultMix(settings.faults)
+        for name in (settings.refused_as, settings.overloaded_as):
+            if name and name not in REFUSALS:
+                raise ValueError(f"unknown refusal {name!r}; known: {', '.join(REFUSALS)}")
+        self._storms = [(storm, FaultMix(storm.faults)) for storm in settings.storms]
+        self._concurrency = settings.concurrency
+        self._cache = SimPromptCache(settings.cache_ttl_s) if settings.cache_ttl_s else None
+        self._first_call_at: float | None = None
+        self._allowances: dict[tuple[str, Limit, str], SimAllowance] = {}
+        """By account, limit, and what stands for the models that are counted together."""
+        self._scripts: dict[str, Script] = {}
+        self._attempts: Counter[str] = Counter()
+        """By credential."""
+        self._first_attempt_at: dict[str, float] = {}
+        """By credential; of the ones that a hold met."""
+        self._open: dict[str, SimAnswer] = {}
+        self._running: Counter[tuple[str, str]] = Counter()
+        """Open calls that hold a slot, by account and what stands for the models that share the slots."""
+        self._witness = Witness()
+
+    def __repr__(self) -> str:
+        return f"<SimProvider {self._running.total()} in flight, {self._witness.attempts} attempts>"
+
+    def script(self, credential: str, script: Iterable[Fault], *, then: Fault = OK) -> None:
+        """Let the credential's next admitted attempts meet exactly these faults, in order, then `then`."""
+        self._scripts[credential] = Script(script, then)
+
+    def set_concurrency(self, concurrency: int | None) -> None:
+        """Move the concurrency cap; calls that run beyond a lower one go on."""
+        self._concurrency = concurrency
+
+    def begin(self, now: float, request: SimRequestFacts) -> SimAnswer:
+        """A request arrived, whole. The answer is decided at once; how it arrives is played by the caller."""
+        self._attempts[request.credential] += 1
+        if self._first_call_at is None:
+            self._first_call_at = now
+        if self._cache and request.prefixes:
+            request = replace(request, cached_tokens=self._cache.cached_tokens(request.prefixes, now))
+        account = self._account(request.credential)
+        answer = (
+            self._rejection(request, account)
+            or self._down(now - self._first_call_at, request, account)
+            or self._refusal(now, request, account)
+            or self._overload(now, request, account)
+            or self._admission(now, request, account)
+        )
+        self._open[answer.request_id] = answer
+        if answer.ending not in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
+            self._running[self._slots(account, request.model)] += 1
+        self._witness.began(answer, in_flight=self._running.total())
+        return answer
+
+    def end(self, now: float, answer: SimAnswer, *, output_tokens: int = 0, ending: AnswerEnding | None = None) -> None:
+        """The answer is over after this much output. `ending`: where it is not the answer's own, because the
+        client went, or the connection with another call's fault. Raises ContractError on a second call.
+        """
+        if self._open.pop(answer.request_id, None) is None:
+            raise ContractError(f"{answer.request_id} is not open")
+        if answer.ending in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
+            return
+        self._running[self._slots(answer.account, answer.model)] -= 1
+        if answer.charged_output:
+            for allowance in self._counts(now, answer.account, answer.model):
+                if allowance.limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS):
+                    allowance.take(output_tokens - answer.reserved_output, now)
+        self._witness.ended(answer, output_tokens=output_tokens, ending=ending or answer.ending)
+
+    def serves_in_s(self, now: float, request: SimRequestFacts, demand: Demand, *, owed_tokens: int = 0) -> float:
+        """How long a request has to wait if nobody else comes; infinite: until a call ends.
+
+        What it is expected to take has to fit too (`demand`, as far as the whole limit goes), beside the output that
+        open calls will still be charged (`owed_tokens`): that is no reason to refuse it, but whoever goes all the same
+        drives the limit below zero.
+        """
+        account = self._account(request.credential)
+        if self._concurrency is not None and self._running[self._slots(account, request.model)] >= self._concurrency:
+            return math.inf
+        if self._cache and request.prefixes:
+            request = replace(request, cached_tokens=self._cache.cached_tokens(request.prefixes, now))
+        served_at = now
+        for limit in self.settings.limits:
+            # A window that no call has begun has room for it.
+            allowance = self._allowances.get((account, limit, self.settings.counted_as(limit.scope, request.model)))
+            if allowance is None:
+                continue
+            needed = max(self._needed(request, limit.dimension), min(limit.amount, demand.of(limit.dimension)))
+            if limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS):
+                needed += owed_tokens
+            served_at = max(served_at, now + allowance.fits_in_s(needed, now))
+        for from_s, to_s in self.outages():
+            if from_s <= served_at < to_s:
+                served_at = to_s
+        return served_at - now
+
+    def outages(self) -> list[tuple[float, float]]:
+        """When it is down, in order, as far as that is known: outages begin with the first call."""
+        first_at = self._first_call_at
+        if first_at is None or not self.settings.outages:
+            return []
+        return sorted((first_at + outage.from_s, first_at + outage.to_s) for outage in self.settings.outages)
+
+    def truth(self) -> Truth:
+        """Everything so far."""
+        return self._witness.truth(self._running.total())
+
+    def _rejection(self, request: SimRequestFacts, account: str) -> SimAnswer | None:
+        """The answer to a request that is wrong in itself."""
+        if (unfit := request.unfit) is None:
+            return None
+        error = wire.error_object(request.dialect, unfit.status, message=unfit.message, error=unfit.error)
+        return self._error(request, account, AnswerEnding.FAILED, unfit.status, error)
+
+    def _down(self, since_s: float, request: SimRequestFacts, account: str) -> SimAnswer | None:
+        """The answer of a provider that is down, or None when it is up."""
+        outage = next((outage for outage in self.settings.outages if outage.from_s <= since_s < outage.to_s), None)
+        if outage is None:
+            return None
+        error = wire.error_object(request.dialect, outage.status, message="Overloaded")
+        return self._error(request, account, AnswerEnding.OVERLOADED, outage.status, error)
+
+    def _refusal(self, now: float, request: SimRequestFacts, account: str) -> SimAnswer | None:
+        """A rate limit's 429, or None when all limits let the request through."""
+        waits = [
+            (allowance.fits_in_s(needed, now), needed, allowance)
+            for allowance in self._counts(now, account, request.model)
+            if not allowance.fits(needed := self._needed(request, allowance.limit.dimension), now)
+        ]
+        if not waits:
+            return None
+        wait_s, needed, allowance = max(waits, key=lambda wait: wait[0])
+        if math.isinf(wait_s):
+            wait_s = allowance.limit.window_s
+        if self.settings.charge_failures:
+            for each in self._counts(now, account, request.model):
+                if each.limit.dimension is Dimension.REQUESTS:
+                    each.exhaust(1, now)
+        limit = allowance.limit
+        what = limit.dimension.value.replace("_", " ")
+        message = (
+            f"This request would exceed your organization's rate limit of {limit.amount:,} {what} "
+            f"per {limit.window_s:g} seconds (requested {needed})."
+        )
+        if name := self.settings.refused_as:
+            return self._worded(name, now, request, account, AnswerEnding.REFUSED, wait_s)
+        retry_after: Headers = ()
+        if self.settings.retry_after:
+            retry_after = wire.retry_after_headers(request.dialect, wait_s)
+            message += f" Please try again in {wire.duration(wait_s)}."
+        return self._error(
+            request,
+            account,
+            AnswerEnding.REFUSED,
+            429,
+            wire.error_object(
+                request.dialect,
+                429,
+                message=message,
+                retry_after_s=wait_s if self.settings.retry_after else None,
+                limit=_view(allowance, now),
+            ),
+            headers=(*retry_after, *self._limit_headers(now, request, account)),
+        )
+
+    def _overload(self, now: float, request: SimRequestFacts, account: str) -> SimAnswer | None:
+        """The concurrency cap's refusal, or None when there is a slot."""
+        if self._concurrency is None or self._running[self._slots(account, request.model)] < self._concurrency:
+            return None
+        if name := self.settings.overloaded_as:
+            return self._worded(name, now, request, account, AnswerEnding.OVERLOADED, 1)
+        status = self.settings.concurrency_status
+        message = "Overloaded"
+        if status == 429:
+            message = "Number of concurrent connections has exceeded your rate limit."
+        error = wire.error_object(request.dialect, status, message=message)
+        return self._error(request, account, AnswerEnding.OVERLOADED, status, error)
+
+    def _admission(self, now: float, request: SimRequestFacts, account: str) -> SimAnswer:
+        """The answer of a call that goes through: a reply, or what a fault makes of it."""
+        script = self._scripts.get(request.credential)
+        fault = script.draw() if script else self._mix_at(now).draw(self._rng)
+        if isinstance(fault, faults.Hold):
+            fault = self._left_of_hold(fault, request.credential, now)
+        latency_s = self._latency_s(request) + self._extra_s(fault)
+        wording = (
+            self._wording(fault.name, now, fault.retry_after_s) if isinstance(fault, faults.WordedRefusal) else None
+        )
+        refused = wording is not None and not (request.stream and wording.event)
+        failure = _failure(request, fault)
+        if (failure is None and not refused) or self.settings.charge_failures:
+            for allowance in self._counts(now, account, request.model):
+                allowance.take(self._charge(request, allowance.limit.dimension), now)
+        if wording and refused:
+            return self._refused(wording, request, account, AnswerEnding.FAILED, fault, latency_s)
+        if failure is not None:
+            status, error, headers = failure
+            if status == 429:
+                headers = (*headers, *self._limit_headers(now, request, account))
+            return self._error(
+                request,
+                account,
+                AnswerEnding.FAILED,
+                status,
+                error,
+                headers=headers,
+                fault=fault,
+                latency_s=latency_s,
+            )
+        if self._cache:
+            self._cache.write(request.prefixes, now, usable_at=now + latency_s)
+        streamed = request.stream and not isinstance(fault, faults.JsonForStream)
+        reply = self._reply(request)
+        content_type = wire.stream_type(request.dialect) if streamed else "application/json"
+        return SimAnswer(
+            request_id=reply.request_id,
+            attempt=reply.attempt,
+            account=account,
+            agent=_agent(request),
+            dialect=request.dialect,
+            model=request.model,
+            status=0 if isinstance(fault, faults.NoHead | faults.RefusedStream) else 200,
+            headers=(
+                ("content-type", content_type),
+                *self._identity(request, reply.request_id, account),
+                *self._limit_headers(now, request, account),
+            ),
+            ending=_ending(fault),
+            latency_s=latency_s,
+            interval_s=self.settings.interval_s if request.interval_s is None else request.interval_s,
+            fault=fault,
+            streamed=streamed,
+            charged_output=request.dialect.charges_output_late or request.dialect.settles_output,
+            reserved_output=self._charge(request, Dimension.OUTPUT_TOKENS) if request.dialect.settles_output else 0,
+            reply=reply,
+            error_body=wording.event or b"" if wording else b"",
+        )
+
+    def _worded(
+        self, name: str, now: float, request: SimRequestFacts, account: str, ending: AnswerEnding, retry_after_s: float
+    ) -> SimAnswer:
+        """A refusal in the words of one provider."""
+        return self._refused(self._wording(name, now, retry_after_s), request, account, ending)
+
+    def _wording(self, name: str, now: float, retry_after_s: float) -> WordedAnswer:
+        return written(name, retry_after_s=retry_after_s, wall_now=now + self._wall_offset_s)
+
+    def _refused(
+        self,
+        wording: WordedAnswer,
+        request: SimRequestFacts,
+        account: str,
+        ending: AnswerEnding,
+        fault: Fault = OK,
+        latency_s: float = 0,
+    ) -> SimAnswer:
+        request_id = self._request_id()
+        return SimAnswer(
+            request_id=request_id,
+            attempt=self._attempts[request.credential],
+            account=account,
+            agent=_agent(request),
+            dialect=request.dialect,
+            model=request.model,
+            status=wording.status,
+            headers=(*wording.headers, *self._identity(request, request_id, account)),
+            ending=ending,
+            latency_s=latency_s,
+            fault=fault,
+            error_body=wording.body,
+        )
+
+    def _extra_s(self, fault: Fault) -> float:
+        """How much longer its answer takes to begin."""
+        match fault:
+            case faults.Slow(extra_s):
+                return extra_s
+            case faults.Hang():
+                return self.settings.hang_s
+            case _:
+                return 0.0
+
+    def _mix_at(self, now: float) -> FaultMix:
+        since_s = now - (now if self._first_call_at is None else self._first_call_at)
+        for storm, mix in self._storms:
+            if storm.from_s <= since_s < storm.to_s:
+                return mix
+        course = self.settings.fault_course
+        return self._mix if course is None else FaultMix(course.at(since_s))
+
+    def _left_of_hold(self, hold: faults.Hold, credential: str, now: float) -> Fault:
+        """What a hold still is for an attempt that begins now."""
+        ends_at = self._first_attempt_at.setdefault(credential, now) + hold.hold_s
+        return replace(hold, hold_s=ends_at - now) if ends_at > now else OK
+
+    def _error(
+        self,
+        request: SimRequestFacts,
+        account: str,
+        ending: AnswerEnding,
+        status: int,
+        error: dict[str, object] | None,
+        *,
+        headers: Headers = (),
+        fault: Fault = OK,
+        latency_s: float = 0,
+    ) -> SimAnswer:
+        request_id = self._request_id()
+        if error is None:
+            content_type, body = "text/html", f"<html><body><h1>{status}</h1></body></html>\n".encode()
+        else:
+            content_type, body = "application/json", wire.error_body(request.dialect, error, request_id)
+        return SimAnswer(
+            request_id=request_id,
+            attempt=self._attempts[request.credential],
+            account=account,
+            agent=_agent(request),
+            dialect=request.dialect,
+            model=request.model,
+            status=wire.status_of(request.dialect, status),
+            headers=(
+                ("content-type", content_type),
+                *self._identity(request, request_id, account),
+                *(wire.error_headers(request.dialect, error) if error else ()),
+                *headers,
+            ),
+            ending=ending,
+            latency_s=latency_s,
+            fault=fault,
+            error_body=body,
+        )
+
+    def _reply(self, request: SimRequestFacts) -> Reply:
+        per_chunk = self.settings.tokens_per_chunk
+        wanted = (self.settings.chunks if request.chunks is None else request.chunks) * per_chunk
+        most = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
+        if request.turn is not None:
+            wanted = most = request.turn.output_tokens  # half a tool call is of no use to anybody
+        written = max(0, request.prefixes[-1].tokens - request.cached_tokens) if self._cache and request.prefixes else 0
+        return Reply(
+            dialect=request.dialect,
+            request_id=self._request_id(),
+            attempt=self._attempts[request.credential],
+            digest=request.digest,
+            model=request.model,
+            input_tokens=_uncached(request) - written,
+            written_tokens=written,
+            cached_tokens=request.input_tokens - _uncached(request),
+            output_tokens=max(1, min(wanted, most)),
+            tokens_per_delta=per_chunk,
+            truncated=most < wanted,
+            include_usage=request.include_usage,
+            turn=request.turn,
+        )
+
+    def _needed(self, request: SimRequestFacts, dimension: Dimension) -> int:
+        """What must fit for the request to be let through: its charge, and room for any output at all."""
+        return max(1, self._charge(request, dimension))
+
+    def _charge(self, request: SimRequestFacts, dimension: Dimension) -> int:
+        """What is taken when it is let through. Some take their output later, as it is generated."""
+        match request.dialect:
+            case SimDialect.MESSAGES | SimDialect.VERTEX_MESSAGES:
+                into, out = _uncached(request), 0
+            case SimDialect.GEMINI | SimDialect.GEMINI_ARRAY | SimDialect.CODE_ASSIST | SimDialect.COHERE:
+                into, out = request.input_tokens, 0
+            case SimDialect.CONVERSE | SimDialect.INVOKE:
+                into = _uncached(request)
+                out = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
+            case SimDialect.CHAT | SimDialect.RESPONSES | SimDialect.OLLAMA:
+                into = request.input_tokens
+                out = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
+        match dimension:
+            case Dimension.REQUESTS:
+                return 1
+            case Dimension.INPUT_TOKENS:
+                return into
+            case Dimension.OUTPUT_TOKENS:
+                return out
+            case Dimension.TOTAL_TOKENS:
+                return into + out
+
+    def _latency_s(self, request: SimRequestFacts) -> float:
+        """Drawn even where the request sets its own, so that others' draws do not depend on it."""
+        latency = self.settings.latency
+        drawn_s = 0.0
+        if latency.median_s > 0:
+            drawn_s = self._rng.lognormvariate(math.log(latency.median_s), latency.sigma)
+        if latency.spike_rate > 0 and self._rng.random() < latency.spike_rate:
+            drawn_s += latency.spike_s
+        return drawn_s if request.latency_s is None else request.latency_s
+
+    def _limit_headers(self, now: float, request: SimRequestFacts, account: str) -> Headers:
+        if not self.settings.rate_limit_headers:
+            return ()
+        views: dict[Dimension, LimitView] = {}
+        for each in self._counts(now, account, request.model):
+            limit, view = each.limit, _view(each, now, is_cut=self.settings.cut_resets)
+            # Where several limits count the same, a header has room for the one that binds first.
+            if limit.told and (limit.dimension not in views or view.remaining < views[limit.dimension].remaining):
+                views[limit.dimension] = view
+        return wire.limit_headers(request.dialect, list(views.values()), now + self._wall_offset_s)
+
+    def _counts(self, now: float, account: str, model: str) -> list[SimAllowance]:
+        """What the limits that count a model's calls still allow; a window begins with the first of them."""
+        counts = []
+        for limit in self.settings.limits:
+            key = (account, limit, self.settings.counted_as(limit.scope, model))
+            if key not in self._allowances:
+                self._allowances[key] = SimAllowance(limit, now)
+            counts.append(self._allowances[key])
+        return counts
+
+    def _slots(self, account: str, model: str) -> tuple[str, str]:
+        return account, self.settings.counted_as(self.settings.concurrency_scope, model)
+
+    def _identity(self, request: SimRequestFacts, request_id: str, account: str) -> Headers:
+        return (
+            ("x-sim-attempt", str(self._attempts[request.credential])),
+            *wire.identity_headers(request.dialect, request_id, account),
+        )
+
+    def _account(self, credential: str) -> str:
+        match self.settings.scope:
+            case LimitScope.EVERYBODY:
+                return "org-sim"
+            case LimitScope.CREDENTIAL:
+                return f"org-{zlib.crc32(credential.encode()):08x}"
+
+    def _request_id(self) -> str:
+        """Unique, since each attempt asks once."""
+        return f"req_{self._witness.attempts + 1:06d}"
+
+
+def _view(allowance: SimAllowance, now: float, *, is_cut: bool = False) -> LimitView:
+    limit, full_in_s = allowance.limit, allowance.full_in_s(now)
+    return LimitView(limit.dimension, limit.amount, allowance.level(now), full_in_s, limit.window_s, is_cut=is_cut)
+
+
+def _uncached(request: SimRequestFacts) -> int:
+    return max(0, request.input_tokens - request.cached_tokens)
+
+
+def _agent(request: SimRequestFacts) -> str:
+    """A simulated key is its own name; any other is not to be shown."""
+    if request.agent is not None:
+        return request.agent
+    if request.credential.startswith("sk-sim-"):
+        return request.credential
+    return f"key-{zlib.crc32(request.credential.encode()):08x}"
+
+
+def _failure(request: SimRequestFacts, fault: Fault) -> tuple[int, dict[str, object] | None, Headers] | None:
+    """Status, error object (None: an HTML page) and extra headers, where the fault is an error answer."""
+    dialect = request.dialect
+    if isinstance(fault, faults.StreamError) and not request.stream:
+        fault = faults.ErrorStatus(fault.status)
+    match fault:
+        case faults.ErrorStatus(status, retry_after_s, error, message, should_retry):
+            headers: Headers = ()
+            if retry_after_s is not None:
+                headers += wire.retry_after_headers(dialect, retry_after_s)
+            if should_retry is not None:
+                headers += (("x-should-retry", str(should_retry).lower()),)
+            return (
+                status,
+                (wire.error_object(dialect, status, message=message, error=error, retry_after_s=retry_after_s)),
+                headers,
+            )
+        case faults.SpentCredit():
+            return 429, wire.spent_credit(dialect), ()
+        case faults.HtmlError(status):
+            return status, None, ()
+        case _:
+            return None
+
+
+def _ending(fault: Fault) -> AnswerEnding:
+    match fault:
+        case (
+            faults.NoHead()
+            | faults.HeadThenReset()
+            | faults.BodyCut()
+            | faults.StreamCut()
+            | faults.StreamError()
+            | faults.WordedRefusal()
+            | faults.RefusedStream()
+            | faults.ResetStream()
+            | faults.GoAway(error=True)
+        ):
+            return AnswerEnding.CUT
+        case _:
+            return AnswerEnding.COMPLETED

@@ -1,0 +1,530 @@
+"""Scenarios by name: their files, their runs, and what people see of these."""
+
+import io
+import json
+import math
+import random
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from rich.console import Console
+
+from hivemind_addon.formats.base.typed import DocumentError
+from hivemind_addon.kernel.values.ticket import Dimension
+from hivemind_addon.lab.sim import agreement, library
+from hivemind_addon.sim.expectation import Expectation, Verdict
+from hivemind_addon.sim.library import UnknownScenario, case_named, cases, random_case, read_case
+from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.sim.policy import COMPARED, Policy
+from hivemind_addon.sim.report import (
+    as_json,
+    listing,
+    missed,
+    number,
+    page,
+    percent,
+    prove,
+    table,
+    verdicts,
+)
+from hivemind_addon.sim.trial import Setup, Trial, run_series, run_trials, setups
+from hivemind_addon.sim.workload import Crowd, turns
+from hivemind_addon.sim.world import run
+from hivemind_addon.tools.cli import main
+from tests.cases import each
+
+GOOD = """\
+about: three agents
+crowds: [{name: agent, agents: 3, turns: 2, think_s: [0, 1]}]
+provider: {limits: [{dimension: requests, amount: 60}]}
+"""
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text: str) -> Path:
+        file = tmp_path / "mine.yaml"
+        file.write_text(text, encoding="utf-8")
+        return file
+
+    return write
+
+
+def test_a_file_of_ones_own_runs(written):
+    case = case_named(str(written(GOOD)))
+    assert (case.name, case.about, case.expect) == ("mine", "three agents", ())
+    assert run(case.scenario, seed=0).lost == 0
+    assert [limit.dimension for limit in case.scenario.provider.limits] == [Dimension.REQUESTS]
+
+
+def test_the_schedulers_settings_are_those_of_the_file(written):
+    text = GOOD + "scheduler: {concurrency: {initial: 1, maximum: 1}}\n"
+    slow = read_case(written(text.replace("turns: 2", "turns: 2, latency_s: 10"))).scenario
+    result = run(slow, seed=0)
+    assert result.makespan_s > 50
+    assert run(slow, seed=0, policy=Policy.DIRECT).makespan_s < 30
+
+
+def test_several_providers_have_pools_of_their_own():
+    case = cases()["mixed-providers"]
+    assert case.kinds == (None,)
+    (site,) = case.scenario.sites
+    assert (site.name, site.profile) == ("openai", "openai")
+    assert {limit.kind for limit in (*case.scenario.provider.limits, *site.provider.limits)} == set(LimitKind)
+
+
+def test_a_case_says_what_it_is_run_on():
+    assert cases()["stress"].kinds == tuple(LimitKind)
+    assert cases()["stress"].has_headers_and_not == (True, False)
+    assert cases()["changing-cap"].kinds == (None,)
+    blind = cases()["stress"].at(LimitKind.WINDOW, headers=False)
+    assert blind.provider.rate_limit_headers is False
+    assert {limit.kind for limit in blind.provider.limits} == {LimitKind.WINDOW}
+
+
+def test_the_papers_come_first():
+    papers = [case.paper for case in cases().values()]
+    assert papers == sorted(papers, reverse=True)
+
+
+def test_a_random_load_has_a_name_like_any_other():
+    case = case_named("random-17")
+    assert case == random_case(17)
+    assert case.name == "random-17"
+    assert case.kinds == (None,)
+    with pytest.raises(UnknownScenario):
+        case_named("random-x")
+
+
+@each("case", [*cases().values(), *map(random_case, range(50))])
+def test_a_case_that_is_written_is_read_as_the_same(case, tmp_path):
+    file = tmp_path / f"{case.name}.yaml"
+    file.write_text(library.written(case), encoding="utf-8")
+    again = read_case(file)
+    assert again == case
+
+
+def test_an_unknown_name_is_told_with_those_that_there_are():
+    with pytest.raises(UnknownScenario, match=r"no scenario 'nonsense'; there are micro-5, .* or give the path"):
+        case_named("nonsense")
+
+
+@each(
+    ("change", "told"),
+    [
+        (("agents: 3", "agnets: 3"), "crowds[0].agnets: unknown key; did you mean agents?"),
+        (("agents: 3", "agents: 0"), "crowds[0].agents: 0 is not above zero; write a positive number"),
+        (("agents: 3", "agents: many"), "crowds[0].agents: expected a whole number, got 'many'"),
+        (("[0, 1]", "[1, 0]"), "crowds[0].think_s: [1, 0] is no range; write its two ends"),
+        (("[0, 1]", "[1, 2, 3]"), "crowds[0].think_s: [1, 2, 3] is no range"),
+        (("[0, 1]", "1"), "crowds[0].think_s: expected a list, got 1"),
+        (("turns: 2, ", ""), "crowds[0].turns: it never ends; say turns, or duration_s"),
+        (("dimension: requests", "dimension: calls"), "provider.limits[0].dimension: 'calls' is not known here"),
+        (("amount: 60", "amount: -1"), "provider.limits[0].amount: -1 is negative"),
+        (("about: three agents\n", ""), "about is missing; add about"),
+        (
+            ("crowds: [{name: agent, agents: 3, turns: 2, think_s: [0, 1]}]", "crowds: []"),
+            "crowds: nobody asks anything",
+        ),
+        (
+            ("agents: 3", "agents: 3, site: moon"),
+            "crowds[0].site: no provider moon; name one of others: there are none",
+        ),
+        (("provider: {", "provider: {interval_s: 1, "), "provider.interval_s: unknown key"),
+        (("provider: {", "provider: {faults: {oops: 0.1}, "), "provider.faults.oops: no fault 'oops'; name one of"),
+        (("provider: {", "provider: {faults: {'502': 2}, "), "provider.faults.502: 2 is above 1; write a share"),
+        (
+            ("provider: {", "provider: {faults: {'502': 0.6, '500': 0.6}, "),
+            "provider.faults: fault rates must not be negative, and 1 at most in all",
+        ),
+        (
+            ("provider: {", "provider: {outages: [{from_s: 9, to_s: 3}], "),
+            "provider.outages[0]: it ends at 3 s, before",
+        ),
+        (("provider: {", "provider: {families: [[a, b], [b]], "), "provider.families: b is of two families; name each"),
+        (
+            ("requests, amount", "requests, scope: world, amount"),
+            "limits[0].scope: 'world' is not known here; write one",
+        ),
+        (
+            ("provider: {", "provider: {storms: [{from_s: 9, to_s: 3, faults: {}}], "),
+            "provider.storms[0]: it ends at 3 s, before",
+        ),
+        (
+            ("provider: {", "provider: {storms: [{from_s: 0, to_s: 3, faults: {'502': 0.6, '500': 0.6}}], "),
+            "provider.storms[0].faults: fault rates must not be negative, and 1 at most in all",
+        ),
+        (("turns: 2", "turns: 2}, {name: agent, agents: 1, turns: 1"), "crowds[1].name: agent stands twice"),
+        (("turns: 2", "turns: 2, priority: urgent"), "crowds[0].priority: 'urgent' is not known here; write one of"),
+        (("turns: 2", "turns: 2, budget_tokens: 0"), "crowds[0].budget_tokens: 0 is not above zero"),
+        (("provider: {", "provider: {hang_s: 0, "), "provider.hang_s: 0 is not above zero"),
+        (
+            ("provider: {", "provider: {fault_course: {points: []}, "),
+            "provider.fault_course.points: there are none; give two at least",
+        ),
+        (
+            ("provider: {", "provider: {fault_course: {points: [{at_s: 5, faults: {}}, {at_s: 5, faults: {}}]}, "),
+            "provider.fault_course.points[1].at_s: 5 s is not after the point before it, at 5 s; write the points",
+        ),
+        (
+            ("provider: {", "provider: {fault_course: {points: [{at_s: 0, faults: {}}], repeats: true}, "),
+            "provider.fault_course.repeats: it lasts no time; give a second point",
+        ),
+        (
+            ("provider: {", "provider: {fault_course: {points: [{at_s: 0, faults: {'502': 0.6, hang: 0.6}}]}, "),
+            "provider.fault_course.points[0].faults: fault rates must not be negative, and 1 at most in all",
+        ),
+        (
+            ("provider: {", "provider: {faults: {hang: 0.1}, fault_course: {points: [{at_s: 0, faults: {}}]}, "),
+            "provider.faults: fault_course stands in its place; leave one out",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line_with_file_key_and_cure(written, change, told):
+    assert change[0] in GOOD
+    file = written(GOOD.replace(*change))
+    with pytest.raises(DocumentError) as error:
+        read_case(file)
+    assert str(error.value).startswith(f"{file}: ")
+    assert told in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@each(
+    ("more", "told"),
+    [
+        ("expect: [{wait_p95_s: {nobody: 5}}]", "expect[0]: no crowd nobody; name one of agent"),
+        ("expect: [{lost: 3}]", "expect[0].lost: 3 is above 1"),
+        ("others: {x: {profile: nope, provider: {}}}", "others.x.profile: no profile nope; name one of anthropic"),
+        ("caps: [{at_s: 5, concurrency: 0}]", "caps[0].concurrency: 0 is not above zero"),
+        ("scheduler: {breaker: {max_probe_s: 0}}", "scheduler.breaker.max_probe_s: 0 is not above zero"),
+    ],
+)
+def test_so_is_what_is_wrong_further_down(written, more, told):
+    with pytest.raises(DocumentError) as error:
+        read_case(written(GOOD + more + "\n"))
+    assert told in str(error.value)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(DocumentError, match=r"gone.yaml: cannot be read: No such file"):
+        case_named(str(tmp_path / "gone.yaml"))
+
+
+# Workload -------------------------------------------------------------------------------------------------------------
+
+
+BURSTS = cases()["bursts"].scenario
+
+
+def test_one_seed_wants_the_same_twice():
+    crowd = Crowd("agent", 1, 5, spike_rate=0.5)
+    assert list(turns(crowd, random.Random("7"))) == list(turns(crowd, random.Random("7")))
+    assert list(turns(crowd, random.Random("7"))) != list(turns(crowd, random.Random("8")))
+
+
+def test_a_crowd_without_a_number_of_turns_has_no_end():
+    assert len(list(islice(turns(Crowd("agent", 1), random.Random(0)), 500))) == 500
+
+
+def test_spikes_come_as_often_and_as_high_as_they_should():
+    crowd = Crowd("agent", 1, 2000, latency_s=0.1, latency_sigma=0.0, spike_rate=0.2, spike_factor=5)
+    latencies = [turn.latency_s for turn in turns(crowd, random.Random(1))]
+    spikes = [latency_s for latency_s in latencies if latency_s > 0.3]
+    assert all(math.isclose(latency_s, 0.5) for latency_s in spikes)
+    assert 0.16 < len(spikes) / len(latencies) < 0.24
+
+
+def test_an_answers_generation_takes_as_long_as_its_tokens():
+    crowd = Crowd("agent", 1, 1, output_tokens=(121, 121), tokens_per_s=60)
+    (turn,) = turns(crowd, random.Random(0))
+    assert turn.generation_s == 2.0
+    assert turn.service_s == turn.latency_s + 2.0
+
+
+def test_a_scenario_changes_its_kind_of_limits_and_nothing_else():
+    windows = BURSTS.on(LimitKind.WINDOW)
+    assert {limit.kind for limit in windows.provider.limits} == {LimitKind.WINDOW}
+    assert [limit.amount for limit in windows.provider.limits] == [limit.amount for limit in BURSTS.provider.limits]
+    assert windows.on(LimitKind.BUCKET) == BURSTS
+    assert not BURSTS.without_headers().provider.rate_limit_headers
+
+
+def test_a_scenario_with_several_providers_changes_all_of_them():
+    mixed = cases()["mixed-providers"].scenario
+    providers = [one.provider for one in mixed.on(LimitKind.WINDOW).sites] + [mixed.on(LimitKind.WINDOW).provider]
+    assert {limit.kind for provider in providers for limit in provider.limits} == {LimitKind.WINDOW}
+    blind = mixed.without_headers()
+    assert not blind.provider.rate_limit_headers
+    assert not any(site.provider.rate_limit_headers for site in blind.sites)
+
+
+# Trial ----------------------------------------------------------------------------------------------------------------
+
+
+MICRO = cases()["micro-5"]
+
+
+def makespan(trial, result):
+    return trial.seed, result.makespan_s
+
+
+def test_several_processes_give_the_same_in_the_same_order():
+    setup = Setup(MICRO, LimitKind.BUCKET, headers=True, policy=Policy.HIVEMIND)
+    trials = [Trial(setup, seed) for seed in range(10)]
+    alone = run_trials(trials, makespan)
+    done = []
+    assert run_trials(trials, makespan, workers=2, done=done.append) == alone
+    assert [seed for seed, _ in alone] == list(range(10))
+    assert done == trials
+
+
+def test_a_case_is_run_on_its_kinds_and_without_headers_where_that_is_judged():
+    names = [setup.name for setup in setups(MICRO, [Policy.DIRECT, Policy.HIVEMIND])]
+    assert names == [
+        "micro-5, bucket, direct",
+        "micro-5, bucket, hivemind",
+        "micro-5, bucket, no headers, hivemind",
+        "micro-5, window, direct",
+        "micro-5, window, hivemind",
+        "micro-5, window, no headers, hivemind",
+    ]
+    assert [setup.limits for setup in setups(MICRO, [Policy.DIRECT], [LimitKind.WINDOW])] == ["window"]
+
+
+def test_first_come_first_served_runs_where_something_is_compared_with_it():
+    mixed = [(setup.limits, setup.policy.name) for setup in setups(cases()["light-and-heavy"], [Policy.HIVEMIND])]
+    assert mixed == [("bucket", "hivemind"), ("bucket", "fifo"), ("window", "hivemind")]
+
+
+def test_limits_are_named():
+    assert [setup.limits for setup in setups(cases()["changing-cap"], [Policy.HIVEMIND])] == ["none"]
+    assert [setup.limits for setup in setups(cases()["mixed-providers"], [Policy.HIVEMIND])] == ["as stated"]
+
+
+def test_a_series_sums_its_runs_and_is_judged_by_its_case():
+    (series,) = run_series([Setup(MICRO, LimitKind.BUCKET, headers=True, policy=Policy.HIVEMIND)], seeds=3)
+    assert (len(series.runs), series.agents, series.lost, series.attempts) == (3, 15, 0, 120)
+    assert series.status(200, 429) == 120
+    assert series.worst_of(lambda run: run.stretch) >= series.median_of(lambda run: run.stretch)
+    assert {verdict.what for verdict in series.verdicts([series])} >= {"agents lost", "time ÷ bound, worst"}
+
+
+def test_it_does_so_without_headers_too():
+    case = replace(MICRO, expect=(Expectation(lost=0), Expectation(headers=False, time_to_fifo=1.05)))
+    names = [setup.name for setup in setups(case, [Policy.HIVEMIND], [LimitKind.BUCKET])]
+    assert names == [
+        "micro-5, bucket, hivemind",
+        "micro-5, bucket, no headers, hivemind",
+        "micro-5, bucket, no headers, fifo",
+    ]
+
+
+# Scenario view --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def series():
+    case = cases()["replay-11"]
+    return run_series(list(setups(case, [Policy.DIRECT, Policy.HIVEMIND], [LimitKind.WINDOW])), seeds=2)
+
+
+def printed(renderable, width):
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(renderable)
+    return console.export_text()
+
+
+@each("width", [80, 120])
+def test_the_table_fits_a_terminal(series, width):
+    text = printed(table(series), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    direct, ours, blind = text.splitlines()[1:4]
+    assert direct.split()[:4] == ["replay-11", "window", "yes", "direct"]
+    assert "✓ 4" in ours
+    assert blind.split()[2] == "no"
+
+
+def test_time_is_not_told_where_agents_were_lost(series):
+    direct, ours, _ = printed(table(series), 120).splitlines()[1:4]
+    assert "-1." not in direct
+    assert "-1." in ours
+
+
+def test_json_has_every_run_and_every_bound(series):
+    rows = json.loads(as_json(series))
+    assert [row["policy"] for row in rows] == ["direct", "hivemind", "hivemind"]
+    assert [run["seed"] for run in rows[1]["runs"]] == [0, 1]
+    assert rows[1]["runs"][0]["statuses"]["200"] == 88
+    assert rows[0]["expected"] == []
+    assert all(expected["met"] for expected in rows[1]["expected"])
+    assert as_json(series) == as_json(series)
+    assert missed(series) == []
+
+
+def test_every_scenario_is_listed_with_its_story():
+    text = printed(listing(list(cases().values())), 120)
+    assert all(name in text for name in cases())
+    assert "529 outage lasts two minutes" in text
+
+
+@each(("part", "whole", "words"), [(0, 9, "0 %"), (1, 200, "0.5 %"), (1, 3, "33 %"), (0, 0, "0 %"), (9, 9, "100 %")])
+def test_shares_are_short(part, whole, words):
+    assert percent(part, whole) == words
+
+
+# Proof ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def proof():
+    told = []
+    made = prove(seeds=1, only=["micro-5", "neighbour", "changing-cap"], tell=told.append)
+    assert len(told) == len(made)
+    return made
+
+
+def test_all_policies_are_compared(proof):
+    assert {one.setup.policy for one in proof} == set(COMPARED)
+
+
+def test_the_page_has_every_expectation_and_every_series(proof):
+    text = page(proof, "hivemind lab prove --seeds 1")
+    assert "`hivemind lab prove --seeds 1`" in text
+    assert "| micro-5 | bucket | agents lost | ≤ 0 | 0 | met |" in text
+    assert "| micro-5 | window, no headers | hivemind | 0 of 5 | 40 | 0 | 0 |" in text
+    assert "| changing-cap | none | aimd-pause | 0 of 40 |" in text
+    assert "(neighbour counted: " in text
+    assert "- `sdk-retry`: " in text
+    assert all(case in text for case in ("- `micro-5`: HiveMind paper", "- `neighbour`: Somebody else"))
+
+
+def test_only_the_scheduler_is_judged(proof):
+    assert {one.setup.policy for one, _ in verdicts(proof)} == {Policy.HIVEMIND}
+    assert missed(proof) == []
+
+
+def test_what_is_missed_is_told(proof):
+    (first, *_) = (one for one in proof if one.setup.policy == Policy.HIVEMIND)
+    crowd = first.runs[0].crowds["agent"]
+    lossy = replace(first, runs=(replace(first.runs[0], crowds={"agent": replace(crowd, lost=2)}),))
+    assert missed([lossy]) == ["micro-5, bucket: agents lost: 0.4, expected ≤ 0"]
+    assert "**missed**" in page([lossy], "hivemind lab prove")
+
+
+def test_numbers_are_short():
+    assert [number(value) for value in (3.0, 0.12345)] == ["3", "0.123"]
+
+
+# Commands -------------------------------------------------------------------------------------------------------------
+
+
+def run_commands(*words):
+    return CliRunner().invoke(main, ["lab", "scenario", *words])
+
+
+def test_list_names_them_all():
+    result = run_commands("list")
+    assert result.exit_code == 0
+    assert "replay-11" in result.stdout
+    assert "HiveMind paper" in result.stdout
+
+
+def test_show_prints_a_file_that_runs_as_ones_own(tmp_path):
+    shown = run_commands("show", "micro-5")
+    assert shown.stdout.startswith("about: >-\n")
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(shown.stdout)
+    assert run_commands("show", str(mine)).stdout == shown.stdout
+    result = run_commands("run", str(mine), "--seeds", "1", "--limits", "bucket")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines()[1].split()[:4] == ["mine", "bucket", "yes", "0/5"]
+    assert result.stderr == "every expectation is kept\n"
+
+
+def test_show_prints_a_random_load_that_runs_as_ones_own(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(run_commands("show", "random-3").stdout)
+    (again,) = json.loads(run_commands("run", str(mine), "--seeds", "1", "--json").stdout)
+    (first,) = json.loads(run_commands("run", "random-3", "--seeds", "1", "--json").stdout)
+    assert again == first | {"scenario": "mine"}
+
+
+def test_minimise_writes_a_smaller_case_that_still_fails(tmp_path):
+    large, small = tmp_path / "large.yaml", tmp_path / "small.yaml"
+    large.write_text(
+        "about: an outage that outlasts every client\n"
+        "crowds: [{name: agent, agents: 4, turns: 3, timeout_s: 20}]\n"
+        "provider: {outages: [{from_s: 0, to_s: 90}], faults: {'502': 0.1}}\n"
+    )
+    assert run_commands("minimise", str(large), "--output", str(small)).exit_code == 0
+    assert "agents: 1\n" in small.read_text()
+    assert "502" not in small.read_text()
+    assert run_commands("run", str(small), "--seeds", "1").exit_code == 1
+    assert "nothing to minimise" in run_commands("minimise", "micro-5").stderr
+
+
+def test_one_command_gives_one_output():
+    words = ("run", "replay-11", "--seeds", "2", "--json", "--policy", "aimd-pause", "--policy", "hivemind")
+    first = run_commands(*words)
+    assert first.stdout == run_commands(*words).stdout
+    rows = json.loads(first.stdout)
+    assert {row["policy"] for row in rows} == {"aimd-pause", "hivemind"}
+    assert {row["limits"] for row in rows} == {"bucket", "window"}
+
+
+def test_a_missed_expectation_is_told_and_is_the_exit_status(monkeypatch):
+    monkeypatch.setattr(Expectation, "verdicts", lambda *_: iter([Verdict("agents lost", 0, 0.5)]))
+    result = run_commands("run", "micro-5", "--seeds", "1", "--limits", "window")
+    assert result.exit_code == 1
+    assert "missed: micro-5, window: agents lost: 0.5, expected ≤ 0\n" in result.stderr
+    assert "✗ 0/1" in result.stdout
+
+
+def test_another_policy_is_not_judged():
+    result = run_commands("run", "micro-10", "--seeds", "1", "--policy", "direct")
+    assert result.exit_code == 0
+    assert "10/10" in result.stdout
+
+
+@each(
+    ("words", "told"),
+    [
+        (("run", "nonsense"), "no scenario 'nonsense'; there are micro-5"),
+        (("run", "micro-5", "--policy", "magic"), "no policy 'magic'; there are direct"),
+        (("run", "gone.yaml"), "gone.yaml: cannot be read"),
+        (("run", "changing-cap", "--real"), "changing-cap does not run on the socket: neighbours, moving caps"),
+        (("run", "incident", "--real"), "incident does not run on the socket: its provider's outages and storms"),
+        (("run", "stress", "--real", "--policy", "direct"), "only hivemind runs on the socket"),
+        (("show", "nonsense"), "no scenario 'nonsense'"),
+    ],
+)
+def test_a_mistake_gets_one_line_and_no_traceback(words, told):
+    result = run_commands(*words)
+    assert result.exit_code in (1, 2)
+    assert told in " ".join(result.stderr.split())
+    assert "Traceback" not in result.output
+
+
+def test_real_runs_tell_where_socket_and_virtual_time_disagree(monkeypatch):
+    class Apart:
+        name = "stress, bucket, seed 0"
+
+        def disagreements(self):
+            return ["2 guard trips"]
+
+    def compared(scenarios, *, kinds, seeds, tell):
+        assert ([scenario.name for scenario in scenarios], len(kinds), seeds) == (["stress"], 1, 1)
+        tell("stress")
+        return [Apart()]
+
+    monkeypatch.setattr(agreement, "compare_all", compared)
+    monkeypatch.setattr(agreement, "table", lambda _: "a table\n")
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    result = run_commands("run", "stress", "--real", "--limits", "bucket")
+    assert (result.exit_code, result.stdout) == (1, "a table\n")
+    assert result.stderr == "missed: stress, bucket, seed 0: 2 guard trips\n"

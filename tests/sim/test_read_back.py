@@ -1,0 +1,89 @@
+"""The formats' readers read what the simulated provider writes, and count what its books say."""
+
+from dataclasses import replace
+
+from hivemind_addon.formats.base.json_values import read_object
+from hivemind_addon.formats.wire.answer import AnswerReader, Phase
+from hivemind_addon.formats.wire.answer_in_progress import usage_in
+from hivemind_addon.formats.wire.dialect import dialect_named
+from hivemind_addon.kernel.values.ticket import Usage
+from hivemind_addon.sim import dialect as wire
+from hivemind_addon.sim.dialect import SimDialect
+from tests.cases import each
+
+from .samples import REPLY, TURN
+
+FORMATS = {
+    SimDialect.MESSAGES: "anthropic",
+    SimDialect.VERTEX_MESSAGES: "anthropic",
+    SimDialect.CHAT: "openai-chat",
+    SimDialect.RESPONSES: "openai-responses",
+    SimDialect.OLLAMA: "ollama",
+    SimDialect.GEMINI: "gemini",
+    SimDialect.GEMINI_ARRAY: "gemini",
+    SimDialect.CODE_ASSIST: "code-assist",
+    SimDialect.CONVERSE: "bedrock-converse",
+    SimDialect.INVOKE: "bedrock-invoke",
+    SimDialect.COHERE: "cohere",
+}
+SAYS = replace(REPLY, include_usage=True)
+CALLS = replace(SAYS, turn=TURN, output_tokens=TURN.output_tokens)
+
+
+def reader_of(dialect: SimDialect) -> AnswerReader:
+    return AnswerReader(dialect_named(FORMATS[dialect]), "", wire.stream_type(dialect).partition(";")[0])
+
+
+def read(dialect: SimDialect, pieces: list[bytes]) -> AnswerReader:
+    reader = reader_of(dialect)
+    for piece in pieces:
+        for at in range(0, len(piece), 7):
+            reader.feed(piece[at : at + 7])
+    reader.finish()
+    return reader
+
+
+def usage(reply: wire.Reply) -> tuple[int, ...]:
+    if reply.dialect is SimDialect.OLLAMA:  # it tells of no cache
+        return reply.prompt_tokens, 0, 0, reply.output_tokens
+    return reply.input_tokens, reply.cached_tokens, reply.written_tokens, reply.output_tokens
+
+
+def booked(read_: Usage) -> tuple[int, ...]:
+    return read_.input_tokens, read_.cache_read_tokens, read_.cache_write_tokens, read_.output_tokens
+
+
+@each("dialect", [*FORMATS])
+@each("reply", [SAYS, CALLS])
+def test_a_streamed_answer_is_complete_and_counts_as_the_books_do(dialect, reply):
+    reply = replace(reply, dialect=dialect)
+    reader = read(dialect, [event.data for event in wire.stream_events(reply)])
+    assert reader.phase is Phase.COMPLETE
+    told = reader.usage(lambda _: 0)
+    assert told.reported
+    assert booked(told) == usage(reply)
+
+
+@each("dialect", [*FORMATS])
+@each("reply", [SAYS, CALLS])
+def test_a_whole_answer_counts_as_the_books_do(dialect, reply):
+    reply = replace(reply, dialect=dialect)
+    told = usage_in(dialect_named(FORMATS[dialect]), read_object(wire.whole_body(reply)))
+    assert booked(told) == usage(reply)
+
+
+@each("dialect", [*FORMATS])
+def test_a_cut_stream_is_not_complete(dialect):
+    events = [event.data for event in wire.stream_events(replace(SAYS, dialect=dialect))]
+    assert read(dialect, events[: len(events) // 2]).phase is Phase.CONTENT
+
+
+@each("dialect", [*FORMATS])
+@each("at", [0, 3])
+@each("status", [429, 500, 529])
+def test_an_error_in_a_stream_is_seen(dialect, at, status):
+    events = [event.data for event in wire.stream_events(replace(SAYS, dialect=dialect))][:at]
+    error = wire.error_object(dialect, status, message="m")
+    reader = read(dialect, [*events, wire.error_event(dialect, error, opening=not at).data])
+    assert reader.phase is Phase.FAILED
+    assert reader.error is not None
