@@ -34,31 +34,31 @@ site: $(READY)          ## docs/ as a site, in build/site; it can be read and se
 	perl -pi -e 's|https://unpkg.com/iframe-worker/shim|../assets/javascripts/iframe-worker.js|' build/site/*/*.html
 
 pictures: $(READY) browser  ## all pictures of README and docs/ anew, from real runs; three minutes
-	$(BIN)/python -m bench.newcomer.pictures
+	$(BIN)/python -m lab.bench.newcomer.pictures
 
 newcomer: $(READY)      ## a new user: empty home, the wheel, every line of README and docs/start.md, a real agent; three minutes
-	$(BIN)/python -m bench.newcomer --write
+	$(BIN)/python -m lab.bench.newcomer --write
 
 bench: $(READY)         ## the price of a request beside bare mitmdump, as ratios of one run; twelve minutes, an idle machine
-	$(BIN)/python -m bench
+	$(BIN)/python -m lab.bench
 
 calls: $(READY)         ## the same counted, not timed: calls, hooks, tasks, timers, writes, garbage
-	$(BIN)/python -m bench.calls
+	$(BIN)/python -m lab.bench.calls
 
 house: $(READY)         ## how heavy the house is: lines, files, floors, what one request runs through
-	$(BIN)/python -m bench.house
+	$(BIN)/python -m lab.bench.house
 
 night: $(READY)         ## memory and event loop of mitmweb over 20,000 requests and 500 held ones
-	$(BIN)/python -m bench.night
+	$(BIN)/python -m lab.bench.night
 
 machines: $(READY) engine  ## four proxies, 200 agents and an engine; what is killed, cut and emptied; 15 minutes
-	$(BIN)/python -m bench.machines --output docs/cluster.md
+	$(BIN)/python -m lab.bench.machines --output docs/cluster.md
 
 mutants: $(READY)       ## change one place of the core or the wire at a time: which changes no test notices; 50 minutes
-	$(BIN)/python -m bench.mutants
+	$(BIN)/python -m lab.bench.mutants
 
 soak: $(READY)          ## a week of requests in five minutes, one in eight faulty: nothing may grow
-	$(BIN)/python -m bench.soak
+	$(BIN)/python -m lab.bench.soak
 
 prove: $(READY)         ## scenarios and the zoo of limiters in virtual time against what they promise; many minutes
 	$(BIN)/hivemind lab prove --output docs/proof.md
@@ -70,14 +70,14 @@ evaluate: $(READY)      ## scenarios by policies by seeds, each primitive taken 
 	cp build/evaluation/evaluation/*.svg build/evaluation/evaluation/charts.json docs/evaluation/
 
 papers: $(READY)        ## what three papers claim, run again beside their own figures; minutes
-	$(BIN)/python -m bench --only "1 KB plain, 1" --rounds 12 --json build/overhead.json
+	$(BIN)/python -m lab.bench --only "1 KB plain, 1" --rounds 12 --json build/overhead.json
 	$(BIN)/hivemind lab papers --overhead build/overhead.json --output docs/papers.md
 
 fleets: $(READY)        ## thirty real agents of every kind against faulty providers, direct and through the proxy; about an hour
-	$(BIN)/python -m fleets
+	$(BIN)/python -m lab.fleets
 
 endurance: $(READY)     ## how long real agents wait, silently and with keep-alives; takes half an hour
-	$(BIN)/python -m fleets.endurance
+	$(BIN)/python -m lab.fleets.endurance
 
 $(READY): pyproject.toml constraints.txt
 	@if [ -z "$(PYTHON)" ]; then echo "hivemind_addon needs Python 3.12 or newer: install one (for example your system's package python3.12 with python3.12-venv) and run make again." >&2; exit 1; fi

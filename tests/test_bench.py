@@ -8,15 +8,26 @@ from time import perf_counter
 
 import pytest
 
-from bench import __main__ as command
-from bench import cluster_scale, decisions, growth, night, report, soak, stack
-from bench.__main__ import Check
-from bench.bodies import conversation, converse_request, gemini_request, next_turn
-from bench.client import Asked, Connection, Http2Connection
-from bench.frames import PREFACE, Frames, frame, literal
-from bench.plan import FORWARD_TLS, FULL, HTTP2, HTTP2_TO_1, QUICK, REVERSE_TLS, SMALL_BYTES, STREAM_FORMATS, Cell, Plan
-from bench.rounds import Row, Sample
-from bench.timing import Timing
+from lab.bench import __main__ as command
+from lab.bench import cluster_scale, decisions, growth, night, report, soak, stack
+from lab.bench.__main__ import Check
+from lab.bench.bodies import conversation, converse_request, gemini_request, next_turn
+from lab.bench.client import Asked, Connection, Http2Connection
+from lab.bench.frames import PREFACE, Frames, frame, literal
+from lab.bench.plan import (
+    FORWARD_TLS,
+    FULL,
+    HTTP2,
+    HTTP2_TO_1,
+    QUICK,
+    REVERSE_TLS,
+    SMALL_BYTES,
+    STREAM_FORMATS,
+    Cell,
+    Plan,
+)
+from lab.bench.rounds import Row, Sample
+from lab.bench.timing import Timing
 from tests.cases import each
 from tests.e2e.proxy import free_port
 

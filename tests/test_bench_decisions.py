@@ -1,5 +1,5 @@
-from bench.decisions import Row, bytes_per_ticket, report, time_calls
-from bench.timing import Timing
+from lab.bench.decisions import Row, bytes_per_ticket, report, time_calls
+from lab.bench.timing import Timing
 
 
 def test_every_call_is_timed_and_the_queue_keeps_its_length():

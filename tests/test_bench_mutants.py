@@ -1,6 +1,6 @@
 import ast
 
-from bench.mutants import mutants_of
+from lab.bench.mutants import mutants_of
 
 SOURCE = b'''"""A docstring is no place for a mutant."""
 

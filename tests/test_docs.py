@@ -8,10 +8,10 @@ from hivemind_addon.formats.profile.model import Profile
 from hivemind_addon.formats.profile.rules import PROFILE_RULES
 from hivemind_addon.kernel.order.lanes import TRANSITIONS, EntryState
 from hivemind_addon.kernel.values.events import Event
-from hivemind_addon.lab import docs
-from hivemind_addon.lab.schemas import DOCUMENTS
 from hivemind_addon.proxy.gate.options import OPTIONS
-from hivemind_addon.system.docstrings import field_docstrings
+from lab.generators import docs
+from lab.generators.docstrings import field_docstrings
+from lab.generators.schemas import DOCUMENTS
 
 SELF_EXPLAINING = {"concurrency.maximum", "breaker.max_probe_s", "retry.max_backoff_s"}
 """The upper ends of ranges whose lower end, the line above in the table, is explained."""

@@ -9,19 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from fleets.agent import Agent, Launch, Scheduled, Straight, launch
-from fleets.books import Book
-from fleets.endurance import HELD, Case, Endured, Manner, cases
-from fleets.endurance import page as endurance_page
-from fleets.experiment import experiments
-from fleets.fleet import MIXED, Ended, FleetResult, FleetSettings, Route
-from fleets.kinds import Program
-from fleets.page import page, summary
-from fleets.process import Exit, run
-from fleets.programs import AIDER, CLAUDE_CODE, NODE, NotInstalled, Programs, install
-from fleets.tunnel import running_tunnel
 from hivemind_addon.sim.call import AgentTruth, DialectTruth, Truth
 from hivemind_addon.sim.task import SimTask
+from lab.fleets.agent import Agent, Launch, Scheduled, Straight, launch
+from lab.fleets.books import Book
+from lab.fleets.endurance import HELD, Case, Endured, Manner, cases
+from lab.fleets.endurance import page as endurance_page
+from lab.fleets.experiment import experiments
+from lab.fleets.fleet import MIXED, Ended, FleetResult, FleetSettings, Route
+from lab.fleets.kinds import Program
+from lab.fleets.page import page, summary
+from lab.fleets.process import Exit, run
+from lab.fleets.programs import AIDER, CLAUDE_CODE, NODE, NotInstalled, Programs, install
+from lab.fleets.tunnel import running_tunnel
 from tests.cases import each
 
 TASK = SimTask("claude-1", 2, "result.txt")

@@ -2,10 +2,10 @@
 
 import asyncio
 
-from bench.machines.link import Link
-from bench.machines.page import BEGIN, END, table, written
-from bench.machines.scenarios import Row
 from hivemind_addon.sim.exchange import pause
+from lab.bench.machines.link import Link
+from lab.bench.machines.page import BEGIN, END, table, written
+from lab.bench.machines.scenarios import Row
 
 KILLED = Row("Engine killed", "nobody lost", "none lost", True)
 

@@ -7,12 +7,12 @@ import re
 
 import pytest
 
-from bench.newcomer import views
-from bench.newcomer.house import ROOT, borrowed, built_wheel
-from bench.newcomer.likeness import ALIKE, likeness
-from bench.newcomer.lines import Typist, left_running, lines_of
-from bench.newcomer.pictures import IMAGES
 from hivemind_addon.sim.standalone import AGENTS
+from lab.bench.newcomer import views
+from lab.bench.newcomer.house import ROOT, borrowed, built_wheel
+from lab.bench.newcomer.likeness import ALIKE, likeness
+from lab.bench.newcomer.lines import Typist, left_running, lines_of
+from lab.bench.newcomer.pictures import IMAGES
 from tests.browser.conftest import browser  # noqa: F401 - a fixture
 from tests.e2e.proxy import free_port
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bench import calls, stack
-from bench.plan import FORWARD_TLS, HTTP2, SMALL_BYTES, STREAM_FORMATS, Cell
+from lab.bench import calls, stack
+from lab.bench.plan import FORWARD_TLS, HTTP2, SMALL_BYTES, STREAM_FORMATS, Cell
 from tests.cases import each
 from tests.e2e.proxy import free_port
 

@@ -23,15 +23,6 @@ import pytest
 import trustme
 from click.testing import CliRunner
 
-from fleets.agent import Agent, Scheduled, launch
-from fleets.fleet import FleetSettings, run_fleet
-from fleets.fleet import Route as FleetRoute
-from fleets.kinds import ANTHROPIC_HOST, OPENAI_HOST, Program
-from fleets.process import run
-from fleets.programs import CLAUDE_CODE, CODEX
-from fleets.proxy import running_proxy
-from fleets.stage import running_stage
-from hivemind_addon.lab.sim.agreement import FACTOR, LIVE, compare
 from hivemind_addon.sim.agents import HOST, Route
 from hivemind_addon.sim.certificate import write_certificates
 from hivemind_addon.sim.demo import FAULTS
@@ -44,6 +35,15 @@ from hivemind_addon.sim.task import SimTask
 from hivemind_addon.sim.workload import Crowd, Scenario
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.launch.environment import proxy_url
+from lab.agreement import FACTOR, LIVE, compare
+from lab.fleets.agent import Agent, Scheduled, launch
+from lab.fleets.fleet import FleetSettings, run_fleet
+from lab.fleets.fleet import Route as FleetRoute
+from lab.fleets.kinds import ANTHROPIC_HOST, OPENAI_HOST, Program
+from lab.fleets.process import run
+from lab.fleets.programs import CLAUDE_CODE, CODEX
+from lab.fleets.proxy import running_proxy
+from lab.fleets.stage import running_stage
 from tests.e2e.machine import machine
 from tests.e2e.proxy import PATIENCE_S
 

@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from hivemind_addon.lab.sim.services import SimGithub
+from lab.services import SimGithub
 from tests.e2e.proxy import PATIENCE_S, in_flight, options, profiles, queued, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tools")]

@@ -12,7 +12,7 @@ from hivemind_addon.kernel.inference.hidden_limits import HiddenLimits
 from hivemind_addon.kernel.inference.hypotheses import Prior
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
 from hivemind_addon.kernel.values.ticket import Demand
-from hivemind_addon.lab.sim.limiters import SlidingCounter, SlidingLog, Window
+from lab.limiters import SlidingCounter, SlidingLog, Window
 
 RATE = Prior(rate=0.6, concurrency=0.1)
 CONCURRENCY = Prior(rate=0.0, concurrency=0.5)

@@ -1,4 +1,4 @@
-from hivemind_addon.lab.compaction import FACTS, SHORT_TURNS, measure
+from lab.compaction import FACTS, SHORT_TURNS, measure
 
 
 def test_stubs_lose_nothing_and_keep_the_cache_as_warm_as_truncation():

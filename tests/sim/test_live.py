@@ -6,11 +6,10 @@ from collections import Counter
 
 import msgspec
 import pytest
+from lab.sim import world
 
 from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.kernel.values.ticket import Dimension
-from hivemind_addon.lab.sim import agreement, world
-from hivemind_addon.lab.sim.agreement import Comparison, page, table
 from hivemind_addon.sim.agents import Answered
 from hivemind_addon.sim.bound import Bound
 from hivemind_addon.sim.call import Truth
@@ -23,6 +22,8 @@ from hivemind_addon.sim.request import facts, input_tokens
 from hivemind_addon.sim.result import CrowdResult, Result
 from hivemind_addon.sim.route import SimTarget
 from hivemind_addon.sim.workload import Crowd, Scenario, turns
+from lab import agreement
+from lab.agreement import Comparison, page, table
 from tests.cases import each
 
 STRESS = cases()["stress"].scenario

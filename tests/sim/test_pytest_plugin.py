@@ -84,7 +84,7 @@ def test_loading_it_loads_nothing_of_ours_nor_mitmproxy():
     modules = loaded.stdout.split()
     assert {name for name in modules if name.startswith("hivemind_addon")} == {
         "hivemind_addon",
-        "hivemind_addon.lab",
+        "lab",
         "hivemind_addon.sim.pytest_plugin",
     }
     assert not {"mitmproxy", "rich", "msgspec", "yaml"} & set(modules)

@@ -1,6 +1,6 @@
 """The promises of docs/cluster.md, each tried with some seeds; `CLUSTER_SEEDS=1000` tries more of them.
 
-A broken one names its seed: `python -m hivemind_addon.lab.cluster --only 'is killed' --from 17 --seeds 1` runs it alone.
+A broken one names its seed: `python -m lab.cluster --only 'is killed' --from 17 --seeds 1` runs it alone.
 """
 
 import functools
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.lab.cluster.__main__ import simulate
-from hivemind_addon.lab.cluster.scenarios import SCENARIOS
 from hivemind_addon.plugins.cluster import lease, node, outbox
 from hivemind_addon.plugins.cluster.coordinator import Coordinator
 from hivemind_addon.plugins.cluster.node import ClusterNode, Timing
+from lab.cluster.__main__ import simulate
+from lab.cluster.scenarios import SCENARIOS
 
 SEEDS = int(os.environ.get("CLUSTER_SEEDS", "10"))
 PAGE = Path(__file__).parents[3] / "docs" / "cluster.md"
@@ -38,8 +38,8 @@ def test_each_row_of_the_page_is_a_scenario():
 
 def test_one_seed_is_one_run_whatever_the_hashes():
     code = (
-        "from hivemind_addon.lab.cluster.__main__ import simulate\n"
-        "from hivemind_addon.lab.cluster.scenarios import SCENARIOS\n"
+        "from lab.cluster.__main__ import simulate\n"
+        "from lab.cluster.scenarios import SCENARIOS\n"
         "print(*(simulate(seed, SCENARIOS[-1]).trace() for seed in range(6)), sep='\\n')"
     )
     traces = [

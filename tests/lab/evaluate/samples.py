@@ -2,12 +2,12 @@
 
 from functools import cache
 
-from hivemind_addon.lab.evaluate.campaign import Campaign, CampaignPlan, Key, Runs, run_campaign
-from hivemind_addon.lab.evaluate.figures import Figures
-from hivemind_addon.lab.evaluate.report import Setting
 from hivemind_addon.sim.ablation import Primitive
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.policy import Policy, without
+from lab.evaluate.campaign import Campaign, CampaignPlan, Key, Runs, run_campaign
+from lab.evaluate.figures import Figures
+from lab.evaluate.report import Setting
 
 REPLAY = cases()["replay-11"]
 SETTING = Setting("hivemind lab evaluate --quick", "Python 3.12", "Linux, 2 cores")

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.lab.evaluate.campaign import CampaignPlan, full_plan, quick_plan, run_campaign, size
-from hivemind_addon.lab.evaluate.figures import Mean, Spread, digest, few_lost
-from hivemind_addon.lab.evaluate.findings import ASPECTS, changes, harm, worth
 from hivemind_addon.sim.ablation import Primitive
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import COMPARED, Policy, only, without
 from hivemind_addon.sim.trial import Setup, Trial
+from lab.evaluate.campaign import CampaignPlan, full_plan, quick_plan, run_campaign, size
+from lab.evaluate.figures import Mean, Spread, digest, few_lost
+from lab.evaluate.findings import ASPECTS, changes, harm, worth
 from tests.lab.evaluate.samples import REPLAY, figures, made_up, small_campaign
 
 MICRO = cases()["micro-10"]

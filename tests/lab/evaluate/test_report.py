@@ -12,14 +12,14 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.lab.evaluate import campaign, commands, sockets
-from hivemind_addon.lab.evaluate.chart_data import ChartData, data_of
-from hivemind_addon.lab.evaluate.charts import _CARD, charts
-from hivemind_addon.lab.evaluate.report import markdown, page, results
-from hivemind_addon.lab.evaluate.sockets import SocketRun
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.tools.cli import main
+from lab.evaluate import campaign, commands, sockets
+from lab.evaluate.chart_data import ChartData, data_of
+from lab.evaluate.charts import _CARD, charts
+from lab.evaluate.report import markdown, page, results
+from lab.evaluate.sockets import SocketRun
 from tests.lab.evaluate.samples import SETTING, figures, made_up, small_campaign
 
 ROOT = Path(__file__).parents[3]

@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from hivemind_addon.lab.evaluate import sockets
 from hivemind_addon.sim.library import cases
+from lab.evaluate import sockets
 from tests.e2e.proxy import free_port
 
 

@@ -6,16 +6,16 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.lab.evaluate.campaign import Key, Runs
-from hivemind_addon.lab.papers import plan
-from hivemind_addon.lab.papers.overhead import Overhead
-from hivemind_addon.lab.papers.page import page
-from hivemind_addon.lab.papers.significance import SignTest
 from hivemind_addon.sim.library import cases, random_case
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.trial import Setup, Trial
 from hivemind_addon.tools.cli import main
+from lab.evaluate.campaign import Key, Runs
+from lab.papers import plan
+from lab.papers.overhead import Overhead
+from lab.papers.page import page
+from lab.papers.significance import SignTest
 
 STRESS = cases()["stress"]
 OVERHEAD = Overhead(added_ms=1.25, bare_added_ms=0.5, rounds=3, machine="A machine.")

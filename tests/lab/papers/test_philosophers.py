@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from hivemind_addon.lab.papers.philosophers import AGENTS, ROUNDS, Dinner, LockWay, locked, locks, talks
 from hivemind_addon.plugins.fleets.leases.sqlite_store import SqliteLeases
+from lab.papers.philosophers import AGENTS, ROUNDS, Dinner, LockWay, locked, locks, talks
 
 
 def share(runs, what):

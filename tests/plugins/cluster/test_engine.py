@@ -14,7 +14,6 @@ import trustme
 from redis import Redis
 from redis.exceptions import NoPermissionError, ResponseError
 
-from hivemind_addon.lab.cluster.engine import SimEngine
 from hivemind_addon.plugins.cluster.engine import Engine
 from hivemind_addon.plugins.cluster.messages import (
     EngineFailed,
@@ -29,6 +28,7 @@ from hivemind_addon.plugins.cluster.messages import (
 )
 from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.proxy.system.engine_url import parse_engine_url
+from lab.cluster.engine import SimEngine
 from tests.engine_server import EngineServer
 
 PATIENCE_S = 60

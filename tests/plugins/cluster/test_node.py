@@ -11,9 +11,9 @@ from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import SetPriority
 from hivemind_addon.kernel.values.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.kernel.values.ticket import AttemptResult, Outcome, OutcomeKind, Priority, Usage
-from hivemind_addon.lab.cluster.engine import SimEngine
 from hivemind_addon.plugins.cluster.messages import VERSION, EngineFailed, Fetch, Packet, Publish
 from hivemind_addon.plugins.cluster.node import ClusterNode, Role
+from lab.cluster.engine import SimEngine
 from tests.kernel.samples import ticket
 
 STEP_S = 0.1

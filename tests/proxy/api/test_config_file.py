@@ -10,7 +10,6 @@ from jsonschema import Draft202012Validator
 from hivemind_addon.formats.base.document import read_yaml
 from hivemind_addon.formats.base.resources import schemas_folder
 from hivemind_addon.formats.base.typed import DocumentError
-from hivemind_addon.lab.schemas import config_schema
 from hivemind_addon.proxy.api.config_file import (
     BOOLEANS,
     PROJECT_KEYS,
@@ -24,6 +23,7 @@ from hivemind_addon.proxy.api.config_file import (
     user_file,
 )
 from hivemind_addon.proxy.gate.options import OPTIONS, PREFIX
+from lab.generators.schemas import config_schema
 from tests.cases import each
 
 KEYS = [option.name.removeprefix(PREFIX) for option in OPTIONS]

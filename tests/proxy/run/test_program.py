@@ -66,4 +66,4 @@ def test_the_addon_loads_nothing_that_only_few_need():
     done = subprocess.run([sys.executable, "-c", lister], capture_output=True, text=True, check=True, timeout=120)
     loaded = set(done.stdout.split())
     assert {name.partition(".")[0] for name in loaded} & UNUSED == set()
-    assert {"hivemind_addon.tools", "hivemind_addon.lab", "hivemind_addon.plugins.captures.recorder"} & loaded == set()
+    assert {"hivemind_addon.tools", "lab", "hivemind_addon.plugins.captures.recorder"} & loaded == set()

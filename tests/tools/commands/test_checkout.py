@@ -1,8 +1,8 @@
 from click.testing import CliRunner
 
 from hivemind_addon.formats.base import resources
-from hivemind_addon.lab import docs
 from hivemind_addon.tools.cli import main
+from lab.generators import docs
 
 
 def run(*arguments):

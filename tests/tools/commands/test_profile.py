@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.lab.schemas import DOCUMENTS
 from hivemind_addon.tools.cli import main
+from lab.generators.schemas import DOCUMENTS
 from tests.cases import each
 from tests.plugins.captures.captured import record
 from tests.plugins.captures.samples import make_call

@@ -27,7 +27,7 @@ def docs(*, check: bool) -> None:
       hivemind lab docs
       hivemind lab docs --check
     """
-    from hivemind_addon.lab import docs as pages  # noqa: PLC0415 - it loads mitmproxy, which takes a second
+    from lab.generators import docs as pages  # noqa: PLC0415 - it loads mitmproxy, which takes a second
 
     if not pages.in_checkout():
         raise click.ClickException("this is an installed package: only a checkout has docs/")

@@ -5,8 +5,8 @@ import click
 from hivemind_addon.tools.commands.group import CommandEntry, IndexedGroup
 
 _COMMANDS = (
-    CommandEntry("scenario", "lab.sim.commands:scenario", "Simulated load: list it, read it, run it"),
-    CommandEntry("prove", "lab.sim.commands:prove", "Every scenario against what it expects"),
+    CommandEntry("scenario", "lab.commands:scenario", "Simulated load: list it, read it, run it"),
+    CommandEntry("prove", "lab.commands:prove", "Every scenario against what it expects"),
     CommandEntry("evaluate", "lab.evaluate.commands:evaluate", "Scenarios by policies by seeds, with charts"),
     CommandEntry("papers", "lab.papers.commands:papers", "What three papers claim, run again beside theirs"),
     CommandEntry("docs", "tools.commands.checkout:docs", "Write the generated pages of docs/"),

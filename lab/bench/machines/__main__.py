@@ -1,0 +1,71 @@
+"""`python -m lab.bench.machines [--quick] [--only SCENARIO] [--output PAGE]`: machines on one key, and what befalls them.
+
+Starts a simulated provider, a Valkey or Redis server, proxies and agents on loopback, lets one thing after the other
+happen, and prints the goals beside what was measured; all of it takes about twelve minutes. Exit status 1: a goal was
+not kept.
+"""
+
+import argparse
+import asyncio
+import shutil
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from lab.bench.machines.member import NotServing
+from lab.bench.machines.page import table, written
+from lab.bench.machines.scenarios import SCENARIOS
+from lab.bench.machines.stage import Plan, smaller
+
+_NUMBERS = {
+    "machines": "proxies",
+    "agents": "before each of them",
+    "turns": "of each agent, in the runs that go to the agents' end",
+    "kills": "of the coordinator",
+    "outage_s": "seconds without the engine",
+    "cut_s": "seconds without the network",
+    "pairs": "of calls whose times are compared",
+}
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m lab.bench.machines", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", action="append", choices=tuple(SCENARIOS), help="may be given again")
+    parser.add_argument("--quick", action="store_true", help="two machines, few agents, short times")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the logs and journals there")
+    parser.add_argument("--output", type=Path, metavar="PAGE", help="write the table between the marks of this page")
+    for name, words in _NUMBERS.items():
+        kind = float if name.endswith("_s") else int
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=words)
+    options = parser.parse_args(arguments)
+    if not (shutil.which("valkey-server") or shutil.which("redis-server")):
+        parser.error("there is no valkey-server and no redis-server on this machine: install redis-server")
+    plan = smaller(Plan()) if options.quick else Plan()
+    plan = replace(plan, **{name: value for name in _NUMBERS if (value := getattr(options, name)) is not None})
+    tell = partial(print, file=sys.stderr, flush=True)
+    rows, broken = [], False
+    for name in options.only or SCENARIOS:
+        tell(f"{time.strftime('%H:%M:%S')} {name}")
+        with tempfile.TemporaryDirectory(prefix="hm-", ignore_cleanup_errors=True) as place:
+            try:
+                rows += asyncio.run(SCENARIOS[name](plan, Path(place), tell))
+            except* NotServing as errors:
+                broken = True
+                for error in errors.exceptions:
+                    tell(f"{name} BROKEN: {error}")
+            if options.keep:
+                shutil.copytree(place, options.keep / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
+    print(table(rows))
+    if options.output:
+        before = options.output.read_text(encoding="utf-8") if options.output.is_file() else ""
+        options.output.write_text(written(before, rows), encoding="utf-8")
+    return 1 if broken or any(row.kept is False for row in rows) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,375 @@
+"""The processes of a run: providers, proxies, client. Each is started, pinned, asked and ended here."""
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from hivemind_addon.formats.base.resources import script_path
+from hivemind_addon.sim.certificate import write_certificates
+from lab.bench.plan import CONVERSE, GEMINI, HTTP2, HTTP2_TO_1, MESSAGES, REVERSE, REVERSE_TLS
+
+HERE = Path(__file__).parent
+VARIANTS = ("direct", "bare", "addon")
+PROFILE = "extends: anthropic\nhosts: ['127.0.0.1:{plain}', 'localhost:{tls}', 'localhost:{tls1}']\nconcurrency: {{initial: {slots}, maximum: {slots}}}\n"
+STREAM_PROFILES = {GEMINI: "gemini", CONVERSE: "bedrock"}
+"""Each has a provider of its own."""
+STREAM_PROFILE = "extends: {name}\nhosts: ['127.0.0.1:{port}']\nconcurrency: {{initial: {slots}, maximum: {slots}}}\n"
+QUICK = "delivery: whole\nretry: {first_backoff_s: 0.01, max_backoff_s: 0.05}\nbreaker: {failures_to_open: 1000}\n"
+MEASURABLE = Path("/proc/self/schedstat").exists()
+"""Whether this system tells the memory and the processor time of a process."""
+_START_S = 60
+_LINE_S = 120
+_CPUS = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+PINNED = len(_CPUS) >= 2
+"""The proxy has the first core for itself; client and provider share the second."""
+
+
+@dataclass(frozen=True)
+class Proxy:
+    process: subprocess.Popen
+    reverse_port: int
+    stream_ports: dict[str, int]
+    """Of reverse proxies for providers with other formats."""
+    reverse_tls_port: int
+    forward_port: int
+    ca: Path
+    counters_port: int
+    lag_port: int = 0
+    web_port: int = 0
+    """Both of a mitmweb only."""
+
+    def counters(self):
+        """The addon's counters."""
+        return self._asked("counters")
+
+    def write_held(self):
+        """Have it write now what it holds to be written later."""
+        self._asked("write")
+
+    def rss_bytes(self):
+        return int(self._proc("statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def descriptors(self):
+        """How many files and connections it has open."""
+        return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
+
+    def lags_s(self, seconds):
+        """How late its event loop ran, for so long from now on."""
+        with _connected(self.lag_port) as sock, sock.makefile() as answer:
+            sock.sendall(f"{seconds}\n".encode())
+            return json.loads(answer.read())
+
+    def cpu_s(self):
+        """Processor time of its threads so far, where the system tells it."""
+        return cpu_s(self.process.pid)
+
+    def loop_cpu_s(self):
+        """Of it the event loop's own."""
+        return int(self._proc("schedstat").split()[0]) / 1e9 if MEASURABLE else 0.0
+
+    def settle_down(self):
+        """Wait until it has nothing to do for a while."""
+        idle = 0
+        before_s = self.cpu_s()
+        while idle < 5:
+            select.select([], [], [], 0.1)
+            now_s = self.cpu_s()
+            idle = idle + 1 if now_s - before_s < 0.01 else 0
+            before_s = now_s
+
+    def settle_to(self, condition):
+        """Wait until its counters are so."""
+        if not condition(counters := self.counters_when(condition)):
+            raise SystemExit(f"the proxy did not come to it: {counters}")
+
+    def counters_when(self, condition):
+        """Its counters as soon as they are so, and if they do not come to it as they are then."""
+        deadline = time.perf_counter() + _START_S
+        while not condition(counters := self.counters()) and time.perf_counter() < deadline:
+            select.select([], [], [], 0.1)
+        return counters
+
+    def _asked(self, what):
+        with _connected(self.counters_port) as sock, sock.makefile() as answer:
+            sock.sendall(f"{what}\n".encode())
+            return json.loads(answer.readline())
+
+    def _proc(self, name):
+        return Path(f"/proc/{self.process.pid}/{name}").read_text()
+
+
+class Stack:
+    """Everything that runs. A context manager."""
+
+    def __init__(self, folder, beside=HERE / "counters.py", loop="", *, alone=False):
+        """`alone`: without the proxies `bare` and `addon`; what is started later has the machine for itself."""
+        self.folder = folder
+        self._alone = alone
+        self._loop = loop
+        """Of the addon's first proxy."""
+        self.beside = beside
+        """A script in all proxies, for what is asked of them."""
+        self.environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+        """Of all processes. Journal and control socket are on, as users have them, but not among the user's own."""
+        self.environment |= {
+            "XDG_STATE_HOME": str(folder / "state"),
+            "XDG_RUNTIME_DIR": str(folder),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "",  # else each start compiles the package, which an installed one is not
+            "TERM": "xterm-256color",
+        }
+        self._exits = ExitStack()
+        self.proxies = {}
+        self.sent = Counter()
+        """Requests by variant, those of the warm-up counted."""
+
+    def __enter__(self):
+        with ExitStack() as exits:  # what was started ends, too, when a later one does not start
+            self._exits = exits
+            self.certificates = write_certificates(self.folder, "localhost", datetime.now(UTC))
+            tls = ("--tls", str(self.certificates.certificate), str(self.certificates.key))
+            self._providers = [self._provider(), self._provider(*tls, "--http2"), self._provider(*tls)]
+            others = {api: self._provider("--format", api) for api in STREAM_PROFILES}
+            self.provider_port, self.provider_tls_port, self.provider_tls1_port = map(_port, self._providers)
+            self.stream_ports = {api: _port(provider) for api, provider in others.items()}
+            self._providers += others.values()
+            self._client = self.spawn(sys.executable, "-m", "lab.bench.client", core=-1, stdin=subprocess.PIPE)
+            if not self._alone:
+                self.proxies["bare"] = self.start_proxy("bare", HERE / "bare.py")
+                self.proxies["addon"] = self.start_addon("addon", slots=256, loop=self._loop)
+            self._exits = exits.pop_all()
+        return self
+
+    def __exit__(self, *_):
+        self._exits.close()
+
+    def ask(self, do, route, **plan):
+        """One order to the client; its answer."""
+        order = {"do": do, "route": route, "sessions": 0, **plan}
+        self._client.stdin.write(json.dumps(order).encode() + b"\n")
+        self._client.stdin.flush()
+        return json.loads(_line(self._client, _LINE_S))
+
+    def pace(self, *, latency_s=0.0, interval_s=0.0):
+        """How long the providers let an answer wait, and each of its pieces."""
+        for provider in self._providers:
+            provider.stdin.write(json.dumps({"latency_s": latency_s, "interval_s": interval_s}).encode() + b"\n")
+            provider.stdin.flush()
+            _line(provider, _LINE_S)
+
+    def others_cpu_s(self):
+        """Processor time of client and providers so far."""
+        return sum(cpu_s(process.pid) for process in (self._client, *self._providers))
+
+    def route(self, variant, mode, api=MESSAGES):
+        """How the client reaches the provider."""
+        if api != MESSAGES:
+            ports = self.stream_ports if variant == "direct" else self.proxies[variant].stream_ports
+            host = f"127.0.0.1:{ports[api]}"
+            return {"port": ports[api], "host": host, "tls": None, "connect": None, "http2": False}
+        tls, http2 = mode not in (REVERSE, REVERSE_TLS), mode in (HTTP2, HTTP2_TO_1)
+        provider = self.provider_tls1_port if mode in (REVERSE_TLS, HTTP2_TO_1) else self.provider_tls_port
+        target = f"localhost:{provider}"
+        if variant == "direct":
+            tls = mode != REVERSE
+            port = provider if tls else self.provider_port
+            trust = str(self.certificates.authority) if tls else None
+            return {"port": port, "host": target, "tls": trust, "connect": None, "http2": mode == HTTP2}
+        proxy = self.proxies[variant]
+        if tls:
+            return {
+                "port": proxy.forward_port,
+                "host": target,
+                "tls": str(proxy.ca),
+                "connect": target,
+                "http2": http2,
+            }
+        port = proxy.reverse_tls_port if mode == REVERSE_TLS else proxy.reverse_port
+        return {"port": port, "host": f"127.0.0.1:{port}", "tls": None, "connect": None, "http2": False}
+
+    def start_addon(self, name, *, slots, loop=""):
+        """A proxy with the addon, and a profile of its own: the concurrency limit must not be what is measured.
+
+        With a `loop`, as `hivemind run --loop` starts it.
+        """
+        return self._start("mitmdump", name, (script_path(),), self._profile(name, slots), loop=loop)
+
+    def start_soak(self, name, faults):
+        """The same with a journal, before a provider of its own that fails so often; no client sees that."""
+        settings = self.folder / f"{name}.json"
+        settings.write_text(json.dumps({"faults": faults}))
+        faulty = ("hivemind_addon.sim.server", "--settings", str(settings))
+        self.provider_port = _port(self.spawn(sys.executable, "-m", *faulty, core=-1))
+        lag_port = free_port()
+        scripts = (script_path(), HERE / "lag.py")
+        journal = f"hivemind_journal={self.folder / 'journal.db'}"
+        started = self._start(
+            "mitmdump", name, scripts, self._profile(name, 64, QUICK), journal, f"bench_lag_port={lag_port}"
+        )
+        self.proxies[name] = proxy = replace(started, lag_port=lag_port)
+        return proxy
+
+    def _profile(self, name, slots, more=""):
+        profiles = self.folder / f"profiles-{name}"
+        profiles.mkdir()
+        profile = more + PROFILE.format(
+            plain=self.provider_port, tls=self.provider_tls_port, tls1=self.provider_tls1_port, slots=slots
+        )
+        (profiles / "bench.yaml").write_text(profile)
+        for api, extended in STREAM_PROFILES.items():
+            stream = STREAM_PROFILE.format(name=extended, port=self.stream_ports[api], slots=slots)
+            (profiles / f"bench-{extended}.yaml").write_text(stream)
+        return f"hivemind_profiles={profiles}"
+
+    def start_web(self, name, *, slots):
+        """The same as mitmweb, which also tells its event loop's lag."""
+        lag_port, web_port = free_port(), free_port()
+        profile = self._profile(name, slots)
+        web = ("web_open_browser=false", f"web_port={web_port}", "web_password=bench", f"bench_lag_port={lag_port}")
+        scripts = (script_path(), HERE / "lag.py")
+        started = self._start("mitmweb", name, scripts, profile, "hivemind_journal=off", *web)
+        self.proxies[name] = proxy = replace(started, lag_port=lag_port, web_port=web_port)
+        return proxy
+
+    def start_lag(self, name, *, slots):
+        """A proxy with the addon that also tells its event loop's lag."""
+        lag_port = free_port()
+        scripts = (script_path(), HERE / "lag.py")
+        started = self._start("mitmdump", name, scripts, self._profile(name, slots), f"bench_lag_port={lag_port}")
+        self.proxies[name] = proxy = replace(started, lag_port=lag_port)
+        return proxy
+
+    def watch(self, proxy):
+        """Somebody before mitmweb's page."""
+        url = f"ws://127.0.0.1:{proxy.web_port}/updates?token=bench"
+        process = self.spawn(sys.executable, "-m", "lab.bench.watcher", url, core=-1)
+        _line(process, _START_S)
+        return process
+
+    def stop(self, *processes):
+        for process in processes:
+            process.kill()
+            process.wait()
+
+    def start_proxy(self, name, script, *settings):
+        """A mitmdump with this script, and with the one that tells counters: each script costs every hook a little."""
+        return self._start("mitmdump", name, (script,), *settings)
+
+    def _start(self, program, name, scripts, *settings, loop=""):
+        confdir = self.folder / "mitmproxy"  # one CA for all
+        reverse_port, reverse_tls_port, forward_port, counters_port, *more = _free_ports(4 + len(STREAM_PROFILES))
+        streams = dict(zip(STREAM_PROFILES, more, strict=True))
+        settings = [f"confdir={confdir}", "connection_strategy=lazy", "flow_detail=0", *settings]
+        settings.append(f"ssl_verify_upstream_trusted_ca={self.certificates.authority}")
+        settings.append(f"bench_counters_port={counters_port}")
+        modes = (
+            f"reverse:http://127.0.0.1:{self.provider_port}@127.0.0.1:{reverse_port}",
+            f"reverse:https://localhost:{self.provider_tls1_port}@127.0.0.1:{reverse_tls_port}",
+            f"regular@127.0.0.1:{forward_port}",
+            *(f"reverse:http://127.0.0.1:{self.stream_ports[api]}@127.0.0.1:{port}" for api, port in streams.items()),
+        )
+        command = [sys.executable, "-P", "-m", "hivemind_addon.proxy.run.program", loop, program]
+        if not loop:
+            command = [str(Path(sys.executable).parent / program)]
+        for option, values in (("--set", settings), ("--mode", modes), ("-s", (*scripts, self.beside))):
+            for value in values:
+                command += [option, str(value)]
+        pages = len(modes) + (program == "mitmweb")
+        log = self.folder / f"{name}.log"
+        with log.open("wb") as out:
+            process = self.spawn(*command, core=0, stdout=out, stderr=subprocess.STDOUT)
+        deadline = time.perf_counter() + _START_S
+        while (text := log.read_text(errors="replace")).count(" listening at ") < pages:
+            if process.poll() is not None or time.perf_counter() > deadline:
+                raise SystemExit(f"mitmdump ({name}) did not start:\n{text}")
+            select.select([], [], [], 0.05)
+        ca = confdir / "mitmproxy-ca-cert.pem"
+        return Proxy(process, reverse_port, streams, reverse_tls_port, forward_port, ca, counters_port)
+
+    def _provider(self, *arguments):
+        return self.spawn(sys.executable, "-m", "lab.bench.provider", *arguments, core=-1, stdin=subprocess.PIPE)
+
+    def spawn(self, *command, core, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=None):
+        process = subprocess.Popen(
+            command,
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            env=self.environment,
+            cwd=HERE.parent,
+        )
+        if PINNED:
+            os.sched_setaffinity(process.pid, {_CPUS[0] if core == 0 else _CPUS[1]})
+        self._exits.enter_context(_ended(process))
+        return process
+
+
+@contextmanager
+def _ended(process):
+    try:
+        yield
+    finally:
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            if pipe:
+                pipe.close()
+
+
+def cpu_s(pid):
+    """Processor time of a process so far, of threads that have ended, too; 0 where the system does not tell it."""
+    if not MEASURABLE:
+        return 0.0
+    with suppress(OSError):  # it has ended
+        # The clock of a process, as clock_getcpuclockid(3) makes its number on Linux: one reading for all threads.
+        return time.clock_gettime(~pid << 3 | 2)
+    return 0.0
+
+
+def _port(process):
+    """Of a provider that says so."""
+    return json.loads(_line(process, _START_S))["port"]
+
+
+def _line(process, timeout_s):
+    ready, _, _ = select.select([process.stdout], [], [], timeout_s)
+    line = process.stdout.readline() if ready else b""
+    if not line:
+        raise SystemExit(f"{' '.join(map(str, process.args))}: no answer")
+    return line
+
+
+def _free_ports(count):
+    """So many, no two of them the same."""
+    ports = set()
+    while len(ports) < count:
+        ports.add(free_port())
+    return tuple(ports)
+
+
+def _connected(port):
+    """To a script in a proxy, which may listen a little later than the proxy itself."""
+    deadline = time.perf_counter() + _START_S
+    while True:
+        try:
+            return socket.create_connection(("127.0.0.1", port))
+        except ConnectionRefusedError:
+            if time.perf_counter() > deadline:
+                raise
+        select.select([], [], [], 0.05)
+
+
+def free_port():
+    """A port that nobody listens on just now: mitmproxy refuses two modes on port 0."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]

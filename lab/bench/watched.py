@@ -1,0 +1,100 @@
+"""How late the event loop runs while hundreds of large requests are held, the page is fetched each second, and
+`hivemind top` is open."""
+
+import json
+import os
+import pty
+import sys
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Event, Thread
+from time import perf_counter
+
+from lab.bench.plan import LARGE_BYTES, REVERSE
+from lab.bench.timing import Timing
+
+_TOP = Path(sys.executable).parent / "hivemind"
+_START_S = 60
+
+
+@dataclass(frozen=True)
+class Watched:
+    held: int
+    lag: Timing
+    page: Timing
+    """To fetch `/report.json`."""
+    page_bytes: int
+
+
+def measure(stack, flows, seconds):
+    """One request goes each second, so that what is shown changes."""
+    proxy = stack.start_lag("watched", slots=1)
+    stack.pace(latency_s=1)
+    route = stack.route("watched", REVERSE)
+    stack.ask("leave", route, concurrency=flows + 1, body_bytes=LARGE_BYTES, streamed=True)
+    proxy.settle_to(lambda counters: counters["queued"] + counters["delivered"] >= flows)
+    over, pages, sizes = Event(), [], []
+
+    def fetch_each_second():
+        while not over.wait(1):
+            began = perf_counter()
+            sizes.append(len(fetch(proxy.forward_port, "/report.json")))
+            pages.append(perf_counter() - began)
+
+    fetching = Thread(target=fetch_each_second)
+    fetching.start()
+    try:
+        with _top(stack, proxy.reverse_port):
+            lags_s = proxy.lags_s(seconds)
+    finally:
+        over.set()
+        fetching.join()
+    held = proxy.counters()["queued"]
+    stack.ask("close", route)
+    stack.pace()
+    stack.stop(proxy.process)
+    return Watched(held, Timing.of(lags_s), Timing.of(pages * 2), max(sizes))
+
+
+def fetch(port, path):
+    """What the proxy's own page says. Raises SystemExit when it is none."""
+    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        body = answer.read()
+    finally:
+        connection.close()
+    if answer.status != 200 or not isinstance(json.loads(body), dict):
+        raise SystemExit(f"{path}: {answer.status}")
+    return body
+
+
+@contextmanager
+def _top(stack, port):
+    """`hivemind top` on a terminal that somebody reads; it has drawn."""
+    ours, terminal = pty.openpty()
+    process = stack.spawn(str(_TOP), "top", "-p", str(port), core=-1, stdin=terminal, stdout=terminal, stderr=terminal)
+    os.close(terminal)
+    drawn = []
+
+    def read():
+        with suppress(OSError):  # its other end is closed
+            while data := os.read(ours, 65_536):
+                drawn.append(len(data))
+
+    reading = Thread(target=read, daemon=True)
+    reading.start()
+    try:
+        began = perf_counter()
+        while sum(drawn) < 1_000 and process.poll() is None and perf_counter() - began < _START_S:
+            reading.join(0.05)
+        yield
+        if process.poll() is not None or sum(drawn) < 1_000:
+            raise SystemExit(f"hivemind top drew nothing: {process.poll()}, {sum(drawn)} bytes")
+    finally:
+        stack.stop(process)
+        reading.join(5)
+        os.close(ours)

@@ -1,0 +1,169 @@
+"""The way between processes and the simulated engine: messages are late, lost, doubled or out of order. Pure."""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hivemind_addon.plugins.cluster.messages import EngineAnswer, EngineFailed, EngineRequest, Publish
+from hivemind_addon.sim.agenda import Agenda
+from lab.cluster.engine import AskedOfEngine, SimEngine
+
+_ANSWER_WITHIN_S = 1.0
+"""A client waits no longer for an answer of the engine."""
+_REFUSED_AFTER_S = 0.05
+"""Where nothing listens, or no connection is there yet, a client knows it so soon."""
+
+
+@dataclass(slots=True)
+class Weather:
+    """How hops go, for everybody."""
+
+    hop_s: tuple[float, float] = (0.0002, 0.002)
+    slow_rate: float = 0.0
+    slow_s: tuple[float, float] = (0.1, 3.0)
+    """How long a slow hop takes."""
+    loss_rate: float = 0.0
+    """Of what is published."""
+    break_rate: float = 0.0
+    """Of requests and answers: where a connection breaks, nobody knows whether it was carried out."""
+    double_rate: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Line:
+    """One process's connections to the engine."""
+
+    me: str
+    receive: Callable[[bytes], None]
+    answered: Callable[[EngineAnswer], None]
+    unheard: Callable[[str], None]
+    """What it published for a node reached nobody."""
+    up: bool = True
+    """What it sends gets to the engine."""
+    down: bool = True
+    """What the engine sends gets to it."""
+    subscribed: bool = False
+    """Connected, both for requests and for messages."""
+    is_broken: bool = False
+    """An answer was lost: until both ways are open, no request passes (that is how TCP fails)."""
+    newest_at: float = 0.0
+    """When the newest of its requests gets there: one connection keeps their order."""
+
+
+class Network:
+    """Carries requests to the engine, its answers, and what is published."""
+
+    def __init__(self, agenda: Agenda, engine: SimEngine, rng: random.Random) -> None:
+        self.weather = Weather()
+        self.engine = engine
+        self.engine_is_up = True
+        self._agenda = agenda
+        self._rng = rng
+        self._lines: dict[str, Line] = {}
+
+    def __repr__(self) -> str:
+        return f"<Network of {len(self._lines)} lines, engine {'up' if self.engine_is_up else 'down'}>"
+
+    def connect(self, line: Line) -> None:
+        """A process begins to listen."""
+        self._lines[line.me] = line
+        self._resubscribe(line)
+
+    def disconnect(self, line: Line) -> None:
+        """A process is over."""
+        self._lines.pop(line.me, None)
+
+    def engine_goes(self) -> None:
+        """Nobody gets to the engine; all connections are cut."""
+        self.engine_is_up = False
+        for line in self._lines.values():
+            line.subscribed = False
+
+    def engine_comes(self) -> None:
+        """It is back; clients find out one by one."""
+        self.engine_is_up = True
+        for line in self._lines.values():
+            self._resubscribe(line)
+
+    def send(self, line: Line, request: EngineRequest) -> None:
+        """Carry one request of a process."""
+        if isinstance(request, Publish):
+            if self.engine_is_up and line.up and line.subscribed:
+                self._hop(self._publish, line, request)
+            return
+        state = _Asked(line, request)
+        if not self.engine_is_up or not line.subscribed:
+            self._agenda.after(_REFUSED_AFTER_S, self._fail, state, "connection refused")
+            return
+        self._agenda.after(_ANSWER_WITHIN_S, self._fail, state, "no answer in time")
+        line.is_broken = line.is_broken and not (line.up and line.down)
+        if line.up and not line.is_broken and not self._breaks():
+            line.newest_at = max(line.newest_at, self._agenda.now + self._hop_s())
+            self._agenda.at(line.newest_at, self._carry_out, state)
+
+    def _publish(self, sender: Line, request: Publish) -> None:
+        if not self.engine_is_up:
+            return
+        line = self._lines.get(request.to)
+        if line is None or not line.subscribed:
+            self._hop(self._unheard, sender, request.to)
+        elif line.down:
+            self._hop(self._deliver, line, request.data)
+
+    def _unheard(self, sender: Line, name: str) -> None:
+        if sender.down:
+            sender.unheard(name)
+
+    def _deliver(self, line: Line, data: bytes) -> None:
+        if line.down and self._lines.get(line.me) is line:
+            line.receive(data)
+
+    def _carry_out(self, asked: "_Asked") -> None:
+        if not self.engine_is_up:
+            return
+        answer = self.engine.carry_out(asked.request, asked.line.me, self._agenda.now)
+        if not self._breaks():
+            self._agenda.after(self._hop_s(), self._answer, asked, answer)
+
+    def _answer(self, asked: "_Asked", answer: EngineAnswer | None) -> None:
+        if not asked.line.down:
+            asked.line.is_broken = True
+        elif not asked.is_over:
+            asked.is_over = True
+            if answer is not None:
+                asked.line.answered(answer)
+
+    def _fail(self, asked: "_Asked", why: str) -> None:
+        if not asked.is_over:
+            asked.is_over = True
+            asked.line.answered(EngineFailed(asked.request, why))
+
+    def _hop(self, deed: Callable[..., None], *arguments: object) -> None:
+        weather, rng = self.weather, self._rng
+        if weather.loss_rate and rng.random() < weather.loss_rate:
+            return
+        for _ in range(2 if weather.double_rate and rng.random() < weather.double_rate else 1):
+            self._agenda.after(self._hop_s(), deed, *arguments)
+
+    def _breaks(self) -> bool:
+        return self.weather.break_rate > 0 and self._rng.random() < self.weather.break_rate
+
+    def _hop_s(self) -> float:
+        weather, rng = self.weather, self._rng
+        return rng.uniform(
+            *(weather.slow_s if weather.slow_rate and rng.random() < weather.slow_rate else weather.hop_s)
+        )
+
+    def _resubscribe(self, line: Line) -> None:
+        self._agenda.after(self._rng.uniform(0.001, 0.4), self._subscribed, line)
+
+    def _subscribed(self, line: Line) -> None:
+        if self.engine_is_up:
+            line.subscribed = True
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    line: Line
+    request: AskedOfEngine
+    is_over: bool = False

@@ -1,0 +1,437 @@
+"""One simulated proxy process: a node, its clock, its clients' requests, and its attempts at the provider.
+
+It does what `proxy/run/driver.py` does: after whatever happens it polls the node, hands out what was decided, and arms
+one timer at the node's next wakeup.
+"""
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec.structs import replace
+
+from hivemind_addon.kernel.budget import actual_spend
+from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.command import SchedulerCommand
+from hivemind_addon.kernel.values.events import AttemptStarted, Submitted, TicketEnded
+from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Demand, Outcome, OutcomeKind, Ticket, Usage
+from hivemind_addon.plugins.cluster.messages import EngineAnswer, Packet
+from hivemind_addon.plugins.cluster.node import ClusterNode, Role
+from lab.cluster.network import Line
+from lab.cluster.provider import ProviderReply
+
+if TYPE_CHECKING:
+    from lab.cluster.world import ClusterWorld
+
+decode_envelope = msgspec.msgpack.Decoder(Packet).decode
+_CLIENT_WENT = Outcome(OutcomeKind.CANCELLED, "client went")
+_BROKEN = Outcome(OutcomeKind.FAILED, "connection reset", retryable=True, ambiguous=True)
+_NEVER_SENT = AttemptResult(Outcome(OutcomeKind.CANCELLED, "client went before it was sent"), charged=Demand(0))
+_LAST_WORDS_S = 2.0
+"""So long a process that is idle waits for a coordinator, to tell what it has spent."""
+_WITHOUT_COORDINATOR_S = 20.0
+"""No process of a run is without a coordinator for longer."""
+_MOST_TURNS = 50
+"""Polls at one instant; a node that wants more spins."""
+
+
+class Violation(Exception):
+    """A promise was broken."""
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """An attempt at the provider."""
+
+    attempt: Attempt
+    reply: ProviderReply
+    begun_at: float
+    is_over: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class ClientRequest:
+    """What one client waits for."""
+
+    ticket: Ticket
+    """With instants of the process's clock."""
+    done: Callable[[str, float], None]
+    """Hears how it ended: `delivered`, `gave up`, `shed`, `refused`, `cancelled`, `died`; and when to come back."""
+    flight: Flight | None = None
+    ends: int = 0
+    attempts: int = 0
+
+
+@dataclass(slots=True)
+class OwnClock:
+    """A process's monotonic clock."""
+
+    offset_s: float
+    rate: float
+
+    def local(self, instant: float) -> float:
+        """The world's instant, as this clock shows it."""
+        return self.offset_s + instant * self.rate
+
+    def world(self, local: float) -> float:
+        """When this clock shows so much."""
+        return (local - self.offset_s) / self.rate
+
+
+class SimProcess:
+    """One proxy process, from its start to its end."""
+
+    def __init__(self, world: "ClusterWorld", me: str, seed: int) -> None:
+        rng = random.Random(seed)
+        self.world = world
+        self.me = me
+        self.clock = OwnClock(rng.uniform(0, 1e6), 1 + rng.uniform(-5e-5, 5e-5))
+        self.state = "running"
+        """Or `paused`, `closing`, `dead`."""
+        self.requests: dict[str, ClientRequest] = {}
+        self.epoch = 0
+        """The newest one of which it has taken an admission."""
+        self.hears: Packet | None = None
+        """What it is just reading."""
+        self.node = ClusterNode(
+            me=me,
+            rng=random.Random(rng.random()),
+            make_scheduler=lambda: Scheduler(rng=random.Random(rng.random())),
+        )
+        self._rng = rng
+        self._line = Line(me, receive=self._on_message, answered=self._on_answer, unheard=self._on_unheard)
+        self._backlog: list[tuple[Callable[..., object], tuple[object, ...]]] = []
+        self._timer = 0
+        self._idle_at = math.inf
+        self._slept_at: float | None = None
+        self._went_on_at = -math.inf
+        """After the last pause, by its clock."""
+        self._settled: list[tuple[float, int, int]] = []
+        """When attempts were settled, what they took, and what had been expected of them."""
+        world.network.connect(self._line)
+        self.do(lambda: None)
+
+    def __repr__(self) -> str:
+        return f"<SimProcess {self.me} {self.state} {self.node!r}>"
+
+    @property
+    def line(self) -> Line:
+        """To the engine."""
+        return self._line
+
+    @property
+    def now(self) -> float:
+        """Its monotonic clock."""
+        return self.clock.local(self.world.now)
+
+    @property
+    def settled_tokens(self) -> int:
+        """That its attempts have taken."""
+        return self.untold(math.inf)
+
+    @property
+    def is_there(self) -> bool:
+        """Whether a client can reach it."""
+        return self.state in {"running", "paused"}
+
+    # What happens to it ---------------------------------------------------------------------------------------------
+
+    def do(self, deed: Callable[..., object], *arguments: object) -> None:
+        """Something happens to the process: now, or when it goes on."""
+        if self.state == "paused":
+            self._backlog.append((deed, arguments))
+        elif self.state != "dead":
+            deed(*arguments)
+            self._turn()
+            self.hears = None
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.state == "running":
+            self.state = "paused"
+
+    def sleep(self) -> None:
+        """The machine sleeps: nothing goes on, and connections break."""
+        if self.state == "running":
+            self.pause()
+            self._slept_at = self.now
+            for request in self.requests.values():
+                if request.flight is not None:
+                    self._leave_provider(request.flight)
+
+    def go_on(self) -> None:
+        """SIGCONT, or the machine wakes: what has come meanwhile is done in any order, and some messages are lost."""
+        if self.state != "paused":
+            return
+        self.state, self._went_on_at = "running", self.now
+        backlog, self._backlog = self._backlog, []
+        if self._slept_at is not None:
+            self._wake_up(self.now - self._slept_at)
+        if self._rng.random() < 0.5:
+            self._rng.shuffle(backlog)
+        loses = self._rng.random() < 0.3
+        for deed, arguments in backlog:
+            if not (loses and deed == self._receive):
+                self.do(deed, *arguments)
+        self._turn_if_running()
+
+    def _wake_up(self, slept_s: float) -> None:
+        """As the driver tells it; and all that was in flight is found broken."""
+        self._slept_at = None
+        self.do(self.node.wake_up, slept_s, self.now)
+        for request in tuple(self.requests.values()):
+            request.ticket = replace(request.ticket, deadline_at=request.ticket.deadline_at + slept_s)
+            if request.flight is not None:
+                self.do(self._settle, request, request.flight, AttemptResult(_BROKEN))
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is told to anybody; the provider sees its connections closed."""
+        if self.state == "dead":
+            return
+        self.state = "dead"
+        self.world.network.disconnect(self._line)
+        untold = self.untold(self.world.untold_s)
+        requests, self.requests = self.requests, {}
+        for request in requests.values():
+            # What waits may have been admitted, too: that was on its way.
+            untold += request.ticket.expected.tokens
+            if request.flight is not None:
+                untold += request.flight.reply.tokens
+                self._leave_provider(request.flight)
+        self.world.died(self, untold)
+        for request in requests.values():
+            request.done("died", 0.0)
+
+    def untold(self, seconds: float) -> int:
+        """Tokens that were settled in the last seconds: nobody may know of them."""
+        return sum(tokens for at, tokens, _ in self._settled if at > self.world.now - seconds)
+
+    def presumed(self, seconds: float) -> int:
+        """The same, where who does not know of it presumes what was expected."""
+        return sum(max(told) for at, *told in self._settled if at > self.world.now - seconds)
+
+    def close(self) -> None:
+        """SIGTERM: what waits is shed, what is in flight may end."""
+        if self.state == "running":
+            self.do(self.node.close, self.now)
+            self.state = "closing"
+            self._end_if_idle()
+
+    def order(self, command: SchedulerCommand) -> None:
+        """A person says something here."""
+        self.do(lambda: self.node.command(command, self.now))
+
+    # Its clients ----------------------------------------------------------------------------------------------------
+
+    def submit(self, request: ClientRequest) -> None:
+        """A client asks."""
+        self.do(self._submit, request)
+
+    def _submit(self, request: ClientRequest) -> None:
+        ticket = request.ticket
+        self.requests[ticket.id] = request
+        self.node.submit(ticket, self.world.settings_of(ticket.pool), self.now)
+
+    def client_goes(self, ticket_id: str) -> None:
+        """A client hangs up."""
+        self.do(self._client_goes, ticket_id)
+
+    def _client_goes(self, ticket_id: str) -> None:
+        request = self.requests.get(ticket_id)
+        if request is None:
+            return
+        self.world.trace(self.me, "client goes", ticket_id)
+        if request.flight is not None:
+            result = AttemptResult(_CLIENT_WENT, usage=Usage(input_tokens=30, reported=True))
+            self._settle(request, request.flight, result)
+        elif self.node.cancel(ticket_id, self.now):
+            self._over(request, "cancelled", 0.0)
+
+    # The node's side ------------------------------------------------------------------------------------------------
+
+    def _on_message(self, data: bytes) -> None:
+        self.do(self._receive, data)
+
+    def _receive(self, data: bytes) -> None:
+        self.hears = decode_envelope(data)
+        self.node.receive(data, self.now)
+
+    def _on_answer(self, answer: EngineAnswer) -> None:
+        self.do(self._answered, answer)
+
+    def _answered(self, answer: EngineAnswer) -> None:
+        self.node.answered(answer, self.now)
+
+    def _on_unheard(self, name: str) -> None:
+        self.do(lambda: self.node.unheard(name, self.now))
+
+    def _on_timer(self, number: int) -> None:
+        if number == self._timer:
+            self.do(lambda: None)
+
+    def _turn_if_running(self) -> None:
+        if self.state in {"running", "closing"}:
+            self._turn()
+
+    def _turn(self) -> None:
+        node, now = self.node, self.now
+        for _ in range(_MOST_TURNS):
+            for decision in node.poll(now):
+                self._decided(decision)
+            ends = [*node.drain_superseded(), *node.drain_cancelled()]
+            for attempt in ends:
+                self._end_attempt(attempt)
+            for event in node.drain_events():
+                self._event(event)
+            for request in node.drain_outbox(now):
+                self.world.sends(self, request)
+            wakeup_at = node.next_wakeup()
+            if not ends and (wakeup_at is None or wakeup_at > now):
+                break
+        else:
+            raise Violation(f"{self.me} spins: at {now} it wants to be woken at {wakeup_at}")
+        self.world.turned(self)
+        if self.state == "closing":
+            self._end_if_idle()
+        if wakeup_at is None and self.state == "running":
+            raise Violation(f"{self.me} wants never to be woken")
+        if wakeup_at is not None:
+            self._timer += 1
+            at = max(self.world.now + 0.001, self.clock.world(wakeup_at))
+            self.world.agenda.at(at + self._rng.uniform(0, 0.001), self._on_timer, self._timer)
+
+    def _end_if_idle(self) -> None:
+        if self.state != "closing" or not self.node.is_idle or self.requests:
+            return
+        self._idle_at = min(self._idle_at, self.world.now)
+        if not self.node.has_untold or self.world.now >= self._idle_at + _LAST_WORDS_S:
+            if self.node.has_untold or self.node.role is Role.ALONE:
+                self.world.died_with += self.presumed(_WITHOUT_COORDINATOR_S)
+            self.node.leave(self.now)
+            for request in self.node.drain_outbox(self.now):
+                self.world.sends(self, request)
+            self.state = "dead"
+            self.world.network.disconnect(self._line)
+            self.world.left(self)
+
+    def _decided(self, decision: Admitted | Shed | Refused) -> None:
+        match decision:
+            case Admitted(attempt):
+                self._admitted(attempt)
+            case Shed(ticket, come_back_s=come_back_s):
+                self._over(self._waiting(ticket), "shed", come_back_s)
+            case Refused(ticket):
+                self._over(self._waiting(ticket), "refused", 0.0)
+
+    def _waiting(self, ticket: Ticket) -> ClientRequest:
+        request = self._request(ticket.id)
+        if request.flight is not None:
+            raise Violation(f"{self.me}: {ticket.id} ends while it is in flight")
+        if self._is_late(ticket):
+            raise Violation(f"{self.me}: {ticket.id} waited past its deadline")
+        return request
+
+    def _is_late(self, ticket: Ticket) -> bool:
+        """Whether its deadline has come long ago, not counting the time in which this process stood still."""
+        return self.now > max(ticket.deadline_at, self._went_on_at) + self.world.late_s
+
+    def _request(self, ticket_id: str) -> ClientRequest:
+        request = self.requests.get(ticket_id)
+        if request is None:
+            raise Violation(f"{self.me}: a decision about {ticket_id}, which is over")
+        return request
+
+    def _admitted(self, attempt: Attempt) -> None:
+        request = self._request(attempt.ticket.id)
+        request.attempts += 1
+        if request.flight is not None:
+            raise Violation(f"{self.me}: {attempt.ticket.id} is admitted twice at once")
+        if attempt.number != request.attempts:
+            raise Violation(f"{self.me}: {attempt.ticket.id}: attempt {attempt.number} is its {request.attempts}.")
+        if self._is_late(attempt.ticket):
+            raise Violation(f"{self.me}: {attempt.ticket.id} is admitted after its deadline")
+        if self._rng.random() < 0.01:
+            self.node.settle(attempt, _NEVER_SENT, self.now)
+            self._over(request, "cancelled", 0.0)
+            return
+        pool = attempt.ticket.pool
+        reply = self.world.provider.begin(pool, self.world.now)
+        flight = request.flight = Flight(attempt, reply, self.world.now)
+        self.world.began(self, flight)
+        self.world.agenda.after(reply.head_s, self.do, self._head, flight)
+        self.world.agenda.after(reply.whole_s, self._provider_ends, flight)
+
+    def _head(self, flight: Flight) -> None:
+        if not flight.is_over and flight.reply.whole_s > flight.reply.head_s:
+            answered = flight.reply.outcome.kind is OutcomeKind.SUCCESS
+            self.node.observe(flight.attempt, flight.reply.hints, self.now, answered=answered)
+
+    def _provider_ends(self, flight: Flight) -> None:
+        if not flight.is_over:
+            self._leave_provider(flight)
+            self.do(self._end, flight)
+
+    def _leave_provider(self, flight: Flight) -> None:
+        if not flight.is_over:
+            flight.is_over = True
+            self.world.provider.end(flight.attempt.ticket.pool)
+
+    def _end(self, flight: Flight) -> None:
+        request = self.requests.get(flight.attempt.ticket.id)
+        if request is None or request.flight is not flight:
+            return
+        reply = flight.reply
+        if reply.whole_s <= reply.head_s:
+            self.node.observe(flight.attempt, reply.hints, self.now, answered=False)
+        usage = Usage(input_tokens=reply.tokens, reported=True) if reply.tokens else None
+        self._settle(request, flight, AttemptResult(reply.outcome, usage=usage))
+
+    def _end_attempt(self, attempt: Attempt) -> None:
+        """The node wants an attempt to end."""
+        request = self.requests.get(attempt.ticket.id)
+        if request is not None and request.flight is not None and request.flight.attempt is attempt:
+            self._settle(request, request.flight, AttemptResult(_CLIENT_WENT))
+
+    def _settle(self, request: ClientRequest, flight: Flight, result: AttemptResult) -> None:
+        self._leave_provider(flight)
+        request.flight = None
+        spend = actual_spend(flight.attempt.ticket, result)
+        self.world.spent(spend)
+        self._settled.append((self.world.now, spend.tokens, request.ticket.expected.tokens))
+        verdict = self.node.settle(flight.attempt, result, self.now)
+        self.world.trace(self.me, "settled", request.ticket.id, result.outcome.reason, spend.tokens, verdict)
+        if not isinstance(verdict, Backoff):
+            delivered = result.outcome.kind is OutcomeKind.SUCCESS
+            cancelled = result.outcome.kind is OutcomeKind.CANCELLED
+            self._over(request, "delivered" if delivered else "cancelled" if cancelled else "gave up", 0.0)
+
+    def _over(self, request: ClientRequest, how: str, come_back_s: float) -> None:
+        ticket = request.ticket
+        del self.requests[ticket.id]
+        self.world.trace(self.me, "over", ticket.id, how, come_back_s)
+        self.world.over(request)
+        request.done(how, come_back_s)
+
+    def _event(self, event: object) -> None:
+        match event:
+            case Submitted(ticket=ticket):
+                self.world.events_of(ticket.id).submitted += 1
+            case AttemptStarted(ticket_id=ticket_id):
+                self.world.events_of(ticket_id).started += 1
+            case TicketEnded(ticket_id=ticket_id):
+                self.world.events_of(ticket_id).ended += 1
+
+
+@dataclass(slots=True)
+class TicketEvents:
+    """The events of one ticket, counted."""
+
+    submitted: int = 0
+    started: int = 0
+    ended: int = 0
+    over: bool = False
+    process: str = field(default="")

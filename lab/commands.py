@@ -1,0 +1,367 @@
+"""`hivemind lab scenario | prove`: parse, call, print. What they need is loaded when they are called."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hivemind_addon.proxy.system.stop_signals import end_with_us
+from hivemind_addon.tools.commands.group import IndexedGroup
+
+if TYPE_CHECKING:
+    from hivemind_addon.sim.library import Case
+    from hivemind_addon.sim.limits import LimitKind
+    from hivemind_addon.sim.policy import Policy
+    from lab.zoo import Measure
+
+_WORKERS = 2
+_ZOO = "zoo:"
+"""Before a part of the names of the zoo's entries, where scenarios are named."""
+_RANDOM = "random:"
+"""Before the number of random loads, where scenarios are named."""
+_RANDOM_LOADS = 300
+
+
+@click.group(cls=IndexedGroup)
+def scenario() -> None:
+    """Simulated load before a simulated provider: list it, read it, run it.
+
+    \b
+    Examples:
+      hivemind lab scenario list
+      hivemind lab scenario run stress incident
+      hivemind lab scenario run my-night.yaml --policy direct --policy hivemind
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+
+
+@scenario.command("list")
+def list_scenarios() -> None:
+    """Names of the packaged scenarios, and what they are about.
+
+    \b
+    Examples:
+      hivemind lab scenario list
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    from rich.console import Console  # noqa: PLC0415 - loaded when it is needed, as below
+
+    from hivemind_addon.sim.library import cases  # noqa: PLC0415
+    from hivemind_addon.sim.report import listing  # noqa: PLC0415
+
+    Console(highlight=False).print(listing(list(cases().values())))
+
+
+@scenario.command()
+@click.argument("name")
+def show(name: str) -> None:
+    """Print a scenario's YAML: to read it, or to begin one of your own.
+
+    \b
+    Examples:
+      hivemind lab scenario show stress > my-night.yaml
+      hivemind lab scenario show random-17
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    from hivemind_addon.formats.base.resources import scenarios_folder  # noqa: PLC0415
+    from hivemind_addon.sim.library import cases, written  # noqa: PLC0415
+
+    (case,) = _cases([name])
+    path = scenarios_folder() / f"{name}.yaml" if name in cases() else Path(name)
+    click.echo(path.read_text(encoding="utf-8") if path.is_file() else written(case), nl=False)
+
+
+@scenario.command()
+@click.argument("name")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the YAML into this file.")
+def minimise(name: str, output: Path | None) -> None:
+    """Make a scenario smaller while the scheduler still falls short on it, and print what is left as YAML.
+
+    Fewer agents, turns, limits and faults, one after the other, as long as one run still loses agents, is refused too
+    often, sleeps for nothing, or is behind a simpler policy. It takes seconds to minutes.
+
+    \b
+    Examples:
+      hivemind lab scenario minimise random-17 --output my-case.yaml
+      hivemind lab scenario run my-case.yaml
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    from hivemind_addon.sim.library import written  # noqa: PLC0415
+    from lab.random_proof import minimised  # noqa: PLC0415
+
+    (case,) = _cases([name])
+    smallest = minimised(case)
+    if smallest is None:
+        raise click.ClickException(f"the scheduler falls short in nothing on {name}: there is nothing to minimise")
+    _write(written(smallest), output)
+
+
+@scenario.command("run", short_help="Run scenarios against what they expect")
+@click.argument("names", nargs=-1, metavar="[NAME]…")
+@click.option("--real", is_flag=True, help="On real sockets through a real mitmdump, five times as fast: minutes.")
+@click.option("--seeds", type=click.IntRange(1, 1000), help="Runs of each.  [default: 3; with --real 1]")
+@click.option("--policy", "policies", multiple=True, metavar="POLICY", help="Who decides; may be given again.")
+@click.option(
+    "--limits", type=click.Choice(["bucket", "window", "both"]), default="both", help="How the limits come back."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; progress goes to stderr.")
+def run_scenarios(
+    names: tuple[str, ...],
+    *,
+    real: bool,
+    seeds: int | None,
+    policies: tuple[str, ...],
+    limits: str,
+    as_json: bool,
+) -> None:
+    """Run scenarios (packaged ones by name, your own by path; without a name all) against what they expect.
+
+    Virtual time: an hour takes a second, and the same command gives the same numbers. The exit status is 1 when an
+    expectation is missed under the policy hivemind; with --real when socket and virtual time disagree.
+
+    \b
+    Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-without-X,
+    only-X; X is one of meters, hidden-limits, breaker, retry, fair-order,
+    cache-order, comeback, last-chance, watchdog, budgets, priority, or A+B.
+    AgentRM's: agentrm-fifo, round-robin, priority-queue, mlfq.
+
+    \b
+    Examples:
+      hivemind lab scenario run replay-11 stress
+      hivemind lab scenario run incident --policy fifo --policy hivemind --seeds 9
+      hivemind lab scenario run stress --real
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    from hivemind_addon.sim.limits import LimitKind  # noqa: PLC0415
+
+    chosen = _cases(names)
+    kinds = [kind for kind in LimitKind if limits in (kind.value, "both")]
+    if real:
+        if policies and set(policies) != {"hivemind"}:
+            raise click.BadParameter("only hivemind runs on the socket", param_hint="--policy")
+        _run_real(chosen, kinds, seeds or 1, as_json=as_json)
+        return
+    _run_virtual(chosen, kinds, _policies(policies), seeds or 3, as_json=as_json)
+
+
+def _run_virtual(
+    chosen: "Sequence[Case]", kinds: "Sequence[LimitKind]", policies: "Sequence[Policy]", seeds: int, *, as_json: bool
+) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    from hivemind_addon.sim import report  # noqa: PLC0415
+    from hivemind_addon.sim.trial import run_series, setups  # noqa: PLC0415
+
+    wanted = [setup for case in chosen for setup in setups(case, policies, kinds)]
+    with progress(len(wanted) * seeds) as done:
+        series = run_series(wanted, seeds=seeds, done=lambda trial: done(trial.setup.name))
+    missed = report.missed(series)
+    if as_json:
+        click.echo(report.as_json(series))
+    else:
+        Console(highlight=False).print(report.table(series))
+        _tell(missed, kept="every expectation is kept")
+    sys.exit(1 if missed else 0)
+
+
+def _tell(missed: Sequence[str], *, kept: str = "") -> None:
+    for line in missed:
+        click.echo(f"missed: {line}", err=True)
+    if kept and not missed:
+        click.echo(kept, err=True)
+
+
+def _run_real(chosen: "Sequence[Case]", kinds: "Sequence[LimitKind]", seeds: int, *, as_json: bool) -> None:
+    from hivemind_addon.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
+    from lab import agreement  # noqa: PLC0415 - it takes a while to load
+
+    for case in chosen:
+        if why := agreement.why_not(case):
+            raise click.ClickException(f"{case.name} does not run on the socket: {why}")
+    end_with_us()
+    total = sum(len(kinds) for _ in chosen) * seeds
+    try:
+        with progress(total) as done:
+            comparisons = agreement.compare_all([case.scenario for case in chosen], kinds=kinds, seeds=seeds, tell=done)
+    except MitmdumpNotStarted as error:
+        raise click.ClickException(str(error)) from error
+    told = [f"{one.name}: {word}" for one in comparisons for word in one.disagreements()]
+    click.echo(agreement.as_json(comparisons) if as_json else agreement.table(comparisons), nl=as_json)
+    _tell(told, kept="socket and virtual time agree")
+    sys.exit(1 if told else 0)
+
+
+@click.command()
+@click.option("--seeds", type=click.IntRange(1, 1000), help="Runs of each scenario.")
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="SCENARIO",
+    help="Only this one, of the zoo those with zoo:PART in their names, or with random:COUNT the first so many random "
+    "loads; may be given again.",
+)
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the page into this file.")
+@click.option("--live", is_flag=True, help="Some scenarios on a real socket, through a real mitmdump: minutes.")
+def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live: bool) -> None:
+    """Run every scenario in virtual time against what it expects, and print a page with the tables (Markdown).
+
+    The real scheduler, a simulated provider, nothing else: an hour takes a second. After the scenarios the zoo
+    (limiters of many kinds, beside an oracle that may ask them) and 300 random loads, beside simpler policies. The
+    exit status is 1 when an expectation is missed.
+
+    \b
+    Examples:
+      hivemind lab prove --output docs/proof.md
+      hivemind lab prove --seeds 3 --only stress --only incident
+      hivemind lab prove --seeds 3 --only zoo:cap-16 --only zoo:bucket
+      hivemind lab prove --only random:40
+      hivemind lab prove --live --only replay-11
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    if live:
+        _prove_live(seeds or 1, only, output)
+        return
+    from hivemind_addon.sim import report  # noqa: PLC0415
+    from hivemind_addon.sim.library import cases  # noqa: PLC0415
+
+    count = seeds or report.SEEDS
+    parts = [name.removeprefix(_ZOO) for name in only if name.startswith(_ZOO)]
+    loads = _random_loads(only)
+    named = [name for name in only if not name.startswith((_ZOO, _RANDOM))]
+    if unknown := sorted(set(named) - set(cases())):
+        raise click.BadParameter(f"no scenario {unknown[0]!r}; there are {', '.join(cases())}", param_hint="--only")
+    if parts and not named and not loads:
+        _prove_zoo(parts, count, output)
+        return
+    workers = _WORKERS if count > 1 and not only else 1
+    sections: list[str] = []
+    missed: list[str] = []
+    if named or not only:
+        series = report.prove(seeds=count, only=named, workers=workers, tell=lambda line: click.echo(line, err=True))
+        command = " ".join(["hivemind lab prove", f"--seeds {count}", *(f"--only {name}" for name in only)])
+        sections.append(report.page(series, command))
+        missed += report.missed(series)
+    if parts or not only:
+        from lab import zoo  # noqa: PLC0415
+
+        measures = _zoo(parts, count, workers)
+        sections.append(zoo.section(measures))
+        missed += zoo.missed(measures)
+    if loads:
+        from lab import random_proof  # noqa: PLC0415
+
+        with progress(loads * len(random_proof.POLICIES)) as done:
+            proofs_of_loads = random_proof.prove(range(loads), workers=workers, done=done)
+        sections.append(random_proof.section(proofs_of_loads))
+        missed += random_proof.missed(proofs_of_loads)
+    _write("\n".join(sections), output)
+    _tell(missed)
+    sys.exit(1 if missed else 0)
+
+
+def _zoo(parts: Sequence[str], seeds: int, workers: int = 1) -> "list[Measure]":
+    """What the zoo gives, or its entries with one of these parts in their names."""
+    from lab import zoo  # noqa: PLC0415
+    from lab.zoo_entries import ZOO, entries  # noqa: PLC0415
+
+    if unknown := [part for part in parts if not entries([part])]:
+        names = ", ".join(entry.name for entry in ZOO)
+        raise click.BadParameter(f"nothing in the zoo is called {unknown[0]!r}; there are {names}", param_hint="--only")
+    wanted = entries(parts)
+    with progress(len(wanted)) as done:
+        return zoo.measure(wanted, seeds=seeds, workers=workers, done=done)
+
+
+def _prove_zoo(parts: Sequence[str], seeds: int, output: Path | None) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    from lab import zoo  # noqa: PLC0415
+
+    measures = _zoo(parts, seeds)
+    if output is None:
+        Console(highlight=False).print(zoo.table(measures))
+    else:
+        _write(zoo.section(measures), output)
+    missed = zoo.missed(measures)
+    _tell(missed)
+    sys.exit(1 if missed else 0)
+
+
+def _random_loads(only: Sequence[str]) -> int:
+    """How many of them are wanted."""
+    if not only:
+        return _RANDOM_LOADS
+    counts = [name.removeprefix(_RANDOM) for name in only if name.startswith(_RANDOM)]
+    if wrong := [count for count in counts if not count.isdecimal()]:
+        raise click.BadParameter(
+            f"{wrong[0]!r} is no number of loads; write random:{_RANDOM_LOADS}", param_hint="--only"
+        )
+    return max(map(int, counts), default=0)
+
+
+def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:
+    from hivemind_addon.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
+    from lab import agreement  # noqa: PLC0415 - it takes a while to load
+
+    known = [one.name for one in agreement.LIVE]
+    if unknown := sorted(set(only) - set(known)):
+        raise click.BadParameter(f"{unknown[0]!r} does not run live; {', '.join(known)} do", param_hint="--only")
+    end_with_us()
+    try:
+        comparisons = agreement.prove(seeds=seeds, only=only, tell=lambda line: click.echo(line, err=True))
+    except MitmdumpNotStarted as error:
+        raise click.ClickException(str(error)) from error
+    command = " ".join(["hivemind lab prove --live", f"--seeds {seeds}", *(f"--only {name}" for name in only)])
+    _write(agreement.page(comparisons, command), output)
+    told = [f"{one.name}: {word}" for one in comparisons for word in one.disagreements()]
+    for line in told:
+        click.echo(line, err=True)
+    if told:
+        sys.exit(1)
+
+
+def _write(page: str, output: Path | None) -> None:
+    if output is None:
+        click.echo(page, nl=False)
+    else:
+        output.write_text(page, encoding="utf-8")
+
+
+def _cases(names: Sequence[str]) -> "list[Case]":
+    from hivemind_addon.formats.base.typed import DocumentError  # noqa: PLC0415
+    from hivemind_addon.sim.library import UnknownScenario, case_named, cases  # noqa: PLC0415
+
+    try:
+        return [case_named(name) for name in dict.fromkeys(names or cases())]
+    except (UnknownScenario, DocumentError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _policies(names: Sequence[str]) -> "list[Policy]":
+    from hivemind_addon.sim.policy import UnknownPolicy, policy_named  # noqa: PLC0415
+
+    try:
+        return [policy_named(name) for name in dict.fromkeys(names or ["hivemind"])]
+    except UnknownPolicy as error:
+        raise click.BadParameter(str(error), param_hint="--policy") from error
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on stderr where that is a terminal: call what you get with the name of each that is done."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    bar = Progress(
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("", total=total)
+        yield lambda name: bar.update(task, advance=1, description=name)
+
+
+COMMANDS = (scenario, prove)

@@ -1,0 +1,110 @@
+"""One real agent: its task, its folder, its command line and environment."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from hivemind_addon.sim.task import SimTask
+from hivemind_addon.tools.launch.programs import load_programs
+from lab.fleets.kinds import QUIET, Program
+from lab.fleets.programs import Programs
+
+
+@dataclass(frozen=True, slots=True)
+class Straight:
+    """Straight to the provider, through a tunnel that passes everything on."""
+
+    port: int
+    authority: Path
+    """Certificate (PEM) of who signs what the agent gets to see."""
+    patient: bool = False
+    """Whether it is told to wait longer and to try more often than it does by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduled:
+    """By `hivemind exec`, through the proxy that `hivemind run` keeps."""
+
+    port: int
+    variables: Mapping[str, str]
+    """What tells the commands of this fleet from others on this machine."""
+    delivery: str
+    """As `--delivery` takes it."""
+    patient: bool = True
+    """False: `--no-patience`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One agent and its task."""
+
+    program: Program
+    task: SimTask
+    folder: Path
+    """Its own: home and working folder are in it."""
+    key: str = "sk-sim-fleet"
+    more: tuple[str, ...] = ()
+    """Arguments before its usual ones."""
+
+    @property
+    def name(self) -> str:
+        """As its task calls it."""
+        return self.task.name
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether its file is there and right: each line once, in order."""
+        file = self.folder / "work" / self.task.file
+        return file.is_file() and file.read_text(encoding="utf-8", errors="replace") == self.task.content
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A process to be."""
+
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    folder: Path
+
+
+def launch(agent: Agent, way: Straight | Scheduled, programs: Programs) -> Launch:
+    """What to start; makes the agent's folders."""
+    kind, home, work = agent.program.value, agent.folder / "home", agent.folder / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    for path, content in kind.files.items():
+        file = home / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(content, encoding="utf-8")
+    own = {name: value.format(home=home, key=agent.key) for name, value in kind.environment.items()}
+    for folder in (home, *(Path(value) for value in own.values() if value.startswith(f"{home}/"))):
+        folder.mkdir(parents=True, exist_ok=True)
+    environment = {"PATH": programs.path, "HOME": str(home), **QUIET, **own}
+    command = [programs.executable(kind.package), *agent.more, *kind.arguments(agent.task)]
+    match way:
+        case Straight():
+            command, more = _straight(command, way)
+        case Scheduled():
+            command, more = [*_exec(agent, way), *command], dict(way.variables)
+    return Launch(tuple(command), environment | more, work)
+
+
+_CA_VARIABLES = ("NODE_EXTRA_CA_CERTS", "CODEX_CA_CERTIFICATE", "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE")
+
+
+def _straight(command: list[str], way: Straight) -> tuple[list[str], dict[str, str]]:
+    url, authority = f"http://127.0.0.1:{way.port}", str(way.authority)
+    variables = {"HTTPS_PROXY": url, "HTTP_PROXY": url}
+    variables |= dict.fromkeys(_CA_VARIABLES, authority)
+    if not way.patient:
+        return command, variables
+    table = load_programs()  # as `hivemind exec` tells them
+    for program in table.programs.values():
+        variables.update(program.patience)
+    return table.patient(command)[0], variables
+
+
+def _exec(agent: Agent, way: Scheduled) -> list[str]:
+    patience = () if way.patient else ("--no-patience",)
+    named = ("--port", str(way.port), "--agent", agent.name, "--delivery", way.delivery)
+    return [sys.executable, "-P", "-m", "hivemind_addon", "exec", *named, *patience, "--"]

@@ -1,0 +1,284 @@
+"""One run of one fleet: its agents side by side, until the last one has ended."""
+
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+
+from hivemind_addon.kernel.values.ticket import Dimension
+from hivemind_addon.sim.call import Truth
+from hivemind_addon.sim.exchange import pause
+from hivemind_addon.sim.limits import Limit, ModelScope
+from hivemind_addon.sim.mitmdump import running_mitmdump
+from hivemind_addon.sim.provider import Latency, ProviderSettings
+from hivemind_addon.sim.task import SimTask
+from lab.fleets.agent import Agent, Scheduled, Straight, launch
+from lab.fleets.books import Book, journal_book, provider_book
+from lab.fleets.kinds import ANTHROPIC_HOST, GOOGLE_HOST, OPENAI_HOST, Program
+from lab.fleets.process import Exit, run
+from lab.fleets.programs import Programs
+from lab.fleets.proxy import FleetProxy, running_proxy
+from lab.fleets.stage import Stage, running_stage
+from lab.fleets.tunnel import running_tunnel
+
+MIXED: Mapping[Program, int] = MappingProxyType(
+    {
+        Program.CLAUDE: 7,
+        Program.OPENCODE: 3,
+        Program.CODEX: 4,
+        Program.CODEX_SOCKETS: 2,
+        Program.QWEN: 3,
+        Program.AIDER: 3,
+        Program.MINI: 4,
+        Program.GEMINI: 4,
+    }
+)
+"""Thirty agents of every kind, before three providers."""
+STRICT: Mapping[str, float] = MappingProxyType(
+    {"502": 0.05, "reset-before-head": 0.03, "529": 0.02, "error-second": 0.01, "stream-close": 0.03}
+)
+"""14 % of the calls; the last are cuts in the middle of an answer."""
+_COUNTED: Mapping[str, Dimension] = MappingProxyType(
+    {
+        ANTHROPIC_HOST: Dimension.INPUT_TOKENS,
+        OPENAI_HOST: Dimension.TOTAL_TOKENS,
+        GOOGLE_HOST: Dimension.INPUT_TOKENS,
+    }
+)
+_FILE = "result.txt"
+_MAX_WORDS = 160
+
+
+class Route(Enum):
+    """The way that a fleet takes."""
+
+    DIRECT = "direct"
+    """No scheduler, and the agents' own settings."""
+    HIVEMIND = "hivemind"
+    """Through the proxy, answers as they come."""
+    WHOLE = "hivemind, whole delivery"
+    """Through the proxy, answers kept back until they are complete."""
+    AUTO = "mitmdump, auto delivery"
+    """Through a bare `mitmdump -s hivemind_addon`, which is told nothing of the agents, nor they of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetSettings:
+    """A fleet and what it meets."""
+
+    agents: Mapping[Program, int] = MIXED
+    """How many of each kind."""
+    lines: int = 4
+    """Of each agent's file: so many tool calls, and one more turn."""
+    faults: Mapping[str, float] = field(default_factory=lambda: STRICT)
+    """Share of the admitted calls."""
+    tokens_per_minute: int = 250_000
+    """Of each provider: OpenAI's count the most that may come out, too."""
+    requests_per_minute: int = 40
+    concurrency: int = 6
+    """Calls that may run at once; one more is a 529."""
+    latency_s: float = 0.8
+    """Median, before an answer begins."""
+    interval_s: float = 0.02
+    """Between its pieces."""
+    patient: bool = True
+    """Whether the agents behind the proxy are told to be patient; direct ones never are."""
+    kill_after_s: float | None = None
+    """When the proxy's process is killed, once; None: it is not."""
+    agent_max_s: float = 480
+    """After which an agent that still runs is ended, and lost."""
+
+    @property
+    def providers(self) -> Mapping[str, ProviderSettings]:
+        """By host."""
+        hosts = dict.fromkeys(program.value.host for program in self.agents)
+        return {
+            host: ProviderSettings(
+                limits=(
+                    Limit(Dimension.REQUESTS, self.requests_per_minute, scope=ModelScope.MODEL),
+                    Limit(_COUNTED[host], self.tokens_per_minute, scope=ModelScope.MODEL),
+                ),
+                concurrency=self.concurrency,
+                concurrency_scope=ModelScope.MODEL,
+                concurrency_status=529 if host == ANTHROPIC_HOST else 503,
+                faults=self.faults,
+                latency=Latency(median_s=self.latency_s, sigma=0.4),
+                interval_s=self.interval_s,
+                tokens_per_chunk=2,
+                # OpenAI counts the maximum that a request names, and not 4,096 where it names none.
+                default_max_tokens=1024,
+            )
+            for host in hosts
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """One agent at its end."""
+
+    name: str
+    program: Program
+    finished: bool
+    """Whether its file is there and right."""
+    exit: Exit
+
+    @property
+    def words(self) -> str:
+        """What became of it, where it has not finished."""
+        if self.exit.status is None:
+            return f"still running after {self.exit.elapsed_s:.0f} s"
+        return f"exit status {self.exit.status}, `{self.exit.last_words[:_MAX_WORDS]}`"
+
+
+@dataclass(frozen=True, slots=True)
+class FleetResult:
+    """What came of one run."""
+
+    route: Route
+    seed: int
+    agents: Sequence[Ended]
+    truths: Mapping[str, Truth]
+    """By host."""
+    books: Mapping[str, Book] | None
+    """The addon's own, by format; None: there is no addon, or nobody can ask it."""
+    guard_trips: int
+    back_after_s: float | None
+    """How long nothing served when the proxy had been killed; None: it was not."""
+    elapsed_s: float
+
+    @property
+    def finished(self) -> int:
+        """Agents whose file is there and right."""
+        return sum(agent.finished for agent in self.agents)
+
+    @property
+    def kept_its_promise(self) -> bool:
+        """Nobody was lost through the proxy, and nothing in it broke."""
+        return self.finished == len(self.agents) and self.guard_trips == 0
+
+    @property
+    def truth(self) -> Mapping[str, Book]:
+        """What the providers counted, by format."""
+        return provider_book(self.truths.values())
+
+    @property
+    def attempts(self) -> int:
+        """Calls that reached a provider."""
+        return sum(truth.attempts for truth in self.truths.values())
+
+    @property
+    def limited(self) -> int:
+        """Attempts that a rate limit refused: the 429s."""
+        return sum(truth.refused for truth in self.truths.values())
+
+    @property
+    def overloaded(self) -> int:
+        """Attempts that the concurrency cap refused: 529s and 503s."""
+        return sum(truth.overloaded for truth in self.truths.values())
+
+    @property
+    def tokens(self) -> int:
+        """All that the providers counted, into and out."""
+        return self.completed_tokens + sum(
+            truth.wasted_input_tokens + truth.wasted_output_tokens for truth in self.truths.values()
+        )
+
+    @property
+    def completed_tokens(self) -> int:
+        """The providers' tokens in answers that were complete."""
+        return sum(truth.input_tokens + truth.output_tokens for truth in self.truths.values())
+
+    @property
+    def wasted_tokens(self) -> int:
+        """Tokens that the providers counted and that are in no finished task."""
+        finished = {agent.name for agent in self.agents if agent.finished}
+        counted = (one for truth in self.truths.values() for name, one in truth.agents.items() if name in finished)
+        useful = sum(one.input_tokens + one.output_tokens for one in counted)
+        return self.tokens - useful
+
+
+async def run_fleet(
+    settings: FleetSettings,
+    route: Route,
+    programs: Programs,
+    seed: int,
+    more: Sequence[str] = (),
+    keep: Path | None = None,
+) -> FleetResult:
+    """One run. `more`: options of the proxy, `name=value`. `keep`: where everything is left that was written.
+
+    Raises NotStarted when the proxy does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="hivemind-fleet-", ignore_cleanup_errors=True) as name:
+        folder = keep or Path(name)
+        async with running_stage(folder, settings.providers, seed) as stage:
+            if route is Route.DIRECT:
+                async with running_tunnel(stage.ports) as tunnel:
+                    straight = Straight(tunnel.port, stage.authority)
+                    return await _run(settings, route, programs, seed, stage, straight, folder)
+            if route is Route.AUTO:
+                async with running_mitmdump(folder / "mitmproxy", (*stage.proxy_settings, *more)) as mitmdump:
+                    bare = Straight(mitmdump.port, folder / "mitmproxy" / "mitmproxy-ca-cert.pem")
+                    result = await _run(settings, route, programs, seed, stage, bare, folder)
+                    return replace(result, guard_trips=mitmdump.guard_trips)
+            async with running_proxy(folder, (*stage.proxy_settings, *more)) as proxy:
+                delivery = "whole" if route is Route.WHOLE else "stream"
+                way = Scheduled(proxy.port, proxy.variables, delivery, settings.patient)
+                result = await _run(settings, route, programs, seed, stage, way, folder, proxy)
+            # It has written everything down when it has ended.
+            return replace(result, books=journal_book(proxy.journal, _formats(result.agents)))
+
+
+async def _run(
+    settings: FleetSettings,
+    route: Route,
+    programs: Programs,
+    seed: int,
+    stage: Stage,
+    way: Straight | Scheduled,
+    folder: Path,
+    proxy: FleetProxy | None = None,
+) -> FleetResult:
+    loop = asyncio.get_running_loop()
+    began_at = loop.time()
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(_live(agent, way, programs, settings.agent_max_s)) for agent in _agents(settings, folder)
+        ]
+        if proxy is not None and settings.kill_after_s is not None:
+            group.create_task(_kill(proxy, settings.kill_after_s))
+    return FleetResult(
+        route=route,
+        seed=seed,
+        agents=[task.result() for task in tasks],
+        truths=stage.truths(),
+        books=None,
+        guard_trips=proxy.guard_trips if proxy else 0,
+        back_after_s=proxy.back_after_s if proxy else None,
+        elapsed_s=loop.time() - began_at,
+    )
+
+
+def _formats(agents: Sequence[Ended]) -> Mapping[str, str]:
+    return {agent.name: agent.program.value.format.value for agent in agents}
+
+
+async def _kill(proxy: FleetProxy, after_s: float) -> None:
+    await pause(after_s)
+    await proxy.kill()
+
+
+def _agents(settings: FleetSettings, folder: Path) -> Sequence[Agent]:
+    names = [
+        (program, f"{program.value.word}-{n + 1}") for program, count in settings.agents.items() for n in range(count)
+    ]
+    return [Agent(program, SimTask(name, settings.lines, _FILE), folder / name) for program, name in names]
+
+
+async def _live(agent: Agent, way: Straight | Scheduled, programs: Programs, limit_s: float) -> Ended:
+    started = launch(agent, way, programs)
+    ended = await run(started, agent.folder / "output.log", limit_s)
+    return Ended(agent.name, agent.program, agent.has_finished, ended)

@@ -1,0 +1,188 @@
+"""AgentRM's tables beside ours: its cascade under its own policies and under the scheduler."""
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from hivemind_addon.formats.profile.model import Watchdog
+from hivemind_addon.sim.policy import Policy
+from lab.evaluate.figures import Figures
+from lab.papers import paper_figures
+from lab.papers.claims import Contest, PaperClaim, alike, change, spread, table
+from lab.papers.plan import CASCADE_POLICIES, Experiments
+from lab.papers.significance import SignTest
+
+_HEAD = """\
+## AgentRM
+
+{source}. A middleware with a multi-level feedback queue, which also ends what hangs. No code of it is public, and its
+text gives no more of its cascade than this: {agents} agents, {turns} turns, calls that hang at a rate that goes up and
+down between 5 and 40 %. The rest of `scenarios/{name}.yaml` is ours, and so are its policies as built here
+(`sim/policy.py`); a figure of ours beside one of theirs compares directions and sizes, not runs.
+
+### The cascade
+
+Its figures are those of its queue beside a baseline that it does not name; here each stands beside FIFO. Means over
+{seeds} seeds, least to most in brackets. *P95*: of a turn, from the first ask to the answer. *Lanes wasted*: seconds
+that lanes were held by what hung, failed or was refused. *Zombies*: attempts in flight for more than ten times what a
+turn usually takes. What is silent for {silent:g} s hangs, says this scenario, to the queue's reaper and to the
+scheduler's watchdog alike; the last row has the watchdog as the profiles come, which waits longer so as to end no call
+that only thinks.
+
+"""
+_CONTEXTS = """\
+### What compaction keeps
+
+Its second half manages contexts: summaries, and a store to read back from. Ours takes old tool results out of a
+request and leaves stubs, and what a stub names is recalled from the store of contexts ([compaction.md](compaction.md)).
+Simulated sessions with facts planted in their tool results; how well a model works with less before it is not measured.
+
+"""
+_NOT_REPEATED = """\
+### What cannot be repeated
+
+Its motivation counts problems in 40,000 issues on GitHub, sorted by its author; neither the list nor the sorting is
+public. Its own figures come from a simulation whose sizes are not told; nothing here can say how far it is from ours.
+"""
+
+
+def section(made: Experiments) -> str:
+    """Everything on AgentRM, as Markdown."""
+    case = made.plan.cascade
+    head = _HEAD.format(
+        source=paper_figures.AGENTRM,
+        name=case.name,
+        agents=case.agents,
+        turns=sum(crowd.agents * (crowd.turns or 0) for crowd in case.scenario.crowds),
+        seeds=made.plan.seeds,
+        silent=case.scenario.silent_s,
+    )
+    return "\n".join([head + _cascade(made), _contexts(made), _NOT_REPEATED])
+
+
+def _p95(run: Figures) -> float:
+    return run.latency_p95_s
+
+
+def _wasted(run: Figures) -> float:
+    return run.wasted_lane_s
+
+
+def _done(run: Figures) -> float:
+    return run.turns_a_minute
+
+
+def _cascade(made: Experiments) -> str:
+    base = _runs(made, Policy.AGENTRM_FIFO)
+    rows = [
+        [
+            "*theirs, its queue*",
+            "",
+            f"{paper_figures.P95_LESS} % less",
+            f"{paper_figures.LANE_WASTE_LESS} % less",
+            f"{paper_figures.THROUGHPUT_MORE} % more",
+            f"{paper_figures.ZOMBIES[0]} → {paper_figures.ZOMBIES[1]}",
+        ]
+    ]
+    ways = {f"`{policy.name}`": _runs(made, policy) for policy in CASCADE_POLICIES}
+    ways[f"`{Policy.HIVEMIND.name}`, as packaged"] = made.runs.of_all_kinds(made.plan.packaged, Policy.HIVEMIND)
+    for way, runs in ways.items():
+        rows.append(
+            [
+                way,
+                f"{spread([100 * run.lost for run in runs])} %",
+                _beside(base, runs, _p95, "{:.0f} s"),
+                _beside(base, runs, _wasted, "{:,.0f} s"),
+                _beside(base, runs, _done, "{:.1f}"),
+                spread([run.zombies for run in runs]),
+            ]
+        )
+    titles = ("Policy", "Agents lost", "P95", "Lanes wasted", "Turns a minute", "Zombies")
+    words = (alike({policy.name: _runs(made, policy) for policy in CASCADE_POLICIES}), _chance(made), _reaped(made))
+    return table(titles, rows) + "".join(f"\n{one}\n" for one in words if one)
+
+
+def _contexts(made: Experiments) -> str:
+    if not made.compaction:
+        return "### What compaction keeps\n\nNot measured in this run: `make papers` does.\n"
+    return _CONTEXTS + table(("", "Theirs", "Ours"), made.compaction)
+
+
+def _runs(made: Experiments, policy: Policy) -> Sequence[Figures]:
+    return made.runs.of_all_kinds(made.plan.cascade, policy)
+
+
+def _beside(base: Sequence[Figures], runs: Sequence[Figures], value: Callable[[Figures], float], form: str) -> str:
+    """The mean, and by how much it differs from the base's, where the runs are others."""
+    means = [fmean(map(value, some)) for some in (base, runs)]
+    told = form.format(means[1])
+    return told if runs == base else f"{told} ({change(*means)})"
+
+
+def _chance(made: Experiments) -> str:
+    """Whether the scheduler is ahead of its queue by chance."""
+    mlfq, ours = _runs(made, Policy.MLFQ), _runs(made, Policy.HIVEMIND)
+    tests = [
+        f"{name} on {SignTest.of([sign * value(run) for run in mlfq], [sign * value(run) for run in ours])}"
+        for name, value, sign in (
+            ("a smaller P95", _p95, 1),
+            ("fewer lane seconds wasted", _wasted, 1),
+            ("more turns a minute", _done, -1),
+        )
+    ]
+    return f"The scheduler beside its queue (`{Policy.MLFQ.name}`), seed by seed: {'; '.join(tests)} (exact sign test)."
+
+
+def _reaped(made: Experiments) -> str:
+    """Why lane time is wasted: what is ended, and after how long."""
+    hung, each_s = [], []
+    for policy in (Policy.MLFQ, Policy.HIVEMIND):
+        runs = _runs(made, policy)
+        in_vain = sum(run.attempts - run.turns_done for run in runs)
+        hung.append(in_vain / len(runs))
+        each_s.append(sum(map(_wasted, runs)) / max(1, in_vain))
+    return (
+        f"Of a run's attempts {hung[0]:.1f} come to nothing in its queue and hold a lane for {each_s[0]:.1f} s each; "
+        f"with the scheduler {hung[1]:.1f}, for {each_s[1]:.1f} s: its watchdog also waits {Watchdog().factor:g} times "
+        "what 99 of 100 first bytes take, so as to end no call that only thinks."
+    )
+
+
+def contests(made: Experiments) -> list[Contest]:
+    """The scheduler beside its policies."""
+    runs = {policy.name: _runs(made, policy) for policy in CASCADE_POLICIES}
+    where = "AgentRM's cascade"
+    return [
+        Contest(where, "P95 of a turn", runs, _p95, "{:.0f} s"),
+        Contest(where, "lane seconds wasted", runs, _wasted, "{:,.0f}"),
+        Contest(where, "turns a minute", runs, _done, "{:.1f}", more_is_better=True),
+    ]
+
+
+# In short ------------------------------------------------------------------------------------------------------------
+
+
+def claims(made: Experiments) -> list[PaperClaim]:
+    """Theirs, and what came of them here: the scheduler beside FIFO."""
+    base, ours = _runs(made, Policy.AGENTRM_FIFO), _runs(made, Policy.HIVEMIND)
+
+    def told(what: str, value: Callable[[Figures], float], claimed: int, word: str, direction: int) -> PaperClaim:
+        one, other = (fmean(map(value, runs)) for runs in (base, ours))
+        by = direction * (100 * other / one - 100) if one else 0.0
+        return PaperClaim(f"AgentRM: {what}", f"{claimed} % {word}", change(one, other), is_kept=round(by) >= claimed)
+
+    zombies = [fmean(run.zombies for run in runs) for runs in (base, ours)]
+    return [
+        told("P95 latency of its cascade", _p95, paper_figures.P95_LESS, "less", -1),
+        told("wasted lane time", _wasted, paper_figures.LANE_WASTE_LESS, "less", -1),
+        told("throughput", _done, paper_figures.THROUGHPUT_MORE, "more", 1),
+        PaperClaim(
+            "AgentRM: zombies",
+            f"{paper_figures.ZOMBIES[0]} → {paper_figures.ZOMBIES[1]}",
+            f"{zombies[0]:.0f} → {zombies[1]:.0f}",
+            is_kept=zombies[1] <= paper_figures.ZOMBIES[1],
+        ),
+        *(
+            PaperClaim(f"AgentRM: {what}", claimed, kept, is_kept=kept == claimed)
+            for what, claimed, kept in made.compaction[:1]
+        ),
+    ]

@@ -1,0 +1,345 @@
+"""HiveMind's tables beside ours: agents lost, waste, what a request costs, ablation, and what would falsify it."""
+
+from collections.abc import Callable, Sequence
+from statistics import fmean
+
+from hivemind_addon.sim.library import Case
+from hivemind_addon.sim.policy import Policy, without
+from lab.evaluate.campaign import Runs
+from lab.evaluate.figures import Figures
+from lab.evaluate.findings import LOST, AblationEffect, changes
+from lab.papers import paper_figures
+from lab.papers.claims import PaperClaim, change, percent, spread, table
+from lab.papers.plan import LOAD_POLICIES, PRIMITIVES, THIRTY, Experiments, LoadRun
+from lab.papers.significance import SignTest
+
+_HEAD = """\
+## HiveMind
+
+{source}. A proxy with five primitives: admission control, rate-limit tracking, backpressure with a breaker, token
+budgets, a priority queue; and it tries again what failed. Its seven scenarios are files here (`scenarios/*.yaml`),
+rebuilt from its own test bench: agents that die of their first error before a strict provider. Its program itself,
+beside ours on real sockets, is in [evaluation.md](evaluation.md).
+
+### Agents lost
+
+Mean over {seeds} seeds, least to most in brackets. Each is run before limits of both kinds, token bucket and fixed
+window. *Fewer* counts the seeds on which fewer are lost with the scheduler than without, and how likely that is by
+chance (exact sign test over the seeds, two-sided, each for itself).
+
+"""
+
+
+def section(made: Experiments) -> str:
+    """Everything on HiveMind, as Markdown."""
+    parts = [
+        _HEAD.format(source=paper_figures.HIVEMIND, seeds=made.plan.seeds) + _lost(made),
+        _waste(made),
+        _overhead(made),
+        _ablation(made),
+        _falsifier(made),
+    ]
+    return "\n".join(parts)
+
+
+def by_seed(runs: Runs, case: Case, policy: Policy, value: Callable[[Figures], float]) -> list[float]:
+    """Of each seed the mean over the kinds of limits: what two kinds have of one seed is not two samples."""
+    kinds = [runs.of(case, kind, policy) for kind in case.kinds]
+    return [fmean(value(run) for run in of_seed) for of_seed in zip(*kinds, strict=True)]
+
+
+def _is_contended(runs: Runs, case: Case) -> bool:
+    """Whether agents are lost that go straight."""
+    return any(run.lost for run in runs.of_all_kinds(case, Policy.DIRECT))
+
+
+# Agents lost ---------------------------------------------------------------------------------------------------------
+
+
+def _lost_percent(run: Figures) -> float:
+    return 100 * run.lost
+
+
+def _lost(made: Experiments) -> str:
+    rows = []
+    for case in made.plan.hivemind:
+        direct = by_seed(made.runs, case, Policy.DIRECT, _lost_percent)
+        ours = by_seed(made.runs, case, Policy.HIVEMIND, _lost_percent)
+        told = paper_figures.LOST.get(case.name)
+        rows.append(
+            [
+                f"`{case.name}`",
+                str(case.agents),
+                f"{told[0]} → {told[1]} %" if told else "not told",
+                f"{spread(direct)} %",
+                f"{spread(ours, '{:.1f}')} %",
+                str(SignTest.of(direct, ours)),
+            ]
+        )
+    titles = ("Scenario", "Agents", "Theirs, without → with", "Ours, direct", "Ours, scheduled", "Fewer")
+    without_range, with_range = _over_all(made)
+    return table(titles, rows) + (
+        f"\nOver the contended ones they tell {paper_figures.LOST_WITHOUT} % lost without and {paper_figures.LOST_WITH} % with "
+        f"HiveMind. Here single runs have {without_range} % without and {with_range} % with the scheduler.\n"
+    )
+
+
+def _over_all(made: Experiments) -> tuple[paper_figures.Range, paper_figures.Range]:
+    """Of single runs of the contended scenarios: agents lost direct and scheduled, least to most, in per cent."""
+    contended = [case for case in made.plan.hivemind if _is_contended(made.runs, case)]
+    ranges = []
+    for policy in (Policy.DIRECT, Policy.HIVEMIND):
+        lost = [round(100 * run.lost) for case in contended for run in made.runs.of_all_kinds(case, policy)]
+        ranges.append(paper_figures.Range(min(lost), max(lost)))
+    return ranges[0], ranges[1]
+
+
+# Waste ---------------------------------------------------------------------------------------------------------------
+
+_WASTE = """\
+### Waste
+
+Tokens in vain are paid for and have come to nothing: attempts that broke off, and all that lost agents had used.
+HiveMind tells {theirs} % less. As a sum that flatters whoever dies early: an agent that is lost at its first call has
+wasted one call. So the share of all tokens paid stands here as well, and tokens in vain for each turn that was
+answered.
+
+"""
+
+
+def _waste(made: Experiments) -> str:
+    rows, worse = [], []
+    for case in made.plan.hivemind:
+        if not _is_contended(made.runs, case):
+            continue
+        direct, ours = (made.runs.of_all_kinds(case, policy) for policy in (Policy.DIRECT, Policy.HIVEMIND))
+        sums = [sum(run.wasted_tokens for run in runs) for runs in (direct, ours)]
+        rows.append(
+            [
+                f"`{case.name}`",
+                change(*sums),
+                f"{percent(_share_in_vain(direct))} → {percent(_share_in_vain(ours))}",
+                f"{_for_a_turn(direct)} → {_for_a_turn(ours)}",
+                str(
+                    SignTest.of(
+                        *(
+                            by_seed(made.runs, case, policy, lambda run: run.wasted_tokens)
+                            for policy in (Policy.DIRECT, Policy.HIVEMIND)
+                        )
+                    )
+                ),
+            ]
+        )
+        if 100 * (1 - sums[1] / sums[0]) < paper_figures.LESS_WASTE.least:
+            worse.append(_told_of_little(case, direct, ours))
+    titles = ("Scenario", "Sum of tokens in vain", "Of all tokens paid", "For each answered turn", "Smaller sum")
+    return _WASTE.format(theirs=paper_figures.LESS_WASTE) + table(titles, rows) + "".join(worse)
+
+
+def _told_of_little(case: Case, direct: Sequence[Figures], ours: Sequence[Figures]) -> str:
+    """Where the sum is hardly less: why, in figures."""
+    done = [fmean(run.turns_done for run in runs) for runs in (direct, ours)]
+    wanted = sum(crowd.agents * (crowd.turns or 0) for crowd in case.scenario.crowds)
+    wasted = [fmean(run.wasted_tokens for run in runs) for runs in (direct, ours)]
+    return (
+        f"\n`{case.name}` is below their range: {wasted[0]:,.0f} tokens in vain without, {wasted[1]:,.0f} with the "
+        f"scheduler, {change(*wasted)}. Agents that go straight get {done[0]:.0f} of {wanted} turns answered before "
+        f"they die, so they have little to waste; the scheduler pays for the attempts that break off on the way to "
+        f"{done[1]:.0f} turns.\n"
+    )
+
+
+def _share_in_vain(runs: Sequence[Figures]) -> float:
+    return sum(run.wasted_tokens for run in runs) / (sum(run.billed_tokens for run in runs) or 1)
+
+
+def _for_a_turn(runs: Sequence[Figures]) -> str:
+    done = sum(run.turns_done for run in runs)
+    return f"{sum(run.wasted_tokens for run in runs) / done:,.0f}" if done else "no turn"
+
+
+# What a request costs ------------------------------------------------------------------------------------------------
+
+
+def _overhead(made: Experiments) -> str:
+    head = "### Added to a request\n\n"
+    if made.overhead is None:
+        return f"{head}Not measured in this run: `make papers` does.\n"
+    told = made.overhead
+    rows = [
+        ["added to a request", f"< {paper_figures.OVERHEAD_MS:g} ms, before Ollama", f"{told.added_ms:.2f} ms"],
+        ["by mitmdump alone, in the same rounds", "no such layer", f"{told.bare_added_ms:.2f} ms"],
+    ]
+    return (
+        f"{head}The only figures of this page that are timed, and so another machine's or another day's are others: "
+        f"median of 1 KB over one connection before a simulated provider, {told.rounds} rounds, by the bench of "
+        f"[bench.md](bench.md). {told.machine}\n\n{table(('', 'Theirs', 'Ours'), rows)}"
+    )
+
+
+# Ablation ------------------------------------------------------------------------------------------------------------
+
+_ABLATION = """\
+### Each primitive taken away
+
+Theirs: {retry} % of the agents lost without retry, {alone} % with admission control alone, none without each of the
+others (its switch for rate-limit tracking is never read). Ours: agents lost over the scenarios of its paper without it,
+and where most gets worse without it, by how many points (95 % interval in brackets; {seeds} seeds). Its scenarios have
+neither budgets nor priorities; ours for these are `budgets` and `priorities`.
+
+"""
+_THEIRS_WITHOUT = {
+    "transparent retry": f"{paper_figures.LOST_WITHOUT_RETRY} %",
+    "rate-limit tracking": "never taken away",
+}
+
+
+def _ablation(made: Experiments) -> str:
+    rows = []
+    for name, primitives in PRIMITIVES.items():
+        policy = without(*primitives)
+        lost = [
+            _lost_percent(run)
+            for case in made.plan.hivemind
+            if case in made.plan.ablated
+            for run in made.runs.of_all_kinds(case, policy)
+        ]
+        rows.append(
+            [
+                name,
+                ", ".join(f"`{primitive.value}`" for primitive in primitives),
+                _THEIRS_WITHOUT.get(name, "0 %"),
+                f"{fmean(lost):.1f} %",
+                _worst_harm(made, policy),
+            ]
+        )
+    head = _ABLATION.format(
+        retry=paper_figures.LOST_WITHOUT_RETRY,
+        alone=paper_figures.LOST_WITH_ADMISSION_ALONE,
+        seeds=made.plan.ablation_seeds,
+    )
+    return head + table(("Primitive", "Ours", "Theirs, lost", "Ours, lost", "Worst without it"), rows)
+
+
+def _worst_harm(made: Experiments, policy: Policy) -> str:
+    """What gets worse in the one scenario and kind of limits that suffer most: agents lost first, then by size."""
+    found = [
+        (worse, case, kind)
+        for case in made.plan.ablated
+        for kind in case.kinds
+        if (worse := [one for one in changes(made.runs, case, kind, policy) if one.is_told and one.by.mean > 0])
+    ]
+    if not found:
+        return "nothing noteworthy gets worse in these scenarios"
+    worse, case, kind = max(found, key=lambda one: _suffering(one[0]))
+    return f"`{case.name}`{f', {kind.value}' if kind else ''}: {', '.join(one.text for one in worse)}"
+
+
+def _suffering(worse: Sequence[AblationEffect]) -> tuple[float, float]:
+    lost = [one.by.mean for one in worse if one.aspect is LOST]
+    return max(lost, default=0.0), max(one.by.mean for one in worse)
+
+
+# What would falsify it -----------------------------------------------------------------------------------------------
+
+_FALSIFIER = """\
+### What would prove it wrong
+
+What would falsify HiveMind's claim is named with it: a new workload of thirty agents with other dynamics, of which
+more than {above} are lost. {loads} workloads that nobody chose (`sim/random_loads.py`: other limits, sizes, faults,
+outages, neighbours) have {least} to {most} agents; each is run with {seeds} seeds. All of them can be served: clients
+wait 1.5 to 4 times as long as a fair order needs, and faults that no patience cures are left out. The worst runs:
+
+"""
+
+
+def _falsifier(made: Experiments) -> str:
+    if not made.loads:
+        return ""
+    rows = []
+    for policy in LOAD_POLICIES:
+        runs = [run for run in made.loads if run.policy == policy]
+        worst = worst_load(runs)
+        above = len({run.case.name for run in runs if run.lost > paper_figures.FALSIFIED_ABOVE})
+        rows.append(
+            [
+                policy.name,
+                f"{fmean(100 * run.lost for run in runs):.2f} %",
+                str(above),
+                f"{percent(worst.lost)} ({worst.figures.lost} of {worst.figures.agents})",
+                f"`{worst.case.name}`, seed {worst.seed}" if worst.lost else "none",
+            ]
+        )
+    worst = worst_load([run for run in made.loads if run.policy == Policy.HIVEMIND])
+    head = _FALSIFIER.format(
+        above=percent(paper_figures.FALSIFIED_ABOVE),
+        loads=len(made.plan.loads),
+        least=THIRTY[0],
+        most=THIRTY[-1],
+        seeds=made.plan.load_seeds,
+    )
+    titles = ("Policy", "Lost, mean", f"Loads above {percent(paper_figures.FALSIFIED_ABOVE)}", "Worst", "Which")
+    after = f"\n`hivemind lab scenario show {worst.case.name}` prints it."
+    if not worst.figures.lost:
+        after = "\nThe scheduler loses nobody in any of them. Of 300 loads of all sizes: [proof.md](proof.md)."
+    return head + table(titles, rows) + f"{after}\n"
+
+
+def worst_load(runs: Sequence[LoadRun]) -> LoadRun:
+    """The run that loses the largest share; the first of equal ones."""
+    return max(runs, key=lambda run: run.lost)
+
+
+# In short ------------------------------------------------------------------------------------------------------------
+
+
+def claims(made: Experiments) -> list[PaperClaim]:
+    """Theirs, and what came of them here."""
+    _, lost = _over_all(made)
+    contended = [case for case in made.plan.hivemind if _is_contended(made.runs, case)]
+    least, most = (pick(contended, key=lambda case: _saved(made.runs, case)) for pick in (min, max))
+    told = [
+        PaperClaim(
+            "HiveMind: agents lost under contention",
+            f"{paper_figures.LOST_WITH} %",
+            f"{lost} %",
+            is_kept=lost.most <= paper_figures.LOST_WITH.most,
+        ),
+        PaperClaim(
+            "HiveMind: less waste, as a sum",
+            f"{paper_figures.LESS_WASTE} %",
+            f"{_told_saved(made.runs, least)} to {_told_saved(made.runs, most)}",
+            is_kept=100 * _saved(made.runs, least) >= paper_figures.LESS_WASTE.least,
+        ),
+    ]
+    if made.loads:
+        worst = worst_load([run for run in made.loads if run.policy == Policy.HIVEMIND])
+        told.append(
+            PaperClaim(
+                "HiveMind: worst new workload of thirty agents",
+                f"at most {percent(paper_figures.FALSIFIED_ABOVE)} lost",
+                percent(worst.lost),
+                is_kept=worst.lost <= paper_figures.FALSIFIED_ABOVE,
+            )
+        )
+    if made.overhead is not None:
+        told.append(
+            PaperClaim(
+                "HiveMind: added to a request (timed)",
+                f"< {paper_figures.OVERHEAD_MS:g} ms",
+                f"{made.overhead.added_ms:.2f} ms",
+                is_kept=made.overhead.added_ms < paper_figures.OVERHEAD_MS,
+            )
+        )
+    return told
+
+
+def _told_saved(runs: Runs, case: Case) -> str:
+    return f"{change(1.0, 1 - _saved(runs, case))} (`{case.name}`)"
+
+
+def _saved(runs: Runs, case: Case) -> float:
+    direct, ours = (
+        sum(run.wasted_tokens for run in runs.of_all_kinds(case, policy)) for policy in (Policy.DIRECT, Policy.HIVEMIND)
+    )
+    return 1 - ours / direct
