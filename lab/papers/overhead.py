@@ -1,4 +1,4 @@
-"""What a request costs on its way, as `python -m lab.bench --json FILE` measured it: the only figures that are timed."""
+"""The price of a request, as `python -m lab.bench --json FILE` measured it: the only timed figures."""
 
 from pathlib import Path
 

@@ -1,6 +1,6 @@
 """A recorded session as values: every call of every agent, each of its attempts, and the limits that were met.
 
-What `plugins/captures/file.py` writes and reads, and what shows and replays work on. All times are seconds: `at_s` since
+What `captures/file.py` writes and reads, and what shows and replays work on. All times are seconds: `at_s` since
 the capture's begin, `after_s` since an attempt was sent. Plain JSON both ways (`encode`, `decode`); a file of a newer
 version is refused, fields that this version does not know are passed over.
 """

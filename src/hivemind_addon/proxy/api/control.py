@@ -5,7 +5,7 @@ one line of JSON at once and one every second from then on (fewer where ten thou
 to make): a `Report`, whose `version` grows when a field changes its meaning or goes. A reader that does not keep up
 misses lines and is cut off in the end; it never makes the proxy wait or grow.
 
-What it sends are commands (`kernel/values/command.py`), one line of JSON each, and each is answered in one line of its own:
+What it sends are commands (`values/command.py`), one line of JSON each, and each is answered in one line of its own:
 
     {"id": 1, "command": {"type": "limit", "limit": 4, "pool": "api.anthropic.com"}}
     {"id": 1, "said": {"done": true, "text": "…"}}

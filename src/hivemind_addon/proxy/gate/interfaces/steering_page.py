@@ -4,7 +4,7 @@
     POST /page/command   {"id": "…", "command": {…}}   → a `CommandReply`; 202: it comes, send the same again
     POST /page/end       {}                            → the token is good for nothing any more
 
-Commands are those of the control socket (`kernel/values/command.py`) that change what the scheduler does; neither options nor
+Commands are those of the control socket (`values/command.py`) that change what the scheduler does; neither options nor
 recordings. Each is carried out once, however often it is sent under its `id`.
 
 The token is no cookie: these are sent to every port of an address, so that any server on this machine that a person
