@@ -27,7 +27,7 @@ docs: $(READY)          ## write the generated parts of docs/
 
 site: $(READY)          ## docs/ as a site, in build/site; it can be read and searched from the disk, and fetches nothing
 	$(BIN)/python -m pip install --quiet --group site
-	$(BIN)/zensical build --clean
+	$(BIN)/zensical build --clean --config-file lab/mkdocs.yml
 	npm install --silent --no-save --no-audit --no-fund --prefix build/npm iframe-worker@1.0.4
 	cp build/npm/node_modules/iframe-worker/shim/index.js build/site/assets/javascripts/iframe-worker.js
 	perl -pi -e 's|https://unpkg.com/iframe-worker/shim|./assets/javascripts/iframe-worker.js|' build/site/*.html
@@ -79,11 +79,11 @@ fleets: $(READY)        ## thirty real agents of every kind against faulty provi
 endurance: $(READY)     ## how long real agents wait, silently and with keep-alives; takes half an hour
 	$(BIN)/python -m lab.fleets.endurance
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml lab/constraints.txt
 	@if [ -z "$(PYTHON)" ]; then echo "hivemind_addon needs Python 3.12 or newer: install one (for example your system's package python3.12 with python3.12-venv) and run make again." >&2; exit 1; fi
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	$(BIN)/python -m pip install --quiet --constraint lab/constraints.txt --editable . --group dev
 	touch $(READY)
 
 browser:                ## Chromium for the tests of pages; without it and without root they are skipped

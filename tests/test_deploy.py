@@ -30,7 +30,7 @@ from hivemind_addon.tools.launch.proxy_command import _set_names, check_options,
 from tests.shell_lines import blocks, calls
 
 ROOT = Path(__file__).parents[1]
-DEPLOY = ROOT / "deploy"
+DEPLOY = ROOT / "docs" / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", "")
 COMPOSE = yaml.safe_load((DEPLOY / "compose.yaml").read_text(encoding="utf-8"))
 KUBERNETES = {one["kind"]: one for one in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))}
@@ -200,7 +200,7 @@ def test_the_source_distribution_has_what_deploy_needs():
     packaged = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"]
     included = packaged["sdist"]["include"]
     needed = {source for copied in dockerfile("COPY") if "--from" not in copied for source in copied.split()[:-1]}
-    needed |= {"deploy", "docs/grafana.json", "docs/teams.md"} | {"pyproject.toml"}
+    needed |= {"docs/deploy", "docs/grafana.json", "docs/teams.md"} | {"pyproject.toml"}
     assert needed - {"pyproject.toml"} <= set(included)  # which is always there
     assert packaged["wheel"]["packages"] == ["src/hivemind_addon"]
 

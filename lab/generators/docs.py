@@ -12,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.formats.base.resources import schemas_folder
 from hivemind_addon.formats.base.typed import INHERITED
 from hivemind_addon.formats.profile.formats import packaged_formats
 from hivemind_addon.formats.profile.grants import AgentGrants, AgentRules, Allowance, Compaction, CompactionBy, Grants
@@ -155,7 +156,7 @@ outcomes:
 ```
 
 A format that is close to a packaged one changes only what differs:
-`format: {{extends: openai-chat, usage: {{input: [/heard]}}}}`. The packaged ones lie in `formats/`: {_FORMATS}.
+`format: {{extends: openai-chat, usage: {{input: [/heard]}}}}`. The packaged ones lie in `profiles/formats/`: {_FORMATS}.
 
 ## A service that is no model
 
@@ -318,11 +319,6 @@ run `make docs`.
 """
 
 
-def in_checkout() -> bool:
-    """Whether there is a docs/ to write: an installed package has none."""
-    return (_CHECKOUT / "pyproject.toml").is_file()
-
-
 def generate() -> dict[Path, str]:
     """Every generated page and what should stand in it. A page lies in the checkout."""
     folder = _CHECKOUT / "docs"
@@ -336,10 +332,10 @@ def generate() -> dict[Path, str]:
         folder / "metrics.md": _metrics_page(),
         folder / "options.md": _options_page(),
         folder / "profiles.md": _profiles_page(),
-        folder / "providers.md": provider_page.render(_CHECKOUT / "tests" / "proxy" / "wire" / "data"),
+        folder / "providers.md": provider_page.render(_CHECKOUT / "tests" / "formats" / "wire" / "data"),
         folder / "tools.md": tool_page.filled((folder / "tools.md").read_text(encoding="utf-8")),
-        **{_CHECKOUT / "schemas" / f"{name}.json": _as_json(json_schema(kind)) for name, kind in DOCUMENTS.items()},
-        _CHECKOUT / "schemas" / f"{CONFIG}.json": _as_json(config_schema()),
+        **{schemas_folder() / f"{name}.json": _as_json(json_schema(kind)) for name, kind in DOCUMENTS.items()},
+        schemas_folder() / f"{CONFIG}.json": _as_json(config_schema()),
     }
 
 

@@ -144,7 +144,7 @@ def test_old_names_stand_in_no_text_and_no_script():
     root = Path(__file__).parents[3]
     gone = "|".join(one.old for one in OLD_NAMES if not one.stays)
     called = re.compile(rf"(?<!# )\bhivemind ({gone})\b(?!-| \w+ earlier)")
-    folders = ("src", "docs", "deploy", "bench", "fleets", "profiles")
+    folders = ("src", "docs", "lab", "profiles")
     texts = [
         path for name in folders for path in (root / name).rglob("*") if path.suffix in {".py", ".md", ".yml", ".yaml"}
     ]

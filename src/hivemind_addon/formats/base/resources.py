@@ -14,6 +14,11 @@ def _find(*, wheel: Path, checkout: Path) -> Path:
     raise FileNotFoundError(msg)
 
 
+def checkout_folder() -> Path | None:
+    """The checkout's top folder; None in an installed package."""
+    return _CHECKOUT if (_CHECKOUT / "lab" / "__init__.py").is_file() else None
+
+
 def profiles_folder() -> Path:
     """The folder of the packaged profiles. FileNotFoundError: the installation is damaged."""
     return _find(wheel=_PACKAGE / "data" / "profiles", checkout=_CHECKOUT / "profiles")
@@ -21,12 +26,12 @@ def profiles_folder() -> Path:
 
 def tools_folder() -> Path:
     """The folder of the packaged profiles of services that are no models. FileNotFoundError: as above."""
-    return _find(wheel=_PACKAGE / "data" / "profiles" / "tools", checkout=_CHECKOUT / "profiles" / "tools")
+    return profiles_folder() / "tools"
 
 
 def formats_folder() -> Path:
     """The folder of the packaged wire formats. FileNotFoundError: the installation is damaged."""
-    return _find(wheel=_PACKAGE / "data" / "formats", checkout=_CHECKOUT / "formats")
+    return profiles_folder() / "formats"
 
 
 def scenarios_folder() -> Path:
@@ -35,8 +40,8 @@ def scenarios_folder() -> Path:
 
 
 def schemas_folder() -> Path:
-    """The folder of the JSON Schemas of our YAML files. FileNotFoundError: the installation is damaged."""
-    return _find(wheel=_PACKAGE / "data" / "schemas", checkout=_CHECKOUT / "schemas")
+    """The folder of the JSON Schemas of our YAML files, which `make docs` writes."""
+    return _PACKAGE / "data" / "schemas"
 
 
 def script_path() -> Path:
