@@ -25,7 +25,9 @@ def test_docs_writes_and_names_what_was_stale(monkeypatch, tmp_path):
     assert run("lab", "docs").output == f"{tmp_path / 'options.md'}\n"
 
 
-def test_docs_works_in_a_checkout_only(monkeypatch):
-    monkeypatch.setattr(docs, "in_checkout", lambda: False)
-    result = run("lab", "docs")
-    assert (result.exit_code, result.stderr) == (1, "Error: this is an installed package: only a checkout has docs/\n")
+def test_the_lab_works_in_a_checkout_only(monkeypatch, tmp_path):
+    monkeypatch.setattr(resources, "_CHECKOUT", tmp_path)
+    for command in ("docs", "prove", "papers"):
+        result = run("lab", command)
+        assert result.exit_code == 1
+        assert result.stderr.startswith(f"Error: `hivemind lab {command}` needs a checkout of hivemind_addon")

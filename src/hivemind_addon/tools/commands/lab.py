@@ -1,15 +1,40 @@
-"""`hivemind lab`: what tries and measures the scheduler. Each command is loaded when it is asked for."""
+"""`hivemind lab`: commands that try and measure the scheduler. Each is loaded when a user calls it."""
+
+import sys
+from importlib import import_module
+from typing import override
 
 import click
 
+from hivemind_addon.formats.base.resources import checkout_folder
 from hivemind_addon.tools.commands.group import CommandEntry, IndexedGroup
 
+
+class CheckoutEntry(CommandEntry):
+    """A command whose module is in the checkout's `lab` folder, which a wheel does not bring."""
+
+    @override
+    def load(self) -> click.Command:
+        """Import the command. ClickException: this installation is not a checkout."""
+        if (folder := checkout_folder()) is None:
+            raise click.ClickException(
+                f"`hivemind lab {self.name}` needs a checkout of hivemind_addon, and this is an installed package: "
+                "clone the repository, run `make demo` there once, and use its .venv/bin/hivemind"
+            )
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
+        module, _, attribute = self.place.partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+
 _COMMANDS = (
-    CommandEntry("scenario", "lab.commands:scenario", "Simulated load: list it, read it, run it"),
-    CommandEntry("prove", "lab.commands:prove", "Every scenario against what it expects"),
-    CommandEntry("evaluate", "lab.evaluate.commands:evaluate", "Scenarios by policies by seeds, with charts"),
-    CommandEntry("papers", "lab.papers.commands:papers", "What three papers claim, run again beside theirs"),
-    CommandEntry("docs", "tools.commands.checkout:docs", "Write the generated pages of docs/"),
+    CheckoutEntry("scenario", "lab.commands:scenario", "Simulated load: list it, read it, run it"),
+    CheckoutEntry("prove", "lab.commands:prove", "Every scenario against what it expects"),
+    CheckoutEntry("evaluate", "lab.evaluate.commands:evaluate", "Scenarios by policies by seeds, with charts"),
+    CheckoutEntry("papers", "lab.papers.commands:papers", "What three papers claim, run again beside theirs"),
+    CheckoutEntry("docs", "lab.generators.commands:docs", "Write the generated pages of docs/"),
 )
 
 

@@ -29,7 +29,7 @@ _CONFDIR = Path("~/.mitmproxy")
 
 _SETUP = (
     CommandEntry("env", "tools.commands.execute:env", "What an agent needs, as lines for a shell"),
-    CommandEntry("addon", "tools.commands.checkout:addon", "The path of the script that mitmproxy loads"),
+    CommandEntry("addon", "tools.commands.addon:addon", "The path of the script that mitmproxy loads"),
     CommandEntry("completion", "tools.commands.completion:completion", "Complete commands and names in your shell"),
 )
 
