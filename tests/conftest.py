@@ -69,18 +69,18 @@ LONGEST_FIRST = (
         "run",
         "e2e/test_start",
     ),
-    *("simulated agents", "proxy/core/test_hidden_limits", "newcomer", "stop", "delivery", "hooks", "cluster"),
+    *("simulated agents", "kernel/test_hidden_limits", "newcomer", "stop", "delivery", "hooks", "cluster"),
     *("lab/papers/test_papers", "lab/evaluate/test_report", "budgets", "test_docs", "websocket", "passthrough", "top"),
     *(
         "steer",
         "pages",
-        "lab/sim/test_library",
-        "lab/sim/test_random",
-        "proxy/core/test_limiters",
+        "sim/test_library",
+        "sim/test_random",
+        "kernel/test_limiters",
         "tools",
         "providers",
     ),
-    *("capture", "modes", "access", "guard", "leftovers", "hold", "proxy/core/test_scheduler_machine"),
+    *("capture", "modes", "access", "guard", "leftovers", "hold", "kernel/test_scheduler_machine"),
 )
 """Groups that take seconds: begun at the end, one would leave the other processes of a parallel run with nothing to do."""
 

@@ -37,7 +37,7 @@ from rich.table import Table
 ROOT = Path(__file__).parents[2]
 PROXY = "src/hivemind_addon/proxy"
 _SOURCES = (f"{PROXY}/core", f"{PROXY}/wire")
-_TESTS = ("tests/proxy/core", "tests/proxy/wire")
+_TESTS = ("tests/kernel", "tests/formats/wire")
 _NOTICED = ("killed", "timeout")
 _SPARE_CPU_S = 15.0
 _SPARE_FACTOR = 4.0

@@ -1,6 +1,6 @@
 """The scheduler with some of its primitives taken away, to see what each is worth.
 
-Nothing in `proxy/core/` knows of this: a pool's collaborators are replaced by ones that do nothing, and its settings
+Nothing in `kernel/` knows of this: a pool's collaborators are replaced by ones that do nothing, and its settings
 by ones that a profile could have. What is left works as ever, and whatever another primitive can do instead, it does:
 without meters refusals teach hidden limits, without these the meters go on. Two primitives are left out by what drives
 it (`policy.py`): the watchdog is not the scheduler's, and without retries every failure is told to it as final.

@@ -37,5 +37,5 @@ def test_the_wheel_is_built_with_them():
     pyproject = (Path(__file__).parents[3] / "pyproject.toml").read_text()
     assert '"profiles" = "hivemind_addon/data/profiles"' in pyproject
     assert '"scenarios" = "hivemind_addon/data/scenarios"' in pyproject
-    assert '"schemas" = "hivemind_addon/data/schemas"' in pyproject
+    assert 'packages = ["src/hivemind_addon"]' in pyproject
     assert '"hivemind_addon" = "hivemind_addon/data/script/hivemind_addon"' in pyproject

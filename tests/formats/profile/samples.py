@@ -1,4 +1,4 @@
-"""Samples of providers: tests/proxy/wire/data/<profile>/samples.yaml. What one is and gives, test_providers.py says."""
+"""Samples of providers: tests/formats/wire/data/<profile>/samples.yaml. What one is and gives, test_providers.py says."""
 
 import json
 from collections.abc import Iterator, Mapping

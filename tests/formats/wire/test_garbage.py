@@ -193,7 +193,7 @@ def test_there_is_no_false_alarm_on_what_was_recorded_of_agents(capture):
 
 def test_there_is_no_false_alarm_on_answers_of_providers():
     seen = 0
-    for path in sorted((TESTS / "proxy" / "wire" / "data").rglob("*.*")):
+    for path in sorted((TESTS / "formats" / "wire" / "data").rglob("*.*")):
         dialect = (
             OLLAMA
             if path.parent.name == "ollama"

@@ -388,7 +388,7 @@ def test_a_process_that_is_killed_while_it_writes_leaves_what_was_there(store):
         "import os, signal, sqlite3, sys\n"
         "from pathlib import Path\n"
         "from hivemind_addon.plugins.contexts import store as module\n"
-        "from tests.proxy.context.samples import conversation\n"
+        "from tests.plugins.contexts.samples import conversation\n"
         "def die(*_):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
         "store = module.ContextStore(Path(sys.argv[1]))\n"

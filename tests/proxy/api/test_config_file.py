@@ -8,7 +8,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 from hivemind_addon.formats.base.document import read_yaml
-from hivemind_addon.formats.base.resources import schemas_folder
+from hivemind_addon.formats.base.resources import checkout_folder
 from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.proxy.api.config_file import (
     BOOLEANS,
@@ -118,7 +118,7 @@ def test_nothing_that_runs_or_leads_keys_elsewhere_is_a_projects_to_say():
 
 
 def test_the_schema_says_what_the_reader_says():
-    page = (schemas_folder().parent / "docs" / "options.md").read_text(encoding="utf-8")
+    page = (checkout_folder() / "docs" / "options.md").read_text(encoding="utf-8")
     (example,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
     is_valid = Draft202012Validator(config_schema()).is_valid
     for text, is_right in (

@@ -155,7 +155,7 @@ async def test_pools_are_host_account_and_model_group(proxy):
     assert first.account != other.account
     assert (
         proxy.make_exchange(make_flow("https://api.anthropic.com:8443/v1/messages")).ticket.pool.host
-        == "proxy.api.anthropic.com:8443"
+        == "api.anthropic.com:8443"
     )
 
 

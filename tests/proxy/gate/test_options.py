@@ -367,14 +367,14 @@ def test_without_a_cluster_nothing_of_one_is_loaded():
     looks = """
 import sys
 from mitmproxy.options import Options
-from hivemind_addon.proxy import compose
+from hivemind_addon.proxy.run import compose
 from hivemind_addon.proxy.mitm import addon, options
 from tests.proxy.mitm.playbook import Loader
 made = Options()
 options.add_options(Loader(made))
 options.read_settings(made)
 compose.make_runtime()
-assert not [name for name in sys.modules if name.split(".")[0] == "redis" or ".proxy.cluster" in name]
+assert not [name for name in sys.modules if name.split(".")[0] == "redis" or ".plugins.cluster" in name]
 """
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HIVEMIND_")}
     done = subprocess.run(

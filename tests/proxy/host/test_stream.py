@@ -36,7 +36,7 @@ from hivemind_addon.proxy.host import stream as ours
 from hivemind_addon.proxy.host.port import Alarm, Handling, Look, Next, Stage
 from tests.proxy.gate.playbook import Playbook, make_context
 
-WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as proxy/mitm/{{stream,http_layer,hooks,connections,tls,upstream_client}}.py need it"
+WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as proxy/host/{{stream,http_layer,hooks,connections,tls,upstream_client}}.py need it"
 
 
 # The canary ---------------------------------------------------------------------------------------------------------------
