@@ -1,23 +1,21 @@
-"""All limits of one pool that headers tell of: every attempt is reserved, settled and shown to each of them.
+"""All limits of a pool that headers report: each meter reserves and settles every attempt, and learns from its headers.
 
-Each is the pool's own meter, or in its place the one that several pools of the account draw on.
+Each meter is the pool's own, or in its place a meter that is common to several pools of the account.
 
-**Common meters.** Of meters that pools of one account are told of alike (name, limit, window) a *common* one is kept
-beside each pool's own. It counts the attempts of all these pools and learns from all their headers; so does each pool's
-own meter from its own. Every header is then a trial: where others spend the same limit, it tells less than the pool's
-own meter expects, and what the common one expects; where each model has a limit of its own, it is the other way round.
-Two headers that only the common one explains put it into the place of the others, and it leaves again when headers
-speak against it. As all are fed all the time, either change takes effect at once, and nothing is lost by it.
+**Common meters.** When headers report the same name, limit and window to several pools of an account, a *common* meter
+is kept beside the pools' own. The common meter counts the attempts of all these pools and learns from all their
+headers, while each own meter does so for a single pool. Every header is then a test: if the pools share the limit, the
+header is below the own meter's expectation and meets the common meter's; if each model has a limit of its own, the
+reverse. Two headers that only the common meter explains put this meter in the place of the own meters, and headers
+against it undo that. All meters learn all the time, so either change takes effect at once and loses nothing.
 
-**Costs**, the unit of the order: what an attempt takes of its pool, in seconds of the pool's bottleneck. A demand of
-`d` units takes `d / rate` seconds of a meter that refills `rate` units per second, and a call of `s` seconds takes `s /
-slots` of a concurrency limit. The largest of these is the attempt's dominant cost: what everybody else waits longer
-because of it.
+**Costs** are the unit of the order: the usage of an attempt, in seconds of the pool's bottleneck. A demand of `d` units
+takes `d / rate` seconds of a meter that refills `rate` units per second, and a call of `s` seconds takes `s / slots` of
+a concurrency limit. The largest of these is the attempt's dominant cost: the additional wait for all others.
 
-**Backoffs**: the tickets of one pool that have been tried and wait again, and what is kept for them. In a fixed window
-units would be gone by the time a backoff is over, and the ticket would wait for the next window. So others leave them
-what they will want, if they are due in time; at most half of the window, and nothing in a bucket, where no unit is lost
-by waiting.
+**Backoffs** are the tickets of a pool that wait for another try, and the units kept for them. In a fixed window, units
+would be gone when a backoff ends, and the ticket would wait for the next window. So others leave the units needed by
+tickets that are due in time: at most half of the window, and none in a bucket, where waiting loses no unit.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -32,18 +30,18 @@ from hivemind_addon.kernel.values.ticket import Attempt, Demand, Dimension, Outc
 
 _MOST_VOTES = 4
 ENOUGH_VOTES = 2
-"""A common meter counts from then on."""
+"""A common meter is used from then on."""
 _NOISE = 0.02
-"""Of the limit: two expectations that differ by less explain a header equally well."""
+"""Share of the limit: two expectations that differ by less explain a header equally well."""
 
 
 class CommonMeter:
-    """One limit of several pools, in use or not."""
+    """Meter of a limit that several pools may share, in use or not."""
 
     def __init__(self, like: Meter, now: float) -> None:
         self.members: list[Meters] = []
         self.votes = 0
-        """Headers that it explained better than the pools' own meters, less those that it explained worse."""
+        """Headers explained better than by the pools' own meters, less the headers explained worse."""
         self.is_used = False
         self.meter = Meter.resume(like.learned, now)
 
@@ -51,7 +49,7 @@ class CommonMeter:
         return f"<CommonMeter of {len(self.members)} pools, {self.votes} votes, {self.meter!r}>"
 
     def join(self, meters: "Meters", own: Meter, flights: InFlight, now: float) -> None:
-        """A pool is told of this limit, and has counted what it takes from it on a meter of its own so far."""
+        """Add a pool that knows this limit, and whose usage its own meter has counted so far."""
         self.members.append(meters)
         for attempt in flights.attempts:
             self.adopt(attempt, now)
@@ -63,9 +61,9 @@ class CommonMeter:
         self.meter.adopt(stamp=attempt.stamp, units=units, admitted_at=attempt.admitted_at, now=now)
 
     def judge(self, own: Meter, reading: Reading, *, answered: bool) -> None:
-        """Both have learned from a header; did one of them expect it?
+        """Compare both meters' expectations for a header that both have learned from.
 
-        No refusal speaks against it: what was refused in other pools at the same time is not settled yet, and missing.
+        No refusal is evidence against this meter: concurrent refusals in other pools are not settled yet.
         """
         if reading.limit is not None and reading.limit != self.meter.limit:
             self._vote(-2)
@@ -83,29 +81,29 @@ class CommonMeter:
 
 
 class CommonMeters:
-    """One account's. Each pool's `Meters` join once, and tell of each of their attempts and headers."""
+    """Common meters of an account. Each pool's `Meters` join once, and report all their attempts and headers."""
 
     def __init__(self) -> None:
         self._flights: dict[Meters, InFlight] = {}
         self._common: dict[str, CommonMeter] = {}
         self.is_in_use = False
-        """Whether any of them counts."""
+        """Whether any common meter is in use."""
 
     def __repr__(self) -> str:
         return f"<CommonMeters {list(self._common.values())}>"
 
     def join(self, meters: "Meters", flights: InFlight) -> None:
-        """A pool is of this account."""
+        """Add a pool to the account."""
         self._flights[meters] = flights
 
     def leave(self, meters: "Meters") -> None:
-        """It is no longer."""
+        """Remove a pool from the account."""
         del self._flights[meters]
         for name in [name for name, common in self._common.items() if meters in common.members]:
             self._drop(name)
 
     def members_of(self, meter: Meter) -> "tuple[Meters, ...]":
-        """The pools that draw on a meter together; none where it is one pool's own."""
+        """The pools that draw on a common meter; none for a pool's own meter."""
         common = self._common.get(meter.name)
         return tuple(common.members) if common is not None and common.meter is meter else ()
 
@@ -114,7 +112,7 @@ class CommonMeters:
         return [common.meter for common in self._common.values() if meters in common.members] if self._common else []
 
     def adopt(self, meters: "Meters", attempt: Attempt, now: float) -> None:
-        """A pool took an attempt over that another one has sent."""
+        """Count an attempt that a pool took over from another pool."""
         for common in self._common.values():
             if meters in common.members:
                 common.adopt(attempt, now)
@@ -122,7 +120,7 @@ class CommonMeters:
     def learn(
         self, meters: "Meters", own: Meter, reading: Reading, attempt: Attempt, now: float, *, answered: bool
     ) -> None:
-        """A pool's own meter has learned from a header; `answered`: it is no refusal's."""
+        """Learn from a header after the pool's own meter; `answered`: the header is no refusal's."""
         if len(self._flights) < 2 and not self._common:
             return
         self.meet(own, now)
@@ -130,7 +128,7 @@ class CommonMeters:
         if common is None or meters not in common.members:
             return
         common.meter.learn(reading, stamp=attempt.stamp, sent_at=attempt.admitted_at, now=now)
-        # What other pools were just refused looks like staleness; where headers are stale, each pool finds them so.
+        # Recent refusals in other pools look like staleness; real staleness shows in each pool's own meter.
         common.meter.stale_s = min(common.meter.stale_s, own.stale_s)
         common.judge(own, reading, answered=answered)
         if common.votes == -_MOST_VOTES and not self._is_alike(common):
@@ -139,7 +137,7 @@ class CommonMeters:
             self._put_in_use(common)
 
     def meet(self, own: Meter, now: float, *, votes: int = 0) -> None:
-        """A pool knows a limit: those that are told of it alike have a common one. `votes`: that it begins with."""
+        """Give pools that know the same limit a common meter, which begins with `votes`."""
         if len(self._flights) < 2:
             return
         common = self._common.get(own.name)
@@ -167,7 +165,7 @@ class CommonMeters:
         self.is_in_use = any(one.is_used for one in self._common.values())
 
     def _put_in_use(self, common: CommonMeter) -> None:
-        """Let it take the place of the members' own meters, or give it back, as the votes are."""
+        """Use the common meter for all members, or their own meters, as the votes are."""
         common.is_used = common.votes >= (1 if common.is_used else ENOUGH_VOTES)
         for meters in common.members:
             meters.draw_on(common.meter.name, common.meter if common.is_used else None)
@@ -180,7 +178,7 @@ def _are_alike(one: Meter, other: Meter) -> bool:
 
 FAILURES = (OutcomeKind.FAILED, OutcomeKind.OVERLOADED, OutcomeKind.THROTTLED)
 _LATE_IN_WINDOW_S = 1.0
-"""What is due so shortly before a window's end may miss it: no unit is kept for it."""
+"""A ticket due this shortly before a window's end may miss the window: no unit is kept."""
 
 
 class Backoffs:
@@ -188,9 +186,9 @@ class Backoffs:
 
     def __init__(self) -> None:
         self.entries: dict[str, QueueEntry] = {}
-        """In the order in which they were put back. Only this class changes it."""
+        """In the order in which they were put back. Changed by this class only."""
         self._told: dict[str, OutcomeKind] = {}
-        """Those that wait because a refusal of this kind told them to."""
+        """Tickets that wait for a retry-after, with the kind of refusal that reported the wait."""
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -203,13 +201,13 @@ class Backoffs:
         return f"<Backoffs {len(self)}>"
 
     def add(self, entry: QueueEntry, told_by: OutcomeKind | None = None) -> None:
-        """A ticket is to be tried again; `told_by`: when, is what a refusal of this kind told."""
+        """Put back a ticket for another try, at a time set by the backoff or by the retry-after of such a refusal."""
         self.entries[entry.ticket.id] = entry
         if told_by is not None:
             self._told[entry.ticket.id] = told_by
 
     def told_falsely(self, believes_told: Callable[[OutcomeKind, Demand], bool]) -> list[QueueEntry]:
-        """Those that wait for what is no longer believed; each is named once."""
+        """Tickets whose retry-after is no longer believed; each is returned once."""
         if not self._told:
             return []
         told = [(self.entries[ticket_id], kind) for ticket_id, kind in self._told.items()]
@@ -219,12 +217,12 @@ class Backoffs:
         return found
 
     def discard(self, ticket_id: str) -> None:
-        """It goes, or goes no more; nothing happens when it was never tried."""
+        """Remove a ticket that goes, or goes no more; no effect if never tried."""
         self.entries.pop(ticket_id, None)
         self._told.pop(ticket_id, None)
 
     def kept_of_meter(self, meter: Meter, ticket: Ticket, now: float) -> int:
-        """Units of a meter that others will want before its window ends, as far as a ticket has to leave them."""
+        """Units that a ticket has to leave in a meter for others that are due before the window ends."""
         if not self.entries:
             return 0
         half = int(meter.limit / 2)
@@ -235,7 +233,7 @@ class Backoffs:
         return min(sum(meter.units_of(entry.ticket.demand) for entry in coming), half)
 
     def _due_before(self, ends_at: float, ticket: Ticket, now: float) -> Iterator[QueueEntry]:
-        """Others that back off now and are due, in time, before a window ends."""
+        """Other tickets in backoff that are due in time before a window ends."""
         return (
             entry
             for entry in self.entries.values()
@@ -244,17 +242,17 @@ class Backoffs:
 
 
 class Meters:
-    """By name. A limit that is new takes over the attempts in flight."""
+    """Meters of a pool, by name. A new meter takes over the attempts in flight."""
 
     def __init__(
         self, account: CommonMeters | None = None, flights: InFlight | None = None, *, model_group: str = ""
     ) -> None:
-        """`account`: of the pools that may draw on the same limits; the rest is the pool's own."""
+        """`account`: common meters of the pools that may draw on the same limits."""
         self.model_group = model_group
         self.by_name: dict[str, Meter] = {}
-        """Those that count. Only this class changes it."""
+        """Meters in use. Changed by this class only."""
         self._own: dict[str, Meter] = {}
-        """The pool's; they learn beside the common ones, too."""
+        """The pool's own meters, which learn even while a common meter is in use."""
         self._account = CommonMeters() if account is None else account
         self._account.join(self, InFlight() if flights is None else flights)
 
@@ -270,26 +268,26 @@ class Meters:
 
     @property
     def learned(self) -> tuple[LearnedMeter, ...]:
-        """What outlives a run."""
+        """The values that outlive a run."""
         return tuple(
             replace(meter.learned, is_common=bool(self._account.members_of(meter))) for meter in self.by_name.values()
         )
 
     def resume(self, learned: Iterable[LearnedMeter], flights: InFlight, now: float) -> None:
-        """Go on with what an earlier run has learned, or another pool; they count what is in flight."""
+        """Continue with limits from an earlier run or another pool, and count the attempts in flight."""
         for one in learned:
             self._add(Meter.resume(one, now), flights, now)
             if one.is_common:
                 self._account.meet(self._own[one.name], now, votes=ENOUGH_VOTES)
 
     def as_of(self, now: float) -> "Meters":
-        """A copy as they stand at an instant, for views: nothing changes by what is asked of it."""
+        """A copy at an instant, for views, whose answers change nothing."""
         seen = copy(self)
         seen.by_name = {name: meter.as_of(now) for name, meter in self.by_name.items()}
         return seen
 
     def doubt_levels(self, now: float) -> None:
-        """A run has just begun: what an earlier one took a moment ago is not known."""
+        """Doubt all levels at the start of a run: an earlier run may have used the limits a moment ago."""
         for meter in self._own.values():
             meter.doubt_level(now)
 
@@ -298,11 +296,11 @@ class Meters:
         return self._own.get(name)
 
     def draw_on(self, name: str, common: Meter | None) -> None:
-        """A limit is one with those of other pools; None: it is the pool's own."""
+        """Use a common meter for a limit; None: the pool's own."""
         self.by_name[name] = self._own[name] if common is None else common
 
     def move(self, account: CommonMeters | None, flights: InFlight) -> None:
-        """The pool's account proved to be another one; None: the pool is no more."""
+        """Move the pool to another account; None: remove the pool."""
         self._account.leave(self)
         if account is not None:
             self._account = account
@@ -311,9 +309,9 @@ class Meters:
     def learn(
         self, reading: Reading, attempt: Attempt, flights: InFlight, now: float, *, answered: bool = True
     ) -> Meter | None:
-        """One of the limits that the head of an attempt's answer told. The meter, where its kind or limit is news.
+        """Learn from a limit in the head of an attempt's answer. Return the meter if the kind or limit is news.
 
-        `answered`: it is no refusal's.
+        `answered`: the head is no refusal's.
         """
         if not is_usable(reading):
             return None
@@ -339,7 +337,7 @@ class Meters:
         hurried: bool = False,
         hoped: bool = False,
     ) -> float:
-        """When all have room for a ticket's demand beside what is kept for others, if nothing else changes."""
+        """When all meters have room for the demand beside the units kept for others, if nothing else changes."""
         fits_at, has_backoffs = [now], bool(backoffs)
         for meter in self.by_name.values():
             kept = backoffs.kept_of_meter(meter, ticket, now) if has_backoffs else 0
@@ -347,19 +345,19 @@ class Meters:
         return max(fits_at)
 
     def last_to_fit(self, demand: Demand, now: float) -> str:
-        """The name of the meter that has room for a demand last of all; empty: all have it."""
+        """Name of the last meter to have room for a demand; empty if all have room now."""
         fits_at = {meter.name: meter.earliest(meter.units_of(demand), now) for meter in self.by_name.values()}
         last = max(fits_at, key=fits_at.__getitem__, default="")
         return last if fits_at.get(last, now) > now else ""
 
     def explain(self, demand: Demand, now: float) -> bool:
-        """Whether they know why a demand was refused: it does not fit."""
+        """Whether a meter explains the refusal of a demand: the demand does not fit."""
         return any(meter.earliest(meter.units_of(demand), now) > now for meter in self.by_name.values())
 
     def are_scarce(self, demand: Demand, waiting: int, now: float) -> bool:
-        """Whether one that counts requests has not so many times a demand.
+        """Whether a meter that counts requests has less left than `waiting` times a demand.
 
-        Of tokens a late ticket takes the more the longer it has waited: its prompt cache has lapsed.
+        Tokens are left out: a ticket takes more of them the longer the wait, because the prompt cache has lapsed.
         """
         return any(
             meter.level(now) < waiting * demand.requests
@@ -368,12 +366,12 @@ class Meters:
         )
 
     def fills_at(self, demand: Demand, now: float) -> float:
-        """When the buckets will hold a demand if nobody else takes of them. What is larger than one is not asked."""
+        """When the buckets will hold a demand if nobody else takes units. Buckets smaller than that are ignored."""
         fits_at = (meter.earliest(meter.units_of(demand), now) for meter in self._buckets(now))
         return max((at for at in fits_at if at < float("inf")), default=now)
 
     def filling_s(self, demand: Demand, now: float) -> float:
-        """How long the buckets need to fill for a demand."""
+        """Seconds that the buckets need to fill for a demand."""
         return max((meter.units_of(demand) / meter.limit * meter.window_s for meter in self._buckets(now)), default=0.0)
 
     def _buckets(self, now: float) -> Iterator[Meter]:
@@ -385,33 +383,33 @@ class Meters:
         return min((at for at in ends_at if at is not None), default=None)
 
     def reserve(self, demand: Demand, *, stamp: int, now: float) -> None:
-        """An attempt was admitted."""
+        """Reserve an admitted attempt."""
         if not self._own:
             return
         for meter in self._counting():
             meter.reserve(stamp=stamp, units=meter.units_of(demand), now=now)
 
     def settle(self, attempt: Attempt, charged: Demand | None, outcome: Outcome, *, stamp: int, now: float) -> None:
-        """An attempt ended; `charged` is what the provider takes for it, where it is known. `stamp`: of its end."""
+        """End an attempt; `charged`: the provider's charge, where known. `stamp`: of the end."""
         if not self._own:
             return
-        # One that was cut off without a word may have been charged though refusals are not.
+        # An attempt cut off without an answer may have been charged although refusals are not.
         failed = outcome.status is not None and outcome.kind in FAILURES
         generated = outcome.kind not in FAILURES or outcome.ambiguous
         for meter in self._counting():
             units = None if charged is None else meter.units_of(charged)
             if not generated and meter.dimension is Dimension.OUTPUT_TOKENS:
-                units = 0  # there was not even a part of an answer
+                units = 0  # no part of an answer came
             meter.settle(stamp=attempt.stamp, settled_stamp=stamp, charged=units, now=now, failed=failed)
 
     def adopt(self, attempt: Attempt, now: float, *, is_elsewhere: bool = False) -> None:
-        """Take over an attempt that another pool has sent; `is_elsewhere`: another process."""
+        """Take over an attempt sent by another pool; `is_elsewhere`: by another process."""
         for meter in self._own.values():
             _adopt(meter, attempt, now, is_elsewhere=is_elsewhere)
         self._account.adopt(self, attempt, now)
 
     def views(self, now: float) -> tuple[MeterView, ...]:
-        """All of them at one instant."""
+        """All meters at an instant."""
         return tuple(
             MeterView(
                 name=meter.name,
@@ -427,11 +425,11 @@ class Meters:
         )
 
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
-        """Whether a limit that counts input has less left than so many times a demand."""
+        """Whether a meter that counts input has less left than `times` times a demand."""
         return any(meter.counts_input and meter.level(now) < times * meter.units_of(demand) for meter in self)
 
     def in_the_way(self, demand: Demand, now: float) -> "set[Meters]":
-        """The pools that draw on a common limit that has no room for a demand now."""
+        """The pools that draw on a common limit without room for a demand now."""
         return {
             meters
             for meter in self.by_name.values()
@@ -457,13 +455,13 @@ def _adopt(meter: Meter, attempt: Attempt, now: float, *, is_elsewhere: bool = F
 _FIRST_GUESS_S = 10.0
 _NEWEST_WEIGHT = 0.1
 _LONGEST_WINDOW_S = 3_600.0
-"""Limits per day or longer are no bottleneck of the moment: they are not paced, and their rate says nothing."""
+"""Limits over longer windows are no bottleneck of the moment: they are not paced, and their rate means nothing."""
 _PREFILL_TOKENS_S = 10_000.0
-"""How fast a model reads uncached input, where no meter counts it: what a warm prefix saves is at least that time."""
+"""Speed of a model that reads uncached input, where no meter counts input: a warm prefix saves at least that time."""
 
 
 class ServiceTime:
-    """How long an attempt is expected to hold its slot: a moving mean over the successful ones."""
+    """Expected time that an attempt holds a slot: a moving mean over successful attempts."""
 
     def __init__(self) -> None:
         self.mean_s = _FIRST_GUESS_S
@@ -474,11 +472,11 @@ class ServiceTime:
 
     @property
     def is_known(self) -> bool:
-        """Whether it was measured at all."""
+        """Whether any attempt was measured."""
         return not self._is_guess
 
     def succeeded(self, duration_s: float) -> None:
-        """Learn from one."""
+        """Learn from a successful attempt."""
         if self._is_guess:
             self.mean_s, self._is_guess = duration_s, False
         else:
@@ -486,11 +484,11 @@ class ServiceTime:
 
 
 def dominant_s(demand: Demand, meters: Iterable[Meter], *, service_s: float, slots: int) -> float:
-    """The dominant cost of a demand that holds a slot for `service_s`. Never negative."""
+    """Dominant cost of a demand that holds a slot for `service_s`. Never negative."""
     longest_s = service_s / slots if service_s > 0 else 0.0
     for meter in meters:
         if meter.window_s <= _LONGEST_WINDOW_S:
-            # More than the whole limit takes the whole limit.
+            # A demand above the whole limit takes the whole limit.
             units, limit = meter.units_of(demand), meter.limit
             takes_s = units / limit * meter.window_s if units < limit else meter.window_s
             if takes_s > longest_s:
@@ -499,7 +497,7 @@ def dominant_s(demand: Demand, meters: Iterable[Meter], *, service_s: float, slo
 
 
 def reading_s(input_tokens: int, meters: Iterable[Meter]) -> float:
-    """Seconds of the bottleneck that so much uncached input takes."""
+    """Seconds of the bottleneck that uncached input takes."""
     longest_s = input_tokens / _PREFILL_TOKENS_S
     for meter in meters:
         if meter.counts_input and meter.window_s <= _LONGEST_WINDOW_S:
