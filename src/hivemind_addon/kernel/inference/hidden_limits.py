@@ -1,18 +1,18 @@
-"""Limits that no header tells of, found out from what is refused. One estimator of one kind of refusal.
+"""Limits that no header reports, inferred from refusals. Each estimator handles a single kind of refusal.
 
 A bank of hypotheses (`hypotheses.py`) explains the recent attempts. Each refusal, and each attempt that passes against
-expectation, makes them compete anew. Here is what follows from what they say:
+expectation, makes the hypotheses compete again. Their predictions decide:
 
-    the hypotheses that matter say                what follows
-    go, with one voice                            the attempt goes
-    go, more likely than not                      it goes as a probe: one at a time, a round trip apart
-    wait, but some say go                         it waits; at times one goes as a probe that may be refused
-    wait, with one voice                          it waits until they say go
+    the plausible hypotheses say                  consequence
+    go, unanimously                               the attempt goes
+    go, more likely than not                      it goes as a probe; probes go singly, a round trip apart
+    wait, but some say go                         it waits; at times it goes as a probe that may be refused
+    wait, unanimously                             it waits until they say go
 
-A probe's verdict tells the hypotheses apart, so that few are needed; refused ones are paid from an account that grows
-with the attempts that pass. When many attempts that limits held back have passed, one more than the limit allows is
-tried, a *trial*, in case the limit has grown. After a long wait the first one goes alone, a *scout*. What is told by
-refusals is one more witness (`retry_afters.py`); one goes to *look* whether it is true.
+A probe's verdict separates the hypotheses, so few probes are needed. Refused probes are paid from a balance that grows
+with the attempts that pass. When many attempts have passed while others were held back, a *trial* goes, an attempt
+beyond the limit, in case the limit has grown. After a long wait the first attempt goes alone, a *scout*. The
+retry-afters of refusals are further evidence (`retry_afters.py`); a *look* is an attempt that tests a retry-after.
 """
 
 import math
@@ -27,30 +27,29 @@ from hivemind_addon.kernel.values.ticket import Demand
 
 _NEVER = float("inf")
 NO_CAP = sys.maxsize
-"""Of attempts in flight."""
+"""No cap on attempts in flight."""
 _POSSIBLE = 0.05
 _RISKED = 0.2
-"""Probes that may be expected to be refused at one time, where they are likely to pass."""
+"""Refusals expected among the probes in flight, where probes are likely to pass."""
 _PROBES = 3.0
-"""Refused probes that are allowed at first, and the most that are saved up."""
+"""Refused probes allowed at first, and the highest balance."""
 _PROBES_PER_PASS = 0.015
 _BORED_S = 60.0
-"""So long nobody waits for a guess before one goes to see; twice as long with each that is refused then."""
+"""An attempt goes anyway after this long a hold, or a longer one if such waits were seen; each refusal doubles it."""
 _MOST_BORED = 6
 _LONGEST_GUESS_S = 3600.0
-"""No guess is longer, whatever was seen."""
+"""Rows of refusals count at most this long for such a hold."""
 _LONG_HOLD_S = 0.5
-"""After so long a wait the first one goes alone, and the others follow when it was not refused."""
+"""After a longer hold the first attempt goes alone; the others follow unless that attempt is refused."""
 _TRIAL_AFTER = 10
-"""Attempts that pass while others are held back, before one more than the limit allows is tried; three times as many
-when that is refused."""
+"""Attempts that pass while others are held back before a trial goes; a refused trial triples the number."""
 _MOST_TRIAL_AFTER = 100
 _MOST_TRIAL_AFTER_CAPPED = 70
-"""The same for attempts in flight: caps move more often than rates, and few of them pass where one is low."""
+"""The same for attempts in flight: caps move more often than rates, and few attempts pass where a cap is low."""
 _GUARD_FIRST_S = 0.5
 _GUARD_MOST_S = 15.0
 _SURPRISE = 0.05
-"""Of the attempts that a hypothesis expects to be refused, those that pass all the same."""
+"""Share of attempts that pass although a hypothesis expects a refusal."""
 _FIRST_SHARE = 0.05
 _SHARE_OVER = 50.0
 
@@ -58,45 +57,45 @@ _SHARE_OVER = 50.0
 @dataclass(frozen=True, slots=True)
 class _Votes:
     go: float
-    """How likely an attempt passes now."""
+    """Probability that an attempt passes now."""
     likely_at: float
-    """From when on it is more likely than not."""
+    """From when on passing is more likely than not."""
     possible_at: float
-    """From when on it is possible at all."""
+    """From when on passing is possible."""
 
 
 class _Trials:
-    """When one more is tried than the limit allows, and what came of those that were."""
+    """Schedule and results of trials."""
 
     def __init__(self) -> None:
         self.passed = 0
-        """Attempts that passed while a limit held others back, since the last one."""
+        """Attempts that passed since the last trial while a limit held others back."""
         self._after = self._before = float(_TRIAL_AFTER)
         self._newest: Sent | None = None
         self._at = -_NEVER
-        """When the last one was sent, or the first refusal came."""
+        """When the last trial was sent, or the first refusal came."""
         self._refused = 0.0
-        """In a row."""
+        """Refused trials in a row."""
 
     def __repr__(self) -> str:
         return f"<Trials, {self.passed} of {self._after:g} passed>"
 
     @property
     def is_growing(self) -> bool:
-        """Whether each one that passes is followed by the next: the limit grows, and nobody foretells anything."""
+        """Whether trials follow each other at once: the limit grows, and no hypothesis predicts anything."""
         return self._after <= 1
 
     def is_trial(self, sent: Sent) -> bool:
-        """Whether an attempt is the newest one."""
+        """Whether an attempt is the newest trial."""
         return sent is self._newest
 
     def due_at(self, limit: HiddenLimit | None, told: RetryAfters, boring_s: float) -> float:
-        """When the next one is due: after so many attempts, or so much time where few go."""
+        """When the next trial is due: after enough attempts, or after enough time where few go."""
         is_bucket = limit is not None and limit.is_bucket
         if self.passed >= self._due_after(_is_cap(limit)):
-            # What a bucket lacks it has when it says so, and not before, if that was ever seen to be true.
+            # If retry-afters have proved true, a bucket has room at their end and not before.
             return told.until if is_bucket and told.is_proved else -_NEVER
-        # A bucket has room all the time, if less than is thought: there no length of a window has to pass.
+        # A bucket always has some room, if less than assumed: no window has to pass.
         since_s = _BORED_S if is_bucket else boring_s
         return self._at + since_s * math.pow(2.0, min(self._refused, float(_MOST_BORED)))
 
@@ -106,89 +105,87 @@ class _Trials:
         return min(self._after, _MOST_TRIAL_AFTER)
 
     def sent(self, sent: Sent, now: float) -> None:
-        """One goes."""
         self._newest, self.passed, self._at = sent, 0, now
 
     def back_at(self, open_stamps: "dict[int, Sent]", verdict_s: float) -> float:
-        """When the newest has passed, unless its refusal comes before; infinite: none is on its way."""
+        """When the newest trial has passed unless refused before; infinite: no trial is in flight."""
         newest = self._newest
         if newest is None or newest.refused is not None or newest.stamp not in open_stamps:
             return _NEVER
         return newest.sent_at + verdict_s
 
     def has_passed(self, limit_in_flight: float) -> None:
-        """One more than the limit allows was not refused: unless a slot got free just then, there is more."""
+        """Learn that a trial passed: the limit has grown, unless a slot got free just then."""
         if self._newest is not None and self._newest.in_flight <= limit_in_flight < _NEVER:
-            # It proves nothing; the next one may.
+            # This trial proves nothing; the next may.
             self.passed = math.ceil(self._due_after(is_cap=True))
         else:
-            # The next one is a trial, too.
+            # The next attempt is a trial, too.
             self._before = max(_TRIAL_AFTER, self._before, self._after) / 3
             self._after = self.passed = 1
             self._refused = 0.0
         self._newest = None
 
     def was_refused(self, shown: float) -> None:
-        """The newest was; `shown`: by how much that shows that the limit still stands, at most 1."""
+        """Learn that the newest trial was refused; `shown`: how far that confirms the limit, at most 1."""
         self._refused += shown
         self._after = min(3**shown * max(self._before, self._after), _MOST_TRIAL_AFTER)
 
     def first_refused(self, now: float) -> None:
-        """Something was refused for the first time."""
+        """Restart the schedule at the first refusal."""
         self._at, self._refused = now, 0.0
 
     def begin_again(self, now: float) -> None:
-        """A limit is known from elsewhere: that one more is refused at once would be no news."""
+        """Restart the schedule for a limit known from elsewhere: an immediate trial would only confirm that limit."""
         self._at = now
 
     def judge(self, weighed: Weighed) -> None:
-        """The limit is another one."""
+        """Adapt the schedule to a new limit."""
         if weighed.has_changed:
             self._after = self._before = float(_TRIAL_AFTER)
         if weighed.has_grown:
             self._after = 1.0
         if weighed.is_tighter:
-            # That trials of the other limit were refused says nothing of this one.
+            # Refused trials of the previous limit prove nothing about this limit.
             self._after = self._before = float(_TRIAL_AFTER)
             self._refused = 0.0
 
 
 class _Probes:
-    """Attempts that may be refused, and what tells hypotheses apart by them."""
+    """Probes: attempts that may be refused, and so separate hypotheses."""
 
     def __init__(self) -> None:
         self.saved = _PROBES
-        """Refused ones that are paid for."""
+        """Balance of refused probes."""
         self.at = -_NEVER
-        """No sooner goes the next one that most hypotheses speak against."""
+        """Earliest time of the next probe that most hypotheses oppose."""
         self._wait_s = 0.0
         self._pending: list[Sent] = []
-        """Those whose verdict is not known."""
+        """Probes without a verdict."""
 
     def __repr__(self) -> str:
         return f"<Probes, {self.saved:.1f} saved>"
 
     def sent(self, sent: Sent) -> None:
-        """One goes."""
         self._pending.append(sent)
 
     def all_are(self, sent: "list[Sent]") -> None:
-        """What is on its way tells more before anything else has to."""
+        """Make all attempts in flight probes: their verdicts come before any new probe's."""
         self._pending = sent
 
     def attempt_passed(self) -> None:
-        """Any attempt passed."""
+        """Learn that any attempt passed."""
         self._wait_s = 0.0
         self.saved = min(_PROBES, self.saved + _PROBES_PER_PASS)
 
     def was_refused(self, verdict_s: float, now: float) -> None:
-        """One was."""
+        """Learn that a probe was refused."""
         self.saved = max(0.0, self.saved - 1)
         self._wait_s = max(2 * self._wait_s, 2 * verdict_s)
         self.at = now + self._wait_s
 
     def free_at(self, go: float, open_stamps: "dict[int, Sent]", verdict_s: float, now: float) -> float:
-        """From when on another one may go: as many at one time as the odds are that they pass."""
+        """When another probe may go; the likelier probes pass, the more may be in flight."""
         self._pending = [sent for sent in self._pending if sent.stamp in open_stamps and sent.refused is None]
         most = max(1, int(_RISKED / (1 - go)))
         verdicts_at = sorted(sent.sent_at + verdict_s for sent in self._pending)
@@ -196,40 +193,40 @@ class _Probes:
 
 
 class HiddenLimits:
-    """What refusals of one kind teach about one pool. Each attempt is `sent`, has a verdict, and is `ended`."""
+    """Limits of a pool, inferred from refusals of one kind. Each attempt is `sent`, has a verdict, and is `ended`."""
 
     def __init__(self, prior: Prior) -> None:
         self.limit: HiddenLimit | None = None
-        """The limit that explains best; None: there is none but chance."""
+        """The limit that explains best; None: only chance explains."""
         self.known: HiddenLimit | None = None
-        """The same, where it is likelier than all others together, chance among them."""
+        """`limit`, if likelier than all other hypotheses together, chance included."""
         self.most_in_flight = NO_CAP
-        """What the limit says of attempts in flight."""
+        """The limit's cap on attempts in flight."""
         self.is_of_a_rate = False
-        """Whether the limit counts what is sent in some time."""
+        """Whether the limit counts attempts sent over time."""
         self.has_refused = False
-        """Whether anything that is remembered was; else all may go."""
+        """Whether any remembered attempt was refused; else all may go."""
         self._is_taught = False
-        """Whether anything was ever refused, or is known from elsewhere."""
+        """Whether any attempt was ever refused, or a limit is known from elsewhere."""
         self._told = RetryAfters()
         self._bank = Bank(prior, self._told)
         self.open: Mapping[int, Sent] = self._bank.open
-        """The attempts that it has heard of and that are in flight, by stamp."""
+        """Counted attempts in flight, by stamp."""
         self._trials = _Trials()
         self._probes = _Probes()
         self._share = _FIRST_SHARE
-        """Of all attempts, that is refused."""
+        """Share of all attempts that are refused."""
         self._usual_share = _FIRST_SHARE
-        """The same before everything was refused."""
+        """`_share` before everything was refused."""
         self._guard_until = -_NEVER
         self._held_since: float | None = None
-        """Since when all that want to go have been held back."""
+        """Since when all waiting attempts have been held back."""
         self._last_hold_s = 0.0
-        """How long all were held back before the last attempt."""
+        """Duration of the hold before the last attempt."""
         self._bored = 0
-        """Attempts that were refused after such a time, since the last one passed."""
+        """Attempts refused after such a hold since the last pass."""
         self._scout: Sent | None = None
-        """The first that went after all had been held back."""
+        """The first attempt after a hold."""
 
     def __repr__(self) -> str:
         best = self.limit
@@ -239,11 +236,11 @@ class HiddenLimits:
 
     @property
     def verdict_s(self) -> float:
-        """An attempt that was not refused for so long has passed."""
+        """An attempt that is not refused for this long has passed."""
         return self._bank.verdict_s
 
     def sent(self, stamp: int, demand: Demand, in_flight: int, now: float) -> None:
-        """An attempt was admitted; `in_flight` counts it."""
+        """Count an admitted attempt, which `in_flight` includes."""
         sent = Sent(stamp, now, _units(demand), in_flight, most_in_flight=in_flight)
         if _is_cap(self.limit):
             self._judge_trial(now)
@@ -252,7 +249,7 @@ class HiddenLimits:
         self._bank.sent(sent)
 
     def _expect(self, sent: Sent, now: float) -> None:
-        """Note what the hypotheses say of an attempt that goes, and what its verdict will tell."""
+        """Record the predictions for an attempt that goes, and the attempt's purpose."""
         go = self._votes(sent.units, sent.in_flight - 1, now, with_margin=False).go
         best = self._bank.layers[-1][0]
         sent.is_probe = go < SURE
@@ -261,7 +258,7 @@ class HiddenLimits:
             sent.odds = (1 - passes, self._share)
         if sent.is_probe:
             self._probes.sent(sent)
-            # Before a cap each tries one more than it allows, whichever hypothesis is why.
+            # At a cap each such probe is a trial, whichever hypothesis is the reason.
             if go < LIKELY and (self._trial_at <= now or _is_cap(self.limit)):
                 self._trials.sent(sent, now)
         if self._held_since is not None and self._told.look_at(now) <= now:
@@ -273,7 +270,7 @@ class HiddenLimits:
         self._held_since = None
 
     def passed(self, stamp: int, now: float) -> None:
-        """The provider has taken an attempt: its answer began, or it succeeded."""
+        """Learn that the provider took an attempt: the answer began, or the attempt succeeded."""
         sent = self.open.get(stamp)
         if sent is None or sent.refused is not None:
             return
@@ -298,7 +295,7 @@ class HiddenLimits:
             self._weigh(now)
 
     def refused(self, stamp: int, retry_after_s: float, now: float) -> None:
-        """The provider has refused an attempt; `retry_after_s` is 0 where it does not say when to come back."""
+        """Learn that the provider refused an attempt; `retry_after_s` is 0 if the refusal reports none."""
         sent = self._bank.open.get(stamp)
         if sent is None:
             return
@@ -311,7 +308,7 @@ class HiddenLimits:
         self._told.refused(sent, retry_after_s, now, row_length=row_length, is_first=is_first)
         is_cap, is_trial = _is_cap(self.limit), self._trials.is_trial(sent)
         if is_trial:
-            # Where much is refused by chance, one refusal shows little.
+            # Where chance refuses much, a single refusal proves little.
             chance = _FIRST_SHARE if is_first else self._bank.layers[-1][0].fit.chance
             self._trials.was_refused(min(1.0, math.log(chance) / math.log(_FIRST_SHARE)))
         if sent.is_probe and not self._told.is_look(sent) and (is_cap or not is_trial):
@@ -326,10 +323,10 @@ class HiddenLimits:
     def ended(
         self, stamp: int, now: float, *, charged: Demand | None = None, was_taken: bool = True, is_failed: bool = False
     ) -> None:
-        """An attempt is over. `was_taken` False: something else refused it, so it counts for nothing here.
+        """End an attempt. `was_taken` False: something else refused the attempt, so it counts for nothing here.
 
-        `charged`: what the provider takes for it; None: what was expected. `is_failed`: the provider answered with an
-        error that is no refusal.
+        `charged`: the provider's charge; None: as expected. `is_failed`: the provider answered with an error that is no
+        refusal.
         """
         sent = self._bank.open.pop(stamp, None)
         if sent is not None:
@@ -348,16 +345,16 @@ class HiddenLimits:
         self.most_in_flight = NO_CAP if limit is None or self.is_of_a_rate else int(limit.amount)
 
     def _judge_trial(self, now: float) -> None:
-        """A trial that was not refused for so long has passed."""
+        """Treat a trial that is not refused for `verdict_s` as passed."""
         if self._trial_back_at <= now:
             self._trials.has_passed(self._bank.limit_in_flight)
             self._weigh(now)
 
     def _guard(self, now: float) -> None:
-        """Let nothing go for a while when everything is refused, whatever the hypotheses say."""
+        """Hold all attempts for a while when everything is refused, whatever the hypotheses say."""
         row = self._bank.row_length(now)
         if self.limit is not None:
-            # They are wrong in some way, and may be again.
+            # The hypotheses are wrong in some way, and may be again.
             surplus, first_s = row - 2, self.verdict_s
         else:
             chance = min(max(self._usual_share, 0.05), 0.8)
@@ -366,36 +363,36 @@ class HiddenLimits:
             self._guard_until = now + min(first_s * 2 ** min(surplus, 10), _GUARD_MOST_S)
 
     def forget_since(self, at: float, now: float) -> None:
-        """What was refused since an instant was an outage and no limit, as what was before it since one passed."""
+        """Forget refusals since `at`, and those before back to the last pass: they were an outage and no limit."""
         self._is_taught = True
         self._bank.forget_since(at)
         self._guard_until = -_NEVER
         self._weigh(now)
 
     def take_back(self, stamps: Sequence[int], now: float) -> None:
-        """These attempts were refused for what they are: that told of no limit."""
+        """Forget the refusals of these attempts, which were refused for their content."""
         self._bank.take_back(stamps)
         self._guard_until = -_NEVER
         self._weigh(now)
 
     def resume(self, limit: HiddenLimit | None, now: float) -> None:
-        """Go on with what an earlier run has learned, or another pool of the same account."""
+        """Continue with a limit from an earlier run, or from another pool of the account."""
         if limit is not None:
             self._is_taught = True
-            # It is tried when a trial is due, and where few go soon.
+            # The limit is tested when a trial is due, and soon where few attempts go.
             self._trials.begin_again(now)
             self._probes.at = now + _BORED_S / 2
             self._bank.resume(limit)
             self._take_over_limit()
 
     def glance(self) -> "HiddenLimits":
-        """One to ask for a view: whatever is asked of it, nothing changes by it."""
+        """A copy for views, whose answers change nothing."""
         return _Glance(self) if self.has_refused else self
 
     # What may go -----------------------------------------------------------------------------------------------------
 
     def opens_at(self, demand: Demand, in_flight: int, now: float) -> float:
-        """The first instant at which an attempt may go, if nothing else changes; infinite: when another one ends."""
+        """First instant at which an attempt may go, if nothing else changes; infinite: when another attempt ends."""
         if not self.has_refused:
             return now
         self._judge_trial(now)
@@ -409,13 +406,13 @@ class HiddenLimits:
         return opens_at
 
     def may_refuse(self, demand: Demand, in_flight: int, now: float) -> bool:
-        """Whether an attempt that goes now is a probe: not all hypotheses that matter say that it passes."""
+        """Whether an attempt that goes now is a probe: some plausible hypothesis expects a refusal."""
         return self.has_refused and self._votes(_units(demand), in_flight, now, with_margin=False).go < SURE
 
     def _bored_at(self, now: float) -> float:
-        """When one goes whatever is thought, for no guess may let everybody wait for ever.
+        """When an attempt goes against all hypotheses, because no guess may hold everybody for ever.
 
-        That is long after all that was seen of this limiter; after a refusal it takes twice as long.
+        That is long after all waits seen of this limiter; each refusal doubles the time.
         """
         assert self._held_since is not None
         bored_at = self._held_since + self._boring_s * 2.0 ** min(self._bored, _MOST_BORED)
@@ -423,7 +420,7 @@ class HiddenLimits:
 
     @property
     def _boring_s(self) -> float:
-        """A guess is not held for longer without a look: twice what was seen of this limiter."""
+        """Longest hold by a guess before an attempt goes anyway: twice the longest wait seen of this limiter."""
         told_s = self._told.longest_s if self._told.is_trusted else 0.0
         return max(_BORED_S, 2 * told_s, 2 * min(self._bank.longest_row_s, _LONGEST_GUESS_S))
 
@@ -449,7 +446,7 @@ class HiddenLimits:
         return self._trials.back_at(self._bank.open, self.verdict_s)
 
     def _votes(self, units: Sequence[float], in_flight: int, now: float, *, with_margin: bool = True) -> _Votes:
-        """What the hypotheses say of an attempt. Each limit that is known has to let it pass."""
+        """Predictions for an attempt. Each known limit has to let the attempt pass."""
         trust = self._told.trust(now)
         all_go, likely_at, possible_at = 1.0, now, now
         for hypotheses in self._bank.layers:
@@ -465,7 +462,7 @@ class HiddenLimits:
         return _Votes(all_go, likely_at, possible_at)
 
     def _scout_back_at(self, now: float) -> float:
-        """When the first one that went after a long wait has shown whether others may follow."""
+        """When the scout has shown whether others may follow."""
         scout = self._scout
         if scout is None or scout.refused is not None or scout.stamp not in self._bank.open:
             return now
@@ -474,21 +471,21 @@ class HiddenLimits:
     # What others want to know ----------------------------------------------------------------------------------------
 
     def believes_told(self, demand: Demand) -> bool:
-        """Whether refusals tell the truth of when to come back, as far as attempts have shown that were as large."""
+        """Whether retry-afters are true for attempts of this size, as far as is known."""
         return self._told.believes(_units(demand))
 
     @property
     def closed_until(self) -> float:
-        """Until when nothing is expected to pass; in the past where something is."""
+        """Until when nothing is expected to pass; in the past if something is."""
         return max(self.told_until, self._guard_until)
 
     @property
     def told_until(self) -> float:
-        """Until when refusals told to wait, as far as they are believed."""
+        """Farthest reported end, if retry-afters are trusted."""
         return self._told.until if self._told.is_trusted and self._bank.layers else -_NEVER
 
     def turns_at(self, now: float) -> float | None:
-        """When the limit that explains best lets many pass again; None where it does so all the time."""
+        """When the best limit lets many attempts pass again; None if attempts pass all the time."""
         level = self._bank.layers[0][0].level if self._bank.layers else None
         return level.turns_at(now) if isinstance(level, SlidingLevel | WindowLevel) else None
 
@@ -501,19 +498,19 @@ class HiddenLimits:
 
     @property
     def remembers_since(self) -> float:
-        """The oldest attempt that has to be explained was sent then; infinite: there is none."""
+        """When the oldest attempt was sent that has to be explained; infinite: there is none."""
         return self._bank.remembers_since
 
     def explains(self, since: float, now: float) -> tuple[float, bool]:
-        """How well the best hypothesis explains what was sent since an instant, and whether it is more than chance.
+        """How well the best hypothesis explains the attempts since `since`, and whether it is more than chance.
 
-        As a log-likelihood, whichever kind of limit was likely before.
+        As a log-likelihood, without the prior of the limit's kind.
         """
         return self._bank.explains(since, now)
 
 
 class _Glance(HiddenLimits):
-    """A copy that only answers: it judges no trial, and nobody is held back by what it says."""
+    """A copy that only answers: no trial is judged, and the original holds nobody back."""
 
     def __init__(self, of: HiddenLimits) -> None:
         vars(self).update(vars(of))
@@ -524,12 +521,12 @@ class _Glance(HiddenLimits):
 
 
 def _is_cap(limit: HiddenLimit | None) -> bool:
-    """Whether it counts attempts in flight."""
+    """Whether the limit counts attempts in flight."""
     return limit is not None and limit.window_s is None
 
 
 def _reached_at(opens: Sequence[tuple[float, float]], share: float) -> float:
-    """The instant at which hypotheses of so much weight let an attempt pass."""
+    """First instant at which hypotheses with this share of the weight let an attempt pass."""
     so_far = 0.0
     for at, weight in opens:
         so_far += weight

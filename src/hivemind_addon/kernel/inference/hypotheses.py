@@ -1,12 +1,12 @@
-"""Which limit explains what was refused: a bank of hypotheses that compete. Pure.
+"""Bank of hypotheses that compete to explain refusals. Pure.
 
-Nothing but chance; so many in flight; so many in any span or window of some length, also as sliding counters have it;
-so many that drain away at some rate; in requests, input tokens or all tokens. Each is a level (`limiter_models.py`)
-that is replayed over the recent attempts: posterior = prior x likelihood. What the best one leaves unexplained may be
-another limit's work: so there are layers.
+The hypotheses: nothing but chance; a number of attempts in flight; an amount in any span or window of some length, also
+by sliding counters; an amount that drains at some rate; in requests, input tokens or all tokens. Each is a level
+(`limiter_models.py`) replayed over the recent attempts: posterior = prior x likelihood. Another limit may explain the
+rest: so there are layers.
 
-What speaks against the best hypothesis again and again within a short time (a cumulative sum of log-likelihoods) is a
-change of the provider: what was seen before is forgotten.
+Much evidence against the best hypothesis in a short time (a cumulative sum of log-likelihoods) shows a change of the
+provider: earlier attempts are forgotten.
 """
 
 import math
@@ -37,83 +37,83 @@ from hivemind_addon.kernel.inference.retry_afters import LONGEST_S, ROUNDING_S, 
 
 _NEVER = float("inf")
 _REMEMBERED = 256
-"""Attempts that hypotheses have to explain."""
+"""Attempts that the hypotheses have to explain."""
 _OLDER = 1024
-"""Attempts before these that still fill a bucket or a window."""
+"""Earlier attempts that still fill buckets and windows."""
 _WINDOWS_S = (1.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 18_000.0, 86_400.0)
 _LEAST_WINDOW_S = 0.5
 _UNUSUAL = 0.1
-"""How likely a window of any other length is beside these."""
+"""Relative probability of a window of another length."""
 _LONGER = 5.0
-"""Windows so many times as long as what is remembered are thought of."""
+"""Longest windows considered, as a multiple of the remembered span."""
 _LINGER_S = {0.0: 1.0, 0.5: 0.2, 2.0: 0.1, 5.0: 0.1}
-"""How long a slot stays taken after its attempt's end, and how likely that is beside the others."""
+"""How long a slot stays taken after the attempt's end, and how likely that is beside the others."""
 SURE = 0.97
-"""So likely counts as one voice."""
+"""Probability that counts as unanimous."""
 LIKELY = 0.5
 """More likely than not."""
 _NEGLIGIBLE = -5.0
-"""Log-odds to the best below which a hypothesis is left out."""
+"""Log-odds to the best below which a hypothesis is dropped."""
 _LEAST_VERDICT_S = 0.05
 _FIRST_VERDICT_S = 0.25
 _MOST_VERDICT_S = 2.0
 _LONG_RETRY_AFTER_S = 5.0
-"""A longer one tells of a rate limit."""
+"""A longer retry-after suggests a rate limit."""
 _SPARED = 0.05
-"""Of an attempt's units that stay in a bucket."""
+"""Share of an attempt's units that stay in a bucket."""
 _MARGIN_SHARE = 0.25
-"""Room for one attempt more stays in it, and at most such a share of what else it holds: what is wrong about sizes, the
-rate, and what others take is met by this margin, and costs once the time in which it fills."""
+"""Room for one more attempt stays too, up to this share of the rest: a margin for errors of sizes and rate and for
+others' usage, which costs the time to fill only once."""
 _SLACK_S = 0.2
 _SLACK = 0.05
-"""A told instant and the one that a hypothesis computes are the same where they differ by less."""
+"""A reported and a computed instant that differ by less are the same."""
 _MOST_DISAGREEMENT = 6.0
-"""The log-likelihood that a hypothesis loses at most for telling other instants; each costs one."""
+"""Most log-likelihood that a hypothesis loses by computing other instants than reported; each costs 1."""
 _AT_THE_DOOR_S = 0.2
-"""Limiters refuse before any work is done: a refusal that takes half as long as an answer, and longer than this, comes
-from farther in, and is more likely chance, by so much of log-odds:"""
+"""Limiters refuse before any work: a refusal slower than this, and than half an answer's time, is more likely chance,
+by these log-odds:"""
 _INSIDE = 2.0
 _INSTANT_S = 0.005
-"""What ends and what is sent so close together met in the provider in either order."""
+"""An end and a sending this close may reach the provider in either order."""
 _CHANGE = 7.0
-"""Log-likelihood against the best hypothesis that shows that the provider has changed."""
+"""Log-likelihood against the best hypothesis that proves a change of the provider."""
 _MOST_LIMITS = 3
 _ENOUGH_NEW = 8
-"""Where refusals are chance, one more in so many of them teaches something."""
+"""Where refusals are chance, a new refusal per so many known ones teaches something."""
 _MUCH_NEARER = 4.0
-"""Where most ends that refusals told were so many times as near as the farthest, there may be two limits."""
+"""If most reported ends were this many times nearer than the farthest, there may be two limits."""
 _UNSEEN = 0.003
-"""How likely a limit of one length is, among those of a rate, whose windows end when nobody looks; and a counter."""
+"""Relative probability of each rate limit whose windows end unseen, and of each counter."""
 _UNSEEN_LENGTHS = 3
 _COUNTER_WAIT = 1.1
-"""What a counter's first unit takes to come back is up to so many times its window."""
+"""A counter's first unit returns after up to this many windows."""
 _SHIFTS = ((0.0, 0.25, 0.5, 0.75), (-0.08, 0.08), (-0.02, 0.02), (-0.005, 0.005))
-"""Of a window, by which its end is looked for, step by step nearer."""
+"""Shares of a window that the search for the window's end moves by, step by step nearer."""
 _UNEXPLAINED = 1.0
-"""Log-likelihood that the best of the others has to leave for these to be weighed, and for refusals that count."""
+"""Log-likelihood that the best hypothesis must lack before unseen windows or counted refusals are considered."""
 _REFUSALS_COUNT = 0.05
-"""How likely it is that a limiter counts what it refuses."""
+"""Probability that a limiter counts refused attempts."""
 _LEFT_UNEXPLAINED = 4.0
-"""Log-likelihood that this may lack of a full explanation: it mends many a wrong one a little."""
+"""Log-likelihood that counted refusals may lack of a full explanation: they improve many wrong hypotheses a little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """How likely each kind of limit is before anything was seen; the rest is chance."""
+    """Probability of each kind of limit before any observation; the rest is chance."""
 
     rate: float
     concurrency: float
 
 
 OF_THROTTLES = Prior(rate=0.6, concurrency=0.1)
-"""Of what rate limits' refusals tell."""
+"""For refusals by rate limits."""
 OF_OVERLOADS = Prior(rate=0.0, concurrency=0.5)
-"""Of what overload tells."""
+"""For refusals by overload."""
 
 
 @dataclass(slots=True, eq=False)
 class Hypothesis:
-    """One explanation, how likely it is, and what it says of the next attempt."""
+    """An explanation of refusals with its probability and its prediction for the next attempt."""
 
     level: Level | None
     """None: nothing but chance."""
@@ -121,22 +121,22 @@ class Hypothesis:
     score: float = 0.0
     """Logarithm of prior x likelihood."""
     weight: float = 0.0
-    """Its probability among the plausible ones."""
+    """Probability among the plausible hypotheses."""
     rarity: float = 0.0
-    """Logarithm of how likely it is beside the usual ones of its kind."""
+    """Logarithm of the probability relative to the usual hypotheses of the same kind."""
 
     @property
     def is_of_a_rate(self) -> bool:
-        """Whether it limits what is sent in some time, and not what is in flight."""
+        """Whether this limits attempts sent over time, not attempts in flight."""
         return self.level is not None and not isinstance(self.level, ConcurrencyLevel)
 
     def opens_at(self, units: Sequence[float], in_flight: int, now: float, *, with_margin: bool) -> float:
-        """When an attempt passes, as it has it; infinite: when another one ends. `with_margin`: surely."""
+        """When this hypothesis lets an attempt pass; infinite: when another attempt ends. `with_margin`: surely."""
         if self.level is None:
             return now
         amount = self.fit.amount
         if isinstance(self.level, BucketLevel | CounterLevel):
-            # Whoever takes the last drop meets each rounding.
+            # An attempt that takes a bucket's last units meets each rounding error.
             unit = units[self.level.measure]
             margin = min(unit, _MARGIN_SHARE * (amount - unit)) if with_margin else 0.0
             amount -= max(_SPARED * unit, margin)
@@ -145,59 +145,59 @@ class Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What a competition has changed."""
+    """Changes made by a competition."""
 
     has_changed: bool
-    """The provider has: what was seen before is forgotten."""
+    """The provider has changed: earlier attempts are forgotten."""
     has_grown: bool
-    """A limit is true no more, and nothing tells how much there is now."""
+    """A limit no longer holds, and the new amount is unknown."""
     is_tighter: bool
-    """The best limit lets clearly less pass than the one before."""
+    """The best limit admits clearly less than the previous best."""
 
 
 class Bank:
-    """Attempts, and the hypotheses that explain what was refused of them."""
+    """Attempts, and the hypotheses that explain their refusals."""
 
     def __init__(self, prior: Prior, told: RetryAfters) -> None:
         self.told = told
         self.open: dict[int, Sent] = {}
         """Attempts in flight, by stamp."""
         self.layers: list[list[Hypothesis]] = []
-        """For each limit that is known the plausible hypotheses, the best first; empty: nothing was ever refused."""
+        """Plausible hypotheses for each known limit, the best first; empty: nothing was ever refused."""
         self._levels: list[Level] = []
-        """Of all hypotheses."""
+        """Levels of all hypotheses."""
         self.limit: HiddenLimit | None = None
-        """The limit that explains best; None: there is none but chance."""
+        """The limit that explains best; None: only chance explains."""
         self.known: HiddenLimit | None = None
-        """The same, where it is likelier than all others together, chance among them."""
+        """`limit`, if likelier than all other hypotheses together, chance included."""
         self.refused_after_s = 0.0
-        """How long a refusal takes to come back."""
+        """Mean time until a refusal arrives."""
         self.longest_row_s = 0.0
-        """For how long everything was refused."""
+        """Longest time for which everything was refused."""
         self._prior = prior
         self._history: deque[Sent] = deque()
         self._older: deque[Sent] = deque(maxlen=_OLDER)
-        """What was taken before: it fills limits, and has to be explained no more."""
+        """Earlier attempts that were taken: they fill limits, but need no explanation."""
         self._reopened: deque[float] = deque(maxlen=8)
         """When attempts passed after others had been refused."""
         self._ends: dict[tuple[object, int, float], float] = {}
-        """When windows end most likely whose ends nobody saw, by their kind, what they count, and their length."""
+        """Likeliest ends of unseen windows, by kind, measure and length."""
         self._failures_count, self._refusals_count = True, False
-        """What limits count beside what is answered."""
+        """Whether limits count failed and refused attempts."""
         self._unweighed = self._known_refusals = 0
-        """Refusals since the hypotheses last competed, and until then."""
+        """Refusals since the last competition, and up to then."""
         self._passed_after_s = 0.0
-        """How long an answer takes to begin."""
+        """Mean time until an answer begins."""
         self._before_change: list[Sent] = []
-        """What was forgotten last."""
+        """Attempts forgotten last."""
         self._outgrown: Level | None = None
-        """Of the limit that was known, and is no longer true."""
+        """Level of a known limit that no longer holds."""
 
     def __repr__(self) -> str:
         return f"<Bank {self.limit}>" if self.limit else "<Bank, nothing known>"
 
     def sent(self, sent: Sent) -> None:
-        """An attempt goes."""
+        """Count an attempt that goes."""
         for level in self._levels:
             level.add(sent)
         self._history.append(sent)
@@ -208,15 +208,15 @@ class Bank:
         self.open[sent.stamp] = sent
 
     def passed(self, sent: Sent, now: float) -> None:
-        """It was taken."""
+        """Learn that an attempt was taken."""
         sent.refused = False
         self._passed_after_s = _mean(self._passed_after_s, now - sent.sent_at)
 
     def refused(self, sent: Sent, now: float) -> None:
-        """It was refused."""
+        """Learn that an attempt was refused."""
         sent.refused = True
         if self.limit_in_flight < _NEVER:
-            # It found all slots taken, whatever has ended since.
+            # The attempt found all slots taken, whatever has ended since.
             sent.in_flight = sent.most_in_flight
         self.refused_after_s = _mean(self.refused_after_s, now - sent.sent_at)
         if not self._refusals_count:
@@ -227,7 +227,7 @@ class Bank:
     def ended(
         self, sent: Sent, now: float, *, units: tuple[float, ...] | None, was_taken: bool, is_failed: bool
     ) -> None:
-        """It is over, and took so many units of each measure; None: as many as were expected."""
+        """End an attempt that took `units` by measure; None: as many as expected."""
         sent.ended_at = now
         sent.is_failed = is_failed
         sent.is_void = not was_taken
@@ -240,7 +240,7 @@ class Bank:
                 level.take_back(sent)
 
     def glance(self) -> "Bank":
-        """A copy whose hypotheses may be asked for a view; it hears of nothing more."""
+        """A copy whose hypotheses answer for a view; it learns nothing more."""
         seen = copy(self)
         seen.layers = [
             [replace(one, level=None if one.level is None else glance(one.level)) for one in hypotheses]
@@ -249,31 +249,31 @@ class Bank:
         return seen
 
     def knows_enough(self, now: float) -> bool:
-        """Whether one refusal more teaches nothing: all is chance, and a few are new."""
+        """Whether another refusal teaches nothing: all is chance, and few refusals are new."""
         is_due = self._unweighed * _ENOUGH_NEW >= self._known_refusals
         return not is_due and self._is_all_chance and self.row_length(now) <= 1
 
     def forget_since(self, at: float) -> None:
-        """What was refused since an instant was an outage and no limit, as what was before it since one passed."""
+        """Forget refusals since `at`, and those before back to the last pass: they were an outage and no limit."""
         for sent in reversed(self._history):
             if sent.refused:
                 sent.is_void = True
             elif sent.refused is False and sent.sent_at < at:
                 break
         if not any(sent.refused and not sent.is_void for sent in self._history):
-            # No change of the provider, either.
+            # The provider has not changed, either.
             known = [*self._before_change, *self._history]
             self._history = deque(known[-_REMEMBERED:])
             self._before_change, self._outgrown = [], None
 
     def take_back(self, stamps: Sequence[int]) -> None:
-        """The refusals of these attempts were no limit's."""
+        """Forget the refusals of these attempts: no limit caused them."""
         for sent in self._history:
             if sent.stamp in stamps:
                 sent.is_void = True
 
     def resume(self, limit: HiddenLimit) -> None:
-        """Go on with what an earlier run has learned."""
+        """Continue with a limit from an earlier run."""
         chance = fit_chance(0, 0)
         known = Fit(limit.amount, 0.0, chance.chance)
         self.layers = [[Hypothesis(limit.level(), known, weight=0.9), Hypothesis(None, chance, weight=0.1)]]
@@ -281,14 +281,14 @@ class Bank:
 
     @property
     def verdict_s(self) -> float:
-        """An attempt that was not refused for so long has passed."""
+        """An attempt that is not refused for this long has passed."""
         if not self.refused_after_s:
             return _FIRST_VERDICT_S
         return min(max(_LEAST_VERDICT_S, 2 * self.refused_after_s), _MOST_VERDICT_S)
 
     @property
     def limit_in_flight(self) -> float:
-        """Attempts in flight that the limit which explains best lets pass; infinite where it is of another kind."""
+        """Attempts in flight that the best limit lets pass; infinite if the limit is of another kind."""
         limit = self.limit
         return limit.amount if limit is not None and limit.window_s is None else _NEVER
 
@@ -316,9 +316,9 @@ class Bank:
         return None
 
     def row_length(self, now: float) -> int:
-        """Times that attempts were refused since the last one passed; what was sent within a round trip is one."""
+        """Refusals since the last pass; attempts sent within a round trip count once."""
         if not self._known_refusals and not self._unweighed:
-            return 0  # nothing that is remembered was refused
+            return 0  # no remembered attempt was refused
         row, counted_at = 0, _NEVER
         for sent in reversed(self._history):
             verdict = None if sent.is_void else self._verdict(sent, now)
@@ -329,7 +329,7 @@ class Bank:
         return row
 
     def reopened(self, passed: Sent) -> None:
-        """An attempt passed: note it if others had been refused just before."""
+        """Note an attempt that passed just after others had been refused."""
         first = last = None
         for sent in reversed(self._history):
             if sent.sent_at >= passed.sent_at or sent.is_void:
@@ -347,21 +347,21 @@ class Bank:
         return bool(self.layers) and self.layers[0][0].level is None and self.layers[0][0].weight >= SURE
 
     def _correct(self, sent: Sent, units: tuple[float, ...]) -> None:
-        """How long an answer is shows at its end, and nobody but the provider counts the tokens of its question."""
+        """Correct an attempt's units: output is known only at the end, and only the provider counts input exactly."""
         for level in self._levels:
             level.correct(sent, units[level.measure])
         sent.units = units
 
     def _freed(self, sent: Sent, now: float) -> None:
-        """A slot is free again: what was sent just before did not find it taken, as was thought.
+        """Correct the attempts sent just before a slot got free, which did not find the slot taken.
 
-        Before a cap that is within a round trip. Elsewhere that would make the refused ones seem to have found more.
+        At a cap, within a round trip; elsewhere that would make refused attempts seem to have found more.
         """
         history = self._history
         if not history or history[-1].stamp <= sent.stamp:
-            return  # nothing was
+            return  # nothing was sent since
         has_cap = self.limit_in_flight < _NEVER
-        # Who is refused later than that was not refused at the door.
+        # A slower refusal came after some work, and not from a limiter.
         is_at_door = has_cap and self.refused_after_s <= _AT_THE_DOOR_S
         since = now - (max(_INSTANT_S, self.refused_after_s) if is_at_door else _INSTANT_S)
         for one in reversed(history):
@@ -369,10 +369,10 @@ class Bank:
                 break
             one.in_flight = max(1, one.in_flight - 1)
             if has_cap:
-                one.odds = None  # They were of another level.
+                one.odds = None  # computed for another level
 
     def weigh(self, now: float) -> Weighed:
-        """Let the hypotheses compete over what is known."""
+        """Let the hypotheses compete to explain the remembered attempts."""
         before_now, has_changed, has_grown = self.limit, False, False
         self._failures_count, self._refusals_count = True, False
         self._unweighed = 0
@@ -416,7 +416,7 @@ class Bank:
             self.layers.append(hypotheses)
             if hypotheses[0].level is None or len(self.layers) == _MOST_LIMITS:
                 break
-            # Another limit may refuse what this one would let pass.
+            # Another limit may refuse attempts that this limit lets pass.
             records = self._unexplained(hypotheses[0], records)
             if any(sent.refused for sent in records):
                 hypotheses = self._compete(records, now, is_first=False)
@@ -428,7 +428,7 @@ class Bank:
         return Weighed(has_changed, has_grown, is_tighter)
 
     def _as_two(self, first: Hypothesis, records: Sequence[Sent], now: float) -> float:
-        """The score of two limits at once: one may begin to refuse late that was there all the time."""
+        """Score of two limits at once: a limit that existed all the time may begin to refuse late."""
         if not first.is_of_a_rate:
             return -_NEVER
         rest = self._unexplained(first, records)
@@ -437,7 +437,7 @@ class Bank:
         return first.score - first.fit.score + fit_all(explained, explained) + second
 
     def _proved(self, outgrown: Level, records: Sequence[Sent], now: float) -> Hypothesis:
-        """A limit that has grown, as far as attempts have shown: from there on it is tried step by step."""
+        """A limit that has grown, with the amount that attempts have proved; trials raise it step by step."""
         level = _again(outgrown)
         assert level is not None
         found = level.replay(records, [self.is_taken(sent) for sent in records])
@@ -447,13 +447,13 @@ class Bank:
 
     @property
     def remembers_since(self) -> float:
-        """The oldest attempt that has to be explained was sent then; infinite: there is none."""
+        """When the oldest attempt was sent that has to be explained; infinite: there is none."""
         return self._history[0].sent_at if self._history else _NEVER
 
     def explains(self, since: float, now: float) -> tuple[float, bool]:
-        """How well the best hypothesis explains what was sent since an instant, and whether it is more than chance.
+        """How well the best hypothesis explains the attempts since `since`, and whether it is more than chance.
 
-        As a log-likelihood, whichever kind of limit was likely before.
+        As a log-likelihood, without the prior of the limit's kind.
         """
         records = [sent for sent in self._history if sent.sent_at >= since and not sent.is_void]
         best = self._compete(records, now)[0]
@@ -492,7 +492,7 @@ class Bank:
                     hypotheses.append(explains)
         best, explained = -_NEVER, chance.score
         for one in sorted(hypotheses, key=lambda one: -one.score):
-            # To hear the told instants costs more than all else: none that is out already gets better by it.
+            # Reported instants are the most expensive check and never raise a score: dropped hypotheses stay dropped.
             if one.score - best <= _NEGLIGIBLE:
                 break
             if one.level is not None:
@@ -501,7 +501,7 @@ class Bank:
                 explained = max(explained, one.fit.score + agreement)
             best = max(best, one.score)
         if rate and is_first and explained < fit_all(len(refused), len(known)) - _UNEXPLAINED:
-            # What explains everything needs no rival.
+            # A hypothesis that explains everything needs no rival.
             for measure in measures:
                 for unseen in self._unseen(measure, records, taken, known, refused):
                     unseen.score += math.log(rate * _UNSEEN)
@@ -512,11 +512,11 @@ class Bank:
     def _fitted(
         self, level: Level, records: Sequence[Sent], taken: Sequence[bool], known: Sequence[int], refused: Sequence[int]
     ) -> Hypothesis | None:
-        """How well a level explains the records; None: chance explains them better. The indexes are of records."""
+        """Fit a level to the records; None: chance explains them better. `known`, `refused`: indexes of records."""
         self._preload(level)
         found = level.replay(records, taken)
         step = 1.0 if level.measure == 0 else 0.0
-        # Whoever lets nothing pass at all has no cap: others hold its slots, or it is down.
+        # A limiter that lets nothing pass has no cap: others hold the slots, or the provider is down.
         least = 1.0 if isinstance(level, ConcurrencyLevel) else 0.0
         best = fit(map(found.__getitem__, known), map(found.__getitem__, refused), step=step, least=least)
         if best.amount == _NEVER:
@@ -531,12 +531,12 @@ class Bank:
         return Hypothesis(level, best, best.score)
 
     def _preload(self, level: Level) -> None:
-        """Let a level begin with what older attempts left in it."""
+        """Begin a level with the remains of older attempts."""
         if self._older:
             level.preload(list(self._older))
 
     def _agreement(self, level: Level, amount: float, records: Sequence[Sent]) -> float:
-        """How well a level tells what refusals told: when it opens again."""
+        """How well a level's openings agree with the retry-afters of refusals; at best 0."""
         told = [sent for sent in records if sent.told_at is not None and sent.ended_at < _NEVER]
         if not self.told.are_exact or not told:
             return 0.0
@@ -554,7 +554,7 @@ class Bank:
         return max(agreement, -_MOST_DISAGREEMENT)
 
     def is_taken(self, sent: Sent) -> bool:
-        """Whether it counts for a limit, as far as is known."""
+        """Whether an attempt counts for a limit, as far as is known."""
         if sent.refused:
             return self._refusals_count
         return self._failures_count or not sent.is_failed
@@ -562,7 +562,7 @@ class Bank:
     def _rates(
         self, measure: int, records: Sequence[Sent], now: float, *, is_first: bool
     ) -> Iterator[tuple[Level, float]]:
-        """Levels that may limit a rate, and how likely each is beside the others."""
+        """Levels that may limit a rate, with their relative probabilities."""
         span_s = now - records[0].sent_at if records else 0.0
         for window_s in _WINDOWS_S:
             yield SlidingLevel(measure, window_s), 1.0
@@ -571,7 +571,7 @@ class Bank:
         for is_told, ends, least_s in self._window_ends(records, is_first=is_first):
             lengths_s = list(self._windows(ends, least_s, is_told=is_told))
             for window_s in lengths_s:
-                # The longer a window the less likely its end is so near.
+                # The longer a window, the less likely is an end so near.
                 part = lengths_s[0] / window_s * (1.0 if window_s in _WINDOWS_S else _UNUSUAL)
                 yield WindowLevel(measure, window_s, tuple(ends), is_tiled=True), part
                 if is_told:
@@ -580,10 +580,10 @@ class Bank:
             yield BucketLevel(measure, per_s), 1.0
 
     def _window_ends(self, records: Sequence[Sent], *, is_first: bool) -> Iterator[tuple[bool, Sequence[float], float]]:
-        """Ends that windows of one limit may have, whether they were told, and how long such a window is at least.
+        """Possible ends of a limit's windows: whether they were reported, the ends, and the least window length.
 
-        Where there are two limits the refusals of each tell its own ends: those of the second one are told by what the
-        first one leaves unexplained, and those of a shorter one are near.
+        Where there are two limits, the refusals of each report its own ends: those of the second limit come with
+        refusals that the first leaves unexplained, and those of a shorter limit are near.
         """
         told = list(zip(self.told.ends, self.told.waits_s, strict=True))
         if is_first:
@@ -601,7 +601,7 @@ class Bank:
         yield False, self._reopened, self.longest_row_s
 
     def _windows(self, ends: Sequence[float], least: float, *, is_told: bool) -> Iterable[float]:
-        """Lengths that windows with such ends may have."""
+        """Possible lengths of windows with such ends."""
         if not ends:
             return ()
         longer = [one for one in _WINDOWS_S if one >= least]
@@ -610,20 +610,20 @@ class Bank:
         apart_s = [round(after - before, 1) for before, after in pairwise(known) if after - before <= LONGEST_S]
         lengths.update(length_s for length_s in apart_s if length_s >= max(least - ROUNDING_S, _LEAST_WINDOW_S))
         if is_told and apart_s:
-            # No window ends within another one.
+            # No window ends within another.
             lengths = {length_s for length_s in lengths if length_s <= min(apart_s) + ROUNDING_S} or lengths
         return sorted(lengths)
 
     def _unseen(
         self, measure: int, records: Sequence[Sent], taken: Sequence[bool], known: Sequence[int], refused: Sequence[int]
     ) -> Iterator[Hypothesis]:
-        """Windows and sliding counters, the likeliest of each length, where nothing tells when they end."""
+        """The likeliest window and sliding counter of each length, where nothing shows when they end."""
         opened = self.told.ends or self._reopened
         if not opened:
             return
         least = max(self.longest_row_s, self.told.longest_s) / _COUNTER_WAIT
         for window_s in [one for one in _WINDOWS_S if one >= least][:_UNSEEN_LENGTHS]:
-            # The first unit of the window before was gone then.
+            # The first unit of the previous window was gone then.
             before = [sent for sent in records if opened[0] - 2 * window_s <= sent.sent_at < opened[0]]
             end = opened[0] - window_s / max(1, sum(map(self.is_taken, before)))
             for kind in (CounterLevel, _tiled):
@@ -640,7 +640,7 @@ class Bank:
                     yield likeliest
 
     def _drains(self, measure: int, records: Sequence[Sent], *, is_first: bool) -> Iterable[float]:
-        """Rates at which a bucket may drain: what passed between refusals."""
+        """Rates at which a bucket may drain: units that passed between refusals."""
         refused = [index for index, sent in enumerate(records) if sent.refused]
         if not refused:
             return ()
@@ -664,7 +664,7 @@ class Bank:
         return sorted({round(rate, 2 - math.floor(math.log10(rate))) for rate in rates})
 
     def _measures(self, records: Sequence[Sent]) -> Iterable[int]:
-        """What may be limited: always requests, and tokens where attempts differ in them."""
+        """Measures that may be limited: always requests, and tokens where attempts differ in them."""
         yield 0
         for measure in (1, 2):
             sizes = [sent.units[measure] for sent in records]
@@ -672,25 +672,25 @@ class Bank:
                 yield measure
 
     def _verdict(self, sent: Sent, now: float) -> bool | None:
-        """Whether an attempt was refused; None: that is not known."""
+        """Whether an attempt was refused; None: not known."""
         if sent.refused is not None:
             return sent.refused
         return False if sent.stamp in self.open and now >= sent.sent_at + self.verdict_s else None
 
     def _unexplained(self, best: Hypothesis, records: Sequence[Sent]) -> list[Sent]:
-        """Those that a hypothesis expects to pass, and those that were not refused."""
+        """All attempts except the refusals that a hypothesis explains."""
         level = _again(best.level)
         assert level is not None
         self._preload(level)
         found = level.replay(records, [self.is_taken(sent) for sent in records])
         amount = best.fit.amount
         if isinstance(level, CounterLevel):
-            # The end of its windows is known nearly: one that it lets pass only just shows no other limit.
+            # The end of a counter's windows is known only nearly: an attempt that just passes proves no other limit.
             amount -= min(sent.units[level.measure] for sent in records)
         return [sent for sent, at in zip(records, found, strict=True) if not (at > amount and sent.refused)]
 
     def _changed_at(self, best: Hypothesis, records: Sequence[Sent], now: float) -> float | None:
-        """From when on the attempts speak against the best hypothesis; None: they do not."""
+        """Since when the attempts contradict the best hypothesis; None: they do not."""
         level = _again(best.level)
         if level is not None:
             self._preload(level)
@@ -706,7 +706,7 @@ class Bank:
             if found > amount:
                 against += -3.0 if verdict else 3.0
             elif verdict and best.is_of_a_rate and sent.sent_at < answered_at:
-                # What was sent before the last such refusal was heard of tells the same once more.
+                # An attempt sent before the last such refusal arrived repeats the same evidence.
                 continue
             else:
                 against += math.log(0.5 / chance) if verdict else math.log(0.5 / (1 - chance))
@@ -723,9 +723,9 @@ def _mean(mean: float, newest: float) -> float:
 
 
 def _vanity(records: Sequence[Sent], verdicts: Sequence[bool | None]) -> float:
-    """How much better all-is-chance foretold what happened than the hypotheses did; 0 where it did worse.
+    """How much better pure chance predicted the verdicts than the hypotheses did; 0 if worse.
 
-    With hindsight some limiter explains any row of chances. What it foretells shows what it is worth.
+    In hindsight some limiter explains any series of chance refusals. Its predictions show its worth.
     """
     better = 0.0
     for sent, refused in zip(records, verdicts, strict=True):
@@ -736,7 +736,7 @@ def _vanity(records: Sequence[Sent], verdicts: Sequence[bool | None]) -> float:
 
 
 def _again(level: Level | None) -> Level | None:
-    """The same level, with nothing sent."""
+    """An empty level of the same kind."""
     match level:
         case None:
             return None
@@ -754,7 +754,7 @@ def _again(level: Level | None) -> Level | None:
 
 
 def _plausible(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
-    """The ones that matter, with their probabilities; the best first."""
+    """The plausible hypotheses with their probabilities, the best first."""
     best = max(one.score for one in hypotheses)
     kept = [one for one in hypotheses if one.score - best > _NEGLIGIBLE]
     total = sum(math.exp(one.score - best) for one in kept)

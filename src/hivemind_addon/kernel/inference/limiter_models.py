@@ -1,17 +1,17 @@
-"""Hypotheses about a limiter that no header tells of: each predicts which attempts it would have refused. Pure.
+"""Models of limiters that no header reports: each predicts which attempts the limiter would have refused. Pure.
 
-A hypothesis is a *level*: a number that each attempt finds when it is sent, itself counted, computed from what was sent
-before it. A limiter of that kind refuses whatever would rise above its amount, and nothing else.
+A model is a *level*: a number that each attempt finds when sent, itself counted, computed from the earlier attempts. A
+limiter of that kind refuses exactly the attempts that would rise above the limit's amount.
 
     ConcurrencyLevel   attempts in flight, and those that ended less than `linger_s` ago
     SlidingLevel       units sent within the last `window_s`
     WindowLevel        units sent since the window began
-    CounterLevel       the same, and of the window before as many as if they had been sent evenly
-    BucketLevel        units sent, less what drains away at `per_s`; a small amount makes it a spacing
+    CounterLevel       the same, and of the previous window as many as if they had been sent evenly
+    BucketLevel        units sent, less the units drained at `per_s`; a small amount enforces a spacing
 
-Two more need no level: nothing limits but chance, and the provider is closed until the instant that it names
-(`hypotheses.py`). How well a level explains what happened is its likelihood: a stump, as in a decision tree. Below
-some amount refusals are chance, above it they are the rule. `fit` finds the amount.
+Two more hypotheses need no level (`hypotheses.py`): only chance refuses; the provider is closed until the instant it
+names. A level's likelihood is a decision stump's: refusals are chance below some amount, which `fit` finds, and the
+rule above.
 """
 
 import math
@@ -28,14 +28,14 @@ from hivemind_addon.kernel.values.ticket import Dimension
 
 _NEVER = float("inf")
 _MOST_ATTEMPTS = 512
-"""That a hypothesis is asked to explain."""
+"""Most attempts that a hypothesis has to explain."""
 
 
 class _Share:
-    """What is assumed of a share of refusals before anything was seen: a beta distribution."""
+    """Beta prior of a share of refusals."""
 
     def __init__(self, refused: float, attempts: float) -> None:
-        """As if so many of so many attempts had been refused."""
+        """As if `refused` of `attempts` had been observed before."""
         self._refused, self._attempts = refused, attempts
         counts = range(_MOST_ATTEMPTS + 1)
         self._of_refused = [math.lgamma(count + refused) - math.lgamma(refused) for count in counts]
@@ -44,78 +44,78 @@ class _Share:
         self._of_attempts = [math.lgamma(count + attempts) - math.lgamma(attempts) for count in counts]
 
     def expected(self, refused: int, attempts: int) -> float:
-        """The share, after so many."""
+        """Expected share after these attempts."""
         return (refused + self._refused) / (attempts + self._attempts)
 
     def likelihood(self, refused: int, attempts: int) -> float:
-        """Logarithm of how likely these verdicts are, over all shares."""
+        """Log-likelihood of these verdicts, over all shares."""
         return self._of_refused[refused] + self._of_passed[attempts - refused] - self._of_attempts[attempts]
 
 
 _CHANCE = _Share(0.5, 5.0)
-"""Refusals by chance: half of one in five attempts. Many are the less likely."""
+"""Refusals by chance, as if 0.5 of 5 attempts: the more, the less likely."""
 _RULE = _Share(20.0, 20.4)
-"""A limiter above its amount: 20 refusals of 20.4 attempts."""
+"""Refusals by a limiter above the amount, as if 20 of 20.4 attempts."""
 
 _SHORT = 0.5
-"""Of an attempt's units, that are missing in a bucket which refuses it and does not say when they are there."""
+"""Share of an attempt's units missing in a bucket that refuses without a retry-after."""
 
 
 class Sent(Struct, eq=False):
-    """One attempt, as a limiter sees it."""
+    """An attempt from a limiter's point of view."""
 
     stamp: int
     sent_at: float
     units: tuple[float, ...]
     """By measure: requests, input tokens, all tokens."""
     in_flight: int
-    """That it found, itself counted; where it passed, less those that ended before it may have arrived."""
+    """Attempts in flight on arrival, this attempt included; once passed, without those that may have ended before."""
     ended_at: float = _NEVER
     told_at: float | None = None
-    """When it may come back, as its refusal told."""
+    """End of the retry-after that the refusal reported."""
     refused: bool | None = None
     """None: not known yet."""
     is_void: bool = False
-    """Something else explains how it ended: it teaches nothing, and took nothing."""
+    """Something else explains the end: the attempt teaches nothing, and took nothing."""
     odds: tuple[float, float] | None = None
-    """How likely its refusal was when it was sent: as the hypotheses had it, and as if all were chance."""
+    """Probability of a refusal when sent: by the hypotheses, and by chance alone."""
     is_failed: bool = False
-    """It failed for another reason; some limiters do not count it then."""
+    """Failed for another reason; some limiters do not count failures."""
     most_in_flight: int = 0
-    """The same, as it was thought when it was sent."""
+    """`in_flight` as counted when sent."""
     is_probe: bool = False
-    """It was sent though not every plausible hypothesis expected it to pass."""
+    """Sent although some plausible hypothesis expected a refusal."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """How well a level explains what happened."""
+    """How well a level explains the verdicts."""
 
     amount: float
     """The highest level that passes; infinite: refusals are chance."""
     score: float
     """Log-likelihood."""
     chance: float
-    """Share of the attempts below the amount that are refused all the same."""
+    """Share of the attempts below the amount that are refused nevertheless."""
 
 
 def fit_chance(refused: int, attempts: int) -> Fit:
-    """The fit of the hypothesis that refusals have no reason."""
+    """Fit of pure chance."""
     return Fit(_NEVER, _CHANCE.likelihood(refused, attempts), _CHANCE.expected(refused, attempts))
 
 
 def fit(levels: Iterable[float], refused_levels: Iterable[float], *, step: float, least: float = 0.0) -> Fit:
-    """The amount under which it is most likely that of attempts which found these levels those were refused.
+    """Find the most likely amount from the levels of all attempts and those of the refused attempts.
 
-    `step`: what the smallest attempt takes; `least`: the smallest amount that there may be.
+    `step`: units of the smallest attempt; `least`: smallest possible amount.
     """
     found, refused = sorted(levels), sorted(refused_levels)
     attempts = len(found)
     best = fit_chance(len(refused), attempts)
-    # Any of the levels may be the limit: who may choose among many explains less by the right one.
+    # Any of the levels may be the limit: the best of many candidates explains less.
     choice = math.log(1 + len(set(found)))
     for level in sorted(set(refused), reverse=True):
-        # All attempts with one level are on one side.
+        # All attempts with the same level are on the same side.
         below, below_refused = bisect_left(found, level), bisect_left(refused, level)
         above, above_refused = attempts - below, len(refused) - below_refused
         score = _CHANCE.likelihood(below_refused, below) + _RULE.likelihood(above_refused, above) - choice
@@ -127,13 +127,13 @@ def fit(levels: Iterable[float], refused_levels: Iterable[float], *, step: float
 
 
 def fit_all(refused: int, attempts: int) -> float:
-    """The score of a limiter that explains every verdict."""
+    """Score of a limiter that explains every verdict."""
     passed = attempts - refused
     return _CHANCE.likelihood(0, passed) + _RULE.likelihood(refused, refused) - math.log(1 + attempts)
 
 
 def fit_at(amount: float, levels: Iterable[float], refused_levels: Iterable[float]) -> Fit:
-    """How likely it is that those were refused, where the amount is known."""
+    """Fit of a known amount."""
     found, refused = sorted(levels), sorted(refused_levels)
     below, below_refused = bisect_right(found, amount), bisect_right(refused, amount)
     score = _CHANCE.likelihood(below_refused, below)
@@ -143,43 +143,43 @@ def fit_at(amount: float, levels: Iterable[float], refused_levels: Iterable[floa
 
 
 def _between(passed: float, refused: float, step: float) -> float:
-    """The amount, where one level passed and a higher one did not, and attempts are of so many units."""
+    """The amount between a level that passed and a higher level that was refused; `step`: units of an attempt."""
     return max((passed + refused) / 2, refused - step)
 
 
 class Level(Protocol):
-    """What attempts add up to. Add them in the order in which they were sent."""
+    """Sum of earlier attempts in a kind of limiter. Add attempts in the order in which they were sent."""
 
     measure: int
-    """Which of an attempt's units it counts."""
+    """Index of the counted unit in `Sent.units`."""
 
     def add(self, sent: Sent) -> float:
-        """The level that an attempt finds, itself counted; it counts from now on."""
+        """Count an attempt; return the level that includes this attempt."""
         ...
 
     def replay(self, records: Sequence[Sent], taken: Sequence[bool]) -> list[float]:
-        """The levels that attempts found, one after the other; those not taken are taken back at once."""
+        """Add attempts in turn; return their levels. Attempts that are not taken are taken back at once."""
         ...
 
     def preload(self, older: Sequence[Sent]) -> None:
-        """Begin with what is left of those that were taken before; the same as to replay them."""
+        """Begin with the rest of older attempts that were taken, as if they were replayed."""
         ...
 
     def take_back(self, sent: Sent) -> None:
-        """It was refused: it did not count."""
+        """Uncount a refused attempt."""
         ...
 
     def correct(self, sent: Sent, units: float) -> None:
-        """It turned out to take so many units."""
+        """Correct an attempt to the units that were actually taken."""
         ...
 
     def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:
-        """When so many units more are no longer above the amount; infinite: when an attempt ends."""
+        """When `units` more fit into the amount; infinite: when an attempt ends."""
         ...
 
 
 class ConcurrencyLevel:
-    """Attempts that a provider works on at one time, and those whose slot is not free yet."""
+    """Attempts that a provider works on, and ended attempts whose slot is not free yet."""
 
     measure = 0
 
@@ -202,7 +202,7 @@ class ConcurrencyLevel:
         return found
 
     def preload(self, older: Sequence[Sent]) -> None:
-        """What has ended holds no slot."""
+        """Do nothing: ended attempts hold no slot."""
 
     def add(self, sent: Sent) -> float:
         """See Level."""
@@ -232,7 +232,7 @@ class ConcurrencyLevel:
         return now if surplus <= 0 else max(now, frees_at[surplus - 1])
 
     def _held(self, now: float) -> list[float]:
-        """When the slots get free that are held after their attempt's end."""
+        """When the slots of ended attempts get free."""
         oldest = now - self.linger_s
         self._lingering = deque([one for one in self._lingering if one.ended_at > oldest])
         return [one.ended_at + self.linger_s for one in self._lingering if one.ended_at <= now]
@@ -240,7 +240,7 @@ class ConcurrencyLevel:
 
 @dataclass(slots=True, eq=False, repr=False)
 class SlidingLevel:
-    """Units sent within the last seconds; safe for any limiter that lets the same amount pass in that time."""
+    """Units sent within the last `window_s`; safe for any limiter that admits the same amount in that time."""
 
     measure: int
     window_s: float
@@ -304,7 +304,7 @@ class SlidingLevel:
         return opens_at
 
     def stand_alone(self) -> None:
-        """It is a copy: what it forgets the other one goes on to know."""
+        """Detach a copy: the original keeps the attempts that the copy forgets."""
         self._sent = self._sent.copy()
 
     def turns_at(self, now: float) -> float | None:
@@ -324,9 +324,9 @@ class WindowLevel:
     measure: int
     window_s: float
     ends: Sequence[float]
-    """Ends of windows that are known, in order."""
+    """Known ends of windows, in order."""
     is_tiled: bool
-    """Windows follow each other without a gap; else one begins with the first attempt after the end of the last one."""
+    """Windows follow each other without a gap; else a window begins with the first attempt after the last end."""
     _ends_at: float = -_NEVER
     _units: float = 0.0
     _next: int = 0
@@ -355,7 +355,7 @@ class WindowLevel:
 
     def preload(self, older: Sequence[Sent]) -> None:
         """See Level."""
-        if self.is_tiled and len(self.ends) == 1:  # of other ones each begins where the one before has ended
+        if self.is_tiled and len(self.ends) == 1:  # in all others, each window begins at the previous end
             older = _last(older, _FORGOTTEN * self.window_s)
         total, ends_at, measure = self._units, self._ends_at, self.measure
         for sent in older:
@@ -396,7 +396,7 @@ class WindowLevel:
             self._ends_at, self._units = -_NEVER, 0.0
 
     def _end_of(self, now: float) -> float:
-        """The end of the window that an instant lies in."""
+        """End of the window that contains an instant."""
         while self._next < len(self.ends) and self.ends[self._next] <= now:
             self._next += 1
         if self._next < len(self.ends) and self.ends[self._next] - self.window_s <= now:
@@ -409,7 +409,7 @@ class WindowLevel:
 
 @dataclass(slots=True, eq=False, repr=False)
 class CounterLevel:
-    """A sliding counter: all of this window's units, and of the last one's as many as if they had been sent evenly."""
+    """Sliding counter: this window's units, and as many of the previous window's as if they had been sent evenly."""
 
     measure: int
     window_s: float
@@ -475,7 +475,7 @@ class CounterLevel:
         return self._leaves_at(self._this, free) + self.window_s
 
     def _leaves_at(self, last: float, free: float) -> float:
-        """When no more of the last window's units than so many count."""
+        """When at most `free` of the previous window's units still count."""
         return self._this_ends_at - self.window_s * min(1.0, free / last) if last else -_NEVER
 
     def _roll(self, now: float) -> None:
@@ -489,13 +489,13 @@ class CounterLevel:
 
 @dataclass(slots=True, eq=False, repr=False)
 class BucketLevel:
-    """Units sent, less what has drained away since."""
+    """Units sent, less the units drained since."""
 
     measure: int
     per_s: float
     amount: float | None = None
-    """With an amount the level is set right by each verdict: whatever somebody else takes, and all errors of the rate
-    and of sizes, add up otherwise where a bucket is never full."""
+    """With an amount, each verdict corrects the level: errors and others' usage add up in a bucket that is never
+    full."""
     _level: float = 0.0
     _at: float = -_NEVER
 
@@ -558,7 +558,7 @@ class BucketLevel:
 
 
 def glance(level: Level) -> Level:
-    """A copy that may be asked when it opens, and the level itself forgets nothing by it."""
+    """A copy to ask when the level opens, which leaves the level unchanged."""
     seen = copy(level)
     if isinstance(seen, SlidingLevel):
         seen.stand_alone()
@@ -566,39 +566,39 @@ def glance(level: Level) -> Level:
 
 
 _FORGOTTEN = 4.0
-"""After so many windows nothing is left of what was sent."""
+"""Windows after which no attempt matters any more."""
 
 
 def _last(older: Sequence[Sent], reach_s: float) -> Sequence[Sent]:
-    """Those that were sent so shortly before the last one."""
+    """Attempts sent at most `reach_s` before the last."""
     return older[bisect_left(older, older[-1].sent_at - reach_s, key=lambda sent: sent.sent_at) :]
 
 
 _MOST_WINDOW_S = 32 * 86_400.0
 UNEQUAL = 1.3
-"""Attempts whose sizes differ by less teach nothing about tokens."""
+"""Attempts whose sizes differ by a smaller factor teach nothing about tokens."""
 _DIMENSIONS = (Dimension.REQUESTS, Dimension.INPUT_TOKENS, Dimension.TOTAL_TOKENS)
-"""Of measures."""
+"""By measure."""
 
 
 @dataclass(frozen=True, slots=True)
 class HiddenLimit:
-    """The limit that explains refusals best, for views, costs and forecasts."""
+    """The limit that best explains refusals, for views, costs and forecasts."""
 
     measure: Annotated[int, Meta(ge=0, le=2)]
     amount: Annotated[float, Meta(ge=1, le=1e15)]
     window_s: Annotated[float, Meta(ge=0.01, le=_MOST_WINDOW_S)] | None = None
-    """None: of attempts in flight."""
+    """None: a limit of attempts in flight."""
     is_bucket: bool = False
 
     @property
     def dimension(self) -> Dimension:
-        """What it counts."""
+        """The counted unit."""
         return _DIMENSIONS[self.measure]
 
     @property
     def kind(self) -> str:
-        """How it comes back."""
+        """How the limit refills."""
         if self.window_s is None:
             return "at a time"
         return "bucket" if self.is_bucket else "window"
@@ -612,7 +612,7 @@ class HiddenLimit:
         return f"{self.amount:.0f} {what} per {self.window_s:.0f} s"
 
     def level(self) -> Level:
-        """The level that it limits, with nothing sent."""
+        """An empty level for this limit."""
         if self.window_s is None:
             return ConcurrencyLevel(0.0)
         if self.is_bucket:
@@ -620,13 +620,13 @@ class HiddenLimit:
         return SlidingLevel(self.measure, self.window_s)
 
     def is_tighter_than(self, other: "HiddenLimit") -> bool:
-        """Whether it lets clearly less of the same pass in the long run."""
+        """Whether this limit admits clearly less of the same unit in the long run."""
         if (self.measure, self.window_s is None) != (other.measure, other.window_s is None):
             return False
         return self.amount / (self.window_s or 1.0) * UNEQUAL < other.amount / (other.window_s or 1.0)
 
     def is_like(self, other: "HiddenLimit") -> bool:
-        """Whether people need not hear of the difference."""
+        """Whether people need no report of the difference."""
         return (
             (self.measure, self.is_bucket, self.window_s is None)
             == (other.measure, other.is_bucket, other.window_s is None)
