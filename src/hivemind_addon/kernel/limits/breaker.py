@@ -1,23 +1,22 @@
-"""When nothing is sent at all: the breaker, while a provider is down; the account block, while it refuses the account.
+"""States in which a pool sends nothing: breaker (the provider is down), account block (it refuses the account).
 
 The breaker sends one probe at a time:
 
     CLOSED    ── TRIPPED: the failures speak for an outage ──────────────────────────► OPEN
-    OPEN      ── PROBED: its instant has come, one attempt was admitted ─────────────► HALF_OPEN
-    HALF_OPEN ── ALIVE: the probe, or another late attempt, shows that it lives ─────► CLOSED
+    OPEN      ── PROBED: the probe was due, and an attempt was admitted ─────────────► HALF_OPEN
+    HALF_OPEN ── ALIVE: the probe, or another late attempt, shows a sign of life ────► CLOSED
     HALF_OPEN ── DEAD: the probe failed hard; the next one after twice the time ─────► OPEN
     HALF_OPEN ── UNKNOWN: the probe was cancelled; the next one at once ─────────────► OPEN
-    OPEN      ── ALIVE: an attempt that was on its way is answered ──────────────────► CLOSED
+    OPEN      ── ALIVE: an attempt that was in flight is answered ───────────────────► CLOSED
 
-**Down or lossy.** A provider that loses every second call at random is no outage as long as the others are answered:
-there it is best to go on. So failures are weighed by a sequential probability ratio test (Wald): each hard failure
-speaks for an outage by log(0.99 / the usual share of failures), each attempt that lives on although others that were
-sent with it have failed long ago speaks against it, and any answer ends the row. The share is learned. No session
-counts for more than half of what is needed, for one session's failures may be its own; failures that did not even
-reach the provider are nobody's own.
+**Down or lossy.** A provider that loses every second call at random is not down as long as the others are answered:
+then it is best to go on. So a sequential probability ratio test (Wald) weighs the failures: each hard failure speaks
+for an outage by log(0.99 / usual share of failures), each attempt still alive long after others sent with it have
+failed speaks against, and any answer ends the row. The usual share is learned. A session counts for at most half of the
+needed evidence, because its failures may be its own; failures that did not reach the provider always count in full.
 
-**Never for ever.** A probe that neither fails nor is answered for longer than failures take shows that the provider
-works on it: that is a sign of life, too. So HALF_OPEN ends by time alone, whatever becomes of the probe.
+**HALF_OPEN always ends.** A probe that neither fails nor is answered for longer than failures take is a sign of life
+too: the provider works on the request. So time alone ends HALF_OPEN, whatever happens to the probe.
 
 A hard failure is OVERLOADED or FAILED. SUCCESS, THROTTLED and IGNORED prove the provider alive; CANCELLED proves
 nothing.
@@ -25,15 +24,15 @@ nothing.
 **The account block.** The provider refuses the account for hours or days.
 
     OPEN     ── hit: a refusal that ends with a window, not with a pause ──► STANDING
-    STANDING ── its end has come, or five minutes have passed ──► PROBING: one request goes first
-    PROBING  ── that one is answered, or a person lifts it ──► OPEN
-    PROBING  ── it is refused again ──► STANDING
-    PROBING  ── it ends in any other way ──► PROBING: the next one goes first
+    STANDING ── the end has come, or five minutes have passed ──► PROBING: a request goes first
+    PROBING  ── that request is answered, or a person lifts the block ──► OPEN
+    PROBING  ── that request is refused again ──► STANDING
+    PROBING  ── that request ends in any other way ──► PROBING: the next request goes first
 
-While it stands, a ticket whose client will still be there at its end is held. All others are told at once: a client
-that knows the end can stop or sleep; one that is held for hours only times out. Where the provider tells no end,
-nobody is held. What it told may be wrong, or the reason may go before the end (credit is bought, a seat is given
-again): so one request looks every five minutes. Requests that were on their way when it was hit prove nothing.
+A ticket is held if its client will still wait at the block's end. All other clients get the end at once: they can stop
+or sleep, but a client held for hours only times out. If the provider states no end, no ticket is held. The stated end
+may be wrong, or the reason may go earlier (somebody buys credit or restores a seat): so a request tests the block every
+five minutes. Requests in flight at the hit prove nothing.
 """
 
 import math
@@ -50,18 +49,18 @@ from hivemind_addon.kernel.values.ticket import OutcomeKind
 _NEVER = float("inf")
 _JITTER = 0.25
 _DOWN_SHARE = 0.99
-"""Of the calls that fail while a provider is down."""
+"""Share of calls that fail while a provider is down."""
 _USUAL_SHARE = (0.15, 0.75)
-"""Bounds of the share of calls that fail while it is not; where it starts, and may stay, depends on the settings."""
+"""Bounds of the share of calls that fail while a provider is up; its start and lower bound depend on the settings."""
 _UNREACHED_SHARE = 0.1
-"""The same of calls that do not reach it."""
+"""Usual share of calls that do not reach the provider."""
 _EVIDENCE = math.log(1000)
-"""Odds for an outage at which the breaker opens."""
+"""Log-odds for an outage at which the breaker opens."""
 _SHARE_OVER = 50.0
 """Attempts over which the usual share is averaged."""
 _LEAST_SILENCE_S = 0.25
 _SILENCE_FACTOR = 1.5
-"""An attempt that is silent for so many times as long as failures take, and a moment, lives."""
+"""An attempt that is silent for this many times the duration of failures, plus a moment, is alive."""
 _LEAST_PROBE_S = 1.0
 
 
@@ -78,7 +77,7 @@ class BreakerSettings:
 
 
 class Signal(Enum):
-    """What may change the state."""
+    """Causes of state changes."""
 
     TRIPPED = "tripped"
     PROBED = "probed"
@@ -118,24 +117,24 @@ class _Failure:
 
 
 class Breaker:
-    """One pool's breaker."""
+    """Breaker of a pool."""
 
     def __init__(self, settings: BreakerSettings, *, rng: random.Random) -> None:
         self._settings = settings
         self._rng = rng
         self.state = BreakerState.CLOSED
         self.last_probe_session: str | None = None
-        """Whose ticket was the last probe; the next one is another's where possible."""
+        """Session of the last probe; the next probe is another session's where possible."""
         self._row: list[_Failure] = []
-        """Hard failures since the provider last gave a sign of life."""
+        """Hard failures since the provider's last sign of life."""
         self._row_since = _NEVER
-        """When the first attempt of the row was admitted."""
+        """When the row's first attempt was admitted."""
         self._failed_after_s = 0.0
-        """The longest that a failure of the row took."""
+        """Longest duration of a failure in the row."""
         self._lived_at = -_NEVER
-        """When the newest attempt was sent that was answered: of those sent before a failure tells of no outage."""
+        """Admission of the newest answered attempt: failures of older attempts show no outage."""
         self._least_share, self._share = _first_shares(settings)
-        """Of the calls that fail while the provider is up."""
+        """Shares of calls that fail while the provider is up: lower bound and present value."""
         self._probe_at = _NEVER
         self._probe_sent_at = _NEVER
         self._interval_s = settings.first_probe_s
@@ -145,17 +144,17 @@ class Breaker:
 
     @property
     def row_since(self) -> float:
-        """When the first attempt of the failures in a row was admitted; infinite: there is none."""
+        """When the first attempt of the failures in a row was admitted; infinite if there is none."""
         return self._row_since
 
     @property
     def is_one_sessions(self) -> bool:
-        """Several failures in a row are all one session's: nothing tells whether they are its own or the provider's."""
+        """Whether several failures in a row are all of one session, so that session or provider may be the cause."""
         return len(self._row) > 1 and len({failure.session for failure in self._row}) == 1
 
     @property
     def passes_at(self) -> float:
-        """From when on it lets an attempt go: always, at the probe's instant, or when the probe has lived for long."""
+        """When the breaker lets an attempt go: always, when the probe is due, or when the probe has lived for long."""
         if self.state is BreakerState.CLOSED:
             return -_NEVER
         if self.state is BreakerState.OPEN:
@@ -163,24 +162,24 @@ class Breaker:
         return self._probe_sent_at + max(_LEAST_PROBE_S, 2 * self._silence_s)
 
     def probe_started(self, session: str, now: float) -> None:
-        """The attempt that was admitted while it was OPEN is the probe."""
+        """Make the attempt that was admitted in OPEN the probe."""
         self.last_probe_session = session
         self._probe_sent_at = now
         self._move(Signal.PROBED)
 
     def look_at_probe(self, now: float) -> bool:
-        """Close where the probe has lived long enough. True when the state changed."""
+        """Close if the probe has lived long enough. True if the state changed."""
         if self.state is not BreakerState.HALF_OPEN or now < self.passes_at:
             return False
         self._revive()
         return True
 
     def answered(self, *, admitted_at: float) -> bool:
-        """An answer to an attempt began. True when the state changed."""
+        """Learn that an attempt's answer began. True if the state changed."""
         if admitted_at > self._lived_at:
             self._lived_at = admitted_at
         if admitted_at < self._row_since:
-            # It was taken before the failures began.
+            # The provider took the attempt before the failures began.
             if self._share > self._least_share:
                 self._learn_share(failed=0, attempts=1)
             return False
@@ -202,9 +201,9 @@ class Breaker:
         unreached: bool = False,
         pending: Iterable[float] = (),
     ) -> bool:
-        """Learn from an attempt's end; `unreached`: it never got to the provider. True when the state changed.
+        """Learn from an attempt's end. True if the state changed.
 
-        `pending`: when the attempts were admitted that are in flight.
+        `unreached`: the attempt never got to the provider. `pending`: admissions of the attempts in flight.
         """
         signal = _MEANING[kind]
         if signal is Signal.ALIVE:
@@ -229,9 +228,9 @@ class Breaker:
         return False
 
     def configure(self, settings: BreakerSettings, now: float) -> None:
-        """Go on with other settings; the next probe comes no later than they let it.
+        """Continue with other settings; the next probe is due no later than they allow.
 
-        The share of failures that is usual is learned anew where they say another number of failures.
+        The usual share of failures is learned anew if `failures_to_open` has changed.
         """
         if settings.failures_to_open != self._settings.failures_to_open:
             self._least_share, self._share = _first_shares(settings)
@@ -241,16 +240,16 @@ class Breaker:
 
     @property
     def _silence_s(self) -> float:
-        """An attempt that is silent for so long lives."""
+        """An attempt that is silent for longer is alive."""
         return _LEAST_SILENCE_S + _SILENCE_FACTOR * self._failed_after_s
 
     def _works(self, pending: Iterable[float], refused_after_s: float, now: float) -> bool:
-        """Whether the provider works on other attempts: then it refuses one more for its overload, and is up."""
+        """Whether the provider works on other attempts: then a refusal for overload is no outage."""
         silence_s = _LEAST_SILENCE_S + _SILENCE_FACTOR * max(self._failed_after_s, refused_after_s)
         return any(now - admitted_at > silence_s for admitted_at in pending)
 
     def _is_down(self, pending: Iterable[float], now: float) -> bool:
-        """Whether the failures speak for an outage."""
+        """Whether the failures show an outage."""
         living = undecided = 0
         for admitted_at in pending:
             if admitted_at >= self._row_since:
@@ -267,7 +266,7 @@ class Breaker:
                 worth = by_session.get(failure.session, 0.0) + math.log(_DOWN_SHARE / self._share)
                 by_session[failure.session] = min(worth, _EVIDENCE / 2)
         against = living * math.log((1 - self._share) / (1 - _DOWN_SHARE))
-        # What was sent a moment ago may be answered: most of it is taken for alive until it has failed.
+        # Recent attempts may still be answered: most of their weight counts as alive until they fail.
         against += undecided * (1 - self._share) * math.log(_DOWN_SHARE / self._share)
         return unreached + sum(by_session.values()) - against >= _EVIDENCE - 1e-9
 
@@ -304,7 +303,7 @@ class Breaker:
 
 
 def _first_shares(settings: BreakerSettings) -> tuple[float, float]:
-    """The least share of failures that is taken for usual, and the first: with it so many in a row are the evidence."""
+    """Least and first usual share of failures; from the first, `failures_to_open` in a row are enough evidence."""
     first = _DOWN_SHARE * math.exp(-_EVIDENCE / max(1, settings.failures_to_open))
     return min(first, _USUAL_SHARE[0]), min(first, _USUAL_SHARE[1])
 
@@ -312,19 +311,19 @@ def _first_shares(settings: BreakerSettings) -> tuple[float, float]:
 _SHORTEST_S = 1.0
 _LONGEST_S = 32 * 86_400.0
 _SAME_S = 2.0
-"""Ends that differ by less are one end: each answer rounds it anew."""
+"""Ends that differ by less are equal: each answer rounds them anew."""
 _LOOK_S = 300.0
-"""So often one request sees whether the account is served again."""
+"""Interval of the requests that test the block."""
 
 
 class AccountBlock:
-    """One pool's account block."""
+    """Account block of a pool."""
 
     def __init__(self) -> None:
         self.closure: ActiveBlock | None = None
-        """Until one that went after its end is answered; None: everybody may go. Only this class changes it."""
+        """The block, until a request sent after the end is answered; None: all may go. Changed by this class only."""
         self._looks_at = _NEVER
-        """When one goes to see whether it still stands, at its end at the latest."""
+        """When the next request tests the block, at the latest at the end."""
         self._probe: str | None = None
         """The ticket that goes first."""
 
@@ -332,24 +331,24 @@ class AccountBlock:
         return "<AccountBlock open>" if self.closure is None else f"<AccountBlock until {self.closure.until:.3f}>"
 
     def stands(self, now: float) -> ActiveBlock | None:
-        """Why and until when the account is refused; None: it is not, or that has ended, as far as is known."""
+        """The block's reason and end; None if no block stands, as far as is known."""
         return self.closure if self.closure is not None and now < self.closure.until else None
 
     @property
     def passes_at(self) -> float:
-        """From when on it lets an attempt go: always, when one looks, or not before that one is answered."""
+        """When the block lets an attempt go: always, at the next test, or not before the test is answered."""
         if self.closure is None:
             return -_NEVER
         return self._looks_at if self._probe is None else _NEVER
 
     def ends_at(self, now: float) -> float:
-        """From when on it lets all go, as it was told; infinite: when the one that went first is answered."""
+        """When the block lets all attempts go, as stated; infinite: when the request that goes first is answered."""
         if self.closure is None:
             return -_NEVER
         return self.closure.until if self._probe is None or now < self.closure.until else _NEVER
 
     def hit(self, reason: str, account_block_s: float, now: float) -> bool:
-        """The provider refuses for so many seconds more; 0: it does not say until when. True: this is news."""
+        """Note that the provider refuses the account for so many seconds; 0: no end stated. True if this is news."""
         is_told = account_block_s != 0
         lasts_s = min(max(account_block_s, _SHORTEST_S), _LONGEST_S) if math.isfinite(account_block_s) else _SHORTEST_S
         until = now + (lasts_s if is_told else _LOOK_S)
@@ -362,30 +361,30 @@ class AccountBlock:
         return True
 
     def lift(self) -> bool:
-        """A person knows better. True: there was one."""
+        """End the block at a person's command. True if there was a block."""
         was_blocked = self.closure is not None
         self.closure = self._probe = None
         return was_blocked
 
     def sent(self, ticket_id: str) -> None:
-        """An attempt was admitted: it is the one that goes first."""
+        """Let an admitted attempt test the block, if there is a block."""
         if self.closure is not None:
             self._probe = ticket_id
 
     def answered(self, ticket_id: str) -> bool:
-        """An attempt got an answer that is no refusal. True: that has ended it."""
+        """Note an answer that is no refusal. True if the answer ends the block."""
         if self.closure is None or self._probe != ticket_id:
             return False
         self.closure = self._probe = None
         return True
 
     def ended(self, ticket_id: str) -> None:
-        """An attempt has ended; if it went first without having proved anything, the next one does."""
+        """Note an attempt's end; if a test proved nothing, the next attempt tests."""
         if self._probe == ticket_id:
             self._probe = None
 
     def view(self, now: float) -> AccountBlockView | None:
-        """It at one instant."""
+        """The block for views; None if there is none."""
         if self.closure is None:
             return None
         return AccountBlockView(reason=self.closure.reason, ends_in_s=max(0.0, self.closure.until - now))

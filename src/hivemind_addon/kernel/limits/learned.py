@@ -1,6 +1,6 @@
-"""What a pool has learned about its provider, as values that outlive a run.
+"""Values that a pool has learned about its provider and that outlive a run.
 
-Levels are not among them: how much of a limit is left is told by the first response.
+Levels are not among them: the first response reports how much of a limit is left.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from hivemind_addon.kernel.values.snapshot import LearnedView
 from hivemind_addon.kernel.values.ticket import Dimension, PoolKey
 
 _VERSION: Literal[2] = 2
-"""Version 1 told of no hidden limits as they are known now."""
+"""Version 1 had no hidden limits in today's form."""
 COMMON_CONCURRENCY, COMMON_RATE = "concurrency", "rate"
 _MOST = 1e15
 _MOST_WINDOW_S = 32 * 86_400.0
 
 
 class MeterKind(Enum):
-    """How a limit comes back."""
+    """How a limit refills."""
 
     BUCKET = "bucket"
     WINDOW = "window"
@@ -31,12 +31,12 @@ class MeterKind(Enum):
 
 
 class UnreadableError(Exception):
-    """Saved state that is not what was saved: cut, edited, or of another version."""
+    """Saved state that was cut, edited, or written by another version."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedMeter:
-    """One limit that headers tell of."""
+    """A limit that headers report."""
 
     name: str
     dimension: Dimension
@@ -46,34 +46,31 @@ class LearnedMeter:
     failures_are_free: bool
     stale_s: Annotated[float, Meta(ge=0, le=60)]
     is_common: bool = False
-    """Other pools of the account draw on it, too."""
+    """Other pools of the account draw on the same limit."""
 
 
 class LearnedPool(Struct, frozen=True, kw_only=True):
-    """One pool."""
+    """Limits of a pool."""
 
     host: str
     account: str
     model_group: str
     meters: tuple[LearnedMeter, ...]
     throttles: HiddenLimit | None = None
-    """What explains its rate limits' refusals best; None: nothing does."""
+    """Hidden limit that best explains refusals by rate limits; None: no limit does."""
     overloads: HiddenLimit | None = None
-    """The same of its refusals for overload."""
+    """Hidden limit that best explains refusals for overload; None: no limit does."""
     common: tuple[str, ...] = ()
-    """What of it is a limit of all the account's pools: `concurrency`, `rate`; each meter says so itself.
-
-    What was saved before there was such a thing says nothing about it.
-    """
+    """Hidden limits common to all pools of the account: `concurrency`, `rate`. Absent in files of earlier versions."""
 
     @property
     def key(self) -> PoolKey:
-        """Whose it is."""
+        """The pool that has these limits."""
         return PoolKey(self.host, self.account, self.model_group)
 
     @property
     def views(self) -> tuple[LearnedView, ...]:
-        """In words, what no header told."""
+        """The hidden limits in words."""
         return tuple(
             LearnedView(name=name, text=f"{limit}{', all models together' if kind in self.common else ''}")
             for name, kind, limit in (
@@ -85,33 +82,33 @@ class LearnedPool(Struct, frozen=True, kw_only=True):
 
 
 class NamedAccount(Struct, frozen=True):
-    """The account that stands for all of an organisation."""
+    """The account that stands for a whole organisation."""
 
     host: str
     name: str
-    """The organisation's."""
+    """Of the organisation."""
     account: str
 
 
 class Saved(Struct, frozen=True, kw_only=True):
-    """All that a scheduler has learned, as it stands in a file."""
+    """All values that a scheduler has learned, as stored in a file."""
 
     version: Literal[1, 2] = _VERSION
     pools: tuple[LearnedPool, ...]
     accounts: tuple[NamedAccount, ...]
     same_account: dict[str, str]
-    """The account that stands for another one, by that one."""
+    """The account that stands for another, by that other account."""
     patience: dict[str, list[LeavingTime]] = {}
-    """Of clients that do not tell theirs, by their kind. Files of earlier versions have none."""
+    """Of clients that do not state their patience, by client kind. Absent in files of earlier versions."""
 
     def to_json(self) -> dict[str, object]:
-        """Plain JSON values."""
+        """Convert to plain JSON values."""
         plain: dict[str, object] = json.decode(json.encode(self))
         return plain
 
 
 def read_saved(saved: object) -> Saved:
-    """What `to_json` gave. Raises UnreadableError."""
+    """Parse the result of `to_json`. Raises UnreadableError."""
     try:
         read = convert(saved, Saved)
     except ValidationError as error:

@@ -1,24 +1,23 @@
-"""What the pools of one account have in common: limits that count the calls of all of them, and one order over them.
+"""Limits common to the pools of an account, and an order over the pools' next tickets.
 
-    told by headers      meters.py
-    told by refusals     here: whether a refusal depends on what its own pool has upstream and has sent, or on all pools
-    who goes next        here: one order over the heads of the pools
+    limits by headers       meters.py
+    limits by refusals      here: whether refusals depend on the attempts of their own pool, or of all pools
+    who goes next           here: an order over the heads of the pools
 
-Beside the hidden limits of each pool there is one more pair of them (`hidden_limits.py`), that hears of the attempts of
-all pools. Which of them counts is judged at each refusal, by the same attempts: whichever explains them better, the
-best hypothesis about the account, or the best ones about each pool on its own. To take the other's place it has to be
-better by some margin. Chance is nobody's limit, and an outage of one model is the account's no more than its pool's.
+Beside the hidden limits of each pool, the account has another pair (`hidden_limits.py`) that counts the attempts of all
+pools. At each refusal, both explain the same attempts: the best hypothesis about the account, and the best hypotheses
+about each pool. To replace the other, an explanation must be better by a margin. Neither chance nor a model's outage is
+a limit, of the account or of a pool.
 
-**The order** over the heads of pools that draw on a common limit is fair among agents, whatever model they ask for.
-Each pool's own order says who its next ticket is. Among these the one with the smallest key goes: start-time fair
-queueing (`shares.py`), with agents as they are known to the account.
+**The order** over the heads of pools that draw on a common limit is fair among agents, whichever model they use. Among
+the next tickets of the pools, the ticket with the smallest key goes: start-time fair queueing (`shares.py`) over the
+account's agents.
 
-    start = max(now when the ticket came, what its agent has been served)      its first admission fixes it
-    now   = the latest start of those that were served, and on by each one's part of what is served
+    start = max(now at the ticket's arrival, service that its agent has had)      fixed by the first admission
+    now   = latest start of the served tickets, advanced at each admission by cost * pace / number of tickets
     key   = start - bonus, then the older ticket
 
-So equal agents are served in the order in which their calls came, and one that has many calls waiting is behind all
-others with each further one.
+So equal agents are served in order of arrival, and each further call of a busy agent goes after the others' calls.
 """
 
 import itertools
@@ -40,45 +39,45 @@ from hivemind_addon.kernel.order.lanes import QueueEntry
 
 _LONG_AGO = float("-inf")
 _PACE = 0.5
-"""Of the ideal system's, as in `shares.py`."""
+"""Share of the ideal system's pace, as in `shares.py`."""
 _FORGET_FROM = 256
-"""Agents that are remembered before the first look for ones that are worth nothing any more."""
+"""Agents kept before the first sweep of those whose service no longer matters."""
 
 
 class CommonOrder:
-    """One account's."""
+    """Order over the next tickets of an account's pools."""
 
     def __init__(self) -> None:
         self._now_s = 0.0
         self._served_s: dict[str, float] = {}
-        """By agent: where its next start is at least."""
+        """By agent: least start of the next ticket."""
         self._came_s: dict[str, float] = {}
-        """By ticket: `now` when it came; once it was sent, its start."""
+        """By ticket: `now` at arrival; once sent, the start."""
         self._sent: set[str] = set()
         self._charged_s: dict[str, float] = {}
-        """For attempts in flight, by ticket."""
+        """By ticket: cost charged to the attempt in flight."""
         self._forget_at = _FORGET_FROM
 
     def __repr__(self) -> str:
         return f"<CommonOrder at {self._now_s:.3f} s, {len(self._came_s)} tickets>"
 
     def came(self, ticket_id: str) -> None:
-        """A ticket waits from now on."""
+        """Add a ticket that waits from now on."""
         self._came_s[ticket_id] = self._now_s
 
     def gone(self, ticket_id: str) -> None:
-        """It has ended."""
+        """Remove an ended ticket."""
         self._came_s.pop(ticket_id, None)
         self._sent.discard(ticket_id)
 
     def key(self, entry: QueueEntry) -> tuple[float, float, float]:
-        """What a pool's next ticket is sorted by."""
+        """Sort key of a pool's next ticket."""
         if entry.front:
             return (_LONG_AGO, entry.front, entry.since)
         return (self._start_s(entry) - entry.bonus_s, entry.since, entry.order)
 
     def served(self, entry: QueueEntry, cost_s: float) -> None:
-        """A ticket goes, and is expected to take so much. `settle` it when its attempt ends."""
+        """Charge the expected cost of a ticket that goes. Call `settle` when the attempt ends."""
         ticket, came_s, served_s, now_s = entry.ticket, self._came_s, self._served_s, self._now_s
         ticket_id = ticket.id
         owed_s = served_s.get(ticket.agent, _LONG_AGO)
@@ -88,7 +87,7 @@ class CommonOrder:
                 start_s = owed_s
             came_s[ticket_id] = start_s
             self._sent.add(ticket_id)
-        # As in an ideal system that serves all who are here at once: newcomers do not go before others for ever.
+        # As in an ideal system that serves all present tickets at once: newcomers must not go before others for ever.
         now_s = (start_s if start_s > now_s else now_s) + _PACE * cost_s / len(came_s)
         self._now_s = now_s
         served_s[ticket.agent] = (owed_s if owed_s > start_s else start_s) + cost_s / entry.weight
@@ -98,7 +97,7 @@ class CommonOrder:
             self._forget_at = max(_FORGET_FROM, 2 * len(self._served_s))
 
     def settle(self, entry: QueueEntry, cost_s: float) -> None:
-        """An attempt ended, and took so much."""
+        """Correct the charge to the actual cost of an ended attempt."""
         ticket = entry.ticket
         charged_s = self._charged_s.pop(ticket.id, cost_s)
         if ticket.agent in self._served_s:
@@ -112,19 +111,19 @@ class CommonOrder:
 
 _CAP_MARGIN = 1.5
 _RATE_MARGIN = 3.0
-"""Log-likelihood by which one explains better, to take the other's place. Few attempts tell of a cap: it is kept from
-then on, and nothing more is refused."""
+"""Log-likelihood by which an explanation must be better to replace the other. Evidence of a concurrency limit is
+scarce: once known, the limit is kept, and nothing more is refused."""
 
 
 @dataclass(slots=True)
 class Evidence:
-    """Whether what refuses is a limit of the account, or of each of its pools."""
+    """Whether refusals come from a limit of the account, or of each pool."""
 
     margin: float
     is_common: bool = False
 
     def judge(self, account: HiddenLimits, pools: "Sequence[HiddenLimits]", now: float) -> None:
-        """There was a refusal, and all have heard of it."""
+        """Compare the explanations after a refusal that the account and the pools have counted."""
         since = account.remembers_since
         common, is_a_limit = account.explains(since, now)
         own = sum(pool.explains(since, now)[0] for pool in pools)
@@ -135,10 +134,10 @@ class Evidence:
 
 
 class Sharing:
-    """One account's. Each pool's capacity joins once, and tells of all its attempts."""
+    """Limits and order shared by an account's pools. Each pool's capacity joins once and reports every attempt."""
 
     def __init__(self, stamps: "itertools.count[int] | None" = None) -> None:
-        """`stamps`: of all accounts, since two of them may prove to be one."""
+        """`stamps`: the counter of all accounts, since two accounts may prove to be the same."""
         self.meters = CommonMeters()
         self.stated = StatedLimits()
         self.order = CommonOrder()
@@ -146,14 +145,14 @@ class Sharing:
         self.rate = Evidence(_RATE_MARGIN)
         self.members: list[Capacity] = []
         self.throttles = HiddenLimits(OF_THROTTLES)
-        """Of all pools; while there is one only it hears of nothing, and so does `overloads`."""
+        """For rate limits of all pools; unused while there is a single pool, as is `overloads`."""
         self.overloads = HiddenLimits(OF_OVERLOADS)
         self.has_one_cap = False
-        """Whether the overload of all pools counts as one."""
+        """Whether the overloads of all pools count as a single limit's."""
         self.has_one_rate = False
-        """Whether the rate limits' refusals of all pools count as one's."""
+        """Whether the rate limits' refusals of all pools count as a single limit's."""
         self.was_in_force = False
-        """When its pools were last polled."""
+        """`is_in_force` at the last poll of the pools."""
         self._stamps = itertools.count(1) if stamps is None else stamps
 
     def __repr__(self) -> str:
@@ -161,7 +160,7 @@ class Sharing:
 
     @property
     def in_flight(self) -> int:
-        """Attempts of all pools."""
+        """Attempts in flight of all pools."""
         return sum(member.in_flight for member in self.members)
 
     def _decide(self) -> None:
@@ -172,33 +171,33 @@ class Sharing:
 
     @property
     def is_in_force(self) -> bool:
-        """Whether what one pool sends may keep another one from sending."""
+        """Whether attempts of a pool may keep another pool from sending."""
         if self.meters.is_in_use:
             return True
         return len(self.members) > 1 and (self.has_one_cap or self.has_one_rate or bool(self.stated.limits))
 
     def next_stamp(self) -> int:
-        """Counts the admissions and settles of all pools."""
+        """Count an admission or settle of any pool."""
         return next(self._stamps)
 
     def join(self, member: "Capacity") -> None:
-        """A pool is of this account."""
+        """Add a pool to the account."""
         self.members.append(member)
         self._decide()
 
     def leave(self, member: "Capacity") -> None:
-        """It is no longer."""
+        """Remove a pool from the account."""
         self.members.remove(member)
         self._decide()
 
     @property
     def in_common(self) -> tuple[str, ...]:
-        """Of what refusals told: what is known to be all pools', for `resume`."""
+        """The hidden limits that are known to be common to all pools, for `resume`."""
         kinds = {COMMON_CONCURRENCY: self.concurrency, COMMON_RATE: self.rate}
         return tuple(name for name, evidence in kinds.items() if evidence.is_common)
 
     def resume(self, learned: LearnedPool, now: float) -> None:
-        """An earlier run has learned a pool's limits, and whose they are."""
+        """Continue with the common limits that an earlier run learned."""
         if COMMON_CONCURRENCY in learned.common:
             self.concurrency.is_common = True
             self.overloads.resume(learned.overloads, now)
@@ -210,22 +209,22 @@ class Sharing:
     # An attempt's way ------------------------------------------------------------------------------------------------
 
     def sent(self, attempt: Attempt, now: float) -> None:
-        """An attempt of one of several pools was admitted; it is in flight."""
+        """Count an admitted attempt, which is in flight, where the account has several pools."""
         for hidden in (self.throttles, self.overloads):
             hidden.sent(attempt.stamp, attempt.demand, self.in_flight, now)
 
     def passed(self, attempt: Attempt, now: float) -> None:
-        """The provider has taken it."""
+        """Learn that the provider has taken an attempt."""
         for hidden in (self.throttles, self.overloads):
             hidden.passed(attempt.stamp, now)
 
     def ended(self, attempt: Attempt, charged: Demand | None, now: float) -> None:
-        """It was answered, and is over; `charged`: what the provider takes for it, where that is known."""
+        """End an answered attempt; `charged`: the provider's charge, where known."""
         self.throttles.ended(attempt.stamp, now, charged=charged)
         self.overloads.ended(attempt.stamp, now)
 
     def judge(self, member: "Capacity", outcome: Outcome, now: float) -> None:
-        """An attempt ended, and both pairs have heard of it: whose limits do refusals speak for?"""
+        """Judge after an attempt's end, which both pairs have counted, whose limits the refusals come from."""
         if len(self.members) < 2:
             return
         if outcome.kind is OutcomeKind.OVERLOADED:
@@ -235,6 +234,6 @@ class Sharing:
         self._decide()
 
     def forget_since(self, at: float, now: float) -> None:
-        """What was refused since an instant was an outage and no limit."""
+        """Forget refusals since `at`: they were an outage and no limit."""
         for hidden in (self.throttles, self.overloads):
             hidden.forget_since(at, now)

@@ -1,8 +1,8 @@
-"""Limits that a profile states, because no header tells them and nobody should have to be refused to learn of them.
+"""Limits that a profile states, because no header reports them and only refusals would reveal them.
 
-Of each the sendings of its last span are kept. A ticket goes when it fits beside them, so that no span of that length,
-wherever it begins, holds more than was stated: whether the service counts fixed windows, sliding ones or a bucket.
-They are of the account: pools whose groups a limit names draw on it together.
+Each limit keeps the attempts of its last span. A ticket goes when it fits beside them, so that no span of that length
+holds more than stated, wherever it begins: this is safe for fixed windows, sliding windows and buckets. Limits belong
+to the account: the groups that a limit names draw on it together.
 """
 
 from collections import deque
@@ -13,38 +13,38 @@ from hivemind_addon.kernel.values.snapshot import MeterView
 from hivemind_addon.kernel.values.ticket import Dimension, Ticket
 
 _ON_THE_WAY_S = 0.25
-"""By so much two sendings may come closer together on their way."""
+"""Two attempts may arrive closer together than they were sent, by up to this."""
 KIND = "stated"
 
 
 @dataclass(frozen=True, slots=True)
 class StatedLimit:
-    """So much in any span of so many seconds."""
+    """At most `amount` units in any span of `per_s` seconds."""
 
     limit: str
     """Name shown to people: `secondary`."""
     amount: float
-    """Units that may be taken in it."""
+    """Units that may be taken in any span."""
     per_s: float
-    """The span."""
+    """Length of the span."""
     reads: int = 1
-    """Units that a call takes which changes nothing: by GET, HEAD or OPTIONS, or on one of `safe_paths`."""
+    """Units that a read-only call takes: by GET, HEAD or OPTIONS, or on a path of `safe_paths`."""
     writes: int = 1
     """Units that any other call takes."""
     groups: tuple[str, ...] = ()
-    """Groups that draw on it together; empty: all."""
+    """Groups that draw on the limit together; empty: all."""
 
     def units_of(self, ticket: Ticket) -> float:
-        """What one attempt takes; at most all of it, so that it goes some day."""
+        """Units that an attempt takes; at most `amount`, so that every ticket goes some day."""
         return min(self.reads if ticket.only_reads else self.writes, self.amount)
 
 
 class _Log:
-    """The sendings of a limit's last span."""
+    """Attempts sent in a limit's last span."""
 
     def __init__(self) -> None:
         self._sent: deque[tuple[float, float]] = deque()
-        """When, and how much."""
+        """When, and how many units."""
         self._units = 0.0
 
     def add(self, units: float, now: float) -> None:
@@ -53,13 +53,13 @@ class _Log:
             self._units += units
 
     def units(self, since: float) -> float:
-        """What was sent after an instant; what was sent before is forgotten."""
+        """Units sent after `since`; older attempts are forgotten."""
         while self._sent and self._sent[0][0] <= since:
             self._units -= self._sent.popleft()[1]
         return self._units if self._sent else 0.0
 
     def freed_at(self, units: float) -> float:
-        """When the last of the oldest was sent that have to be forgotten for so many units."""
+        """When the last of the attempts was sent that must be forgotten to free `units`."""
         for at, gone in self._sent:
             units -= gone
             if units <= 0:
@@ -68,32 +68,32 @@ class _Log:
 
 
 class StatedLimits:
-    """One account's. Each of its pools says what its profile states, and tells of all its attempts."""
+    """Stated limits of an account. Each pool calls `state` with its profile's limits, and `sent` for every attempt."""
 
     def __init__(self) -> None:
         self.limits: dict[str, StatedLimit] = {}
-        """By name; most profiles state none. Only `state` changes it."""
+        """By name; most profiles state none. Changed by `state` only."""
         self._logs: dict[str, _Log] = {}
 
     def __repr__(self) -> str:
         return f"<StatedLimits {', '.join(self.limits)}>"
 
     def state(self, limits: Sequence[StatedLimit]) -> None:
-        """From now on these hold; what was sent stays counted."""
+        """Replace the limits; attempts already sent stay counted."""
         self.limits = {one.limit: one for one in limits}
         self._logs = {name: self._logs.get(name) or _Log() for name in self.limits}
 
     def of(self, group: str) -> Iterator[StatedLimit]:
-        """Those that a group draws on."""
+        """The limits that a group draws on."""
         return (one for one in self.limits.values() if not one.groups or group in one.groups)
 
     def sent(self, ticket: Ticket, group: str, now: float) -> None:
-        """An attempt goes."""
+        """Count an attempt."""
         for limit in self.of(group):
             self._logs[limit.limit].add(limit.units_of(ticket), now)
 
     def opens_at(self, ticket: Ticket, group: str, now: float) -> float:
-        """When one more attempt fits into all of them."""
+        """When an attempt fits into all limits."""
         return max((self._opens_at(one, one.units_of(ticket), now) for one in self.of(group)), default=now)
 
     def _opens_at(self, limit: StatedLimit, units: float, now: float) -> float:
@@ -102,21 +102,21 @@ class StatedLimits:
         return log.freed_at(lacking) + span_s if lacking > 0 else now
 
     def cost_s(self, group: str, ticket: Ticket | None = None) -> float:
-        """Seconds of the narrowest of them that an attempt takes; without a ticket: one unit."""
+        """Seconds of the narrowest limit that an attempt takes; without a ticket: a unit."""
         takes = ((1.0 if ticket is None else one.units_of(ticket)) / one.amount * one.per_s for one in self.of(group))
         return max(takes, default=0.0)
 
     def left(self, limit: StatedLimit, now: float) -> float:
-        """What may still be taken of one of them."""
+        """Units of a limit that may still be taken."""
         return limit.amount - self._logs[limit.limit].units(now - limit.per_s - _ON_THE_WAY_S)
 
     def as_bucket(self, limit: StatedLimit, now: float) -> float:
-        """What a bucket of the same rate would have now, that has room for one when the limit has."""
+        """Level of a bucket of the same rate that has room for a unit whenever the limit has."""
         waits_s = self._opens_at(limit, 1.0, now) - now
         return 1.0 - waits_s * limit.amount / limit.per_s if waits_s > 0 else self.left(limit, now)
 
     def views(self, group: str, groups: Sequence[str], now: float) -> tuple[MeterView, ...]:
-        """Those of a group, at one instant. `groups`: all of the account."""
+        """The limits of a group; `groups`: all groups of the account."""
         return tuple(
             MeterView(
                 name=one.limit,

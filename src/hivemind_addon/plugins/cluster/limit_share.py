@@ -1,9 +1,9 @@
-"""A part of every limit, for a process that schedules alone what several do together: `1 / n` of it for each of `n`.
+"""Share of every limit for a process that schedules alone while others use the same limits: `1 / n` for each of `n`.
 
-Limits that are set, learned or told by headers are made smaller before they reach the scheduler, so that it decides as
-ever; of budgets the scheduler itself knows the share (`Scheduler.share_budgets`), for accounts open and periods begin
-meanwhile. All shares of a limit come to no more than the limit, but for this: each has one attempt at least, or it
-could do nothing.
+Configured, learned and reported limits are scaled before they reach the scheduler, so that decisions need no special
+case. The scheduler itself shares budgets (`Scheduler.share_budgets`), because accounts open and periods begin
+meanwhile. The shares of a limit add up to at most the limit, except that each allows an attempt, or the process could
+do nothing.
 """
 
 from dataclasses import replace as replaced
@@ -16,11 +16,11 @@ from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.values.ticket import Hints, Reading
 
 _LEAST = 1.0
-"""No limit is smaller: who counts units has one at least."""
+"""Every share keeps at least one unit."""
 
 
 def scaled_settings(settings: PoolSettings, share: float) -> PoolSettings:
-    """A profile's word on a pool, with a share (above 0, at most 1) of its concurrency limits."""
+    """Pool settings with concurrency and stated limits multiplied by `share` (0 < share ≤ 1)."""
     concurrency = settings.concurrency
     scaled = replaced(
         concurrency,
@@ -32,7 +32,7 @@ def scaled_settings(settings: PoolSettings, share: float) -> PoolSettings:
 
 
 def scaled_hints(hints: Hints, share: float) -> Hints:
-    """What a response said, as if its limits were so much smaller; the long windows, which pace nobody, as they are."""
+    """Hints with the readings multiplied by `share`; long windows, which pace nobody, stay as they are."""
     if share == 1 or not hints.readings:
         return hints
     return replace(hints, readings=tuple(_scaled_reading(reading, share) for reading in hints.readings))
@@ -42,7 +42,7 @@ def _scaled_reading(reading: Reading, share: float) -> Reading:
     limit, remaining = reading.limit, reading.remaining
     return replace(
         reading,
-        # What is no limit (-1, 0, NaN) stays that.
+        # Values that are no limit (-1, 0, NaN) stay the same.
         limit=_scaled(limit, share) if limit is not None and limit >= _LEAST else limit,
         remaining=None if remaining is None else remaining * share,
         granularity=reading.granularity * share,
@@ -50,9 +50,9 @@ def _scaled_reading(reading: Reading, share: float) -> Reading:
 
 
 def scaled_learned(saved: object, share: float) -> object:
-    """What was learned (`Scheduler.export`, or a `Saved`) with a share of each limit, for `Scheduler.restore`.
+    """Learned limits (`Scheduler.export`, or a `Saved`) multiplied by `share`, for `Scheduler.restore`.
 
-    What cannot be read is answered as it came: `restore` says so.
+    Unreadable values are returned unchanged: `restore` reports them.
     """
     try:
         read = saved if isinstance(saved, Saved) else read_saved(saved)
