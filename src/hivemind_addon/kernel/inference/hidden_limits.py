@@ -89,12 +89,12 @@ class _Trials:
         """Whether an attempt is the newest trial."""
         return sent is self._newest
 
-    def due_at(self, limit: HiddenLimit | None, told: RetryAfters, boring_s: float) -> float:
+    def due_at(self, limit: HiddenLimit | None, retry_afters: RetryAfters, boring_s: float) -> float:
         """When the next trial is due: after enough attempts, or after enough time where few go."""
         is_bucket = limit is not None and limit.is_bucket
         if self.passed >= self._due_after(_is_cap(limit)):
             # If retry-afters have proved true, a bucket has room at their end and not before.
-            return told.until if is_bucket and told.is_proved else -_NEVER
+            return retry_afters.until if is_bucket and retry_afters.is_proved else -_NEVER
         # A bucket always has some room, if less than assumed: no window has to pass.
         since_s = _BORED_S if is_bucket else boring_s
         return self._at + since_s * math.pow(2.0, min(self._refused, float(_MOST_BORED)))
@@ -208,8 +208,8 @@ class HiddenLimits:
         """Whether any remembered attempt was refused; else all may go."""
         self._is_taught = False
         """Whether any attempt was ever refused, or a limit is known from elsewhere."""
-        self._told = RetryAfters()
-        self._bank = Bank(prior, self._told)
+        self._retry_afters = RetryAfters()
+        self._bank = Bank(prior, self._retry_afters)
         self.open: Mapping[int, Sent] = self._bank.open
         """Counted attempts in flight, by stamp."""
         self._trials = _Trials()
@@ -261,8 +261,8 @@ class HiddenLimits:
             # At a cap each such probe is a trial, whichever hypothesis is the reason.
             if go < LIKELY and (self._trial_at <= now or _is_cap(self.limit)):
                 self._trials.sent(sent, now)
-        if self._held_since is not None and self._told.look_at(now) <= now:
-            self._told.looks(sent)
+        if self._held_since is not None and self._retry_afters.look_at(now) <= now:
+            self._retry_afters.looks(sent)
         was_held = self._held_since is not None and now - self._held_since >= max(_LONG_HOLD_S, 2 * self.verdict_s)
         if was_held or (self._scout is not None and self._scout.refused and self.limit is not None):
             self._scout = sent
@@ -279,7 +279,7 @@ class HiddenLimits:
         if not self._is_taught:
             self._usual_share = self._share
             return
-        self._told.passed(sent)
+        self._retry_afters.passed(sent)
         if not self._bank.row_length(now):
             self._usual_share = self._share
             self._guard_until = -_NEVER
@@ -305,13 +305,13 @@ class HiddenLimits:
         self._bored += self._last_hold_s > _BORED_S
         self._share += (1 - self._share) / _SHARE_OVER
         row_length = self._bank.row_length(now)
-        self._told.refused(sent, retry_after_s, now, row_length=row_length, is_first=is_first)
+        self._retry_afters.refused(sent, retry_after_s, now, row_length=row_length, is_first=is_first)
         is_cap, is_trial = _is_cap(self.limit), self._trials.is_trial(sent)
         if is_trial:
             # Where chance refuses much, a single refusal proves little.
             chance = _FIRST_SHARE if is_first else self._bank.layers[-1][0].fit.chance
             self._trials.was_refused(min(1.0, math.log(chance) / math.log(_FIRST_SHARE)))
-        if sent.is_probe and not self._told.is_look(sent) and (is_cap or not is_trial):
+        if sent.is_probe and not self._retry_afters.is_look(sent) and (is_cap or not is_trial):
             self._probes.was_refused(self.verdict_s, now)
         if is_first:
             self._trials.first_refused(now)
@@ -416,13 +416,13 @@ class HiddenLimits:
         """
         assert self._held_since is not None
         bored_at = self._held_since + self._boring_s * 2.0 ** min(self._bored, _MOST_BORED)
-        return max(now, self._guard_until, min(bored_at, self._told.look_at(now)))
+        return max(now, self._guard_until, min(bored_at, self._retry_afters.look_at(now)))
 
     @property
     def _boring_s(self) -> float:
         """Longest hold by a guess before an attempt goes anyway: twice the longest wait seen of this limiter."""
-        told_s = self._told.longest_s if self._told.is_trusted else 0.0
-        return max(_BORED_S, 2 * told_s, 2 * min(self._bank.longest_row_s, _LONGEST_GUESS_S))
+        reported_s = self._retry_afters.longest_s if self._retry_afters.is_trusted else 0.0
+        return max(_BORED_S, 2 * reported_s, 2 * min(self._bank.longest_row_s, _LONGEST_GUESS_S))
 
     def _opens_at(self, units: Sequence[float], in_flight: int, now: float) -> float:
         votes = self._votes(units, in_flight, now)
@@ -439,7 +439,7 @@ class HiddenLimits:
 
     @property
     def _trial_at(self) -> float:
-        return self._trials.due_at(self.limit, self._told, self._boring_s)
+        return self._trials.due_at(self.limit, self._retry_afters, self._boring_s)
 
     @property
     def _trial_back_at(self) -> float:
@@ -447,14 +447,14 @@ class HiddenLimits:
 
     def _votes(self, units: Sequence[float], in_flight: int, now: float, *, with_margin: bool = True) -> _Votes:
         """Predictions for an attempt. Each known limit has to let the attempt pass."""
-        trust = self._told.trust(now)
+        trust, until = self._retry_afters.trust(now), self._retry_afters.until
         all_go, likely_at, possible_at = 1.0, now, now
         for hypotheses in self._bank.layers:
             opens = []
-            for one in hypotheses:
-                at = one.opens_at(units, in_flight, now, with_margin=with_margin)
-                opens.append((at, one.weight * (1 - trust)))
-                opens.append((max(at, self._told.until) if one.is_of_a_rate else at, one.weight * trust))
+            for hypothesis in hypotheses:
+                at = hypothesis.opens_at(units, in_flight, now, with_margin=with_margin)
+                opens.append((at, hypothesis.weight * (1 - trust)))
+                opens.append((max(at, until) if hypothesis.is_of_a_rate else at, hypothesis.weight * trust))
             opens.sort()
             all_go *= sum(weight for at, weight in opens if at <= now)
             likely_at = max(likely_at, _reached_at(opens, LIKELY))
@@ -472,7 +472,7 @@ class HiddenLimits:
 
     def believes_told(self, demand: Demand) -> bool:
         """Whether retry-afters are true for attempts of this size, as far as is known."""
-        return self._told.believes(_units(demand))
+        return self._retry_afters.believes(_units(demand))
 
     @property
     def closed_until(self) -> float:
@@ -482,7 +482,7 @@ class HiddenLimits:
     @property
     def told_until(self) -> float:
         """Farthest reported end, if retry-afters are trusted."""
-        return self._told.until if self._told.is_trusted and self._bank.layers else -_NEVER
+        return self._retry_afters.until if self._retry_afters.is_trusted and self._bank.layers else -_NEVER
 
     def turns_at(self, now: float) -> float | None:
         """When the best limit lets many attempts pass again; None if attempts pass all the time."""

@@ -158,8 +158,8 @@ class Weighed:
 class Bank:
     """Attempts, and the hypotheses that explain their refusals."""
 
-    def __init__(self, prior: Prior, told: RetryAfters) -> None:
-        self.told = told
+    def __init__(self, prior: Prior, retry_afters: RetryAfters) -> None:
+        self.retry_afters = retry_afters
         self.open: dict[int, Sent] = {}
         """Attempts in flight, by stamp."""
         self.layers: list[list[Hypothesis]] = []
@@ -243,8 +243,8 @@ class Bank:
         """A copy whose hypotheses answer for a view; it learns nothing more."""
         seen = copy(self)
         seen.layers = [
-            [replace(one, level=None if one.level is None else glance(one.level)) for one in hypotheses]
-            for hypotheses in self.layers
+            [replace(entry, level=None if entry.level is None else glance(entry.level)) for entry in layer]
+            for layer in self.layers
         ]
         return seen
 
@@ -293,7 +293,7 @@ class Bank:
         return limit.amount if limit is not None and limit.window_s is None else _NEVER
 
     def _settle_on_best(self) -> None:
-        self._levels = [one.level for hypotheses in self.layers for one in hypotheses if one.level is not None]
+        self._levels = [entry.level for layer in self.layers for entry in layer if entry.level is not None]
         self.limit = self._best()
         self.known = self.limit if self.layers and self.layers[0][0].weight > LIKELY else None
 
@@ -364,12 +364,12 @@ class Bank:
         # A slower refusal came after some work, and not from a limiter.
         is_at_door = has_cap and self.refused_after_s <= _AT_THE_DOOR_S
         since = now - (max(_INSTANT_S, self.refused_after_s) if is_at_door else _INSTANT_S)
-        for one in reversed(history):
-            if one.stamp <= sent.stamp or one.sent_at < since:
+        for later in reversed(history):
+            if later.stamp <= sent.stamp or later.sent_at < since:
                 break
-            one.in_flight = max(1, one.in_flight - 1)
+            later.in_flight = max(1, later.in_flight - 1)
             if has_cap:
-                one.odds = None  # computed for another level
+                later.odds = None  # computed for another level
 
     def weigh(self, now: float) -> Weighed:
         """Let the hypotheses compete to explain the remembered attempts."""
@@ -466,7 +466,7 @@ class Bank:
         taken = [self.is_taken(sent) for sent in records]
         chance = fit_chance(len(refused), len(known))
         rate = self._prior.rate
-        if rate and self.told.longest_s > _LONG_RETRY_AFTER_S:
+        if rate and self.retry_afters.longest_s > _LONG_RETRY_AFTER_S:
             rate += (1 - rate - self._prior.concurrency) / 2
         prior = math.log(1 - rate - self._prior.concurrency)
         if self.refused_after_s > max(_AT_THE_DOOR_S, self._passed_after_s / 2):
@@ -477,7 +477,7 @@ class Bank:
             (self._prior.concurrency, [(ConcurrencyLevel(linger_s), part) for linger_s, part in _LINGER_S.items()]),
             (
                 rate,
-                [one for measure in measures for one in self._rates(measure, records, now, is_first=is_first)]
+                [pair for measure in measures for pair in self._rates(measure, records, now, is_first=is_first)]
                 if rate
                 else [],
             ),
@@ -485,21 +485,21 @@ class Bank:
         for share, levels in families:
             total = sum(part for _, part in levels)
             for level, part in levels:
-                explains = self._fitted(level, records, taken, known, refused)
-                if explains is not None:
-                    explains.score += math.log(share * part / total)
-                    explains.rarity = math.log(part)
-                    hypotheses.append(explains)
+                fitted = self._fitted(level, records, taken, known, refused)
+                if fitted is not None:
+                    fitted.score += math.log(share * part / total)
+                    fitted.rarity = math.log(part)
+                    hypotheses.append(fitted)
         best, explained = -_NEVER, chance.score
-        for one in sorted(hypotheses, key=lambda one: -one.score):
+        for hypothesis in sorted(hypotheses, key=lambda hypothesis: -hypothesis.score):
             # Reported instants are the most expensive check and never raise a score: dropped hypotheses stay dropped.
-            if one.score - best <= _NEGLIGIBLE:
+            if hypothesis.score - best <= _NEGLIGIBLE:
                 break
-            if one.level is not None:
-                agreement = self._agreement(one.level, one.fit.amount, records)
-                one.score += agreement
-                explained = max(explained, one.fit.score + agreement)
-            best = max(best, one.score)
+            if hypothesis.level is not None:
+                agreement = self._agreement(hypothesis.level, hypothesis.fit.amount, records)
+                hypothesis.score += agreement
+                explained = max(explained, hypothesis.fit.score + agreement)
+            best = max(best, hypothesis.score)
         if rate and is_first and explained < fit_all(len(refused), len(known)) - _UNEXPLAINED:
             # A hypothesis that explains everything needs no rival.
             for measure in measures:
@@ -537,10 +537,10 @@ class Bank:
 
     def _agreement(self, level: Level, amount: float, records: Sequence[Sent]) -> float:
         """How well a level's openings agree with the retry-afters of refusals; at best 0."""
-        told = [sent for sent in records if sent.told_at is not None and sent.ended_at < _NEVER]
-        if not self.told.are_exact or not told:
+        reporting = [sent for sent in records if sent.told_at is not None and sent.ended_at < _NEVER]
+        if not self.retry_afters.are_exact or not reporting:
             return 0.0
-        waits_s = [sent.told_at - sent.ended_at for sent in told if sent.told_at is not None]
+        waits_s = [sent.told_at - sent.ended_at for sent in reporting if sent.told_at is not None]
         is_whole = all(abs(wait_s - round(wait_s)) < 1e-6 for wait_s in waits_s)
         again, agreement = _again(level), 0.0
         assert again is not None
@@ -568,13 +568,13 @@ class Bank:
             yield SlidingLevel(measure, window_s), 1.0
             if window_s > _LONGER * span_s:
                 break
-        for is_told, ends, least_s in self._window_ends(records, is_first=is_first):
-            lengths_s = list(self._windows(ends, least_s, is_told=is_told))
+        for is_reported, ends, least_s in self._window_ends(records, is_first=is_first):
+            lengths_s = list(self._windows(ends, least_s, is_reported=is_reported))
             for window_s in lengths_s:
                 # The longer a window, the less likely is an end so near.
                 part = lengths_s[0] / window_s * (1.0 if window_s in _WINDOWS_S else _UNUSUAL)
                 yield WindowLevel(measure, window_s, tuple(ends), is_tiled=True), part
-                if is_told:
+                if is_reported:
                     yield WindowLevel(measure, window_s, tuple(ends), is_tiled=False), part
         for per_s in self._drains(measure, records, is_first=is_first):
             yield BucketLevel(measure, per_s), 1.0
@@ -585,31 +585,31 @@ class Bank:
         Where there are two limits, the refusals of each report its own ends: those of the second limit come with
         refusals that the first leaves unexplained, and those of a shorter limit are near.
         """
-        told = list(zip(self.told.ends, self.told.waits_s, strict=True))
+        reported = list(zip(self.retry_afters.ends, self.retry_afters.waits_s, strict=True))
         if is_first:
-            yield True, self.told.ends, self.told.longest_s
-            middle_s = sorted(self.told.waits_s)[len(told) // 2] if told else 0.0
-            if middle_s * _MUCH_NEARER < self.told.longest_s:
-                most_s = next((one for one in _WINDOWS_S if one >= middle_s), middle_s)
-                near = [(end, wait_s) for end, wait_s in told if wait_s <= most_s]
+            yield True, self.retry_afters.ends, self.retry_afters.longest_s
+            middle_s = sorted(self.retry_afters.waits_s)[len(reported) // 2] if reported else 0.0
+            if middle_s * _MUCH_NEARER < self.retry_afters.longest_s:
+                most_s = next((length_s for length_s in _WINDOWS_S if length_s >= middle_s), middle_s)
+                near = [(end, wait_s) for end, wait_s in reported if wait_s <= most_s]
                 yield True, [end for end, _ in near], max(wait_s for _, wait_s in near) if near else 0.0
-                yield True, [end for end, wait_s in told if wait_s > most_s], self.told.longest_s
+                yield True, [end for end, wait_s in reported if wait_s > most_s], self.retry_afters.longest_s
         else:
-            heard = [sent.told_at for sent in records if sent.refused and sent.told_at is not None]
-            own = [one for one in told if any(abs(one[0] - at) <= ROUNDING_S for at in heard)]
+            unexplained = [sent.told_at for sent in records if sent.refused and sent.told_at is not None]
+            own = [pair for pair in reported if any(abs(pair[0] - at) <= ROUNDING_S for at in unexplained)]
             yield True, [end for end, _ in own], max((wait_s for _, wait_s in own), default=0.0)
         yield False, self._reopened, self.longest_row_s
 
-    def _windows(self, ends: Sequence[float], least: float, *, is_told: bool) -> Iterable[float]:
+    def _windows(self, ends: Sequence[float], least: float, *, is_reported: bool) -> Iterable[float]:
         """Possible lengths of windows with such ends."""
         if not ends:
             return ()
-        longer = [one for one in _WINDOWS_S if one >= least]
-        lengths = set(longer[: 4 if is_told else 7] or _WINDOWS_S[-1:])
+        longer = [length_s for length_s in _WINDOWS_S if length_s >= least]
+        lengths = set(longer[: 4 if is_reported else 7] or _WINDOWS_S[-1:])
         known = list(ends)[-4:]
         apart_s = [round(after - before, 1) for before, after in pairwise(known) if after - before <= LONGEST_S]
         lengths.update(length_s for length_s in apart_s if length_s >= max(least - ROUNDING_S, _LEAST_WINDOW_S))
-        if is_told and apart_s:
+        if is_reported and apart_s:
             # No window ends within another.
             lengths = {length_s for length_s in lengths if length_s <= min(apart_s) + ROUNDING_S} or lengths
         return sorted(lengths)
@@ -618,11 +618,11 @@ class Bank:
         self, measure: int, records: Sequence[Sent], taken: Sequence[bool], known: Sequence[int], refused: Sequence[int]
     ) -> Iterator[Hypothesis]:
         """The likeliest window and sliding counter of each length, where nothing shows when they end."""
-        opened = self.told.ends or self._reopened
+        opened = self.retry_afters.ends or self._reopened
         if not opened:
             return
-        least = max(self.longest_row_s, self.told.longest_s) / _COUNTER_WAIT
-        for window_s in [one for one in _WINDOWS_S if one >= least][:_UNSEEN_LENGTHS]:
+        least = max(self.longest_row_s, self.retry_afters.longest_s) / _COUNTER_WAIT
+        for window_s in [length_s for length_s in _WINDOWS_S if length_s >= least][:_UNSEEN_LENGTHS]:
             # The first unit of the previous window was gone then.
             before = [sent for sent in records if opened[0] - 2 * window_s <= sent.sent_at < opened[0]]
             end = opened[0] - window_s / max(1, sum(map(self.is_taken, before)))
@@ -651,12 +651,12 @@ class Bank:
             units = sum(sent.units[measure] for sent in records[first:last] if self.is_taken(sent))
             if passed_s > 0 and units:
                 rates.add(units / passed_s)
-            told_s = (records[last].told_at or 0.0) - (records[first].told_at or _NEVER)
-            if told_s > 0:
+            reported_s = (records[last].told_at or 0.0) - (records[first].told_at or _NEVER)
+            if reported_s > 0:
                 more = records[last].units[measure] - records[first].units[measure]
-                rates.add(max(units + more, 1.0) / told_s)
-        if is_first and self.told.longest_s >= 1 and measure == 0:
-            rates.add(1 / self.told.longest_s)
+                rates.add(max(units + more, 1.0) / reported_s)
+        if is_first and self.retry_afters.longest_s >= 1 and measure == 0:
+            rates.add(1 / self.retry_afters.longest_s)
         for hypotheses in self.layers:
             level = hypotheses[0].level
             if isinstance(level, BucketLevel) and level.measure == measure:
@@ -755,12 +755,12 @@ def _again(level: Level | None) -> Level | None:
 
 def _plausible(hypotheses: list[Hypothesis]) -> list[Hypothesis]:
     """The plausible hypotheses with their probabilities, the best first."""
-    best = max(one.score for one in hypotheses)
-    kept = [one for one in hypotheses if one.score - best > _NEGLIGIBLE]
-    total = sum(math.exp(one.score - best) for one in kept)
-    for one in kept:
-        one.weight = math.exp(one.score - best) / total
-    return sorted(kept, key=lambda one: -one.weight)
+    best = max(hypothesis.score for hypothesis in hypotheses)
+    kept = [hypothesis for hypothesis in hypotheses if hypothesis.score - best > _NEGLIGIBLE]
+    total = sum(math.exp(hypothesis.score - best) for hypothesis in kept)
+    for hypothesis in kept:
+        hypothesis.weight = math.exp(hypothesis.score - best) / total
+    return sorted(kept, key=lambda hypothesis: -hypothesis.weight)
 
 
 def _tiled(measure: int, window_s: float, end: float) -> WindowLevel:

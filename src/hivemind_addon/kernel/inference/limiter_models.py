@@ -234,8 +234,8 @@ class ConcurrencyLevel:
     def _held(self, now: float) -> list[float]:
         """When the slots of ended attempts get free."""
         oldest = now - self.linger_s
-        self._lingering = deque([one for one in self._lingering if one.ended_at > oldest])
-        return [one.ended_at + self.linger_s for one in self._lingering if one.ended_at <= now]
+        self._lingering = deque([sent for sent in self._lingering if sent.ended_at > oldest])
+        return [sent.ended_at + self.linger_s for sent in self._lingering if sent.ended_at <= now]
 
 
 @dataclass(slots=True, eq=False, repr=False)

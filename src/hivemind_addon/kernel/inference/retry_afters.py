@@ -18,20 +18,20 @@ ROUNDING_S = 1.25
 """A retry-after in whole seconds is up to a second too long, and takes a moment to arrive."""
 _ROUNDED = 0.3
 """Or this share of a short retry-after."""
-_TOLD_TRUST = 2.0
-_TOLD_KEPT = 1.0
+_FIRST_SCORE = 2.0
+_CONFIRMED = 1.0
 """Score for a refusal before the reported end."""
 _PROVED = 0.4
 """A refusal after this share of the reported wait proves the retry-after."""
 _FIRST_LOOK = 1 / 8
 """A long wait is tested after this share, and then after twice the time of the last test."""
-_TOLD_BROKEN = 3.0
+_REFUTED = 3.0
 """Score lost when an attempt passes before the reported end."""
 _STRETCH = 1.5
 _MOST_STRETCH = 10.0
-_TOLD_MOST = 8.0
+_MOST_SCORE = 8.0
 _MEASURES = 3
-_LONG_TOLD_S = 60.0
+_LONG_WAIT_S = 60.0
 """Shortest wait that is tested before its end."""
 
 
@@ -52,7 +52,7 @@ class RetryAfters:
         """Of the attempt that received `until`."""
         self._is_proved = False
         """Whether an attempt was refused late in a reported wait."""
-        self._score = _TOLD_TRUST
+        self._score = _FIRST_SCORE
         self._stretch = 1.0
         """Factor by which retry-afters are too short."""
         self._passed_early = (0.0,) * _MEASURES
@@ -95,9 +95,9 @@ class RetryAfters:
             self._row_since = -_NEVER
         is_early = self._at < sent.sent_at < self.until - min(ROUNDING_S, _ROUNDED * self.longest_s)
         # A smaller attempt may pass sooner.
-        if is_early and all(unit >= told for unit, told in zip(sent.units, self._units, strict=True)):
+        if is_early and all(unit >= refused for unit, refused in zip(sent.units, self._units, strict=True)):
             self._passed_early = tuple(map(max, zip(sent.units, self._passed_early, strict=True)))
-            self._score = max(-_TOLD_MOST, self._score - _TOLD_BROKEN)
+            self._score = max(-_MOST_SCORE, self._score - _REFUTED)
 
     def refused(self, sent: Sent, retry_after_s: float, now: float, *, row_length: int, is_first: bool) -> None:
         """Learn from the `row_length`-th refusal in a row; `retry_after_s` is 0 if the refusal reports none."""
@@ -105,7 +105,7 @@ class RetryAfters:
             self._row_since = now
         self._refused_sent_at = sent.sent_at
         if self._at < sent.sent_at < self.until:
-            self._score = min(_TOLD_MOST, self._score + _TOLD_KEPT)
+            self._score = min(_MOST_SCORE, self._score + _CONFIRMED)
             # A refusal right after the report proves little.
             self._is_proved |= sent.sent_at - self._row_since > _PROVED * (self.until - self._row_since)
         if retry_after_s <= 0:
@@ -127,9 +127,9 @@ class RetryAfters:
         """When to test an unproved retry-after that is long; infinite: never."""
         if self._is_proved or now >= self.until or self._row_since == -_NEVER:
             return _NEVER
-        told_s, tried_s = self.until - self._row_since, self._refused_sent_at - self._row_since
-        look_at = self._row_since + max(_FIRST_LOOK * told_s, 2 * tried_s)
-        return look_at if told_s >= _LONG_TOLD_S and look_at < self.until else _NEVER
+        wait_s, tried_s = self.until - self._row_since, self._refused_sent_at - self._row_since
+        look_at = self._row_since + max(_FIRST_LOOK * wait_s, 2 * tried_s)
+        return look_at if wait_s >= _LONG_WAIT_S and look_at < self.until else _NEVER
 
     def looks(self, sent: Sent) -> None:
         """Remember the attempt that tests the reported end."""

@@ -349,14 +349,14 @@ class AccountBlock:
 
     def hit(self, reason: str, account_block_s: float, now: float) -> bool:
         """Note that the provider refuses the account for so many seconds; 0: no end stated. True if this is news."""
-        is_told = account_block_s != 0
+        has_end = account_block_s != 0
         lasts_s = min(max(account_block_s, _SHORTEST_S), _LONGEST_S) if math.isfinite(account_block_s) else _SHORTEST_S
-        until = now + (lasts_s if is_told else _LOOK_S)
+        until = now + (lasts_s if has_end else _LOOK_S)
         known = self.stands(now)
-        if known is not None and (not is_told or (known.is_end_told and until <= known.until + _SAME_S)):
+        if known is not None and (not has_end or (known.is_end_told and until <= known.until + _SAME_S)):
             self._looks_at = min(known.until, now + _LOOK_S)
             return False
-        self.closure, self._probe = ActiveBlock(reason, until, is_end_told=is_told), None
+        self.closure, self._probe = ActiveBlock(reason, until, is_end_told=has_end), None
         self._looks_at = min(until, now + _LOOK_S)
         return True
 

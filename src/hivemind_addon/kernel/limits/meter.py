@@ -89,7 +89,7 @@ _OLD_S = 1.0
 """An older header certainly reported an instant, not a duration."""
 _SWEEP_FROM = 64
 """Settled costs kept before the first sweep of those that no header can miss."""
-_TOLD_WITHIN_S = 15.0
+_REPORTED_WITHIN_S = 15.0
 """The first response head of a run usually arrives sooner."""
 
 
@@ -187,7 +187,7 @@ class Meter:
         self._level = limit
         self._at = now
         self._resets_at: float | None = None
-        self._reset_was_told = False
+        self._reset_is_reported = False
         """`_resets_at` comes from a reading, not from adding a window to the previous reset."""
         self._reset_lag_s = 0.0
         """`_resets_at` is late by at most this: a duration counts from when the header was written."""
@@ -308,7 +308,7 @@ class Meter:
             level = min(level + self._doubt, self.limit - promised)
         if level + self._slack >= needed:
             return now
-        if self._refills or (hoped and not self._reset_was_told):
+        if self._refills or (hoped and not self._reset_is_reported):
             # Others' usage has faded by then, unless a header reports more.
             others_s = self._others_rate(now) * _OTHERS_OVER_S / self._rate
             lacking_s = (needed - level) / self._rate
@@ -331,7 +331,7 @@ class Meter:
 
     def doubt_level(self, now: float) -> None:
         """Send singly at first: the run has just begun, and another run may have used the limit a moment ago."""
-        self._one_by_one_until = now + _TOLD_WITHIN_S
+        self._one_by_one_until = now + _REPORTED_WITHIN_S
 
     def adopt(self, *, stamp: int, units: int, admitted_at: float, now: float, is_elsewhere: bool = False) -> None:
         """Reserve for an attempt admitted before this meter counted; `is_elsewhere`: another process sent it."""
@@ -397,7 +397,7 @@ class Meter:
             # A full window would report its end. The instant of being full is no turn of a window.
             self.kind = MeterKind.UNKNOWN
             self._resets_at = self._anchor_resets_at = None
-            self._reset_was_told = False
+            self._reset_is_reported = False
         elif reset_in_s is not None:
             if remaining is not None:
                 self._judge_kind(reading, remaining, reset_in_s, lag_s=now - sent_at, now=now)
@@ -405,7 +405,7 @@ class Meter:
                 self._guard_s = _RESET_GUARD_S + (_ROUNDING_S if self._guard_s > 0 else 0)
                 self._is_rounded_up = False
             elif self._turned_early(reset_in_s, now):
-                assert self._resets_at is not None, "it was told"
+                assert self._resets_at is not None, "the reset was reported"
                 self._guard_s = max(-_ROUNDING_S, min(self._guard_s, now - self._resets_at))
             elif reading.reset_cut_s and self._guard_s > 0:
                 self._is_rounded_up |= self.window_s < reset_in_s <= self.window_s + _ROUNDING_S
@@ -417,8 +417,8 @@ class Meter:
             expected = self._level
             booked = self._book(stamp, sent_at)
             self._doubt = float(self._settled.assumed_units)
-            told = self.limit if remaining >= self.limit else max(0.0, remaining - reserve)
-            self._set_level(self._level_now(told, reset_in_s, sent_at=sent_at, now=now))
+            reported = self.limit if remaining >= self.limit else max(0.0, remaining - reserve)
+            self._set_level(self._level_now(reported, reset_in_s, sent_at=sent_at, now=now))
             if before[0] == self.limit and not [cost for cost in booked if cost.failed_units]:
                 self.surprise = self._level - expected
             was_guessed = before[1] is MeterKind.UNKNOWN is not self.kind
@@ -440,7 +440,7 @@ class Meter:
         """Take over the knowledge of a meter that counted a part of this limit's usage and learned from its headers."""
         if self._resets_at is None and other._resets_at is not None:  # noqa: SLF001  its own kind
             self.kind = other.kind
-            self._resets_at, self._reset_was_told = other._resets_at, other._reset_was_told  # noqa: SLF001
+            self._resets_at, self._reset_is_reported = other._resets_at, other._reset_is_reported  # noqa: SLF001
             self._anchor_resets_at, self._reset_lag_s = other._anchor_resets_at, other._reset_lag_s  # noqa: SLF001
         self.lower(other.level(now), now)
         if other._learned_stamp > self._learned_stamp:  # noqa: SLF001
@@ -491,7 +491,7 @@ class Meter:
                 self._set_level(self._level + self._rate * (now - self._at))
         elif now >= self._next_reset_at() - _INSTANT_S:
             self._pass_reset(now)
-        elif not self._reset_was_told:
+        elif not self._reset_is_reported:
             # No header has reported this window: there may be none.
             self._doubt += self._rate * (now - self._at)
         self._at = now
@@ -505,7 +505,7 @@ class Meter:
         self._reset_passed_at = self._next_reset_at() - self._guard_s + passed * self.window_s
         self._resets_at = self._reset_passed_at + self.window_s
         self._anchor_resets_at = self._resets_at
-        self._reset_was_told = False
+        self._reset_is_reported = False
         self._settled = _Costs()
         self._doubt = 0.0
         self._set_level(self.limit - self._carried_over(self._reset_passed_at))
@@ -525,9 +525,9 @@ class Meter:
             units += cost.units
         return units
 
-    def _learn_from_swapped(self, told: float, reset_in_s: float | None, *, sent_at: float, now: float) -> None:
+    def _learn_from_swapped(self, reported: float, reset_in_s: float | None, *, sent_at: float, now: float) -> None:
         if sent_at >= self._reset_passed_at:
-            self._set_level(min(self._level, self._level_now(told, reset_in_s, sent_at=sent_at, now=now)))
+            self._set_level(min(self._level, self._level_now(reported, reset_in_s, sent_at=sent_at, now=now)))
 
     def _is_of_the_last_window(self, sent_at: float, reset_in_s: float) -> bool:
         """Whether a header was written before the last reset and arrived after."""
@@ -549,7 +549,7 @@ class Meter:
         """Whether a header reports the next window shortly before the reported reset of this window."""
         return (
             self.kind is MeterKind.WINDOW
-            and self._reset_was_told
+            and self._reset_is_reported
             and self._resets_at is not None
             and self._reset_lag_s < self._resets_at - now <= _ROUNDING_S < self.window_s / 4
             and reset_in_s > self.window_s / 2
@@ -601,31 +601,32 @@ class Meter:
 
     def _knows_reset(self, now: float) -> bool:
         """Whether a reading has reported a reset that is still to come."""
-        return self._anchor_resets_at is not None and self._anchor_resets_at > now and self._reset_was_told
+        return self._anchor_resets_at is not None and self._anchor_resets_at > now and self._reset_is_reported
 
     def _turning_s(self, reading: Reading) -> float:
         """Length of a fixed window: as stated, unless the last windows were all reported to end much sooner."""
         if len(self._first_resets_s) < _WINDOWS_SEEN:
             return reading.window_s
         longest_s = max(self._first_resets_s) - _ROUNDING_S
-        return min((one for one in _USUAL_WINDOWS_S if longest_s <= one < reading.window_s), default=reading.window_s)
+        usual = (length_s for length_s in _USUAL_WINDOWS_S if longest_s <= length_s < reading.window_s)
+        return min(usual, default=reading.window_s)
 
     def _bound_seconds(self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float) -> None:
         """Learn from a reading how long a unit takes to return, if the limit is a bucket."""
         least, most = self._per_unit_s
         # `remaining` is rounded, at least to whole units.
         most_deficit, least_deficit = deficit + rounding, deficit - max(1.0, rounding)
-        told_least = max(0.0, reset_in_s - _ROUNDING_S) / most_deficit
-        told_most = (reset_in_s + lag_s + _ROUNDING_S) / least_deficit if least_deficit > 0 else float("inf")
-        least, most = max(least, told_least), min(most, told_most)
+        seen_least = max(0.0, reset_in_s - _ROUNDING_S) / most_deficit
+        seen_most = (reset_in_s + lag_s + _ROUNDING_S) / least_deficit if least_deficit > 0 else float("inf")
+        least, most = max(least, seen_least), min(most, seen_most)
         if least > most:
-            least, most, self._agreed = told_least, told_most, 0
+            least, most, self._agreed = seen_least, seen_most, 0
         self._per_unit_s, self._agreed = (least, most), self._agreed + 1
 
     def _found(self) -> float | None:
         """The bucket's window that fits all readings; None: several fit."""
         least_s, most_s = (per_unit_s * self.limit for per_unit_s in self._per_unit_s)
-        usual = [one for one in _USUAL_WINDOWS_S if least_s <= one <= most_s]
+        usual = [length_s for length_s in _USUAL_WINDOWS_S if least_s <= length_s <= most_s]
         if len(usual) == 1:
             return usual[0]
         return most_s if 0 < most_s <= _SAME_SECONDS * least_s else None
@@ -641,11 +642,11 @@ class Meter:
             self._anchor_resets_at = resets_at
             if self.kind is MeterKind.WINDOW and resets_at - now > _ROUNDING_S:
                 self._first_resets_s.append(resets_at - now)
-        if self.kind is MeterKind.WINDOW and self._reset_was_told and self._is_same(resets_at, self._resets_at):
-            assert self._resets_at is not None, "a told reset is known"
+        if self.kind is MeterKind.WINDOW and self._reset_is_reported and self._is_same(resets_at, self._resets_at):
+            assert self._resets_at is not None, "a reported reset is known"
             if resets_at >= self._resets_at:
                 return
-        self._resets_at, self._reset_was_told, self._reset_lag_s = resets_at, True, max(0.0, lag_s)
+        self._resets_at, self._reset_is_reported, self._reset_lag_s = resets_at, True, max(0.0, lag_s)
 
     def _kept_for_others(self, now: float) -> float:
         """Units that others will take before an attempt sent now arrives.
@@ -729,7 +730,7 @@ class Meter:
             return False
         return not self.stale_s or cost.stamp == stamp or cost.admitted_at <= sent_at - self.stale_s
 
-    def _level_now(self, told: float, reset_in_s: float | None, *, sent_at: float, now: float) -> float:
+    def _level_now(self, reported: float, reset_in_s: float | None, *, sent_at: float, now: float) -> float:
         """The level now, from a reported level that was true when the header was written.
 
         That time is known for buckets that report an instant: the later the header is read, the sooner the bucket is
@@ -737,18 +738,18 @@ class Meter:
         """
         if self.kind is MeterKind.BUCKET and reset_in_s is not None and self._rate <= _SLOW_RATE:
             # `remaining` is cut to whole units; the reset shows the fraction.
-            told = min(told + 1, max(told, self.limit - self._rate * (reset_in_s + _ROUNDING_S)))
-        careful = told - self._unknown_units()
+            reported = min(reported + 1, max(reported, self.limit - self._rate * (reset_in_s + _ROUNDING_S)))
+        careful = reported - self._unknown_units()
         if self.kind is not MeterKind.BUCKET or reset_in_s is None:
             return careful
-        if told >= self.limit:
+        if reported >= self.limit:
             return max(careful, self._level)
-        if self._tells_debt(told, reset_in_s):
+        if self._tells_debt(reported, reset_in_s):
             return careful + self.limit - self._rate * reset_in_s
-        age_s = min((self.limit - told) / self._rate - reset_in_s, now - sent_at)
+        age_s = min((self.limit - reported) / self._rate - reset_in_s, now - sent_at)
         if age_s < _OLD_S:
             return careful
-        level, at = told, now - age_s
+        level, at = reported, now - age_s
         unknown = self._settled if self._is_charged_late else [*self._unbooked, *self._settled]
         for taken_at, units in sorted((cost.taken_at, cost.units) for cost in unknown):
             if taken_at > at:

@@ -147,9 +147,9 @@ class CommonMeters:
             return
         common.votes = max(common.votes, votes)
         for meters, flights in self._flights.items():
-            its = meters.own(own.name)
-            if meters not in common.members and its is not None and _are_alike(own, its):
-                common.join(meters, its, flights, now)
+            candidate = meters.own(own.name)
+            if meters not in common.members and candidate is not None and _are_alike(own, candidate):
+                common.join(meters, candidate, flights, now)
         self._put_in_use(common)
 
     def _is_alike(self, common: CommonMeter) -> bool:
@@ -162,18 +162,18 @@ class CommonMeters:
         common = self._common.pop(name)
         for meters in common.members:
             meters.draw_on(name, None)
-        self.is_in_use = any(one.is_used for one in self._common.values())
+        self.is_in_use = any(other.is_used for other in self._common.values())
 
     def _put_in_use(self, common: CommonMeter) -> None:
         """Use the common meter for all members, or their own meters, as the votes are."""
         common.is_used = common.votes >= (1 if common.is_used else ENOUGH_VOTES)
         for meters in common.members:
             meters.draw_on(common.meter.name, common.meter if common.is_used else None)
-        self.is_in_use = any(one.is_used for one in self._common.values())
+        self.is_in_use = any(other.is_used for other in self._common.values())
 
 
-def _are_alike(one: Meter, other: Meter) -> bool:
-    return (one.limit, one.window_s, one.dimension) == (other.limit, other.window_s, other.dimension)
+def _are_alike(first: Meter, second: Meter) -> bool:
+    return (first.limit, first.window_s, first.dimension) == (second.limit, second.window_s, second.dimension)
 
 
 FAILURES = (OutcomeKind.FAILED, OutcomeKind.OVERLOADED, OutcomeKind.THROTTLED)
@@ -187,7 +187,7 @@ class Backoffs:
     def __init__(self) -> None:
         self.entries: dict[str, QueueEntry] = {}
         """In the order in which they were put back. Changed by this class only."""
-        self._told: dict[str, OutcomeKind] = {}
+        self._refusals: dict[str, OutcomeKind] = {}
         """Tickets that wait for a retry-after, with the kind of refusal that reported the wait."""
 
     def __len__(self) -> int:
@@ -204,22 +204,22 @@ class Backoffs:
         """Put back a ticket for another try, at a time set by the backoff or by the retry-after of such a refusal."""
         self.entries[entry.ticket.id] = entry
         if told_by is not None:
-            self._told[entry.ticket.id] = told_by
+            self._refusals[entry.ticket.id] = told_by
 
     def told_falsely(self, believes_told: Callable[[OutcomeKind, Demand], bool]) -> list[QueueEntry]:
         """Tickets whose retry-after is no longer believed; each is returned once."""
-        if not self._told:
+        if not self._refusals:
             return []
-        told = [(self.entries[ticket_id], kind) for ticket_id, kind in self._told.items()]
-        found = [entry for entry, kind in told if not believes_told(kind, entry.ticket.demand)]
+        waiting = [(self.entries[ticket_id], kind) for ticket_id, kind in self._refusals.items()]
+        found = [entry for entry, kind in waiting if not believes_told(kind, entry.ticket.demand)]
         for entry in found:
-            del self._told[entry.ticket.id]
+            del self._refusals[entry.ticket.id]
         return found
 
     def discard(self, ticket_id: str) -> None:
         """Remove a ticket that goes, or goes no more; no effect if never tried."""
         self.entries.pop(ticket_id, None)
-        self._told.pop(ticket_id, None)
+        self._refusals.pop(ticket_id, None)
 
     def kept_of_meter(self, meter: Meter, ticket: Ticket, now: float) -> int:
         """Units that a ticket has to leave in a meter for others that are due before the window ends."""
@@ -275,10 +275,10 @@ class Meters:
 
     def resume(self, learned: Iterable[LearnedMeter], flights: InFlight, now: float) -> None:
         """Continue with limits from an earlier run or another pool, and count the attempts in flight."""
-        for one in learned:
-            self._add(Meter.resume(one, now), flights, now)
-            if one.is_common:
-                self._account.meet(self._own[one.name], now, votes=ENOUGH_VOTES)
+        for limit in learned:
+            self._add(Meter.resume(limit, now), flights, now)
+            if limit.is_common:
+                self._account.meet(self._own[limit.name], now, votes=ENOUGH_VOTES)
 
     def as_of(self, now: float) -> "Meters":
         """A copy at an instant, for views, whose answers change nothing."""
@@ -419,7 +419,7 @@ class Meters:
                 full_in_s=seen.full_in_s(now),
                 window_s=meter.window_s,
                 dimension=meter.dimension,
-                shared_by=tuple(sorted(one.model_group for one in self._account.members_of(meter))),
+                shared_by=tuple(sorted(pool.model_group for pool in self._account.members_of(meter))),
             )
             for meter in self
         )

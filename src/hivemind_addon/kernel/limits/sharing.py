@@ -228,9 +228,9 @@ class Sharing:
         if len(self.members) < 2:
             return
         if outcome.kind is OutcomeKind.OVERLOADED:
-            self.concurrency.judge(self.overloads, [one.overloads for one in self.members], now)
+            self.concurrency.judge(self.overloads, [pool.overloads for pool in self.members], now)
         elif outcome.kind is OutcomeKind.THROTTLED and not len(member.meters):
-            self.rate.judge(self.throttles, [one.throttles for one in self.members], now)
+            self.rate.judge(self.throttles, [pool.throttles for pool in self.members], now)
         self._decide()
 
     def forget_since(self, at: float, now: float) -> None:

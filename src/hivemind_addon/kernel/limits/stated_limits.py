@@ -80,12 +80,12 @@ class StatedLimits:
 
     def state(self, limits: Sequence[StatedLimit]) -> None:
         """Replace the limits; attempts already sent stay counted."""
-        self.limits = {one.limit: one for one in limits}
+        self.limits = {limit.limit: limit for limit in limits}
         self._logs = {name: self._logs.get(name) or _Log() for name in self.limits}
 
     def of(self, group: str) -> Iterator[StatedLimit]:
         """The limits that a group draws on."""
-        return (one for one in self.limits.values() if not one.groups or group in one.groups)
+        return (limit for limit in self.limits.values() if not limit.groups or group in limit.groups)
 
     def sent(self, ticket: Ticket, group: str, now: float) -> None:
         """Count an attempt."""
@@ -94,7 +94,7 @@ class StatedLimits:
 
     def opens_at(self, ticket: Ticket, group: str, now: float) -> float:
         """When an attempt fits into all limits."""
-        return max((self._opens_at(one, one.units_of(ticket), now) for one in self.of(group)), default=now)
+        return max((self._opens_at(limit, limit.units_of(ticket), now) for limit in self.of(group)), default=now)
 
     def _opens_at(self, limit: StatedLimit, units: float, now: float) -> float:
         log, span_s = self._logs[limit.limit], limit.per_s + _ON_THE_WAY_S
@@ -103,7 +103,9 @@ class StatedLimits:
 
     def cost_s(self, group: str, ticket: Ticket | None = None) -> float:
         """Seconds of the narrowest limit that an attempt takes; without a ticket: a unit."""
-        takes = ((1.0 if ticket is None else one.units_of(ticket)) / one.amount * one.per_s for one in self.of(group))
+        takes = (
+            (1.0 if ticket is None else limit.units_of(ticket)) / limit.amount * limit.per_s for limit in self.of(group)
+        )
         return max(takes, default=0.0)
 
     def left(self, limit: StatedLimit, now: float) -> float:
@@ -119,16 +121,16 @@ class StatedLimits:
         """The limits of a group; `groups`: all groups of the account."""
         return tuple(
             MeterView(
-                name=one.limit,
+                name=limit.limit,
                 kind=KIND,
-                limit=one.amount,
-                level=max(0.0, self.left(one, now)),
-                full_in_s=one.per_s if self.left(one, now) < one.amount else 0.0,
-                window_s=one.per_s,
+                limit=limit.amount,
+                level=max(0.0, self.left(limit, now)),
+                full_in_s=limit.per_s if self.left(limit, now) < limit.amount else 0.0,
+                window_s=limit.per_s,
                 dimension=Dimension.REQUESTS,
-                shared_by=_several(sorted(other for other in groups if not one.groups or other in one.groups)),
+                shared_by=_several(sorted(other for other in groups if not limit.groups or other in limit.groups)),
             )
-            for one in self.of(group)
+            for limit in self.of(group)
         )
 
 

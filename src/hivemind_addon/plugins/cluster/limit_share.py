@@ -27,7 +27,7 @@ def scaled_settings(settings: PoolSettings, share: float) -> PoolSettings:
         initial=max(1, int(concurrency.initial * share)),
         maximum=max(1, int(concurrency.maximum * share)),
     )
-    stated = tuple(replaced(one, amount=_scaled(one.amount, share)) for one in settings.stated)
+    stated = tuple(replaced(limit, amount=_scaled(limit.amount, share)) for limit in settings.stated)
     return replaced(settings, concurrency=scaled, stated=stated)
 
 
