@@ -38,7 +38,7 @@ _BORED_S = 60.0
 """An attempt goes anyway after this long a hold, or a longer one if such waits were seen; each refusal doubles it."""
 _MOST_BORED = 6
 _LONGEST_GUESS_S = 3600.0
-"""Rows of refusals count at most this long for such a hold."""
+"""A row of refusals counts for at most this long in such a hold."""
 _LONG_HOLD_S = 0.5
 """After a longer hold the first attempt goes alone; the others follow unless that attempt is refused."""
 _TRIAL_AFTER = 10
@@ -224,7 +224,7 @@ class HiddenLimits:
         self._last_hold_s = 0.0
         """Duration of the hold before the last attempt."""
         self._bored = 0
-        """Attempts refused after such a hold since the last pass."""
+        """Attempts refused after a hold longer than `_BORED_S`, since the last pass."""
         self._scout: Sent | None = None
         """The first attempt after a hold."""
 
@@ -420,7 +420,7 @@ class HiddenLimits:
 
     @property
     def _boring_s(self) -> float:
-        """Longest hold by a guess before an attempt goes anyway: twice the longest wait seen of this limiter."""
+        """Longest hold by a guess before an attempt goes anyway: `_BORED_S`, or twice the longest wait seen."""
         reported_s = self._retry_afters.longest_s if self._retry_afters.is_trusted else 0.0
         return max(_BORED_S, 2 * reported_s, 2 * min(self._bank.longest_row_s, _LONGEST_GUESS_S))
 
@@ -510,7 +510,7 @@ class HiddenLimits:
 
 
 class _Glance(HiddenLimits):
-    """A copy that only answers: no trial is judged, and the original holds nobody back."""
+    """A copy that only answers: it judges no trial and leaves the original unchanged."""
 
     def __init__(self, of: HiddenLimits) -> None:
         vars(self).update(vars(of))

@@ -222,7 +222,7 @@ class Meter:
         """Settled costs, also unbooked."""
         self._sweep_at = _SWEEP_FROM
         self._one_by_one_until = float("-inf")
-        """Attempts go singly until this instant or the first header: earlier usage is unknown."""
+        """Attempts go singly until this instant, or until a header reports the level: earlier usage is unknown."""
 
     @classmethod
     def of(cls, reading: Reading, now: float) -> "Meter | None":
@@ -330,7 +330,7 @@ class Meter:
             self._set_level(self._level - units)
 
     def doubt_level(self, now: float) -> None:
-        """Send singly at first: the run has just begun, and another run may have used the limit a moment ago."""
+        """Let attempts go singly at first: the run has just begun, and an earlier run may have just used the limit."""
         self._one_by_one_until = now + _REPORTED_WITHIN_S
 
     def adopt(self, *, stamp: int, units: int, admitted_at: float, now: float, is_elsewhere: bool = False) -> None:

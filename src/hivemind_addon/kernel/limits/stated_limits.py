@@ -1,6 +1,6 @@
 """Limits that a profile states, because no header reports them and only refusals would reveal them.
 
-Each limit keeps the attempts of its last span. A ticket goes when it fits beside them, so that no span of that length
+Each limit keeps the attempts of the last span. A ticket goes when it fits beside them, so that no span of that length
 holds more than stated, wherever it begins: this is safe for fixed windows, sliding windows and buckets. Limits belong
 to the account: the groups that a limit names draw on it together.
 """
