@@ -1,18 +1,22 @@
-"""Agents, their trees of sessions, and the lanes in which the tickets of one session wait: who pays, and who is next.
+"""Puts the waiting tickets of one pool in fair order, and charges agents for their attempts.
 
-Three levels, each by the same rule: the smallest `position - bonus` goes next.
+Three choices find the next ticket: an agent, a tree of this agent, a lane of this tree. Each choice takes the smallest
+`position - bonus`, with the bounded bonus of `fair_queue.py`. The first ticket of the chosen lane goes.
 
-    agent     its start in the pool's virtual time (`shares.py`), so that an agent with a thousand sessions takes
-              no more than one with a single one, and fresh session names win nothing
-    tree      a session and the sub-agents that it started, and theirs; its start in its agent's virtual time
-    lane      one session's tickets of one class, in the order of their first submits; when the head came
+    choice   among                                              position
+    agent    the pool's agents                                  the agent's start in the pool's virtual time
+    tree     sessions, each with all sub-agents below it        the tree's start in the agent's virtual time
+    lane     tickets of one session and class, oldest first     the first submit of the lane's first ticket
 
-Auxiliary calls, for which nobody waits, queue as an agent of their own; what they take is charged to the real agent
-too, so that calling everything auxiliary wins nothing.
+`shares.py` computes the starts: a start moves forward by cost / weight with each attempt. Example: agents A and B have
+start 5 s and equal weights, and each attempt costs 1 s. A sends an attempt and moves to 6 s, so B goes next, even if A
+has a thousand sessions and B has a single session. New session names gain nothing either: the agent pays.
 
-An attempt is charged when it goes, as estimated; when it ends, the estimate is replaced by what it really took.
+An attempt is charged the estimated cost at admission, and the difference to the actual cost at the end. Nobody waits
+for auxiliary calls. They queue as a separate agent, and their cost is charged to the real agent, too. So an agent
+that marks all calls auxiliary gains nothing.
 
-Here are also the attempts of one pool that are upstream, by ticket and by what they ask for.
+`InFlight` holds the pool's attempts upstream, by ticket and by request.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -33,41 +37,41 @@ _LEAST_WEIGHT = 0.001
 
 
 class EntryState(Enum):
-    """Where a ticket stands in its pool.
+    """The state of a ticket in its pool.
 
-                      ┌──────────── its leader was sent, or an attempt of its own ended ─────────────┐
+                      ┌──────── backoff over, prefix written, or the budget's account changed ───────┐
                       ▼                                                                              │
-    NEW ──► LANE / RETURNING / FRONT ──admitted──► IN_FLIGHT ──to be tried again──► BACKING_OFF ─────┤
+    NEW ──► LANE / RETURNING / FRONT ──admitted──► IN_FLIGHT ──failed, to retry───► BACKING_OFF ─────┤
                   │   │                                │                                             │
-                  │   ├──its prefix is being written──────────────────────────────► FOLLOWING ───────┤
-                  │   └──its budget is reserved───────────────────────────────────► UNFUNDED ────────┘
+                  │   ├──another ticket writes the prefix─────────────────────────► FOLLOWING ───────┤
+                  │   └──the budget is reserved───────────────────────────────────► UNFUNDED ────────┘
                   └──shed, refused, cancelled──► ENDED ◄──the last attempt ended
 
-    Any that waits may be moved to the front, and may end. One that backs off or follows is admitted where it is the
-    breaker's probe. Any that waits is new in another pool where its own proves to be that one. One that was sent by
-    another process is in flight at once.
+    A waiting ticket may move to the front, or end. A ticket that backs off or follows may be admitted as the breaker's
+    probe. If a pool proves to be the same as another pool, the waiting tickets become new there. A ticket that another
+    process has sent goes from new to in flight directly.
     """
 
     NEW = "new"
-    """It has come, and is in no queue yet."""
+    """Submitted, and in no queue yet."""
     LANE = "lane"
-    """Due, and never sent: among the tickets of its session."""
+    """Due and never sent: in the lane of the session."""
     RETURNING = "returning"
-    """Due again: it goes by the start that its agent had when it was first sent."""
+    """Due again: ordered by the agent's start at the ticket's first attempt."""
     FRONT = "front"
-    """Due, and moved to the front by a person."""
+    """Due and moved to the front by a person."""
     BACKING_OFF = "backing off"
     """Due at an instant."""
     FOLLOWING = "following"
-    """Due when the one that writes its prefix is answered."""
+    """Due when the ticket that writes the shared prefix is answered or ends, or a few seconds after it was sent."""
     UNFUNDED = "unfunded"
-    """Due when an attempt that is paid from the same budget ends."""
+    """Due when the budget's account changes: an attempt that reserved from the budget ends, or a new period begins."""
     IN_FLIGHT = "in flight"
-    """An attempt of it is upstream."""
+    """An attempt is upstream."""
     ENDED = "ended"
-    """Its client has its answer or a refusal, or has gone."""
+    """The client has an answer or a refusal, or has left."""
 
-    __hash__ = object.__hash__  # an Enum's own is Python, and asked for at each step of each ticket
+    __hash__ = object.__hash__  # Enum's `__hash__` is written in Python, and each step of each ticket calls it
 
 
 _DUE = frozenset({EntryState.LANE, EntryState.RETURNING, EntryState.FRONT})
@@ -83,58 +87,58 @@ TRANSITIONS: dict[EntryState, frozenset[EntryState]] = {
     EntryState.IN_FLIGHT: _DUE | {EntryState.BACKING_OFF, EntryState.ENDED},
     EntryState.ENDED: frozenset(),
 }
-"""What may follow. A waiting ticket is new again when its pool proves to be another one."""
+"""The states that may follow each state. A waiting ticket becomes new again when its pool proves to be another pool."""
 
 
 class QueueEntry(Struct, eq=False):
-    """A ticket in its pool, from submit to its end."""
+    """A ticket in a pool, from submit to end."""
 
     ticket: Ticket
     wait_began_at: float
-    """When it arrived, or when its last attempt ended."""
+    """The ticket's arrival, or the end of the last attempt."""
     not_before: float = _LONG_AGO
-    """It backs off until this instant."""
+    """The end of the backoff."""
     history: History = History()
     attempt: Attempt | None = None
-    """While it is in flight."""
+    """The attempt in flight, if any."""
     waited_s: float = 0.0
-    """Sum of the waits that are over."""
+    """Sum of the finished waits."""
     shed_at: float = _NEVER
-    """Its ticket's at first, or later where the pool knows better."""
+    """The ticket's `shed_at`, or a later instant that the pool has computed."""
     shows_patience: bool = True
-    """Whether its client's wait tells of its patience: no byte has come, and nobody else has ended it."""
+    """Whether a disconnect would show the client's patience: no byte was sent, and nothing else ended the ticket."""
     leaves_at: float = _NEVER
-    """When its client may leave, as far as is learned of its kind."""
+    """When the client may leave, as learned from clients of the same kind."""
     priority: Priority = Priority.NORMAL
-    """Its ticket's at first, or what a person said."""
-    # From here on the queue's own books.
+    """The ticket's priority, or the priority that a person set."""
+    # The queue alone uses the fields below.
     state: EntryState = EntryState.NEW
     order: int = 0
-    """Smaller is older."""
+    """A smaller number is older."""
     since: float = _NEVER
-    """When it was first submitted."""
+    """The instant of the first submit."""
     agent_start_s: float = _NEVER
-    """Of its agent when it was first sent, or when it was removed."""
+    """The agent's start at the ticket's first attempt or removal."""
     tree_start_s: float = _NEVER
     was_sent: bool = False
-    """It goes by the start that its agent had when it was sent."""
+    """Whether an attempt was sent: later attempts are ordered by the agent's start at that time."""
     is_background: bool = False
     is_child: bool = False
     cache_entry: str = ""
-    """What a warm prefix is cached under; empty: it saves nothing."""
+    """The key of the prompt-cache entry that the ticket reads; empty: a warm entry would save nothing."""
     weight: float = 1.0
     bonus_s: float = 0.0
     front: int = 0
-    """Negative for one that was moved to the front; the smallest goes first."""
+    """Negative after a move to the front; the smallest goes first."""
     agent: "Agent | None" = None
-    """Who pays: while it is in its lane, and while its attempt is in flight."""
+    """The agent that pays, set while the ticket is in a lane or in flight."""
     tree: "Tree | None" = None
     lane: "Lane | None" = None
-    """While it is in it."""
+    """The lane that holds the ticket, if any."""
     payer: "Agent | None" = None
-    """The real agent of a background call in flight."""
+    """The real agent behind a background call in flight."""
     charged_s: float = 0.0
-    """For the attempt in flight."""
+    """Cost charged for the attempt in flight."""
 
     def __post_init__(self) -> None:
         ticket = self.ticket
@@ -145,30 +149,30 @@ class QueueEntry(Struct, eq=False):
             self.is_child = True
 
     def become(self, state: EntryState) -> None:
-        """Go over to another state. Raises ContractError where the table has no such transition."""
+        """Change the state. Raises ContractError if `TRANSITIONS` does not allow the change."""
         if state not in TRANSITIONS[self.state]:
             raise ContractError(f"{self.ticket.id}: {self.state.value} cannot become {state.value}")
         self.state = state
 
     def enrol(self, order: int, now: float) -> None:
-        """Take its number; one that came back for another one's has that already."""
+        """Take the next number, unless the ticket has the number of an earlier ticket already (`come_back_for`)."""
         self.weigh()
         self.order = self.order or order
         self.since = min(self.since, now)
 
     def come_back_for(self, old: "QueueEntry") -> None:
-        """Take the position of an earlier ticket for the same request, which has ended."""
+        """Take the position of an ended ticket for the same request."""
         self.order, self.since, self.was_sent = old.order, old.since, old.was_sent
         self.agent_start_s, self.tree_start_s = old.agent_start_s, old.tree_start_s
 
     def renew(self) -> None:
-        """Its pool proved to be another one, with a virtual time of its own: its age is left, and a person's word."""
+        """Become new for another pool, which has another virtual time. Keeps `since` and what a person has ordered."""
         self.become(EntryState.NEW)
         self.order, self.agent_start_s, self.tree_start_s = 0, _NEVER, _NEVER
         self.was_sent, self.cache_entry = False, ""
 
     def wake_up(self, slept_s: float) -> None:
-        """The machine slept, and its client with it: what it waits for comes so much later."""
+        """Move all instants by `slept_s`: the machine slept, and the client with the machine."""
         ticket = self.ticket
         self.ticket = replace(
             ticket,
@@ -185,18 +189,18 @@ class QueueEntry(Struct, eq=False):
             self.attempt.admitted_at += slept_s
 
     def end_wait(self, now: float) -> float:
-        """It goes, or goes no more; how long it has waited this time."""
+        """End the present wait, and return the length."""
         waited_s = max(0.0, now - self.wait_began_at)
         self.waited_s += waited_s
         return waited_s
 
     def weigh(self) -> None:
-        """Take the weight of its class. Never while it is in a lane or in flight: it is charged by what it had."""
+        """Compute the weight. Not while in a lane or in flight: costs were charged with the old weight."""
         self.weight = max(_LEAST_WEIGHT, _WEIGHTS[self.priority] * self.ticket.weight)
 
 
 class Lane:
-    """One session's tickets of one class, oldest first."""
+    """The waiting tickets of one session and class, oldest first."""
 
     __slots__ = ("name", "tickets")
 
@@ -206,12 +210,12 @@ class Lane:
 
 
 class Tree(Share):
-    """A session and its sub-agents."""
+    """A session and all sub-agents below it, which share a position within the agent."""
 
     __slots__ = ("_roots", "children", "children_running", "lanes", "next", "own", "sessions")
 
     def __init__(self, root: str, start_s: float, roots: dict[str, str]) -> None:
-        """`roots`: its agent's. The agent itself would be in a circle with its trees, left to the collector."""
+        """`roots`: the agent's dict. A reference to the agent would make a cycle for the garbage collector."""
         super().__init__(root, start_s)
         self._roots = roots
         self.lanes: dict[tuple[str, Priority, bool], Lane] = {}
@@ -222,20 +226,20 @@ class Tree(Share):
         self.next: QueueEntry | None = None
 
     def forgotten(self) -> None:
-        """See Share."""
+        """See `Share`."""
         for session in self.sessions:
             del self._roots[session]
 
 
 class Agent(Share):
-    """One agent, or its background calls."""
+    """An agent, or the background calls of an agent."""
 
     __slots__ = ("next", "roots", "trees")
 
     def __init__(self, name: tuple[str, bool], start_s: float, credit_s: float) -> None:
         super().__init__(name, start_s)
         self.roots: dict[str, str] = {}
-        """The first session of the tree that a session belongs to."""
+        """Session → the first session of the tree."""
         self.trees: Shares[Tree] = Shares(credit_s=credit_s)
         self.next: QueueEntry | None = None
 
@@ -246,16 +250,14 @@ class Agent(Share):
 
 
 class Lanes:
-    """The tickets of one pool that wait for nothing but their turn, and who pays for those in flight."""
+    """The tickets of one pool that wait only for their turn, and the agents that pay for attempts in flight."""
 
     def __init__(self, *, credit_s: float, cost_s: Callable[[Demand], float]) -> None:
         self._credit_s = credit_s
         self._cost_s = cost_s
         self._agents: Shares[Agent] = Shares(credit_s=credit_s)
         self.alone: QueueEntry | None = None
-        """It came when nobody waited, and is in no lane before anything but its own admission is asked for. Only this
-        class changes it.
-        """
+        """A ticket that arrived in an empty queue; in no lane until `_seat`. Only this class changes the field."""
         self._alone_since = 0.0
 
     def __repr__(self) -> str:
@@ -275,7 +277,7 @@ class Lanes:
         return None if agent is None else agent.next
 
     def first(self) -> tuple[float, QueueEntry] | None:
-        """The next ticket, and its agent's key."""
+        """The key of the next ticket's agent, and the next ticket."""
         self._seat()
         waiting = self._agents.waiting
         agent = waiting.first
@@ -294,7 +296,7 @@ class Lanes:
             self._enter(entry, now)
 
     def _seat(self) -> None:
-        """The one that is alone is in its lane from now on, as if it had always been."""
+        """Put the ticket that is alone in a lane, as if since its arrival; needed before all but its admission."""
         entry = self.alone
         if entry is not None:
             self.alone = None
@@ -311,12 +313,12 @@ class Lanes:
                 tree.own, tree.children = KeyedHeap(), KeyedHeap()
         entry.lane = lane
         lane.tickets.put(entry, entry.order)
-        # Behind others of its lane it changes nothing yet.
+        # Only the first ticket of a lane affects the order of lanes, trees and agents.
         if _head_of(lane) is entry:
             self._refresh_lane(agent, tree, lane, now)
 
     def leave(self, entry: QueueEntry, now: float) -> None:
-        """Take a ticket out of its lane; one that was charged while it was alone is in none."""
+        """Take a ticket out of the lane. A ticket that was charged while alone is in no lane."""
         if self.alone is not None:
             self._seat()
         if entry.lane is None:
@@ -329,20 +331,17 @@ class Lanes:
         self._refresh_lane(agent, tree, lane, now)
 
     def revalue(self, entry: QueueEntry, now: float) -> None:
-        """A ticket's bonus changed in its lane."""
+        """Reorder after a change of a ticket's bonus."""
         self._seat()
         assert entry.agent is not None
         assert entry.tree is not None
         assert entry.lane is not None
-        # Behind others of its lane it changes nothing yet.
+        # Only the first ticket of a lane affects the order of lanes, trees and agents.
         if _head_of(entry.lane) is entry:
             self._refresh_lane(entry.agent, entry.tree, entry.lane, now)
 
     def charge(self, entry: QueueEntry, now: float) -> None:
-        """An attempt goes: who pays is charged what it is expected to take. Then take it out of its lane, if it is in.
-
-        `settle` it when it ends.
-        """
+        """Charge the estimated cost of an admitted attempt. Then call `leave`; call `settle` when the attempt ends."""
         if entry is self.alone:
             self._charge_alone(entry, now)
             return
@@ -356,7 +355,7 @@ class Lanes:
             self._refresh(agent, tree, now)
 
     def _charge_alone(self, entry: QueueEntry, now: float) -> None:
-        """Nobody waits beside it: it comes, is charged, and goes."""
+        """Charge the ticket that is alone, without a lane."""
         self.alone, since = None, self._alone_since
         agent, tree = self._shares(entry)
         cost_s, weight = self._cost_s(entry.ticket.demand), entry.weight
@@ -371,7 +370,7 @@ class Lanes:
         entry.agent, entry.tree, entry.charged_s, entry.was_sent = agent, tree, cost_s, True
 
     def settle(self, entry: QueueEntry, cost_s: float, now: float) -> None:
-        """An attempt ended, and took so much."""
+        """Replace the estimate by the actual cost of an ended attempt."""
         if self.alone is not None:
             self._seat()
         agent, tree, payer = entry.agent, entry.tree, entry.payer
@@ -388,7 +387,7 @@ class Lanes:
         entry.agent = entry.tree = entry.payer = None
 
     def note_position(self, entry: QueueEntry, now: float) -> None:
-        """Write down what a waiting ticket's position is worth, for one that comes back for it."""
+        """Note a waiting ticket's position, for a later ticket with the same request (`come_back_for`)."""
         self._seat()
         if not entry.was_sent:
             agent, tree = self._shares(entry)
@@ -399,23 +398,23 @@ class Lanes:
                 self._agents.rest(agent, now)
 
     def is_capped(self, entry: QueueEntry) -> bool:
-        """Whether a ticket in its lane lets others pass because its tree has in flight what its agent was granted."""
+        """Whether a ticket is held back because the tree has the maximum of sub-agents' attempts in flight."""
         tree = entry.tree
         return entry.is_child and tree is not None and tree.children_running >= _fan_out(entry)
 
     def tree_of(self, ticket: Ticket, *, is_background: bool) -> Tree | None:
-        """The tree that would pay for a ticket; None: nobody remembers it."""
+        """The tree that would pay for a ticket; None: no such tree is remembered."""
         self._seat()
         agent = self._agents.by_name.get((ticket.agent, is_background))
         return None if agent is None else agent.trees.by_name.get(agent.root_of(ticket))
 
     def is_first_of_lane(self, entry: QueueEntry) -> bool:
-        """Whether a ticket is in its lane and the first there."""
+        """Whether a ticket is the first of its lane."""
         self._seat()
         return entry.lane is not None and _head_of(entry.lane) is entry
 
     def rank(self, entry: QueueEntry) -> tuple[float, ...]:
-        """What a ticket in its lane is sorted by among all in their lanes, at this instant."""
+        """The sort key of a ticket in a lane, among the pool's tickets in lanes, at this instant."""
         self._seat()
         assert entry.agent is not None
         assert entry.tree is not None
@@ -423,7 +422,7 @@ class Lanes:
         return entry.agent.start_s - bonus_s, entry.tree.start_s - bonus_s, entry.since - bonus_s, entry.order
 
     def forecast(self, entries: Iterable[QueueEntry]) -> Iterator[tuple[float, int, QueueEntry]]:
-        """Each of these tickets with the key that its agent will have when its turn comes, if nothing else comes."""
+        """Each ticket with the key that the agent will have at the ticket's turn, if no other tickets arrive."""
         self._seat()
         by_agent: dict[tuple[str, bool], dict[str, list[tuple[float, int, QueueEntry]]]] = {}
         for entry in entries:
@@ -440,9 +439,9 @@ class Lanes:
             yield from self._line_up(merged, self._agents.start_of(name))
 
     def charge_again(self, entry: QueueEntry, now: float) -> None:
-        """An attempt in flight was charged for elsewhere: in a pool that proved to be this one, or another process."""
+        """Charge an attempt in flight that was charged in a merged pool or in another process."""
         self._seat()
-        # The starts that it had are of another virtual time: by them its next attempt could wait for ever.
+        # The old starts belong to another virtual time: with them, the next attempt could wait for ever.
         entry.agent_start_s = entry.tree_start_s = _NEVER
         agent, tree = self._shares(entry)
         self._note_starts(entry, agent, tree)
@@ -467,7 +466,7 @@ class Lanes:
             entry.tree_start_s = tree.start_s
 
     def _shares(self, entry: QueueEntry) -> tuple[Agent, Tree]:
-        """Who pays for a ticket; made new where nobody remembers them, with the start that its standing grants."""
+        """The agent and tree that pay for a ticket. New shares get a start from the ticket's earlier starts, if any."""
         if entry.lane is not None:
             assert entry.agent is not None
             assert entry.tree is not None
@@ -507,7 +506,7 @@ class Lanes:
         self._refresh(agent, tree, now)
 
     def _refresh(self, agent: Agent, tree: Tree, now: float) -> None:
-        """The tree's next ticket, its start or its bonus may have changed."""
+        """Reorder a tree whose start, next ticket or bonus may have changed."""
         entry = tree.next = self._next_of(tree)
         if entry is None:
             agent.trees.rest(tree, now)
@@ -548,14 +547,14 @@ class Lanes:
     def _line_up(
         self, entries: list[tuple[float, int, QueueEntry]], start_s: float
     ) -> Iterator[tuple[float, int, QueueEntry]]:
-        """The entries in their order, each with the key that the ones before leave it."""
+        """The sorted entries, each with a key that counts the costs of the entries before."""
         for _, order, entry in sorted(entries, key=lambda entry: entry[:2]):
             yield start_s - entry.bonus_s, order, entry
             start_s += self._cost_s(entry.ticket.demand) / entry.weight
 
 
 def _fan_out(entry: QueueEntry) -> float:
-    """Attempts of sub-agents that a ticket's tree may have in flight."""
+    """The maximum number of sub-agents' attempts in flight in a ticket's tree."""
     cap = entry.ticket.max_fan_out
     return _NEVER if cap is None else max(1, cap)
 
@@ -567,19 +566,19 @@ def _head_of(lane: Lane) -> QueueEntry:
 
 
 class InFlight:
-    """The entries of one pool whose attempts are upstream; each has one at most."""
+    """The entries of one pool with an attempt upstream; at most one attempt each."""
 
     def __init__(self) -> None:
         self.by_ticket: dict[str, QueueEntry] = {}
-        """The oldest first. Only this class changes it."""
+        """Oldest first. Only this class changes the dict."""
         self._by_request: dict[tuple[str, str], dict[str, QueueEntry]] = {}
-        """By agent and hash: several at one time are nobody's mistake."""
+        """Agent and request hash → entries by ticket; several at a time are normal."""
 
     def __len__(self) -> int:
         return len(self.by_ticket)
 
     def __iter__(self) -> Iterator[QueueEntry]:
-        """The oldest first."""
+        """Oldest first."""
         return iter(self.by_ticket.values())
 
     def __repr__(self) -> str:
@@ -587,26 +586,26 @@ class InFlight:
 
     @property
     def attempts(self) -> Iterator[Attempt]:
-        """The oldest first."""
+        """Oldest first."""
         return (entry.attempt for entry in self.by_ticket.values() if entry.attempt is not None)
 
     def of(self, attempt: Attempt) -> QueueEntry | None:
-        """Whose attempt it is; None: it has ended."""
+        """The entry of an attempt; None: the attempt has ended."""
         entry = self.by_ticket.get(attempt.ticket.id)
         return entry if entry is not None and entry.attempt is attempt else None
 
     def of_ticket(self, ticket_id: str) -> QueueEntry | None:
-        """A ticket's entry; None: it has no attempt upstream."""
+        """The entry of a ticket; None: no attempt is upstream."""
         return self.by_ticket.get(ticket_id)
 
     def add(self, entry: QueueEntry) -> None:
-        """Its attempt was sent."""
+        """Add an entry whose attempt was sent."""
         ticket = entry.ticket
         self.by_ticket[ticket.id] = entry
         self._by_request.setdefault((ticket.agent, ticket.request_hash), {})[ticket.id] = entry
 
     def remove(self, attempt: Attempt) -> None:
-        """It has ended."""
+        """Remove the entry of an ended attempt."""
         ticket = attempt.ticket
         request = ticket.agent, ticket.request_hash
         self.by_ticket.pop(ticket.id).attempt = None
@@ -616,7 +615,7 @@ class InFlight:
             del self._by_request[request]
 
     def alike(self, ticket: Ticket) -> Iterator[QueueEntry]:
-        """Those with the same request of the same agent; none where its hash is unknown."""
+        """Entries with the same agent and request; none if the hash is unknown."""
         return iter(
             self._by_request.get((ticket.agent, ticket.request_hash), {}).values() if ticket.request_hash else ()
         )

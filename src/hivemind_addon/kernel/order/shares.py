@@ -1,23 +1,23 @@
-"""Start-time fair queueing with bounded credit: who of several shares is served next.
+"""Start-time fair queueing with bounded credit: chooses which of several shares is served next.
 
-Each share has a start, in seconds of the resource that is shared: what it has taken so far, divided by its weight.
-The share with the smallest key goes next, and then its start moves on by what it takes:
+Every share has a start: the cost that was charged to the share so far, divided by its weight, in seconds of the shared
+resource. The waiting share with the smallest key is served, and its start moves forward, so the others come next. A
+share of weight 2 moves half as far per second of cost, so it is served twice as much. `now` is the virtual time:
 
-    key = start - bonus                    the bonus is the caller's, bounded, for reasons other than fairness
-    start = max(now - credit, start)       when it has something to serve again after a rest
-    start += cost / weight                 when it is served; later corrected to what it really took
-    now = max(now, the smallest start of all that wait)
-    now += cost / weights of all active / 2    half as fast as in an ideal system that serves all of them at once
+    key = start - bonus                        the caller's bonus: bounded, for reasons other than fairness
+    start = max(start, now - credit)           when a share begins to wait after a rest
+    start += cost / weight                     when a share is served; corrected to the actual cost later
+    now = max(now, smallest waiting start)     when a share is served
+    now += cost / active weights / 2           then; half the pace of an ideal system that serves all shares at once
 
-A share that rested gets no more than `credit` of the past back, so nobody saves up; within that it goes before those
-that take all they can get, so short jobs pass long ones (what multi-level feedback queues are for). Seconds that
-nobody waited in are at nobody's expense: `now` makes up for them when the next one waits. And as `now` moves with
-everything that is served, an endless row of newcomers with their credit cannot keep a share that has had its part
-waiting for ever; that it moves more slowly than the starts of those that are served keeps the credit worth something.
+After a rest a share gets at most `credit` of the past back, so no share can save up service. Within the credit, it goes
+before the shares that take all they can get: short jobs pass long jobs, the aim of multi-level feedback queues. Time in
+which no share waits costs nobody anything, so the next share that waits first moves `now` forward by that time.
+Newcomers also begin at `now - credit`. As `now` moves with all service, an endless row of newcomers cannot keep an
+older share waiting for ever. As `now` moves more slowly than the starts of the served shares, the credit has a value.
 
-Between two shares that wait all the time the difference of what they took, by weight, is never more than the bonus
-and one cost of each. Hence, for a share that begins to wait and owes nothing, each other share is served at most
-`credit + bonus + one cost` before it.
+Two shares that wait all the time differ in cost / weight by at most the bonus and one cost of each. So while a share
+that owes nothing waits, each other share is served at most `credit + bonus + one cost` before it.
 """
 
 from collections.abc import Hashable
@@ -26,11 +26,11 @@ from hivemind_addon.kernel.heap import NOTHING, KeyedHeap
 
 _LONG_AGO = float("-inf")
 _PACE = 0.5
-"""Of the ideal system's, at which the virtual time moves at least."""
+"""The virtual time moves at least at this fraction of the ideal system's pace."""
 
 
 class Share:
-    """One contender. Forgotten when it rests and its start is no longer worth remembering."""
+    """A contender for the resource. `Shares` forgets a resting share whose start a new share would get, too."""
 
     __slots__ = ("name", "running", "start_s", "waits", "weight")
 
@@ -38,21 +38,21 @@ class Share:
         self.name = name
         self.start_s = start_s
         self.running = 0
-        """Served, and not settled yet."""
+        """Services that are not settled yet."""
         self.waits = False
-        """It has something to serve."""
+        """Whether the share has something to serve."""
         self.weight = 0.0
-        """While it waits or runs, of what it waits with; else zero."""
+        """The weight that counts in `Shares`; 0 unless the share waits or runs."""
 
     def forgotten(self) -> None:
-        """Nobody remembers it any more."""
+        """`Shares` has forgotten the share."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r} at {self.start_s:.3f} s, {self.running} running>"
 
 
 class Shares[S: Share]:
-    """Serves shares of one kind; O(log n) per call, n of them waiting or remembered."""
+    """Orders shares; O(log n) per call, n shares waiting or remembered."""
 
     __slots__ = (
         "_by_start",
@@ -70,23 +70,23 @@ class Shares[S: Share]:
         self.now_s = 0.0
         self._credit_s = credit_s
         self._latest_s = _LONG_AGO
-        """No start was ever later."""
+        """The latest start of any share so far."""
         self._weights = 0.0
-        """Of all that wait or run."""
+        """Sum over the shares that wait or run."""
         self._idle_since: float | None = None
         self.by_name: dict[Hashable, S] = {}
-        """Those that are remembered. Only this class changes it."""
+        """The remembered shares. Only this class changes the dict."""
         self.waiting: KeyedHeap[S] = NOTHING
-        """Those that have something to serve, the next one first. Only this class changes it."""
+        """The waiting shares by key. Only this class changes the heap."""
         self._by_start: KeyedHeap[S] = NOTHING
-        """Those that wait; one whose start has moved on since may still be by an earlier one."""
+        """The waiting shares by start. A start that moved forward may still stand here with an earlier value."""
         self._resting: KeyedHeap[S] = KeyedHeap()
 
     def __repr__(self) -> str:
         return f"<Shares {self.now_s:.3f} s, {len(self.waiting)} waiting, {len(self._resting)} resting>"
 
     def add(self, share: S) -> None:
-        """Remember a new one. Say then whether it waits or rests."""
+        """Remember a new share. Call `wait` or `rest` next."""
         self.by_name[share.name] = share
 
     def floor_s(self) -> float:
@@ -94,7 +94,7 @@ class Shares[S: Share]:
         return self.now_s - self._credit_s
 
     def start_of(self, name: Hashable) -> float:
-        """The start that a share has, or would have if it began to wait."""
+        """The start of a waiting share, or the start that another share would get if it began to wait now."""
         share = self.by_name.get(name)
         if share is None:
             return self.floor_s()
@@ -110,10 +110,7 @@ class Shares[S: Share]:
         rank: int = 0,
         floor_s: float = float("inf"),
     ) -> None:
-        """It has something to serve, worth this bonus; among equals the smaller rank goes first.
-
-        `floor_s`: a start that it had been granted before.
-        """
+        """Let a share wait; among equal keys the smaller rank goes first. `floor_s`: a start granted earlier."""
         if not share.waits:
             if self.waiting is NOTHING:
                 self.waiting, self._by_start = KeyedHeap(), KeyedHeap()
@@ -128,7 +125,7 @@ class Shares[S: Share]:
         self.waiting.put(share, share.start_s - bonus_s, rank)
 
     def rest(self, share: S, now: float) -> None:
-        """It has nothing to serve."""
+        """Record that a share has nothing to serve."""
         if share.waits:
             share.waits = False
             self.waiting.drop(share)
@@ -142,7 +139,7 @@ class Shares[S: Share]:
                 self._resting.put(share, share.start_s)
 
     def serve(self, share: S, cost_s: float, *, weight: float = 1.0) -> None:
-        """It takes this much. Say then whether it waits or rests."""
+        """Charge a share for a service that begins. Call `wait` or `rest` next."""
         first_s = self._first_start_s()
         if first_s > self.now_s:
             self.now_s = first_s
@@ -157,7 +154,7 @@ class Shares[S: Share]:
     def serve_at_once(
         self, share: S, cost_s: float, *, since: float, now: float, weight: float, floor_s: float
     ) -> float:
-        """The same as to wait (`since`), to be served and to rest (`now`), where none waits; the start it had then."""
+        """In one step, while no share waits: `wait` at `since`, `serve`, `rest` at `now`. Returns the first start."""
         self._resting.drop(share)
         self._make_up(since)
         start_s = share.start_s = max(share.start_s, min(floor_s, self.now_s - self._credit_s))
@@ -172,12 +169,12 @@ class Shares[S: Share]:
         return start_s
 
     def settle(self, share: S, correction_s: float, *, weight: float = 1.0) -> None:
-        """What it was served with is over, and took so much more. Say then whether it waits or rests."""
+        """End a service and charge the actual cost minus the estimate. Call `wait` or `rest` next."""
         share.running -= 1
         self._charge(share, correction_s, weight)
 
     def charge_too(self, share: S, cost_s: float, weight: float = 1.0) -> None:
-        """It pays for what another share took as well. Say then whether it waits or rests."""
+        """Charge a share for the service of another share, too. Call `wait` or `rest` next."""
         start_s = share.start_s = share.start_s + cost_s / weight
         if start_s > self._latest_s:
             self._latest_s = start_s
@@ -193,7 +190,7 @@ class Shares[S: Share]:
         self.now_s = ideal_s if ideal_s < bound_s else bound_s
 
     def _first_start_s(self) -> float:
-        """The smallest start of all that wait; of none, long ago."""
+        """The smallest start of the waiting shares; minus infinity without any."""
         by_start = self._by_start
         while (share := by_start.first) is not None and share.start_s > by_start.first_key:
             by_start.put(share, share.start_s)
@@ -204,7 +201,7 @@ class Shares[S: Share]:
         share.weight = weight
 
     def _make_up(self, now: float) -> bool:
-        """For the seconds that nobody waited in. False: there were none."""
+        """Move the virtual time forward by the time in which no share waited. False: there was no such time."""
         idle_since = self._idle_since
         if idle_since is None or self.waiting.first is not None:
             return False
@@ -215,7 +212,7 @@ class Shares[S: Share]:
         return True
 
     def _forget(self) -> None:
-        """Drop those to whom `wait` would give the same start if they were new."""
+        """Drop the resting shares that would get the same start from `wait` if they were new."""
         resting, floor_s = self._resting, self.now_s - self._credit_s
         while resting.first_key <= floor_s and (share := resting.first) is not None:
             resting.drop(share)
