@@ -1,24 +1,23 @@
-"""Budgets: what agents, groups and everyone have spent of what they were given.
+"""Budgets: limits on the spending of agents, groups and all agents together.
 
     admitted:  spent + reserved + expected <= limit  ──► reserved += expected
     settled:   reserved -= expected; spent += actual
     short:     spent + expected <= limit   the ticket waits for a change of the holder's account
                otherwise                   the ticket is refused
 
-Running attempts finish. So a fleet overshoots a budget by no more than the sum of (actual - expected) over what is in
-flight when `spent + reserved` crosses it. A ticket carries the budgets that the agents file gives it (several
-holders, several periods); those that a person gives at run time are in the overrides, and count in their place or
-beside them. An attempt is booked in the accounts in which it was reserved, whatever a person changes while it runs, and
-in those of its holders that were opened meanwhile. What was spent before an account was opened is counted in from
-outside.
+Running attempts finish. So a fleet overshoots a budget by at most the sum of (actual - expected) over the attempts in
+flight when `spent + reserved` crosses the limit. A ticket carries the budgets from the agents file (several holders,
+several periods). Budgets that a person gives at run time are in the overrides, and replace or join those of the file.
+An attempt is booked in the accounts in which it was reserved, even if a person changes budgets meanwhile, and in
+accounts of the same holders that were opened meanwhile. The caller counts in earlier spending (`count_in`).
 
-An account is one holder's book for one period: what it may spend, has spent, and has set aside for what is in flight.
+An account holds the limits, the spending and the reservations of one holder for one period.
 
-    the limits:   what a person gave at run time, else what the newest ticket brought from the agents file,
-                  else what an earlier process left; and what was added for this period
-    the period:   begins with the first reservation, and anew with the first one after its end
+    the limits:   from a person at run time, else from the agents file by the newest ticket, else from an earlier
+                  process; plus the amounts that a person added for this period
+    the period:   begins with the first reservation, and again with the first reservation after the period's end
 
-A period that is over is over for whoever looks, too; but only what changes an account begins a new one.
+Views show a period as over from its end on, but only a change of the account begins a new period.
 """
 
 import math
@@ -47,67 +46,67 @@ from hivemind_addon.kernel.values.ticket import AttemptResult, ContractError, De
 
 WARN_PERCENT = 85
 _SAME_S = 1.0
-"""Two instants of different processes that differ by less may be one."""
+"""Instants of different processes that differ by less may be the same instant."""
 _NOTHING = Spend()
 ONE_CALL = Spend(calls=1)
 
 
 @dataclass(slots=True, eq=False)
 class Account:
-    """Only `Budgets` and `CommandHandler` change it; after each change they emit what `booked` says."""
+    """A holder's account for a period. `Budgets` and `CommandHandler` alone change accounts, and emit `booked` then."""
 
     key: BudgetKey
     began_at: float
     given: Budget | None = None
-    """A person's word at run time: it counts before all others."""
+    """A person's budget from run time; takes precedence."""
     filed: Budget | None = None
-    """The agents file's, as the newest ticket brought it."""
+    """The budget of the agents file, from the newest ticket."""
     left: Budget | None = None
-    """An earlier process's, until somebody else says what counts."""
+    """The budget of an earlier process, until a person or the file gives another budget."""
     spent: Spend = field(default_factory=Spend)
     reserved: Spend = field(default_factory=Spend)
     added: Spend = field(default_factory=Spend)
-    """By a person, to the limits of this period."""
+    """Amounts that a person added to the limits of this period."""
     reported: dict[str, int] = field(default_factory=dict)
-    """Unit → the highest percentage that a warning was given of."""
+    """Unit → the highest percentage already reported."""
     share: float = 1.0
-    """Of what is left, that this process may spend."""
+    """The fraction of the remaining amounts that this process may spend."""
     before: Spend = _NOTHING
-    """What was spent when that began to count, or the period."""
+    """`spent` when `share` began to apply, or of an earlier process; nothing once a new period has begun."""
     waiting: dict[str, None] = field(default_factory=dict)
-    """Tickets to look at again when the account changes, in order."""
+    """Ids of tickets to check again when the account changes, in order."""
 
     def __repr__(self) -> str:
         return f"<Account of {self.budget.holder}: {self.spent} and {self.reserved} of {self.budget}>"
 
     @property
     def budget(self) -> Budget:
-        """What its holder may spend in the present period."""
+        """The limits in the present period."""
         base = self.given or self.filed or self.left
         return Budget(*self.key) if base is None else base.plus(self.added)
 
     @property
     def is_untouched(self) -> bool:
-        """Nothing has happened in its period: it begins with what happens next."""
+        """Whether nothing was spent, reserved or added: the period begins with the next change."""
         return self.spent == self.reserved == self.added == _NOTHING
 
     @property
     def ends_at(self) -> float:
-        """When its period is over; infinite: never."""
+        """The end of the period; infinite for a run."""
         return self.began_at + self.key[2].length_s
 
     def file(self, budget: Budget) -> None:
-        """A ticket brought what the agents file says."""
+        """Take the limits that a ticket carries from the agents file."""
         self.filed, self.left = budget, None
 
     def give(self, budget: Budget | None) -> None:
-        """A person gave it limits; None: took them back."""
+        """Take the limits that a person gave; None: the person took the limits back."""
         self.given = budget
         if budget is not None:
             self.left = None
 
     def take_over(self, standing: AccountState, now: float) -> None:
-        """Count in what an earlier process left."""
+        """Count in the account of an earlier process."""
         if self.given is None and self.filed is None:
             self.left = standing.budget.plus(_NOTHING - standing.added)
         began_at = now - standing.age_s
@@ -115,13 +114,13 @@ class Account:
         self.spent += standing.spent
         self.before = self.spent
         self.added += standing.added
-        # The process that spent it has warned of it.
+        # The earlier process has reported these percentages.
         self.reported = self.percents()
 
     def book(self, spend: Spend, spent_at: float) -> None:
-        """Count in what another process has spent for its holder, or take back what was only presumed.
+        """Count in another process's spending, or take back presumed spending (negative).
 
-        What was presumed in a period that is over is over with it.
+        Presumed spending of an earlier period is not taken back: it ended with that period.
         """
         if min(spend.tokens, spend.micro_usd, spend.calls) < 0 and spent_at < self.began_at - _SAME_S:
             return
@@ -132,12 +131,12 @@ class Account:
         )
 
     def count_in(self, standing: AccountState, now: float) -> None:
-        """Count in what its holder had spent before it had this budget."""
+        """Count in the holder's spending before this budget was given."""
         self.began_at = min(self.began_at, now - standing.age_s)
         self.spent += standing.spent
 
     def renew(self, now: float) -> bool:
-        """Begin a new period where the old one is over; what is in flight is booked in the new one."""
+        """Begin a new period if the present period is over; attempts in flight are booked in the new period."""
         if now < self.ends_at:
             return False
         was_untouched = self.is_untouched
@@ -151,18 +150,18 @@ class Account:
         self.reported.clear()
 
     def set_aside(self, expected: Spend, now: float) -> None:
-        """An attempt begins."""
+        """Reserve the expected spend of an attempt."""
         if self.is_untouched:
             self.began_at = now
         self.reserved += expected
 
     def settle(self, expected: Spend, actual: Spend) -> None:
-        """An attempt has ended."""
+        """Replace the reservation of an ended attempt by the actual spend."""
         self.reserved -= expected
         self.spent += actual
 
     def add(self, more: Spend, now: float) -> None:
-        """A person raised the limits that it has, for this period."""
+        """Raise the existing limits for this period."""
         if self.is_untouched:
             self.forgive(now)
         budget = self.budget
@@ -174,7 +173,7 @@ class Account:
 
     @property
     def balances(self) -> list[Balance]:
-        """Each unit that is limited, by what this process may spend of it."""
+        """Each limited unit, with the part of the limit that this process may spend."""
         budget, before = self.budget, self.before
         if self.share < 1:
             budget = replace_limits(
@@ -186,11 +185,11 @@ class Account:
         return budget.balances(self.spent, self.reserved)
 
     def spend_only(self, share: float) -> None:
-        """Let this process spend a share of what is left, and of what there is when a period begins."""
+        """Let this process spend a share of the remaining amounts, and of the whole limits of later periods."""
         self.share, self.before = share, self.spent
 
     def percents(self) -> dict[str, int]:
-        """Unit → 100 where it is spent, 85 where most of it is, else 0."""
+        """Unit → 100 if spent, 85 if spent to at least 85 %, else 0."""
         percents = {}
         for one in self.balances:
             is_most = one.spent * 100 >= one.limit * WARN_PERCENT
@@ -198,7 +197,7 @@ class Account:
         return percents
 
     def shortages(self, ticket: Ticket, now: float) -> list[Shortage]:
-        """What keeps a ticket from going, by unit."""
+        """The units that are too short for a ticket."""
         found = []
         renews_in_s = self._renews_in_s(now)
         for one in self.balances:
@@ -210,7 +209,7 @@ class Account:
         return found
 
     def view(self, now: float) -> BudgetView:
-        """The account at one instant; nothing changes by it."""
+        """The account at an instant; changes nothing."""
         if now >= self.ends_at:
             budget, spent, added = self.budget.plus(_NOTHING - self.added), _NOTHING, _NOTHING
         else:
@@ -219,25 +218,25 @@ class Account:
         return BudgetView(budget, spent, reserved, renews_in_s=self._renews_in_s(now), added=added)
 
     def _told(self, spend: Spend) -> Spend:
-        """Calls and what has no price are always counted; a budget reports them where it limits calls, and money."""
+        """The spend without calls unless calls are limited, and without unpriced tokens unless money is limited."""
         calls = 0 if self.budget.calls is None else spend.calls
         unpriced_tokens = 0 if self.budget.micro_usd is None else spend.unpriced_tokens
         return Spend(spend.tokens, spend.micro_usd, calls, unpriced_tokens)
 
     def standing(self, now: float) -> AccountState | None:
-        """What it leaves to another process; None: nothing, or its period is over."""
+        """The account as saved for another process; None: the account is empty, or the period is over."""
         spent = self._told(self.spent)
         if now >= self.ends_at or spent == self.added == _NOTHING:
             return None
         return AccountState(self.budget, max(0.0, now - self.began_at), spent, self.added)
 
     def booked(self, now: float) -> BudgetBooked:
-        """The event that tells how it stands."""
+        """The event with the account's present state."""
         spent, reserved = self._told(self.spent), self._told(self.reserved)
         return BudgetBooked(now, self.budget, self.began_at, spent, reserved, self.added)
 
     def _renews_in_s(self, now: float) -> float | None:
-        """None: never. What has not begun, or is over, would last from now on."""
+        """Seconds until the period ends; None: never. A period that has not begun, or is over, would begin now."""
         if math.isinf(length_s := self.key[2].length_s):
             return None
         return length_s if self.is_untouched or now >= self.ends_at else max(0.0, self.ends_at - now)
@@ -247,13 +246,13 @@ _MAY_BE_BILLED = {OutcomeKind.SUCCESS, OutcomeKind.CANCELLED}
 _WERE_RUN = _MAY_BE_BILLED | {OutcomeKind.IGNORED}
 _NEVER = math.inf
 _MOST_STANDING = 1000 * MOST_AMOUNT
-"""More was never booked by anybody."""
+"""Larger amounts in a saved account are taken for errors."""
 _MOST_UNPRICED = 100
-"""Models without a price that are reported; clients may name any number of models."""
+"""At most this many models without a price are reported, because clients may name any number of models."""
 
 
 def spend_of(usage: Usage, price: Price | None) -> Spend:
-    """What a usage comes to; no money without a price."""
+    """The spend for a usage; no money without a price."""
     tokens = usage.total_input_tokens + usage.output_tokens
     if price is None:
         return Spend(tokens, unpriced_tokens=tokens)
@@ -269,10 +268,10 @@ def spend_of(usage: Usage, price: Price | None) -> Spend:
 
 
 def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
-    """What an attempt took from its budgets.
+    """The amount to book for an ended attempt.
 
-    What the provider reported; where it did not, what was counted of a complete answer, what was expected (or more, if
-    more was counted) of any other attempt that may have been billed, and nothing of one that was refused or never sent.
+    The provider's reported usage. Without a report: our count for a complete answer; the expected spend, or our count
+    if higher, for any other attempt that may have been billed; nothing for a refused or unsent attempt.
     """
     outcome, usage = result.outcome, result.usage
     is_complete = outcome.kind is OutcomeKind.SUCCESS
@@ -290,12 +289,12 @@ def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
 
 
 def _part_of(limit: int | None, spent: int, share: float) -> int | None:
-    """Up to where an account may be spent by a process that has a share of what is left; None: it is not limited."""
+    """The limit for a process that may spend a share of the remaining amount; None: not limited."""
     return None if limit is None else min(limit, spent) + math.floor(max(0, limit - spent) * share)
 
 
 def calls_of(result: AttemptResult) -> int:
-    """1 where an attempt was run, or may have been: what a limit refused, what failed or was never sent is no call."""
+    """1 for an attempt that was run or may have been run; 0 if refused by a limit, failed, or never sent."""
     outcome = result.outcome
     was_sent = result.charged != Demand(requests=0)
     return int(was_sent and (outcome.ambiguous or outcome.kind in _WERE_RUN))
@@ -306,20 +305,20 @@ def _needed(ticket: Ticket, unit: str) -> int:
 
 
 class Budgets:
-    """The books of one scheduler. Each `reserve` that answers None and each `take_in_flight` has one `settle`."""
+    """The accounts of a scheduler. `settle` follows each `reserve` that returned None, and each `take_in_flight`."""
 
     def __init__(self, *, emit: Callable[[Event], None], overrides: Overrides) -> None:
-        """`overrides`: what persons gave at run time."""
+        """`overrides`: contain the budgets that persons gave at run time."""
         self._emit = emit
         self._overrides = overrides
         self._accounts: dict[BudgetKey, Account] = {}
         self._in_flight: dict[str, tuple[tuple[Account, ...], Spend]] = {}
         self._share = 1.0
-        """Of what is left in each account, that may be spent here."""
+        """The fraction of each account's remaining amounts that this process may spend."""
         self._unpriced: set[str] = set()
-        """Models without a price that were reported."""
+        """Reported models without a price."""
         self.renewals: KeyedHeap[Account] = KeyedHeap()
-        """Accounts that tickets wait for, by the end of their period. Only this class changes it."""
+        """Accounts with waiting tickets, by the end of the period. Only this class changes the heap."""
 
     def __repr__(self) -> str:
         return f"<Budgets {len(self._accounts)} accounts, {len(self._in_flight)} in flight>"
@@ -331,11 +330,11 @@ class Budgets:
     # Tickets ----------------------------------------------------------------------------------------------------------
 
     def shortage(self, ticket: Ticket, now: float) -> Shortage | None:
-        """What keeps a ticket from going, the final one first; None: nothing."""
+        """The shortage that keeps a ticket from going, preferably a final shortage; None: no shortage."""
         return _worst(self._payers(ticket, now), ticket, now)
 
     def foresee(self, ticket: Ticket, now: float) -> Shortage | None:
-        """What would keep a ticket from going that is not there: no account is opened, begun or told of by it."""
+        """The shortage that a hypothetical ticket would meet. Opens, renews and reports no account."""
         payers: dict[BudgetKey, Account] = {}
         for budget, is_filed in self._allotments(ticket):
             known = payers.get(budget.key) or self._accounts.get(budget.key) or self._new_account(budget.key, now)
@@ -345,7 +344,7 @@ class Budgets:
         return _worst(tuple(payers.values()), ticket, now)
 
     def is_near(self, ticket: Ticket, times: int) -> bool:
-        """Whether a budget has less left than so many times what a ticket is expected to take from it."""
+        """Whether any of a ticket's budgets has less left than `times` the expected spend of the ticket."""
         if not ticket.budgets and not self._overrides.has_budgets:
             return False
         for budget, _ in self._allotments(ticket):
@@ -356,7 +355,7 @@ class Budgets:
         return False
 
     def reserve(self, ticket: Ticket, now: float) -> Shortage | None:
-        """Set the expected spend of a ticket aside in all of its budgets, or in none and say why."""
+        """Reserve the expected spend of a ticket in all its budgets, or in none and return the shortage."""
         if not ticket.budgets and not self._overrides.has_budgets:
             return None
         payers = self._payers(ticket, now)
@@ -366,7 +365,7 @@ class Budgets:
         return short
 
     def take_in_flight(self, ticket: Ticket, admitted_at: float, now: float) -> None:
-        """An attempt was admitted by another process: set its expected spend aside, however little is left."""
+        """Reserve for an attempt that another process admitted, however little is left."""
         self._set_aside(ticket, self._payers(ticket, now), admitted_at, now)
 
     def _set_aside(self, ticket: Ticket, payers: tuple[Account, ...], at: float, now: float) -> None:
@@ -380,27 +379,27 @@ class Budgets:
             self._in_flight[ticket.id] = payers, expected
 
     def _report_unpriced(self, ticket: Ticket, budget: Budget, now: float) -> None:
-        """Once per model: a budget in money cannot count it."""
+        """Report, once per model, that a budget in money cannot count the model."""
         if ticket.model not in self._unpriced and len(self._unpriced) < _MOST_UNPRICED:
             self._unpriced.add(ticket.model)
             self._emit(PriceMissing(now, ticket.pool, ticket.model, budget))
 
     def wait(self, ticket: Ticket, short: Shortage, now: float) -> None:
-        """Have a ticket named when the account that is short changes."""
+        """Let a ticket wait for a change of the short account; later calls return the ticket's id then."""
         account = self.open(short.budget.key, now)
         account.waiting[ticket.id] = None
         if account.ends_at < _NEVER:
             self.renewals.put(account, account.ends_at)
 
     def settle(self, ticket: Ticket, actual: Spend, now: float) -> list[str]:
-        """Book what an attempt really took. The tickets to look at again, in the order of their waits."""
+        """Book the actual spend of an attempt. Returns the ids of the tickets to check again, in waiting order."""
         held = self._in_flight.pop(ticket.id, None)
         if held is None:
             if ticket.budgets:
                 raise ContractError(f"{ticket.id}: its budgets were settled already")
             if not self._accounts:
                 return []
-            held = (), _NOTHING  # it had none when it was admitted
+            held = (), _NOTHING  # the ticket had no budget at admission
         payers, expected = held
         woken: dict[str, None] = {}
         for account in (*payers, *self._opened_since(ticket, payers)):
@@ -411,7 +410,7 @@ class Budgets:
         return list(woken)
 
     def _opened_since(self, ticket: Ticket, payers: Sequence[Account]) -> list[Account]:
-        """Accounts of a ticket's holders that were opened while its attempt ran: it counts in them, too."""
+        """Accounts of a ticket's holders that were opened during the attempt: the attempt counts there, too."""
         found = (
             self._accounts.get((*holder, per)) for holder in holders_of(ticket.agent, ticket.group) for per in Period
         )
@@ -420,7 +419,7 @@ class Budgets:
     # Time -------------------------------------------------------------------------------------------------------------
 
     def renewed(self, now: float) -> list[str]:
-        """The tickets to look at again because a period is over, in the order of their waits."""
+        """Begin new periods where due. Returns the ids of the tickets to check again, in waiting order."""
         woken: dict[str, None] = {}
         while self.renewals.first_key <= now and (account := self.renewals.first) is not None:
             self._renew(account, now)
@@ -428,11 +427,11 @@ class Budgets:
         return list(woken)
 
     def views(self, now: float) -> tuple[BudgetView, ...]:
-        """Every account that limits something."""
+        """Every account with a limit."""
         return tuple(account.view(now) for account in self._accounts.values() if account.budget.limits_anything)
 
     def restore(self, standings: Sequence[AccountState], now: float) -> list[str]:
-        """Count in what an earlier process left, once. What cannot be is named and left out."""
+        """Count in the accounts of an earlier process; call once. Returns a line for each unsound account."""
         oddities = []
         for standing in standings:
             if not _is_sound(standing):
@@ -446,7 +445,7 @@ class Budgets:
         return oddities
 
     def count_in(self, standings: Sequence[AccountState], now: float) -> None:
-        """Add what was spent in the present periods of accounts before these were opened."""
+        """Add the spending in the present periods from before the accounts were opened."""
         for standing in standings:
             account = self._accounts.get(standing.budget.key)
             if account is None or not _is_sound(standing) or standing.age_s >= standing.budget.per.length_s:
@@ -459,10 +458,10 @@ class Budgets:
     def book(
         self, budgets: Sequence[Budget], holders: Sequence[tuple[Scope, str]], spend: Spend, age_s: float, now: float
     ) -> list[str]:
-        """Count in, so long after it, what another process has spent. The tickets to look at again.
+        """Count in another process's spending of `age_s` ago. Returns the ids of the tickets to check again.
 
-        It counts in these accounts, in those that a person gave their holders and these, and in those that any of them
-        has already; not where a period that began then is over.
+        Booked in the accounts of `budgets`, and in all given or open accounts of their holders and of `holders`, but
+        only for periods longer than `age_s`.
         """
         keys = dict.fromkeys([*((budget.scope, budget.name) for budget in budgets), *holders])
         payers = self._payers_of([(budget, True) for budget in budgets] + self._given_to(keys), now)
@@ -479,21 +478,21 @@ class Budgets:
         return list(woken)
 
     def share(self, share: float) -> list[str]:
-        """Let only a share be spent of what is left in each account. The tickets to look at again."""
+        """Let this process spend only a share of each account. Returns the ids of the tickets to check again."""
         self._share = share
         for account in self._accounts.values():
             account.spend_only(share)
         return self.wake()
 
     def standings(self, now: float) -> tuple[AccountState, ...]:
-        """Every account as `restore` takes it; what is reserved is not spent yet."""
+        """Every account as `restore` takes it, without reservations."""
         standings = (account.standing(now) for account in self._accounts.values())
         return tuple(one for one in standings if one is not None)
 
     # Overrides --------------------------------------------------------------------------------------------------------
 
     def apply_overrides(self, now: float) -> None:
-        """Budgets were given at run time, or taken back."""
+        """Apply the budgets that were given or taken back at run time."""
         for account in self._accounts.values():
             before = account.budget
             account.give(self._given(account.key))
@@ -501,17 +500,17 @@ class Budgets:
                 self.changed(account, now)
 
     def changed(self, account: Account, now: float) -> None:
-        """Tell of an account; once per period and unit at 85 % of its limit, and once at 100 %."""
+        """Emit an account's state, and warnings: once per period and unit at 85 % of the limit, and once at 100 %."""
         self._emit(account.booked(now))
         percents = account.percents()
         for one in account.balances:
             if percents[one.unit] > account.reported.get(one.unit, 0):
                 event = BudgetSpent if percents[one.unit] == 100 else BudgetWarned
                 self._emit(event(at=now, budget=account.budget, unit=one.unit, spent=one.spent, limit=one.limit))
-        account.reported = percents  # a budget that was raised is told of anew
+        account.reported = percents  # a raised budget is reported again
 
     def wake(self) -> list[str]:
-        """All tickets that wait for their budgets, to be looked at again."""
+        """The ids of all tickets that wait for budgets, to check again."""
         woken: dict[str, None] = {}
         for account in self._accounts.values():
             self._wake(account, woken)
@@ -520,7 +519,7 @@ class Budgets:
     # Accounts ---------------------------------------------------------------------------------------------------------
 
     def _payers(self, ticket: Ticket, now: float) -> tuple[Account, ...]:
-        """The accounts that a ticket is paid from."""
+        """The accounts that pay for a ticket."""
         if not ticket.budgets and not self._overrides.has_budgets:
             return ()
         return self._payers_of(self._allotments(ticket), now)
@@ -535,18 +534,18 @@ class Budgets:
         return tuple(payers.values())
 
     def _allotments(self, ticket: Ticket) -> Iterable[tuple[Budget, bool]]:
-        """What its holders were given, and whether by the agents file; the same account may come twice."""
+        """The budgets of a ticket's holders, each with whether the agents file gave it; an account may come twice."""
         return [*((budget, True) for budget in ticket.budgets), *self._given_to(holders_of(ticket.agent, ticket.group))]
 
     def _given_to(self, holders: Iterable[tuple[Scope, str]]) -> list[tuple[Budget, bool]]:
-        """What these were given at run time."""
+        """The budgets that these holders got at run time."""
         if not self._overrides.has_budgets:
             return []
         given = (budget for holder in holders for budget in self._overrides.budgets_of(*holder).values())
         return [(budget, False) for budget in given]
 
     def open(self, key: BudgetKey, now: float) -> Account:
-        """A holder's account in its present period, also one that nobody has asked for yet."""
+        """A holder's account in the present period, made if missing."""
         account = self._accounts.get(key)
         if account is None:
             account = self._accounts[key] = self._new_account(key, now)
@@ -572,7 +571,7 @@ class Budgets:
 
 
 def holders_of(agent: str, group: str) -> list[tuple[Scope, str]]:
-    """Whose budgets count what an agent spends; empty: it is in no group."""
+    """The holders whose budgets count an agent's spending; an empty `group`: the agent is in no group."""
     holders = [(Scope.AGENT, agent), (Scope.EVERYONE, "")]
     return [*holders, (Scope.GROUP, group)] if group else holders
 

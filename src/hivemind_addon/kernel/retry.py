@@ -1,20 +1,19 @@
-"""Retry policy: whether and when a failed attempt is tried again. Pure; the pool asks it.
+"""Retry policy: decides whether and when a failed attempt is retried. Pure; the pool calls it.
 
-In this order:
+`judge` first ends a ticket whose attempt succeeded or was cancelled, or whose request the provider would not accept
+again. Then `decide` applies the first rule that fits:
 
-1. the client has seen a byte of the answer, or waiting cannot cure it    → give up
-2. the scheduler stops                                                   → give up
-3. too many attempts that may have been billed, or that failed           → give up
-4. the client is about to give up itself                                 → give up: the provider's last answer goes out
+1. the client has seen a byte of the answer, or waiting cannot cure the failure    → give up
+2. the scheduler is stopping                                                      → give up
+3. too many attempts have failed, or may have been billed                         → give up
+4. the client is about to give up itself                                          → give up
 5. else back off: the longer of an exponential step and the provider's retry-after, unless others proved that wrong
 
-Before all that (`judge`): an attempt that succeeded or was cancelled ends its ticket, and so does one of which the
-provider would not take the same request again.
+The client of a ticket that gives up gets the provider's last answer. The step after a rate limit is short, because
+meters and hidden limits pace all tickets. There is no step while the provider is down, because the breaker probes. A
+backoff concerns a single ticket and always ends; the pool checks everything that stops the whole pool.
 
-A rate limit's own step is short: meters and hidden limits pace everybody. A provider that is down has none: the
-breaker probes. A backoff is the ticket's own and always ends: what keeps the whole pool is asked at its gate.
-
-Beside it, as values, what the scheduler answers to a request; and the patience of clients, as far as it was learned.
+This file also holds the scheduler's replies to a request, and the learned patience of clients.
 """
 
 import math
@@ -32,11 +31,11 @@ from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Outcome,
 
 
 class ActiveBlock(Struct, frozen=True, tag="account-block"):
-    """Why the account is refused, and until when."""
+    """The provider refuses the account: the reason, and the end."""
 
     reason: str
     until: float
-    """Monotonic instant; where its end is not told, when one looks again."""
+    """Monotonic instant of the end; of the next check if the provider did not state the end."""
     is_end_told: bool = True
 
 
@@ -47,18 +46,18 @@ class Admitted(Struct, frozen=True, tag=True):
 
 
 class Shed(Struct, frozen=True, tag=True):
-    """The ticket ends here: the client gets a refusal that makes it come back."""
+    """The ticket ends: the client gets a refusal that makes the client come back."""
 
     ticket: Ticket
     reason: Reason
     come_back_s: float
-    """When there is likely to be room, in seconds from now."""
+    """Seconds from now until there is probably room."""
 
 
 class Refused(Struct, frozen=True, tag=True):
-    """The ticket ends here: a budget or the account is spent, or a person cancelled it.
+    """The ticket ends because a budget or the account is spent, or a person cancelled the ticket.
 
-    The client gets a refusal that it does not retry.
+    The client gets a refusal that clients do not retry.
     """
 
     ticket: Ticket
@@ -66,71 +65,71 @@ class Refused(Struct, frozen=True, tag=True):
 
 
 class Finished(Struct, frozen=True, tag=True):
-    """The ticket is over; its answer is (or was) the client's."""
+    """The ticket is over: the client gets, or has, the answer."""
 
 
 class Backoff(Struct, frozen=True, tag=True):
-    """The ticket is queued again, at its old place, and not before an instant."""
+    """The ticket keeps its place in the queue, and waits until an instant."""
 
     until: float
     reason: str
 
 
 class GiveUp(Struct, frozen=True, tag=True):
-    """The ticket is over: the provider's last answer goes to the client as it came."""
+    """The ticket is over: the client gets the provider's last answer unchanged."""
 
     reason: Reason
 
 
 Verdict = Finished | Backoff | GiveUp
-"""What `Scheduler.settle` answers."""
+"""The result of `Scheduler.settle`."""
 
 
 _FIRST_THROTTLED_S = 0.2
-"""Before the second attempt after a rate limit's refusal; doubles with each one that follows."""
+"""The step after the first rate-limit refusal; doubles with each further refusal in a row."""
 _WORTH_ALONE = 0.5
-"""Of a failure that counts against a request where nobody else is answered either: outages of minutes are outlived, and
-a request that can never succeed ends all the same."""
+"""How much a failure counts while the provider answers no other request either. So a ticket outlives an outage of
+minutes, and a request that can never succeed still ends."""
 _MARGIN_S = 1.0
 _MARGIN_SERVICES = 3
 _MARGIN_SHARE = 0.1
 _MAX_DOUBLINGS = 30
-"""Far past every `max_backoff_s`; keeps the power finite after thousands of overloads."""
+"""Far above every `max_backoff_s`; keeps the power finite after thousands of overloads."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How patient we are with one ticket. Refusals that waiting cures (429, 529) end only with the deadline."""
+    """The limits on retries of a ticket. Refusals that waiting cures (429, 529) are retried until the deadline."""
 
     max_failures: int = 10
-    """Attempts that may end in 500, 502, a cut or a reset, before the provider's answer goes to the client;
-    twice as many where nobody else is answered either. With 15 % random faults, 9 lose one request in a million."""
+    """Attempts that may end in 500, 502, a cut or a reset before the client gets the provider's answer; twice as many
+    while no other request is answered either. With 15 % random faults, 9 lose one request in a million."""
     max_ambiguous: int = 4
-    """Re-sends after an attempt that ended without a status and may have been billed."""
+    """Retries after attempts that ended without a status and may have been billed."""
     first_backoff_s: float = 0.5
-    """Before the second attempt; doubles from one to the next."""
+    """The step before the second attempt; doubles with each further attempt."""
     max_backoff_s: float = 30.0
 
 
 class History(Struct, frozen=True):
-    """What became of a ticket's attempts so far."""
+    """The results of a ticket's attempts so far."""
 
     attempts: int = 0
-    """Started."""
+    """Started attempts."""
     setbacks: int = 0
-    """Ended in anything but a rate limit, while the provider was up: the exponent of the backoff."""
+    """Attempts that ended in anything but a rate limit while the provider was up: the exponent of the backoff."""
     failures: float = 0
-    """Setbacks of the ticket's own: not overload. Those that may as well be the provider's count for a part."""
+    """Setbacks without overloads. Each counts only in part (`_WORTH_ALONE`) if the provider may be the cause."""
     ambiguous: int = 0
-    """Ended without a status, and may have been billed."""
+    """Attempts that ended without a status and may have been billed."""
     ambiguous_resends: int = 0
-    """Attempts started after an ambiguous one."""
+    """Attempts started after an ambiguous attempt."""
     last_was_ambiguous: bool = False
     throttled: int = 0
-    """Rate limits' refusals in a row."""
+    """Rate-limit refusals in a row."""
 
     def started(self) -> "History":
-        """With one more attempt."""
+        """The history with another started attempt."""
         return History(
             attempts=self.attempts + 1,
             setbacks=self.setbacks,
@@ -141,9 +140,9 @@ class History(Struct, frozen=True):
         )
 
     def ended(self, outcome: Outcome, *, provider_down: bool, nobody_answered: bool = False) -> "History":
-        """With the end of the running attempt.
+        """The history with the end of the running attempt.
 
-        `nobody_answered`: since the ticket's last failures nothing has shown that the provider is up.
+        `nobody_answered`: nothing has shown since the ticket's last failures that the provider is up.
         """
         is_accounts = outcome.account_block_s is not None
         setback = outcome.kind is not OutcomeKind.THROTTLED and not provider_down and not is_accounts
@@ -171,20 +170,19 @@ def judge(
     believes_told: bool = True,
     stopping: bool = False,
 ) -> tuple[History, Verdict]:
-    """What follows the end of a ticket's running attempt, and its history with that end.
+    """Decide after the end of an attempt. Returns the history with this end, and the verdict.
 
-    `history`: the attempt is started in it. `shed_at`: monotonic instant from which on nothing is tried again.
-    `provider_down`, `nobody_answered`: of the pool, which has learned of this end already. `believes_told`: see
-    `decide`.
+    `history`: counts the attempt as started. `shed_at`: monotonic instant; no retry from then on. `provider_down`,
+    `nobody_answered`: the pool's state after this end.
     """
     outcome = result.outcome
     if outcome.kind is OutcomeKind.SUCCESS or outcome.kind is OutcomeKind.CANCELLED:
         return history, Finished()
     if outcome.account_block_s and now + outcome.account_block_s < shed_at and result.may_repeat:
-        # Its client will still be there when the block ends: it waits for that in its pool.
+        # The client will still be there when the block ends, so the ticket waits in the pool.
         outcome = replace(outcome, retryable=True)
     if outcome.account_block_s is not None:
-        believes_told = False  # the block tells when to come back
+        believes_told = False  # the block has the instant to come back
     if outcome.retryable and not result.may_repeat and not result.client_saw_bytes:
         return history, GiveUp(Reason.ANEW)
     history = history.ended(outcome, provider_down=provider_down, nobody_answered=nobody_answered)
@@ -212,14 +210,13 @@ def decide(
     *,
     shed_at: float,
     provider_down: bool,
-    believes_told: bool = True,
+    believes_told: bool = True,  # no other request has passed before the end of a retry-after
     stopping: bool = False,
     client_saw_bytes: bool = False,
 ) -> Backoff | GiveUp:
-    """Judge an attempt that neither succeeded nor was cancelled; `history` has its end already.
+    """Back off or give up after an attempt that neither succeeded nor was cancelled. `history` includes the end.
 
-    A backoff may end after `shed_at`: the poll sheds the ticket when its time comes. `believes_told`: nobody else has
-    passed before the instant at which refusals told to come back.
+    A backoff may end after `shed_at`; `poll` sheds the ticket then.
     """
     if client_saw_bytes:
         return GiveUp(Reason.DELIVERED_BYTES)
@@ -240,15 +237,15 @@ def decide(
     elif not provider_down:
         doublings = min(history.setbacks - 1, _MAX_DOUBLINGS)
         step_s = min(policy.first_backoff_s * 2**doublings, policy.max_backoff_s)
-        # Half of the time that is left leaves time for another attempt, and for one after it.
+        # Waiting at most half of the remaining time leaves time for two more attempts.
         wait_s = max(wait_s, min(rng.uniform(0.5, 1.0) * step_s, (shed_at - now) / 2))
     return Backoff(until=now + wait_s, reason=outcome.reason)
 
 
 def last_moment(ticket: Ticket, service_s: float) -> float:
-    """Until when a held ticket may still go, where an attempt takes `service_s` on average.
+    """The latest instant at which a held ticket may go if an attempt takes `service_s` on average.
 
-    Its own `shed_at` is careful because it knows nothing of the provider; one that answers fast leaves more time.
+    `ticket.shed_at` is early because it assumes nothing about the provider; a fast provider leaves more time.
     """
     patience_s = ticket.deadline_at - ticket.arrived_at
     margin_s = min(_MARGIN_SHARE * patience_s, _MARGIN_S + _MARGIN_SERVICES * service_s)
@@ -256,7 +253,7 @@ def last_moment(ticket: Ticket, service_s: float) -> float:
 
 
 def sane_retry_after_s(retry_after_s: float | None) -> float:
-    """The provider's retry-after; 0 where it said nothing or nothing possible."""
+    """The provider's retry-after; 0 if missing or impossible."""
     if retry_after_s is None or not math.isfinite(retry_after_s):
         return 0.0
     return max(0.0, retry_after_s)
@@ -264,23 +261,23 @@ def sane_retry_after_s(retry_after_s: float | None) -> float:
 
 _USUAL_S = (60.0, 120.0, 300.0, 600.0)
 _ALIKE = 0.03
-"""Two waits are of one time when they differ by no more, as a share of it."""
+"""Two waits are equal if they differ by at most this fraction."""
 _LEAST_S = 20.0
-"""Who leaves sooner tells of no time-out."""
+"""A client that leaves sooner shows no time-out."""
 _LIKELY = 0.2
 _MOST = 20.0
-"""Of those that left and stayed together; at more both are halved: what was seen long ago counts for less."""
+"""`left + stayed` above this halves both, so old observations count less."""
 _MOST_TIMES = 8
 _MOST_KINDS = 200
 _ALONE = 0.5
-"""What the first one counts for that leaves at no usual time."""
+"""How much the first client counts that leaves at an unusual time."""
 _MARGIN = 0.05
-"""Of the time: an answer has to be there before."""
+"""Fraction of the time: the answer must arrive before."""
 
 
 @dataclass(slots=True)
 class LeavingTime:
-    """One time after which clients of a kind leave."""
+    """A wait after which clients of one kind leave."""
 
     after_s: Annotated[float, Meta(ge=1, le=86_400)]
     left: Annotated[float, Meta(ge=0, le=1e15)]
@@ -288,11 +285,11 @@ class LeavingTime:
 
     @property
     def is_likely(self) -> bool:
-        """Whether enough have left then."""
+        """Whether enough clients have left then."""
         return self.left >= 1 and self.left >= _LIKELY * (self.left + self.stayed)
 
     def count(self, *, left: int = 0, stayed: int = 0) -> None:
-        """One more."""
+        """Add observations."""
         self.left += left
         self.stayed += stayed
         if self.left + self.stayed > _MOST:
@@ -301,17 +298,18 @@ class LeavingTime:
 
 
 class Patience:
-    """How long clients wait that do not say it, of all kinds. One that announced its patience is of no kind: empty.
+    """Learns how long each kind of client waits: a kind is the product in the user agent, or empty for clients that
+    announce their patience.
 
-    Most clients leave silently when no byte has come for a usual time: 60, 120, 300 or 600 s. One of a kind (its user
-    agent's product) that leaves at a usual time is believed; at any other it may be a person who gives up, so that it
-    takes two that leave alike. One that waits longer speaks against it:
+    Most clients leave silently if no byte has come for a usual time: 60, 120, 300 or 600 s. A single client that leaves
+    at a usual time is enough to learn this time. At any other time a person may have given up, so two clients must
+    leave after the same wait. A client that waits longer counts against the time:
 
-        share of a time = left / (left + stayed)          from `_LIKELY` on it is a time at which a client may leave
+        share of a time = left / (left + stayed)          likely from `_LIKELY` on: a client may leave then
 
-    Only the order goes by it, and nobody is refused because of it: so who stays is seen to stay, and a wrong time is
-    forgotten. To guess usual times before anybody has left did not pay: who is let pass for leaving at 60 s takes the
-    place of one that does leave at 120 (`stress` with silent clients, windows: 18 of 240 agents lost instead of 3).
+    Likely times change only the order of tickets, never a refusal. So clients that stay are seen, and a wrong time is
+    forgotten. Guessing usual times before any client has left did harm: tickets assumed to leave at 60 s took the
+    place of tickets that do leave at 120 s (`stress` with silent clients, windows: 18 of 240 agents lost, not 3).
     """
 
     def __init__(self) -> None:
@@ -321,7 +319,7 @@ class Patience:
         return f"<Patience of {len(self._times)} kinds of clients>"
 
     def leaves_after_s(self, client: str, waited_s: float) -> float:
-        """The next wait after which a client may leave that has waited so long, less a margin; infinite: none known."""
+        """The next likely time, less a margin, after which a waiting client may leave; infinite: none is known."""
         times = self._times.get(client)
         if times is None:
             return math.inf
@@ -329,7 +327,7 @@ class Patience:
         return min((after_s for after_s in likely if after_s > waited_s), default=math.inf)
 
     def left(self, client: str, waited_s: float) -> bool:
-        """A client left after such a wait, in which no byte had come. Whether a time became likely by that."""
+        """Learn that a client left after this wait without a byte. Returns whether a time became likely."""
         if not client or waited_s < _LEAST_S:
             return False
         times = self._times.setdefault(client, [])
@@ -348,18 +346,18 @@ class Patience:
         return is_usual
 
     def stayed(self, client: str, waited_s: float) -> None:
-        """A client was still there after such a wait, in which no byte had come."""
+        """Learn that a client was still there after this wait without a byte."""
         for time in self._times.get(client, ()):
             if waited_s > (1 + _ALIKE) * time.after_s:
                 time.count(stayed=1)
 
     @property
     def learned(self) -> dict[str, list[LeavingTime]]:
-        """What outlives a run, by kind of client."""
+        """Kind of client → times; saved for the next run."""
         return self._times
 
     def resume(self, learned: Mapping[str, list[LeavingTime]]) -> None:
-        """Begin with what an earlier run has learned."""
+        """Begin with the times of an earlier run."""
         self._times.update(learned)
 
 
