@@ -1,8 +1,8 @@
-"""A heap whose items may change their key or leave: the order within a lane, of timers, of whatever waits.
+"""A heap whose items may change their keys or leave: orders lanes, timers and other waiting things.
 
-Entries are deleted lazily, the first ones at once and the others when they outnumber the living ones: O(log n)
-amortised per change. To look at the first item, which is done most often, is to read an attribute. One that is alone
-needs no more than its attributes; the heap is made when a second one comes.
+Deleted entries leave the heap at once if first, else when they outnumber the living entries: O(log n) amortised per
+change. Reading the first item, the most frequent operation, is reading an attribute. A single item is kept in
+attributes alone; the heap is made for the second item.
 """
 
 import heapq
@@ -11,25 +11,25 @@ from typing import Any, Never
 
 _NEVER = float("inf")
 _STALE_ALLOWED = 16
-"""Deleted entries that a heap may carry beside as many as it has living ones, before it is swept."""
+"""A heap is swept when more than n + this many of its entries are deleted, n being the living entries."""
 
 
 class KeyedHeap[Item: Hashable]:
-    """Items by a key that may change or vanish; the smallest first, then by rank, then the one put first."""
+    """Items by key: the smallest key first, then the smallest rank, then the earliest `put`."""
 
     __slots__ = ("_first_rank", "_heap", "_living", "_puts", "first", "first_key")
 
     def __init__(self) -> None:
         self.first: Item | None = None
-        """None when it is empty."""
+        """The first item; None if empty."""
         self.first_key = _NEVER
-        """Infinite when it is empty."""
+        """The first item's key; infinite if empty."""
         self._first_rank = 0
-        """While it is alone."""
+        """The rank of a single item."""
         self._heap: list[tuple[float, int, int, Item]] | None = None
-        """None until a second item comes, and again when the last one has left."""
+        """None until a second item comes, and again after the last item has left."""
         self._living: dict[Item, tuple[float, int, int, Item]] | None = None
-        """The entries of those that are there; None when the heap is."""
+        """Item → entry; None if the heap is None."""
         self._puts = 0
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class KeyedHeap[Item: Hashable]:
         return f"<KeyedHeap {len(self)} living, {len(self) if self._heap is None else len(self._heap)} stored>"
 
     def put(self, item: Item, key: float, rank: int = 0) -> None:
-        """Add an item, or change its key. With the key and rank that it has it keeps its place among equals."""
+        """Add an item, or change key and rank. If both are unchanged, the item keeps its place among equals."""
         heap, living = self._heap, self._living
         if heap is None or living is None:
             if self.first is None or self.first == item:
@@ -62,7 +62,7 @@ class KeyedHeap[Item: Hashable]:
         self._puts += 1
         entry = (key, rank, self._puts, item)
         living[item] = entry
-        if known is not None and heap[0] is known:  # most often it is the first one that moves on
+        if known is not None and heap[0] is known:  # most changes concern the first item
             heapq.heapreplace(heap, entry)
             self._find_first(heap, living)
             return
@@ -73,7 +73,7 @@ class KeyedHeap[Item: Hashable]:
             self._sweep(heap, living)
 
     def drop(self, item: Item) -> None:
-        """Remove an item; nothing happens when it is not there."""
+        """Remove an item, if present."""
         heap, living = self._heap, self._living
         if heap is None or living is None:
             if self.first is not None and self.first == item:
@@ -90,7 +90,7 @@ class KeyedHeap[Item: Hashable]:
             self._sweep(heap, living)
 
     def key_of(self, item: Item) -> float | None:
-        """An item's key; None when it is not there."""
+        """An item's key; None if absent."""
         if self._living is None:
             return self.first_key if item in self else None
         entry = self._living.get(item)
@@ -99,7 +99,7 @@ class KeyedHeap[Item: Hashable]:
     def _find_first(
         self, heap: list[tuple[float, int, int, Item]], living: dict[Item, tuple[float, int, int, Item]]
     ) -> None:
-        """The first entry has changed, and some are left: have a living one first again."""
+        """After a change of the first entry of a non-empty heap: bring a living entry to the front."""
         while living.get(heap[0][3]) is not heap[0]:
             heapq.heappop(heap)
         self.first_key, _, _, self.first = heap[0]
@@ -107,7 +107,7 @@ class KeyedHeap[Item: Hashable]:
     def _sweep(
         self, heap: list[tuple[float, int, int, Item]], living: dict[Item, tuple[float, int, int, Item]]
     ) -> None:
-        """Another entry has changed, and is left where it is: have few of those."""
+        """After a change of another entry: remove the deleted entries if there are too many."""
         if len(heap) > 2 * len(living) + _STALE_ALLOWED:
             self._heap = list(living.values())
             heapq.heapify(self._heap)
@@ -121,4 +121,4 @@ class _Nothing(KeyedHeap[Any]):
 
 
 NOTHING = _Nothing()
-"""Where a heap would be that nothing was put into yet, as most never get anything."""
+"""Stands for a heap that is still empty, because most heaps stay empty."""

@@ -1,10 +1,10 @@
-"""Work in parts: a generator that yields wherever others may have the processor, and returns what was made."""
+"""Work in parts: a generator that yields where other work may run, and returns the result."""
 
 from collections.abc import Generator
 
 
 def whole[Made](parts: Generator[None, None, Made]) -> Made:
-    """All of it at once."""
+    """Run all parts at once, and return the result."""
     while True:
         try:
             next(parts)

@@ -1,10 +1,10 @@
-"""What a person asks of the scheduler, and what became of it. Values; `proxy/api/replies.py` has the words for people.
+"""Commands to the scheduler and their results, as values. `proxy/api/replies.py` has the texts for people.
 
-The control socket, mitmproxy's commands and `hivemind top` all speak these. As JSON each is an object with its
-`type`: `{"type": "pause", "pool": "*"}`; a field that is none of its own is an error, for a slip must not stop a fleet.
-A priority is a name in any case (`"high"`) or its number.
+The control socket, mitmproxy's commands and `hivemind top` use these. In JSON, each command is an object with a `type`:
+`{"type": "pause", "pool": "*"}`. An unknown field is an error, because a typing error must not stop a fleet. A
+priority is a name in any case (`"high"`) or a number.
 
-A glob is shell-like (`*`, `?`, `[…]`), and what it names exactly always matches.
+A glob is shell-like (`*`, `?`, `[…]`), and always matches a name that is equal to the glob.
 """
 
 import re
@@ -21,82 +21,82 @@ from hivemind_addon.kernel.values.spend import Period, Scope
 from hivemind_addon.kernel.values.ticket import PoolKey, Priority
 
 LONGEST_PRIORITY_S = 366 * 86_400.0
-"""A priority that ends by itself stands for no longer."""
+"""The longest time that `SetPriority.for_s` may name."""
 _MARKS = re.compile(r"[*?[]")
-"""What means more than itself in a glob."""
+"""The special characters of a glob."""
 
 
 class BadCommand(ValueError):
-    """It cannot be understood; one line that names what is wrong."""
+    """A command that cannot be understood; the message names the error in a line."""
 
 
 class _Ordered(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """What changes something. What is as usual is not sent, so that an older proxy understands it."""
+    """Base of the commands that change something. Defaults are not sent, so an older proxy understands the rest."""
 
     person: str = ""
-    """The person who gives it, where that is known: `ann, on the page`."""
+    """The person who gives the command, if known: `ann, on the page`."""
 
 
 class Pause(_Ordered, frozen=True, tag="pause"):
-    """Admit nothing more; what runs goes on, who waits keeps its place."""
+    """Stop admissions; running attempts continue, and waiting tickets keep their places."""
 
     pool: str = "*"
     """Glob over pools' names (`host/account/model-group`), or over their hosts."""
 
 
 class Resume(_Ordered, frozen=True, tag="resume"):
-    """Admit again."""
+    """Start admissions again."""
 
     pool: str = "*"
     """Glob over pools' names, or over their hosts."""
 
 
 class SetLimit(_Ordered, frozen=True, tag="limit"):
-    """Cap the adaptive concurrency limit from above."""
+    """Cap the adaptive concurrency limit."""
 
     limit: int | None
-    """At least 1; None takes the cap away."""
+    """At least 1; None removes the cap."""
     pool: str = "*"
     """Glob over pools' names, or over their hosts."""
 
 
 class SetPriority(_Ordered, frozen=True, tag="priority"):
-    """Serve agents in another class than the one they ask for: those that wait, and those that come."""
+    """Serve the waiting and the future requests of agents with another priority than the agents ask for."""
 
     agent: str
     """Glob over agents' names."""
     priority: Priority | None
-    """None: what they ask for counts again."""
+    """None: the priority that the agents ask for counts again."""
     for_s: float | None = None
-    """Taken back by itself after so many seconds; None: it stands until it is taken back."""
+    """Seconds until the priority ends; None: no end."""
     by: str = ""
-    """The agent that asks for it; empty: a person does."""
+    """The agent that gives the command; empty: a person."""
 
 
 class MoveToFront(_Ordered, frozen=True, tag="front"):
-    """Serve a queued ticket next; no limit is broken for it."""
+    """Serve a queued ticket next, within all limits."""
 
     ticket_id: str
 
 
 class Cancel(_Ordered, frozen=True, tag="cancel"):
-    """End a ticket: its client gets an error that it does not retry; a running attempt is ended at once."""
+    """End a ticket and its running attempt at once; the client gets an error that clients do not retry."""
 
     ticket_id: str
 
 
 class SetBudget(_Ordered, frozen=True, tag="set-budget"):
-    """Give a holder a budget, in the place of the one that a file gives it for the same period."""
+    """Give a holder a budget, instead of the agents file's budget for the same period."""
 
     scope: Scope
     name: str = ""
-    """The group's, or a glob over agents' names (each such agent has one of its own); empty for everyone's."""
+    """The group, or a glob over agents' names (each agent has a separate budget); empty for everyone."""
     per: Period = Period.RUN
     tokens: int | None = None
     micro_usd: int | None = None
-    """All None: what the file says counts again."""
+    """All None: the agents file counts again."""
     by: str = ""
-    """The agent that asks for it; empty: a person does."""
+    """The agent that gives the command; empty: a person."""
     calls: int | None = None
 
 
@@ -106,35 +106,35 @@ class AddBudget(_Ordered, frozen=True, tag="add-budget"):
     scope: Scope
     name: str = ""
     per: Period | None = None
-    """None: every budget that the holder has."""
+    """None: all of the holder's budgets."""
     tokens: int = 0
     micro_usd: int = 0
     by: str = ""
-    """The agent that asks for it; empty: a person does."""
+    """The agent that gives the command; empty: a person."""
     calls: int = 0
 
 
 class ResetBudget(_Ordered, frozen=True, tag="reset-budget"):
-    """Forgive what a holder has spent: its period begins anew with its next request, and nothing is added."""
+    """Forget a holder's spending: a new period begins with the next request, without added amounts."""
 
     scope: Scope
     name: str = ""
     per: Period | None = None
-    """None: every budget that the holder has."""
+    """None: all of the holder's budgets."""
     by: str = ""
-    """The agent that asks for it; empty: a person does."""
+    """The agent that gives the command; empty: a person."""
 
 
 class ForeseeWait(Struct, frozen=True, tag="wait", forbid_unknown_fields=True):
-    """Ask when a call that an agent made now would be sent. `CommandReply.value`: list of `WaitView`."""
+    """Ask when a call by an agent would be sent if made now. `CommandReply.value`: list of `WaitView`."""
 
     agent: str
     session: str = ""
-    """Empty: the agent's own, whichever waits or ran last."""
+    """Empty: the session of the agent that waits or ran last."""
     pool: str = "*"
     """Glob over pools' names, or over their hosts."""
     input_tokens: int = 0
-    """0: as large as the agent's last one."""
+    """0: as large as the agent's last call."""
     output_tokens: int = 0
 
 
@@ -143,79 +143,79 @@ class ShowConfig(Struct, frozen=True, tag="config", forbid_unknown_fields=True):
 
 
 class SetConfig(Struct, frozen=True, tag="set-config", forbid_unknown_fields=True):
-    """Set one option of a running proxy, as `--set` does at its start."""
+    """Set an option of a running proxy, as `--set` does at the start."""
 
     name: str
-    """One of those that `ShowConfig` lists."""
+    """A name from the list of `ShowConfig`."""
     value: str
     by: str = ""
-    """The agent that asks for it; empty: a person does."""
+    """The agent that gives the command; empty: a person."""
 
 
 class Record(Struct, frozen=True, tag="record", forbid_unknown_fields=True):
     """Record every call into a capture file from now on."""
 
     file: str | None
-    """Absolute; None: record no more."""
+    """Absolute path; None: stop recording."""
     content: bool = True
-    """Whether words are recorded, too."""
+    """Whether the texts of prompts and answers are recorded."""
 
 
 class OpenPage(Struct, frozen=True, tag="open-page", forbid_unknown_fields=True):
-    """Ask for a key to the page's steering. `CommandReply.value`: a `PageKey`."""
+    """Ask for a key to the controls of the page. `CommandReply.value`: a `PageKey`."""
 
     user: str = ""
-    """Who asks, for the journal; empty: that is not known."""
+    """The user who asks, for the journal; empty: unknown."""
 
 
 class AskMembers(Struct, frozen=True, tag="ask-members", forbid_unknown_fields=True):
     """Ask the journals of all proxies of the cluster. `CommandReply.value`: list of `MemberAnswer`."""
 
     question: str
-    """As `tools/history/everywhere.py` words it."""
+    """In the form of `tools/history/everywhere.py`."""
 
 
 BudgetCommand = SetBudget | AddBudget | ResetBudget
-"""`CommandReply.value`: how the accounts concerned stand now, a list of `AccountView`."""
+"""`CommandReply.value`: the changed accounts, a list of `AccountView`."""
 Order = Pause | Resume | SetLimit | SetPriority | MoveToFront | Cancel | BudgetCommand
-"""What changes what the scheduler does."""
+"""The commands that change the scheduler's decisions."""
 SchedulerCommand = Order | ForeseeWait
-"""What the scheduler carries out."""
+"""The commands to the scheduler."""
 Command = SchedulerCommand | Record | ShowConfig | SetConfig | AskMembers | OpenPage
-"""What a running proxy carries out."""
+"""The commands to a running proxy."""
 
 
 class CommandReply(Struct, frozen=True, omit_defaults=True):
-    """What became of a command, for the one who gave it."""
+    """The reply to a command."""
 
     done: bool
-    """False: nothing changed, and `text` says why."""
+    """False: nothing changed, and `text` has the reason."""
     text: str
-    """One line for people."""
+    """A line for people."""
     value: object = None
-    """What was asked for, as plain JSON values; None: nothing was."""
+    """The requested data as plain JSON values; None: no data was requested."""
 
 
 class PageKey(Struct, frozen=True):
-    """Opens the page's steering, once."""
+    """A key that opens the controls of the page once."""
 
     url: str
-    """Of the page, with the key in its fragment, which no browser sends."""
+    """The page's URL with the key in the fragment, which no browser sends."""
     lasts_s: float
 
 
 class MemberAnswer(Struct, frozen=True):
-    """What one proxy of a cluster has answered."""
+    """The answer of a proxy in a cluster."""
 
     member: str
     answer: str
-    """Empty: it has none."""
+    """Empty: no answer."""
     problem: str = ""
-    """Why it has none, in one line."""
+    """Why there is no answer, in a line."""
 
 
 class AccountView(Struct, frozen=True):
-    """How one holder's budget stands; what is not limited is None."""
+    """The state of a holder's budget; None for a unit without a limit."""
 
     holder: str
     """In words: `agent agent-7`, `group reviewers`, `everyone`."""
@@ -223,13 +223,13 @@ class AccountView(Struct, frozen=True):
     name: str
     per: Period
     limit_tokens: int | None
-    """With what was added."""
+    """With added amounts."""
     spent_tokens: int
     reserved_tokens: int
     """By attempts in flight."""
     added_tokens: int
     left_tokens: int | None
-    """What may still be set aside; never negative."""
+    """The amount that may still be reserved; never negative."""
     limit_micro_usd: int | None
     spent_micro_usd: int
     reserved_micro_usd: int
@@ -239,104 +239,104 @@ class AccountView(Struct, frozen=True):
     """None: with the next run."""
     limit_calls: int | None = None
     spent_calls: int = 0
-    """Counted where calls are limited."""
+    """0 unless calls are limited."""
     reserved_calls: int = 0
     added_calls: int = 0
     left_calls: int | None = None
     unpriced_tokens: int = 0
-    """Of `spent_tokens`, those of models without a price, which the limit in money does not count; 0 without one."""
+    """The part of `spent_tokens` for models without a price, not counted in money; 0 without a limit in money."""
 
 
 class WaitView(Struct, frozen=True):
-    """When one more call would be sent, in one pool."""
+    """When another call would be sent in a pool."""
 
     pool: str
     starts_in_s: float | None
-    """0: at once; None: nothing tells."""
+    """0: at once; None: unknown."""
     before: int
     """Requests that would go first."""
     reason: str
-    """What it would wait for; empty: nothing."""
+    """The `Reason` for the wait; empty: no wait."""
     why: str = ""
-    """The same in the words of every view: `input tokens: needs 7.1k, 3.9k left`."""
+    """The reason in the words of every view: `input tokens: needs 7.1k, 3.9k left`."""
 
 
 class Declined(Enum):
-    """Why a command of the scheduler was not carried out; nothing has changed."""
+    """Why the scheduler did not execute a command; nothing has changed."""
 
     NO_POOL_NAMED = auto()
     NO_AGENT_NAMED = auto()
     NO_HOLDER_NAMED = auto()
     EVERYONE_NAMED = auto()
-    """Everyone's budget has no name."""
+    """The budget for everyone has no name."""
     NO_CALL_NAMED = auto()
-    """Neither an agent nor a pool, whose wait is asked for."""
+    """`ForeseeWait` names neither an agent nor a pool."""
     NEGATIVE_TOKENS = auto()
     NEGATIVE_AMOUNT = auto()
     HUGE_AMOUNT = auto()
     NOTHING_ADDED = auto()
     LIMIT_TOO_LOW = auto()
     BAD_SPAN = auto()
-    """No priority is set for so short or so long."""
+    """The time for a priority is too short or too long."""
     NOT_PAUSED = auto()
     NO_SUCH_POOL = auto()
     NOT_WAITING = auto()
-    """A ticket that is not queued."""
+    """The ticket is not queued."""
     NOT_ALIVE = auto()
-    """A ticket that is neither queued nor in flight."""
+    """The ticket is neither queued nor in flight."""
     NEVER_GIVEN = auto()
-    """No such budget was given at run time: there is nothing to take back."""
+    """No such budget was given at run time, so none can be taken back."""
     NO_BUDGET = auto()
-    """The holder has none that a request has used."""
+    """No request has used a budget of the holder."""
     NO_SUCH_UNIT = auto()
-    """The holder's budgets do not limit what is to be added."""
+    """The holder's budgets do not limit the unit to be added."""
     HUGE_SUM = auto()
-    """More was added in this period than anybody can spend."""
+    """The sum of added amounts in this period would be too large."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What became of a command of the scheduler."""
+    """The result of a command to the scheduler."""
 
     declined: Declined | None = None
-    """None: it was carried out."""
+    """None: the command was executed."""
     pools: tuple[PoolKey, ...] = ()
-    """Those that the command means, or whose ticket it means; with NO_SUCH_POOL all that there are."""
+    """The pools of the command or the ticket's pool; with NO_SUCH_POOL all pools."""
     nearest: str | None = None
-    """The name that was probably meant, where nobody has the one that was given; empty: none is like it."""
+    """The most similar existing name, if the given name does not exist; empty: no similar name."""
     budgets: tuple[BudgetView, ...] = ()
-    """How the budgets stand that a command is about."""
+    """The budgets of the command, in their present state."""
     holders: tuple[str, ...] = ()
-    """With NO_BUDGET: who has one."""
+    """With NO_BUDGET: the holders that have budgets."""
     is_new: bool = False
-    """Somebody had no such budget before: what was spent in its period is still to be counted in."""
+    """Whether a holder got a new budget: the spending in this period must still be counted in."""
     was_running: bool = False
-    """The ticket that is cancelled is in flight, and its attempt is ended."""
+    """Whether the cancelled ticket is in flight, so that the attempt must be ended."""
     lifted: tuple[PoolKey, ...] = ()
-    """Those whose account was refused for long, and is tried again at once."""
+    """The pools whose account block was lifted: requests are tried again at once."""
     waits: tuple[WaitView, ...] = ()
 
     @property
     def done(self) -> bool:
-        """Whether it was carried out."""
+        """Whether the command was executed."""
         return self.declined is None
 
 
 class OptionView(Struct, frozen=True):
-    """One option of a running proxy."""
+    """An option of a running proxy."""
 
     name: str
     value: object
     default: object
     help: str
     settable: bool = True
-    """Whether it can be changed while the proxy runs."""
+    """Whether the option can change while the proxy runs."""
     guarded: bool = False
-    """It names a file, runs a program, or says where keys go and who may use them: for persons to set."""
+    """Whether only persons may set the option: a file, a program, or the destination or users of keys."""
 
 
 def read_command(value: object) -> Command:
-    """A command from plain JSON values. Raises BadCommand."""
+    """Decode a command from plain JSON values. Raises BadCommand."""
     if isinstance(value, dict) and value.get("type") == "priority" and isinstance(value.get("priority"), str):
         name = value["priority"]
         if name.upper() not in Priority.__members__:
@@ -351,30 +351,30 @@ def read_command(value: object) -> Command:
 
 
 def asker(by: str, agent: str = "", *, person: str = "") -> str:
-    """Who asked, in words; `agent`: a glob over those that it was asked for. `person`: as in a command."""
+    """The author of a command in words. `agent`: a glob over the affected agents. `person`: as in a command."""
     if not by:
         return f"by {person or 'a person'}"
-    alone = agent in (by, _MARKS.sub(r"[\g<0>]", by))  # as a glob that means nobody else
+    alone = agent in (by, _MARKS.sub(r"[\g<0>]", by))  # the second: `by` as a glob that matches no other name
     return f"by {by} itself" if alone else f"by agent {by}"
 
 
 def is_glob(name: str) -> bool:
-    """Whether a name may mean several."""
+    """Whether a name contains special characters of globs."""
     return bool(_MARKS.search(name))
 
 
 def names_pool(glob: str, key: PoolKey) -> bool:
-    """Whether a glob means a pool: by its name or by its host."""
+    """Whether a glob matches a pool's name or host."""
     return any(glob == name or fnmatchcase(name, glob) for name in (str(key), key.host))
 
 
 def nearest(glob: str, names: Iterable[str]) -> str:
-    """Of some names the one that a word which means nobody is most like; empty: it is like none."""
-    import difflib  # noqa: PLC0415 - for who mistypes
+    """The name that is most similar to a glob without a match; empty: no similar name."""
+    import difflib  # noqa: PLC0415 - needed after typing errors only
 
     return next(iter(difflib.get_close_matches(glob, dict.fromkeys(names), n=1)), "")
 
 
 def names_agent(glob: str, agent: str) -> bool:
-    """Whether a glob means an agent."""
+    """Whether a glob matches an agent's name."""
     return glob == agent or fnmatchcase(agent, glob)

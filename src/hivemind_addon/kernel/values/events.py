@@ -1,7 +1,7 @@
-"""One frozen fact per change of state (schema v1). Metrics, journal, capture and dashboards read only these.
+"""Events: a frozen value for each change of state (schema v1).
 
-Every event carries `at` (monotonic instant); those about a ticket carry its id and pool. Encoded it has the name of its
-class as its first field, `event`.
+Metrics, journal, capture and dashboards read only events. Every event has `at` (monotonic instant); events about a
+ticket have the ticket's id and pool. The first field of an encoded event is `event`, the name of the class.
 """
 
 from msgspec import Struct, field
@@ -13,7 +13,7 @@ SCHEMA_VERSION = 1
 
 
 class _Fact(Struct, frozen=True, gc=False, tag=True, tag_field="event"):
-    """Any of them."""
+    """Base of all events."""
 
 
 class Submitted(_Fact, frozen=True, gc=False):
@@ -24,14 +24,14 @@ class Submitted(_Fact, frozen=True, gc=False):
 
 
 class Held(_Fact, frozen=True, gc=False):
-    """A ticket could not go at once. Once per wait, with the reason at its beginning."""
+    """A ticket could not go at once. Emitted once per wait, with the reason at the beginning."""
 
     at: float
     ticket_id: str
     pool: PoolKey
     reason: Reason
     position: int
-    """Tickets of its pool that are before it, itself counted: 1 is next."""
+    """Place among the pool's waiting tickets: 1 is next."""
 
 
 class AttemptStarted(_Fact, frozen=True, gc=False):
@@ -42,9 +42,9 @@ class AttemptStarted(_Fact, frozen=True, gc=False):
     pool: PoolKey
     attempt: int
     waited_s: float
-    """Since it arrived (first attempt) or since its last attempt ended."""
+    """Since the arrival (first attempt) or the end of the last attempt."""
     in_flight: int
-    """Attempts of the pool, this one counted."""
+    """The pool's attempts in flight, this attempt included."""
 
 
 class AttemptEnded(_Fact, frozen=True, gc=False):
@@ -58,16 +58,16 @@ class AttemptEnded(_Fact, frozen=True, gc=False):
     usage: Usage | None
     duration_s: float
     spend: Spend = field(default_factory=Spend)
-    """What it is booked with, in the budgets of its ticket and wherever it is summed up."""
+    """The spend that is booked in the ticket's budgets and in all sums."""
 
     @property
     def wasted(self) -> Spend:
-        """What of it came to nothing: all, unless the attempt succeeded."""
+        """The spend without a result: all of it, unless the attempt succeeded."""
         return Spend() if self.outcome.kind is OutcomeKind.SUCCESS else self.spend
 
 
 class BackedOff(_Fact, frozen=True, gc=False):
-    """A failed ticket will be tried again, unseen by its client."""
+    """A failed attempt will be retried, unseen by the client."""
 
     at: float
     ticket_id: str
@@ -78,7 +78,7 @@ class BackedOff(_Fact, frozen=True, gc=False):
 
 
 class TicketEnded(_Fact, frozen=True, gc=False):
-    """The last event of every ticket that was submitted; exactly one each."""
+    """The last event of a submitted ticket; exactly one for each ticket."""
 
     at: float
     ticket_id: str
@@ -91,11 +91,11 @@ class TicketEnded(_Fact, frozen=True, gc=False):
     waited_s: float
     """Sum of all waits."""
     last_outcome: str = ""
-    """Of one that gave up: what its last attempt came to."""
+    """The outcome of the last attempt, if the ticket gave up."""
 
 
 class ConcurrencyChanged(_Fact, frozen=True, gc=False):
-    """The adaptive concurrency limit moved."""
+    """The adaptive concurrency limit changed."""
 
     at: float
     pool: PoolKey
@@ -104,8 +104,8 @@ class ConcurrencyChanged(_Fact, frozen=True, gc=False):
 
 
 class MaximumReached(_Fact, frozen=True, gc=False):
-    """Requests wait although the provider has refused no more in flight: a setting of ours allows no more. Told once
-    for each pool, and again when its profile changes.
+    """Requests wait because our setting, not a refusal by the provider, allows no more attempts in flight. Emitted
+    once for each pool, and again when the profile changes.
     """
 
     at: float
@@ -113,7 +113,7 @@ class MaximumReached(_Fact, frozen=True, gc=False):
     limit: int
     """Attempts in flight."""
     maximum_from: str
-    """The setting, for people who want to raise it."""
+    """The setting that a person may raise."""
 
 
 class BreakerChanged(_Fact, frozen=True, gc=False):
@@ -124,7 +124,7 @@ class BreakerChanged(_Fact, frozen=True, gc=False):
     state: str
     reason: str
     before: str = ""
-    """The state that it was in; empty: not told."""
+    """The previous state; empty: not reported."""
 
 
 class PoolBlocked(_Fact, frozen=True, gc=False):
@@ -137,7 +137,7 @@ class PoolBlocked(_Fact, frozen=True, gc=False):
 
 
 class AccountBlocked(_Fact, frozen=True, gc=False):
-    """The provider refuses the account for long: whose client waits beyond the end is held, all others are told so."""
+    """The provider refuses the account for long: clients that wait beyond the end are held, others are refused."""
 
     at: float
     pool: PoolKey
@@ -146,28 +146,28 @@ class AccountBlocked(_Fact, frozen=True, gc=False):
 
 
 class AccountUnblocked(_Fact, frozen=True, gc=False):
-    """A request that looked was answered, or a person lifted the block."""
+    """A request that tested the account block was answered, or a person lifted the block."""
 
     at: float
     pool: PoolKey
 
 
 class WindowUsed(_Fact, frozen=True, gc=False):
-    """A long window was seen for the first time, another tenth of it is used, or its status changed."""
+    """A long window was seen for the first time, another tenth of the window was used, or the status changed."""
 
     at: float
     pool: PoolKey
     window: str
     used: float | None
-    """The fraction."""
+    """The used fraction."""
     status: str
     resets_in_s: float | None
 
 
 HIDDEN_LIMIT = "hidden limit"
-"""The meter that a limit is called by which no header tells."""
+"""The meter name of limits that no header reports."""
 HIDDEN = (HIDDEN_LIMIT, "pace", "quota")
-"""And what older captures call it."""
+"""All names of such limits, those of older captures included."""
 
 
 class MeterLearned(_Fact, frozen=True, gc=False):
@@ -179,13 +179,13 @@ class MeterLearned(_Fact, frozen=True, gc=False):
     kind: str
     limit: float
     window_s: float | None = None
-    """The span that the limit is stated for; None: not known."""
+    """The window of the limit; None: unknown."""
     dimension: Dimension | None = None
-    """What it counts; None: not known."""
+    """The quantity that the limit counts; None: unknown."""
 
 
 class AccountNamed(_Fact, frozen=True, gc=False):
-    """A response said which organisation an account is."""
+    """A response named the organisation of an account."""
 
     at: float
     pool: PoolKey
@@ -193,65 +193,65 @@ class AccountNamed(_Fact, frozen=True, gc=False):
 
 
 class BudgetWarned(_Fact, frozen=True, gc=False):
-    """A holder has spent 85 % of a budget. Once per period and unit."""
+    """A holder has spent 85 % of a budget. Emitted once per period and unit."""
 
     at: float
     budget: Budget
     unit: str
-    """`tokens`, `micro_usd` or `calls`: what `spent` and `limit` count."""
+    """The unit of `spent` and `limit`: `tokens`, `micro_usd` or `calls`."""
     spent: int
     limit: int
 
 
 class BudgetSpent(_Fact, frozen=True, gc=False):
-    """A holder has spent a budget: its new tickets are refused. Once per period and unit."""
+    """A holder has spent a budget, so new tickets are refused. Emitted once per period and unit."""
 
     at: float
     budget: Budget
     unit: str
-    """`tokens`, `micro_usd` or `calls`: what `spent` and `limit` count."""
+    """The unit of `spent` and `limit`: `tokens`, `micro_usd` or `calls`."""
     spent: int
     limit: int
 
 
 class PriceMissing(_Fact, frozen=True, gc=False):
-    """A model without a price was called under a budget in money, which does not count it. Once per model."""
+    """A call used a model without a price, which budgets in money cannot count. Emitted once per model."""
 
     at: float
     pool: PoolKey
     model: str
-    """As the request names it; empty: it names none."""
+    """The name in the request; empty: no name."""
     budget: Budget
-    """The budget of this call; the other budgets in money do not count the model, either."""
+    """A budget of the call; no other budget in money counts the model, either."""
 
 
 class BudgetBooked(_Fact, frozen=True, gc=False):
-    """A holder's account changed: something was reserved or settled, a period began, or a person changed it."""
+    """A holder's account changed by a reservation, a settlement, a new period or a person."""
 
     at: float
     budget: Budget
-    """With the limits that hold now, a person's changes counted."""
+    """The present limits, with a person's changes."""
     began_at: float
-    """When its present period began."""
+    """The beginning of the present period."""
     spent: Spend
     reserved: Spend
     """By attempts in flight."""
     added: Spend = field(default_factory=Spend)
-    """What a person added to the limits, for this period only."""
+    """Amounts that a person added to the limits, for this period only."""
 
 
 class ContextKept(_Fact, frozen=True, gc=False):
-    """A conversation is on disk as a request carried it, or could not be written."""
+    """A conversation was saved to disk as the request carried it, or could not be saved."""
 
     at: float
     ticket_id: str
     pool: PoolKey
     context_id: str
-    """Empty: it could not be written."""
+    """Empty: not saved."""
     reason: str = ""
-    """Why it could not. Of those that the policy keeps only the first is told, until one can be written again."""
+    """Why the conversation was not saved. For the policy, only the first failure in a row is reported."""
     by: str = "budget"
-    """What had it kept: a spent `budget`, or the policy: `turn`, `every N`, `idle`, `end`."""
+    """The cause: a spent `budget`, or the policy: `turn`, `every N`, `idle`, `end`."""
 
     @property
     def is_routine(self) -> bool:
@@ -260,9 +260,8 @@ class ContextKept(_Fact, frozen=True, gc=False):
 
 
 class ContextCompacted(_Fact, frozen=True, gc=False):
-    """Old tool results were taken out of a conversation, as its agent's rules ask for.
-
-    By the proxy, before a request is scheduled, or by the provider, as its answer says.
+    """Old tool results were removed from a conversation, as the agent's rules require: by the proxy before scheduling,
+    or by the provider, as reported in the answer.
     """
 
     at: float
@@ -271,15 +270,15 @@ class ContextCompacted(_Fact, frozen=True, gc=False):
     agent: str
     session: str
     results: int
-    """So many that were not taken out before."""
+    """Number of results that were removed now for the first time."""
     tokens_before: int
-    """The request's input as it would be with all that is gone."""
+    """The request's input with all removed results."""
     tokens_after: int
-    """The same as it is now: as expected, or as the provider counted it."""
+    """The request's input without them: as expected, or as counted by the provider."""
 
 
 class ContextFull(_Fact, frozen=True, gc=False):
-    """A conversation fills most of its model's context window. Once, until it is shorter again."""
+    """A conversation fills most of the model's context window. Emitted once, and again only after a shorter turn."""
 
     at: float
     pool: PoolKey
@@ -287,14 +286,14 @@ class ContextFull(_Fact, frozen=True, gc=False):
     session: str
     model: str
     tokens: int
-    """What its last turn carried: all input, cached or not, and the output."""
+    """Tokens of the last turn: all input, cached or not, and the output."""
     window_tokens: int
     growth_per_turn: float
     """In tokens; 0: not known yet."""
 
 
 class ContextShrank(_Fact, frozen=True, gc=False):
-    """A conversation goes on with much less than before: its agent, its provider or the proxy has compacted it."""
+    """A conversation continues with much less input: the agent, the provider or the proxy has compacted it."""
 
     at: float
     pool: PoolKey
@@ -302,17 +301,17 @@ class ContextShrank(_Fact, frozen=True, gc=False):
     session: str
     model: str
     before_tokens: int
-    """What the last turn before it carried."""
+    """Tokens of the last turn before."""
     after_tokens: int
-    """The input of the first turn after it."""
+    """The input of the first turn after."""
     spend: Spend
-    """Of the calls that made the summary; nothing where a profile does not know them."""
+    """Spend of the calls that made the summary; nothing if the profile does not recognise such calls."""
     by_proxy: bool = False
-    """The proxy did it, and has told so: `ContextCompacted`."""
+    """Whether the proxy compacted the conversation, and has emitted `ContextCompacted`."""
 
 
 class PoolsMerged(_Fact, frozen=True, gc=False):
-    """Two pools proved to be of one account; all that `merged` had is `pool`'s now."""
+    """Two pools proved to belong to the same account; everything of `merged` belongs to `pool` now."""
 
     at: float
     pool: PoolKey
@@ -320,35 +319,35 @@ class PoolsMerged(_Fact, frozen=True, gc=False):
 
 
 class Moved(_Fact, frozen=True, gc=False):
-    """A waiting ticket goes to an equal endpoint, whose pool it is in from now on."""
+    """A waiting ticket moved to the pool of an equal endpoint."""
 
     at: float
     ticket_id: str
     pool: PoolKey
-    """Where it goes."""
+    """The new pool."""
     left: PoolKey
-    """Where it waited."""
+    """The old pool."""
 
 
 class Superseded(_Fact, frozen=True, gc=False):
-    """A client came back with a request of which an attempt still runs: that one is to be ended."""
+    """A client came back with the same request during an attempt: the old attempt will be ended."""
 
     at: float
     ticket_id: str
-    """Whose attempt is to be ended."""
+    """The ticket of the old attempt."""
     pool: PoolKey
     by_ticket_id: str
 
 
 class MachineSlept(_Fact, frozen=True, gc=False):
-    """The machine slept until now: time passed for the provider, and none for the clients."""
+    """The machine slept until now: time passed for the provider, but not for the clients."""
 
     at: float
     slept_s: float
 
 
 class OddityNoted(_Fact, frozen=True, gc=False):
-    """A provider or client said something that could not be understood; a safe default was used."""
+    """A provider or client sent something that could not be understood; a safe default was used."""
 
     at: float
     pool: PoolKey | None
@@ -357,29 +356,29 @@ class OddityNoted(_Fact, frozen=True, gc=False):
 
 
 class PersonActed(_Fact, frozen=True, gc=False):
-    """A command of a person, or of an agent that may, was carried out, or stands still after a restart."""
+    """A command of a person, or of an agent with the right, was executed, or remains in force after a restart."""
 
     at: float
     text: str
-    """What was done, in one line; whom it concerns is in the fields below, where it is one."""
+    """The action in a line. The fields below name the pool or the ticket, if there is exactly one."""
     pool: PoolKey | None = None
     ticket_id: str | None = None
     by: str = ""
-    """The agent that asked for it; empty: a person did, or nobody had to."""
+    """The agent that gave the command; empty: a person, or no command was necessary."""
     person: str = ""
-    """The person who did, where that is known: `ann, on the page`."""
+    """The person who gave the command, if known: `ann, on the page`."""
 
 
 class StateUnsaved(_Fact, frozen=True, gc=False):
-    """The journal could not be written to disk, or could again: what happened, what was learned and spent."""
+    """The journal (history, learned values, spending) could not be written to disk, or could be written again."""
 
     at: float
     reason: str
-    """Empty: it is written again."""
+    """Empty: the journal is written again."""
 
 
 class CommittedStreamFailed(_Fact, frozen=True, gc=False):
-    """The head 200 had been sent for a keep-alive, and then no 200 stream followed."""
+    """The client got status 200 early, with a keep-alive, but the provider's answer was not a 200 stream."""
 
     at: float
     ticket_id: str
@@ -388,18 +387,18 @@ class CommittedStreamFailed(_Fact, frozen=True, gc=False):
 
 
 class WaitOverruled(_Fact, frozen=True, gc=False):
-    """A pool had sent nothing for so long, and only what was learned kept its tickets: one goes all the same."""
+    """A ticket was sent against learned limits, because the pool had sent nothing for long and nothing else held it."""
 
     at: float
     ticket_id: str
     pool: PoolKey
     idle_s: float
     reason: Reason
-    """What advised against it."""
+    """Why the ticket would have waited."""
 
 
 class GuardTripped(_Fact, frozen=True, gc=False):
-    """An exception of ours; the flow goes on under a plain semaphore."""
+    """Our code raised an exception; the flow continues under a plain semaphore."""
 
     at: float
     ticket_id: str | None

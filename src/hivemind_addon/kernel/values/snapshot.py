@@ -1,4 +1,4 @@
-"""A frozen view of everything at one instant. Dashboards, pages and tests read nothing else."""
+"""The snapshot: frozen values with the scheduler's state at an instant. Dashboards, pages and tests read only this."""
 
 from enum import Enum, StrEnum
 
@@ -11,67 +11,67 @@ SCHEMA_VERSION = 1
 
 
 class MeterView(Struct, frozen=True, gc=False):
-    """One meter of a pool."""
+    """A meter of a pool."""
 
     name: str
     kind: str
     """`bucket`, `window` or `unknown`."""
     limit: float
     level: float
-    """What may still be taken now; never above the limit."""
+    """The amount that may still be taken now; never above the limit."""
     full_in_s: float
-    """Seconds until the level is at the limit again, if nothing more is taken."""
+    """Seconds until the level reaches the limit again, if nothing more is taken."""
     window_s: float | None = None
-    """The span that the limit is stated for; None: not known."""
+    """The window of the limit; None: unknown."""
     dimension: Dimension | None = None
-    """What it counts; None: not known."""
+    """The quantity that the limit counts; None: unknown."""
     shared_by: tuple[str, ...] = ()
-    """The model groups of the account whose pools draw on it; empty: it is the pool's own."""
+    """The account's model groups whose pools draw on the meter; empty: this pool only."""
 
 
 class WindowView(Struct, frozen=True, gc=False):
-    """One long window of a subscription, as last told."""
+    """A long window of a subscription, as last reported."""
 
     name: str
     used: float | None
-    """The fraction."""
+    """The used fraction."""
     status: str
-    """The provider's own word; may be empty."""
+    """The provider's word; may be empty."""
     resets_in_s: float | None
     length_s: float | None
 
 
 class AccountBlockView(Struct, frozen=True, gc=False):
-    """A pool's hard wall: its account is refused for long."""
+    """A pool's account block: the provider refuses the account for long."""
 
     reason: str
     ends_in_s: float
-    """0: its end has come, and one request goes first to see whether it is open."""
+    """0: the end has come, and a single request goes first as a test."""
 
 
 CONCURRENCY = "concurrency"
-"""The limit of calls in flight, beside the names of meters."""
+"""The name of the limit on calls in flight, used like the name of a meter."""
 
 
 class LimitNeed(Struct, frozen=True, gc=False):
     """The limit that decides when a ticket goes."""
 
     name: str
-    """A meter's, or CONCURRENCY; of a limit that no header told what it counts."""
+    """The meter's name, or CONCURRENCY; for a hidden limit the quantity that it counts."""
     needs: float
-    """What the ticket takes of it."""
+    """The amount that the ticket takes."""
     left: float
-    """What is left of it now; of calls in flight what is free."""
+    """The remaining amount; for calls in flight the free places."""
     of: float = 0.0
-    """The whole limit; of calls in flight how many there may be."""
+    """The whole limit."""
     before: int = 0
-    """Tickets of its pool that wait for the same limit and are likely to go first."""
+    """Tickets of the pool that wait for the same limit and will probably go first."""
     maximum_from: str = ""
-    """Of calls in flight: the pool's `maximum_from`."""
+    """For calls in flight: the pool's `maximum_from`."""
 
 
 class RequestState(StrEnum):
-    """Where a ticket that has not ended is. The words for it in every view."""
+    """The state of a ticket before the end, in the words of every view."""
 
     QUEUED = "queued"
     BACKING_OFF = "backing off"
@@ -79,27 +79,26 @@ class RequestState(StrEnum):
 
 
 class TicketView(Struct, frozen=True, gc=False):
-    """One ticket that has not ended."""
+    """A ticket that has not ended."""
 
     ticket: Ticket
     state: RequestState
     reason: str
-    """A `Reason` why it waits; empty in flight."""
+    """The `Reason` for the wait; empty in flight."""
     position: int
-    """Place among those of its pool that wait, in the order in which they are likely to go: 1 is next; 0 in flight."""
+    """Place among the pool's waiting tickets in the probable order: 1 is next; 0 in flight."""
     attempts: int
     waited_s: float
     starts_in_s: float | None = None
-    """When it is likely to go, as far as limits and the queue tell now; None in flight, or where nothing tells."""
+    """Seconds until the ticket will probably go, by limits and queue; None in flight or if unknown."""
     limit: LimitNeed | None = None
-    """What makes it, or who is before it, wait until then; None: nothing that is known, or something else than a limit
-    (`reason`)."""
+    """The limit that holds back the ticket, or the tickets before; None: unknown, or `reason` is not a limit."""
     why: str = ""
-    """What keeps it from going, in the words of every view: `input tokens: needs 7.1k, 3.9k left`; empty in flight."""
+    """The reason in the words of every view: `input tokens: needs 7.1k, 3.9k left`; empty in flight."""
 
 
 class LearnedView(Struct, frozen=True, gc=False):
-    """A limit that no header told: what refusals and overloads taught."""
+    """A hidden limit, learned from refusals and overloads."""
 
     name: str
     """`ceiling`, `pace` or `quota`."""
@@ -108,15 +107,15 @@ class LearnedView(Struct, frozen=True, gc=False):
 
 
 class PriorityView(Struct, frozen=True, gc=False):
-    """A priority that was ordered."""
+    """A priority that was set at run time."""
 
     agent: str
     """Glob over agents' names."""
     priority: Priority
     ends_in_s: float | None = None
-    """When it ends by itself; None: it stands until it is taken back."""
+    """Seconds until the priority ends; None: no end."""
     by: str = ""
-    """The agent that asked for it; empty: a person did."""
+    """The agent that gave the command; empty: a person."""
 
 
 class GivenBudget(Struct, frozen=True, gc=False):
@@ -125,64 +124,64 @@ class GivenBudget(Struct, frozen=True, gc=False):
     budget: Budget
     """An agent's name may be a glob."""
     by: str = ""
-    """The agent that asked for it; empty: a person did."""
+    """The agent that gave the command; empty: a person."""
 
 
 class PoolView(Struct, frozen=True, gc=False):
-    """One pool."""
+    """A pool."""
 
     key: PoolKey
     account_name: str | None
     in_flight: int
-    """Attempts upstream, bypassing ones counted."""
+    """Attempts upstream, with `bypassing`."""
     bypassing: int
-    """Of these, the ones that go past the scheduler after a guard trip."""
+    """Attempts that bypass the scheduler after a guard trip."""
     limit: int
     """The adaptive concurrency limit."""
     queued: int
-    """All that wait; `tickets` may have the next ones only."""
+    """Number of all waiting tickets; `tickets` may hold only the next of them."""
     breaker: str
     blocked_for_s: float
-    """Seconds that the provider's own retry-after still asks for; 0 when free."""
+    """Remaining seconds of the provider's retry-after; 0: none."""
     meters: tuple[MeterView, ...]
     tickets: tuple[TicketView, ...]
     account_block: AccountBlockView | None = None
-    """None: there is none."""
+    """None: no block."""
     windows: tuple[WindowView, ...] = ()
     paused: bool = False
-    """By a person: nothing is admitted until it is resumed."""
+    """Whether a person stopped admissions until a resume."""
     cap: int | None = None
-    """What a person lets the concurrency limit be at most; `limit` is never above it."""
+    """A person's maximum for the concurrency limit; `limit` is never above."""
     learned: tuple[LearnedView, ...] = ()
     breaker_tries_in_s: float | None = None
-    """When the open breaker lets a probe go; None: it is closed, or a probe is under way."""
+    """Seconds until the open breaker admits a probe; None: closed, or a probe is in flight."""
     longest_wait_s: float = 0.0
-    """Of those that wait, in `tickets` or not."""
+    """Over all waiting tickets, in `tickets` or not."""
     maximum_from: str = ""
-    """The setting of ours that keeps `limit`, all of which is in flight, from growing; empty: it is not the maximum."""
+    """Our setting that stops `limit` from growing while all of `limit` is in flight; empty: none does."""
 
 
 class BudgetView(Struct, frozen=True, gc=False):
-    """One holder's budget in its present period."""
+    """A holder's budget in the present period."""
 
     budget: Budget
-    """With the limits that hold now, a person's changes counted."""
+    """The present limits, with a person's changes."""
     spent: Spend
     reserved: Spend
-    """Expected of attempts in flight."""
+    """Expected spend of the attempts in flight."""
     renews_in_s: float | None
-    """None: with the next run, or when a person resets it."""
+    """None: with the next run, or when a person resets the budget."""
     added: Spend = field(default_factory=Spend)
-    """What a person added to the limits, for this period only."""
+    """Amounts that a person added to the limits, for this period only."""
 
     @property
     def balances(self) -> list[Balance]:
-        """Each unit that is limited."""
+        """The balances of the limited units."""
         return self.budget.balances(self.spent, self.reserved)
 
     @property
     def spent_share(self) -> float:
-        """How much is spent, by the unit of which most is."""
+        """The highest spent fraction of all limited units."""
         return max((balance.spent_share for balance in self.balances), default=0.0)
 
 
@@ -194,7 +193,7 @@ class Counters(Struct, frozen=True, gc=False):
     gave_up: int = 0
     shed: int = 0
     refused: int = 0
-    """Tickets that a spent budget or a spent account ended."""
+    """Tickets that were refused for a spent budget or account."""
     cancelled: int = 0
     attempts: int = 0
     retries: int = 0
@@ -203,13 +202,13 @@ class Counters(Struct, frozen=True, gc=False):
     ambiguous_resends: int = 0
     guard_trips: int = 0
     waits_overruled: int = 0
-    """Tickets that were sent although what was learned advised against it, because nothing else had gone for long."""
+    """Tickets that were sent against learned limits, because the pool had sent nothing for long."""
     input_tokens: int = 0
     output_tokens: int = 0
 
 
 class Snapshot(Struct, frozen=True, gc=False):
-    """Everything at one instant."""
+    """The scheduler's state at an instant."""
 
     at: float
     stopping: bool
@@ -217,19 +216,19 @@ class Snapshot(Struct, frozen=True, gc=False):
     counters: Counters
     budgets: tuple[BudgetView, ...] = ()
     priorities: tuple[PriorityView, ...] = ()
-    """What persons set, the newest first."""
+    """Priorities set at run time, newest first."""
     given: tuple[GivenBudget, ...] = ()
-    """The budgets that persons gave at run time, the newest of each period first; an agent's name may be a glob."""
+    """Budgets given at run time, newest first within each period; an agent's name may be a glob."""
     pauses: dict[str, bool] = field(default_factory=dict)
-    """By a glob over pools' names or hosts, the newest first; False takes back what an older one says."""
+    """Glob over pools' names or hosts → paused, newest first; False overrides older entries."""
     caps: dict[str, int | None] = field(default_factory=dict)
-    """The same of what the concurrency limits may be at most; None takes back."""
+    """Glob over pools' names or hosts → maximum concurrency limit, newest first; None overrides older entries."""
 
 
 class BreakerState(Enum):
-    """Whether attempts may go."""
+    """Whether the breaker lets attempts go."""
 
     CLOSED = "closed"
     OPEN = "open"
     HALF_OPEN = "half-open"
-    """Exactly one attempt, the probe, was admitted since it opened."""
+    """Exactly one attempt, the probe, was admitted since the breaker opened."""

@@ -1,7 +1,6 @@
-"""What is spent and what may be: tokens, money and calls as whole numbers, so that sums are exact.
+"""Spending and budgets: tokens, money and calls as whole numbers, so sums are exact.
 
-Money is counted in micro-dollars (a millionth of a dollar). A price is in micro-dollars per million tokens: $0.30
-for a million tokens is 300,000.
+Money is in micro-dollars (millionths of a dollar), a price per million tokens: $0.30 per million tokens is 300,000.
 """
 
 from enum import Enum
@@ -11,11 +10,11 @@ from msgspec import Struct
 _MILLION = 1_000_000
 
 MOST_AMOUNT = 10**15
-"""No budget is larger, so that every sum of what is spent fits into what a database counts with."""
+"""The largest budget; so every sum of spending fits into a database's integer."""
 
 
 class Price(Struct, frozen=True, gc=False):
-    """What a model costs, in micro-dollars per million tokens."""
+    """The price of a model, in micro-dollars per million tokens."""
 
     input: int
     """Uncached input."""
@@ -26,7 +25,7 @@ class Price(Struct, frozen=True, gc=False):
     def micro_usd(
         self, *, input_tokens: int, cache_write_tokens: int, cache_read_tokens: int, output_tokens: int
     ) -> int:
-        """The cost of one attempt, rounded up once."""
+        """The cost of an attempt; only the sum is rounded up."""
         total = (
             input_tokens * self.input
             + cache_write_tokens * self.cache_write
@@ -37,15 +36,15 @@ class Price(Struct, frozen=True, gc=False):
 
 
 class Spend(Struct, frozen=True, gc=False):
-    """An amount of each kind."""
+    """Amounts in all units."""
 
     tokens: int = 0
     """All input, cached or not, and output."""
     micro_usd: int = 0
     calls: int = 0
-    """Attempts that were run, or may have been: of models and of tools."""
+    """Attempts at models and tools that were run, or may have been run."""
     unpriced_tokens: int = 0
-    """Of the tokens, those of models without a price: no money was counted for them."""
+    """The part of `tokens` for models without a price, which is not counted in money."""
 
     def __add__(self, other: "Spend") -> "Spend":
         return Spend(
@@ -65,16 +64,16 @@ class Spend(Struct, frozen=True, gc=False):
 
     @property
     def by_unit(self) -> tuple[tuple[str, int], ...]:
-        """Every unit that a budget may limit, and its amount."""
+        """Each unit that a budget may limit, with the amount."""
         return (("tokens", self.tokens), ("micro_usd", self.micro_usd), ("calls", self.calls))
 
 
 PRICE_CURE = "write its price under `prices` of a profile (docs/profiles.md), or limit tokens, too"
-"""Of a model that a budget in money does not count."""
+"""Advice about a model that budgets in money do not count."""
 
 
 def amount(unit: str, value: int) -> str:
-    """Tokens, calls or micro-dollars for people: `1,200,000 tokens`, `40 calls`, `$4.25`, `$0.0031`."""
+    """An amount for people: `1,200,000 tokens`, `40 calls`, `$4.25`, `$0.0031`."""
     if unit != "micro_usd":
         return f"{value:,} {unit[:-1]}{'s' * (value != 1)}"
     usd = value / _MILLION
@@ -93,13 +92,13 @@ class Period(Enum):
     """How long a budget has to last."""
 
     RUN = "run"
-    """A run of the fleet: it goes on after a crash, and after a restart within the hour."""
+    """A run of the fleet; continues after a crash, and after a restart within the hour."""
     HOUR = "hour"
-    """An hour from the first request; then a new one begins with the next."""
+    """An hour from the first request; the next request after that begins another hour."""
     DAY = "day"
-    """24 hours from the first request; then new ones begin with the next."""
+    """24 hours from the first request; the next request after that begins another 24 hours."""
     MONTH = "month"
-    """30 days from the first request; then new ones begin with the next."""
+    """30 days from the first request; the next request after that begins another 30 days."""
 
     @property
     def length_s(self) -> float:
@@ -119,46 +118,46 @@ BudgetKey = tuple[Scope, str, Period]
 
 
 class Budget(Struct, frozen=True, gc=False):
-    """An allotment that we set: what one holder may spend in one period."""
+    """The amounts that a holder may spend in a period. We set budgets; the provider does not know them."""
 
     scope: Scope
     name: str
-    """The agent's or the group's; empty for everyone's."""
+    """The agent or the group; empty for everyone."""
     per: Period = Period.RUN
     tokens: int | None = None
     """None: tokens are not limited."""
     micro_usd: int | None = None
-    """None: money is not limited. Where it is, it binds only models with a price, and others are reported."""
+    """None: money is not limited. Only models with a price are counted; other models are reported."""
     calls: int | None = None
     """None: calls are not limited."""
 
     @property
     def key(self) -> BudgetKey:
-        """Of a holder's budgets for a period there is one."""
+        """Identifies the budget: a holder has one per period."""
         return self.scope, self.name, self.per
 
     @property
     def holder(self) -> str:
-        """Who, in words: `agent agent-7`, `group reviewers`, `everyone`."""
+        """The holder in words: `agent agent-7`, `group reviewers`, `everyone`."""
         return f"{self.scope.value} {self.name}".rstrip()
 
     @property
     def limits_anything(self) -> bool:
-        """Whether it limits tokens, money or calls."""
+        """Whether the budget limits tokens, money or calls."""
         return any(limit is not None for _, limit in self.by_unit)
 
     @property
     def by_unit(self) -> tuple[tuple[str, int | None], ...]:
-        """Every unit and its limit."""
+        """Each unit with the limit; None: no limit."""
         return (("tokens", self.tokens), ("micro_usd", self.micro_usd), ("calls", self.calls))
 
     def balances(self, spent: Spend, reserved: Spend) -> list["Balance"]:
-        """How each unit that is limited stands."""
+        """The balances of the limited units."""
         units = zip(self.by_unit, spent.by_unit, reserved.by_unit, strict=True)
         return [Balance(unit, limit, gone, held) for (unit, limit), (_, gone), (_, held) in units if limit is not None]
 
     def plus(self, added: Spend) -> "Budget":
-        """The same with higher limits, as far as it has any."""
+        """The budget with all existing limits raised."""
         if added == Spend():
             return self
         return Budget(
@@ -172,10 +171,10 @@ class Budget(Struct, frozen=True, gc=False):
 
 
 class Balance(Struct, frozen=True, gc=False):
-    """How one unit of a budget stands; its numbers are tokens, micro-dollars or calls."""
+    """The state of a unit of a budget."""
 
     unit: str
-    """`tokens`, `micro_usd` or `calls`."""
+    """The unit of the numbers: `tokens`, `micro_usd` or `calls`."""
     limit: int
     spent: int
     reserved: int
@@ -183,44 +182,44 @@ class Balance(Struct, frozen=True, gc=False):
 
     @property
     def left(self) -> int:
-        """What may still be set aside."""
+        """The amount that may still be reserved."""
         return max(0, self.limit - self.spent - self.reserved)
 
     @property
     def spent_share(self) -> float:
-        """The fraction of the limit that is spent; may be above 1."""
+        """The spent fraction of the limit; may exceed 1."""
         return self.spent / self.limit if self.limit else 0.0
 
 
 class AccountState(Struct, frozen=True, gc=False):
-    """A holder's account, as an earlier process left it."""
+    """A holder's account, saved by an earlier process."""
 
     budget: Budget
-    """With the limits that held, as `BudgetBooked` told them: what was added is counted in."""
+    """The limits with added amounts, as in `BudgetBooked`."""
     age_s: float
-    """Seconds since its period began."""
+    """Seconds since the period began."""
     spent: Spend
-    """What was in flight when that process died is counted in: it may have been billed."""
+    """With the attempts in flight when that process died, because they may have been billed."""
     added: Spend
-    """What a person added to the limits, for this period only."""
+    """Amounts that a person added to the limits, for this period only."""
 
 
 class Shortage(Struct, frozen=True, gc=False, tag="shortage"):
-    """Why a budget does not let a ticket go; `unit`'s numbers are tokens, micro-dollars or calls."""
+    """Why a budget holds back or refuses a ticket."""
 
     budget: Budget
     unit: str
-    """`tokens`, `micro_usd` or `calls`."""
+    """The unit of the numbers: `tokens`, `micro_usd` or `calls`."""
     limit: int
     spent: int
     reserved: int
     """By the holder's attempts that are in flight."""
     needed: int
-    """What the ticket is expected to take."""
+    """The amount that the ticket is expected to take."""
     renews_in_s: float | None
     """None: not before the next run."""
 
     @property
     def may_pass(self) -> bool:
-        """Only the reservations of running attempts stand in the way, and these may turn out smaller."""
+        """Whether only reservations of running attempts stand in the way; the attempts may take less."""
         return self.spent < self.limit and self.spent + self.needed <= self.limit

@@ -1,7 +1,7 @@
-"""What is scheduled: a ticket, what it is expected to use, and what became of each of its attempts.
+"""Values about requests: the ticket with its demand, its attempts, and their outcomes.
 
-Values of the core that every decision makes are frozen Structs: like frozen dataclasses, and made ten times as fast.
-They refer to values only, so that the garbage collector need not know of them (`gc=False`).
+The core makes these values in every decision. So they are frozen Structs: like frozen dataclasses, but made ten times
+as fast. They refer to values only, so the garbage collector need not track them (`gc=False`).
 """
 
 from enum import Enum, IntEnum
@@ -11,15 +11,15 @@ from msgspec import Struct, field
 from hivemind_addon.kernel.values.spend import Budget, Price, Spend
 
 REQUEST_HEADER = "x-hivemind-request"
-"""On every answer to a scheduled request, whoever made it: the ticket's id, which `hivemind history ticket` knows."""
+"""Header with the ticket's id on each answer to a scheduled request, for `hivemind history ticket`."""
 
 
 class ContractError(Exception):
-    """Our own misuse of the core, such as settling an attempt twice. Never caused by a provider."""
+    """Misuse of the core by our own code, such as settling an attempt twice. A provider never causes this error."""
 
 
 class Dimension(Enum):
-    """What a provider's limit counts."""
+    """The quantity that a provider's limit counts."""
 
     REQUESTS = "requests"
     INPUT_TOKENS = "input_tokens"
@@ -28,11 +28,11 @@ class Dimension(Enum):
 
 
 class PoolKey(Struct, frozen=True, gc=False):
-    """One provider limit domain."""
+    """Identifies a pool: the requests that share a set of the provider's limits."""
 
     host: str
     account: str
-    """What requests or responses name (an organisation), else `key-` and a hash of the credential."""
+    """The organisation that requests or responses name, else `key-` and a hash of the credential."""
     model_group: str
 
     def __str__(self) -> str:
@@ -40,7 +40,7 @@ class PoolKey(Struct, frozen=True, gc=False):
 
 
 class Demand(Struct, frozen=True, gc=False):
-    """What one attempt takes from each meter. Made by the profile's charge rule, before and after the attempt."""
+    """The amounts that an attempt takes from the meters, computed by the profile's charge rule before and after."""
 
     requests: int = 1
     input_tokens: int = 0
@@ -60,7 +60,7 @@ class Demand(Struct, frozen=True, gc=False):
                 return self.total_tokens
 
     def plus(self, other: "Demand") -> "Demand":
-        """What both take."""
+        """The sum of both demands."""
         return Demand(
             self.requests + other.requests,
             self.input_tokens + other.input_tokens,
@@ -70,7 +70,7 @@ class Demand(Struct, frozen=True, gc=False):
 
 
 class Usage(Struct, frozen=True, gc=False):
-    """Tokens that an attempt used, as reported by the provider or, where it reports nothing, counted."""
+    """Tokens that an attempt used: reported by the provider, else our count."""
 
     input_tokens: int = 0
     """Uncached input."""
@@ -78,7 +78,7 @@ class Usage(Struct, frozen=True, gc=False):
     cache_write_tokens: int = 0
     output_tokens: int = 0
     reported: bool = False
-    """Whether the provider said so; else it is our count."""
+    """Whether the provider reported the numbers; else they are our count."""
 
     @property
     def total_input_tokens(self) -> int:
@@ -86,7 +86,7 @@ class Usage(Struct, frozen=True, gc=False):
         return self.input_tokens + self.cache_read_tokens + self.cache_write_tokens
 
     def __add__(self, other: "Usage") -> "Usage":
-        """What both used; reported when either was."""
+        """The sum of both usages; `reported` if at least one is."""
         return Usage(
             input_tokens=self.input_tokens + other.input_tokens,
             cache_read_tokens=self.cache_read_tokens + other.cache_read_tokens,
@@ -97,99 +97,97 @@ class Usage(Struct, frozen=True, gc=False):
 
 
 class OutcomeKind(Enum):
-    """How an attempt ended, and so whether it may teach a limit."""
+    """How an attempt ended. The kind decides which limits learn from the attempt."""
 
     SUCCESS = "success"
     THROTTLED = "throttled"
-    """A rate limit (429): the meters' business, never the concurrency limit's."""
+    """A rate limit refused (429): the meters learn, the concurrency limit never does."""
     OVERLOADED = "overloaded"
-    """529, 503 overload, a 429 that says concurrency: moves the concurrency limit and the breaker."""
+    """529, 503 overload, or a 429 about concurrency: changes the concurrency limit and the breaker."""
     FAILED = "failed"
-    """500, 502, a cut, a reset: the ticket's own trouble while others succeed."""
+    """500, 502, a cut, a reset: a problem of the ticket alone while other tickets succeed."""
     IGNORED = "ignored"
-    """The request's own fault (400, 401, 413, …), its account's (spent credit) or its model's (garbage): teaches no
-    limit."""
+    """A fault of the request (400, 401, 413, …), the account (spent credit) or the model (garbage): no limit learns."""
     CANCELLED = "cancelled"
-    """The client went, or a person aborted."""
+    """The client left, or a person aborted the request."""
 
-    __hash__ = object.__hash__  # an Enum's own is Python, and asked for at each attempt's end
+    __hash__ = object.__hash__  # Enum's `__hash__` is written in Python, and the end of each attempt calls it
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """The end of one attempt, judged. Made by `formats/wire/outcome.py`."""
+    """The classified end of an attempt. Made by `formats/wire/outcome.py`."""
 
     kind: OutcomeKind
     reason: str
     """A short stable phrase for people, logs and filters: `429 rate_limit_error`, `connection reset`."""
     status: int | None = None
-    """HTTP status, or None when the attempt ended without one."""
+    """HTTP status; None if the attempt ended without a status."""
     retryable: bool = False
-    """Whether waiting can cure it. False for 400, spent credit, `x-should-retry: false`, bad certificates."""
+    """Whether waiting can cure the failure. False for 400, spent credit, `x-should-retry: false`, bad certificates."""
     ambiguous: bool = False
     """Ended without a status after the request was sent: the provider may have run and billed it."""
     retry_after_s: float | None = None
-    """The provider's own word, a floor for the backoff."""
+    """The provider's retry-after: a minimum for the backoff."""
     unreached: bool = False
-    """It never got to the provider: no network, name not found. Nobody's own trouble."""
+    """The attempt never reached the provider: no network, name not found. Neither request nor account is at fault."""
     account_block_s: float | None = None
-    """Seconds until the account is served again, where it is refused for hours or days; 0: it does not say until when.
-
+    """Seconds until the provider serves the account again, after a refusal for hours or days; 0: the end is not stated.
     None: no such refusal."""
     of_account: bool = False
-    """It is the account's trouble and not the request's: an equal endpoint may serve it."""
+    """The account is at fault, not the request: an equal endpoint may serve the request."""
     garbage: str = ""
-    """What is wrong with a complete answer (`formats/wire/garbage.py`); empty: nothing that is known."""
+    """The fault in a complete answer (`formats/wire/garbage.py`); empty: no known fault."""
 
 
 class Reading(Struct, frozen=True, gc=False):
-    """One meter as one response's headers told it."""
+    """A header limit: the values for a meter in a response's headers."""
 
     meter: str
     """The meter's name in the profile, for example `input-tokens`."""
     dimension: Dimension
     window_s: float
-    """The window that the limit is stated for (60 for per-minute limits)."""
+    """The window of the limit (60 for per-minute limits)."""
     limit: float | None = None
     remaining: float | None = None
     reset_in_s: float | None = None
-    """Seconds from the response until the provider's `reset` instant, or until the last one that it may mean; never
+    """Seconds from the response until the provider's `reset` instant, or the latest possible instant if rounded; never
     negative."""
     granularity: float = 0
-    """How coarsely `remaining` is rounded (Anthropic rounds tokens to 1,000)."""
+    """The step to which `remaining` is rounded (Anthropic rounds tokens to 1,000)."""
     reset_cut_s: float = 0
-    """So much sooner the reset may be: it is told in whole seconds, and they were cut at most."""
+    """How much earlier the reset may be, because the provider reports whole seconds."""
 
 
 class WindowReading(Struct, frozen=True, gc=False):
-    """One long window of a subscription (five hours, a week) as one response told it. Shown, never paced by."""
+    """A long window of a subscription (five hours, a week) as reported in a response. Shown; paces nothing."""
 
     window: str
     """The window's name in the profile."""
     used: float | None = None
-    """The fraction that is used; the provider may let it pass 1."""
+    """The used fraction; may exceed 1."""
     status: str = ""
-    """The provider's own word: `allowed`, `allowed_warning`, `rejected`; empty where it gives none."""
+    """The provider's word: `allowed`, `allowed_warning`, `rejected`; empty if missing."""
     resets_in_s: float | None = None
-    """Seconds from the response until it begins anew; never negative."""
+    """Seconds from the response until the window begins again; never negative."""
     length_s: float | None = None
 
 
 class Hints(Struct, frozen=True, gc=False):
-    """What one response said about limits. Made by `formats/wire/hints.py`."""
+    """The statements of a response about limits. Made by `formats/wire/hints.py`."""
 
     readings: tuple[Reading, ...] = ()
     retry_after_s: float | None = None
     should_retry: bool | None = None
-    """`x-should-retry`, where the provider sent it."""
+    """`x-should-retry`, if the provider sent this header."""
     account: str | None = None
     """The organisation that the response named."""
     windows: tuple[WindowReading, ...] = ()
     oddities: tuple[str, ...] = ()
-    """Headers that could not be understood, in words; what could be understood counts all the same."""
+    """Descriptions of headers that could not be understood; all other headers count."""
 
 
 class Priority(IntEnum):
-    """A class that is served before the next one, within the bound that keeps every wait finite."""
+    """A class of tickets, served before the lower classes within a bound that keeps every wait finite."""
 
     CRITICAL = 0
     HIGH = 1
@@ -198,90 +196,89 @@ class Priority(IntEnum):
 
 
 class CallKind(Enum):
-    """What a request is for, as far as its head and body tell."""
+    """The purpose of a request, inferred from head and body."""
 
     TURN = "turn"
     SUBAGENT = "sub-agent"
     AUXILIARY = "auxiliary"
-    """Titles and summaries: nobody waits for it."""
+    """A title or a summary: nobody waits for the answer."""
     COMPACTION = "compaction"
     CLASSIFIER = "classifier"
     PREWARM = "prewarm"
     TOOL = "tool"
-    """A call of a service that is no model: of a plain profile."""
+    """A call to a service other than a model (plain profile)."""
 
 
 class Endpoint(Struct, frozen=True, gc=False):
-    """A pool that is equal to others for the tickets that name it."""
+    """A pool among several that can serve a ticket equally well."""
 
     pool: PoolKey
     weight: float = 1.0
-    """Its share of the new trees of sessions, beside the others'."""
+    """The pool's relative share of new trees of sessions."""
 
 
 class Ticket(Struct, frozen=True, gc=False):
-    """One request that wants to go upstream, from submit to its end; survives retries."""
+    """A request from submit to end, through all attempts."""
 
     id: str
     pool: PoolKey
     agent: str
-    """Who asks: the proxy user, else what the request's headers name, else its connection."""
+    """The agent: the proxy user, else the name in the request's headers, else the connection."""
     session: str
-    """The agent session that it belongs to; its lane."""
+    """The agent's session; decides the lane."""
     model: str
     demand: Demand
     arrived_at: float
     """Monotonic instant."""
     deadline_at: float
-    """Monotonic instant at which the client itself gives up."""
+    """Monotonic instant at which the client gives up."""
     shed_at: float
-    """Monotonic instant, shortly before `deadline_at`, at which a held client gets the come-back refusal."""
+    """Monotonic instant, shortly before `deadline_at`, at which a held client gets a refusal and is to come back."""
     priority: Priority = Priority.NORMAL
     kind: CallKind = CallKind.TURN
     parent_session: str = ""
-    """The session that started this one (sub-agents); empty: none is known."""
+    """The session that started this session (sub-agents); empty: unknown or none."""
     prefix: str = ""
-    """Hash of the part that the provider's prompt cache keys on (model, tools, system, first message); or empty."""
+    """Hash of the part that is the provider's prompt-cache key (model, tools, system, first message); or empty."""
     prefix_tokens: int = 0
     """Size of that part."""
     cached_tokens: int = 0
-    """Input that the provider is expected to read from its cache, as far as it is still warm."""
+    """Input that the provider will probably read from the prompt cache, if the entry is still warm."""
     cold_tokens: int = 0
-    """Of these, what the limits count as input once the cache has lapsed; 0 where they count cached input anyway."""
+    """The part of `cached_tokens` that limits count as input after the entry lapsed; 0 if they always count it."""
     streamed: bool = False
     request_hash: str = ""
-    """Same agent, model, messages and tools: a client that comes back after a refusal sends the same one."""
+    """Equal for the same agent, model, messages and tools, so also when a client comes back after a refusal."""
     weight: float = 1.0
-    """The agent's share beside others of its priority."""
+    """The agent's relative share among agents of the same priority."""
     max_fan_out: int | None = None
-    """Attempts of sub-agents that its tree of sessions may have in flight; None: as many as fit."""
+    """Maximum number of sub-agents' attempts in flight in the tree of sessions; None: no maximum."""
     budgets: tuple[Budget, ...] = ()
-    """Everything that it is paid from: the agent's, its group's and everyone's."""
+    """All budgets that pay for the ticket: of the agent, the group and all agents together."""
     price: Price | None = None
     """None: tokens are counted, money is not."""
     expected: Spend = field(default_factory=Spend)
-    """What one attempt is expected to take from the budgets."""
+    """The amounts that an attempt is expected to take from the budgets."""
     group: str = ""
-    """The group that the agents file puts its agent in; empty: none."""
+    """The agent's group in the agents file; empty: none."""
     task: str = ""
-    """What its client calls the task that it is part of: `x-hivemind-task-id`, or `task-ID` in the proxy's password."""
+    """The client's name for the task: `x-hivemind-task-id`, or `task-ID` in the proxy's password."""
     client: str = ""
-    """What kind of client asks, where nobody told how long it waits; empty: `deadline_at` was announced."""
+    """The kind of client, if the client did not announce how long it waits; empty: `deadline_at` was announced."""
     only_reads: bool = False
-    """It changes nothing where it goes; known of plain calls."""
+    """Whether the request changes nothing at the service; known of plain calls."""
     idempotency_key: str = ""
-    """The client's own `Idempotency-Key`, which goes upstream as it came."""
+    """The client's `Idempotency-Key`, sent upstream unchanged."""
     endpoints: tuple[Endpoint, ...] = ()
-    """Pools that it may go to, whichever takes it soonest; `pool` is the one that it waits for. Empty: `pool` only."""
-
+    """Pools that can serve the ticket; the soonest free pool takes the ticket, which waits in `pool`. Empty: `pool`."""
     window_tokens: int | None = None
-    """Its model's context window; None: it is not known."""
+    """The model's context window; None: unknown."""
     cache_s: float = 0.0
-    """How long the provider keeps what an attempt has read, from its beginning; 0: nothing that is known of."""
+    """How long the provider caches the input, from the start of the attempt; 0: not at all, or unknown."""
 
     @property
     def cold_demand(self) -> Demand:
-        """The demand of an attempt that finds nothing in the provider's cache."""
+        """The demand of an attempt without any cached input."""
         demand = self.demand
         return Demand(
             requests=demand.requests,
@@ -292,7 +289,7 @@ class Ticket(Struct, frozen=True, gc=False):
 
 
 class Attempt(Struct, eq=False):
-    """One sending of a ticket's request to the provider. Ends by `Scheduler.settle`, exactly once."""
+    """A sending of a ticket's request to the provider. `Scheduler.settle` ends each attempt exactly once."""
 
     ticket: Ticket
     number: int
@@ -300,34 +297,34 @@ class Attempt(Struct, eq=False):
     admitted_at: float
     """Monotonic instant."""
     demand: Demand = Demand()
-    """What is reserved for it."""
+    """The reserved demand."""
     stamp: int = 0
-    """Counts the admissions and settles of an account: what a header can know."""
+    """Number of the account's admissions and settles so far: shows which of them a later header can include."""
     in_flight: int = 0
-    """Attempts of the pool at its admission, itself counted."""
+    """The pool's attempts in flight at admission, this attempt included."""
     is_probe: bool = False
-    """It goes while the provider is down, to see whether it is back."""
+    """Whether the attempt tests if a provider that was down is up again."""
 
 
 class AttemptResult(Struct, frozen=True, gc=False):
-    """What became of an attempt, as it goes down to everything that counts it."""
+    """The result of an attempt, for all counters and limits."""
 
     outcome: Outcome
     usage: Usage | None = None
-    """None: nothing is known of it."""
+    """None: unknown."""
     charged: Demand | None = None
-    """What the provider really takes for it; None: what was reserved."""
+    """The demand that the provider really charged; None: the reserved demand."""
     client_saw_bytes: bool = False
     may_repeat: bool = True
-    """False: the provider would not take the same request again; where waiting might cure it, its client is told to
-    come back with another one."""
+    """False: the provider would not accept the same request again. If waiting might cure the failure, the client gets a
+    refusal and is to come back with another request."""
     by_others: bool = False
-    """Other processes may have attempts in flight that nobody here counts: a refusal teaches no limit, and for some
-    seconds no more is tried."""
+    """Whether other processes may have attempts in flight that this process does not count. Then no limit learns from
+    a refusal, and for some seconds no further attempt is tried."""
 
 
 class Reason(Enum):
-    """Why a ticket waits, or why it was refused. The words that logs and dashboards show."""
+    """Why a ticket waits or was refused, in the words of logs and dashboards."""
 
     CONCURRENCY = "concurrency limit"
     METER = "rate limit"
@@ -336,7 +333,7 @@ class Reason(Enum):
     BREAKER = "provider down"
     BACKOFF = "backing off"
     ORDER = "others go first"
-    """Of another pool that draws on the same limit; or nothing keeps it, and it goes with the next poll."""
+    """Tickets of another pool that draws on the same limit; or the ticket goes at the next poll."""
     LEADER = "its prompt cache is being written"
     FAN_OUT = "enough sub-agents running"
     DEADLINE = "client about to give up"
@@ -351,17 +348,18 @@ class Reason(Enum):
     FUNDS = "its budget is reserved by running requests"
     PAUSED = "paused by a person"
     COORDINATOR = "looking for the cluster's coordinator"
-    """It decides for its member, which has none just now."""
+    """The coordinator decides for a member; the member has no coordinator at present."""
     ACCOUNT_BLOCK = "the account's limit is spent"
-    """A subscription's window, a day's quota: after its end one request goes first, the others wait for its answer."""
+    """A subscription's window or a day's quota. After the end a single request goes first; the others wait for the
+    answer."""
 
 
 class Delivery(Enum):
     """When a streamed answer reaches the client."""
 
     STREAM = "stream"
-    """Chunk by chunk, as soon as its first content is judged."""
+    """Chunk by chunk, after the check of the first content."""
     WHOLE = "whole"
-    """When it is complete and checked: any failure of it can be retried. For unattended agents."""
+    """After the check of the complete answer: any failure can be retried. For unattended agents."""
     AUTO = "auto"
-    """`whole` for a client whose headers say that it runs headless, else `stream`: a person may watch."""
+    """`whole` for a client that is headless by its headers, else `stream`, because a person may watch."""
