@@ -1,4 +1,4 @@
-"""The addon: mitmproxy's hooks, each a few lines and one call inward."""
+"""The mitmproxy addon: each hook is a few lines that call the proxy."""
 
 from __future__ import annotations
 
@@ -66,19 +66,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hivemind")
 
 TLS_RECORD = b"\x16\x03"
-"""How a TLS handshake begins."""
+"""The first bytes of a TLS handshake."""
 _VERBOSITIES = {"termlog_verbosity", "console_eventlog_verbosity"}
-"""mitmproxy's options that say which log lines a person sees."""
+"""mitmproxy's options for the log level that a person sees."""
 _NOT_FOR_LAN = "clients elsewhere do not reach this machine's own services: hivemind_lan_ports=PORT allows one"
 ADOPTABLE = "hivemind_proxy"
-"""The attribute of mitmproxy's master under which a reloaded script finds the running scheduler."""
+"""The attribute of mitmproxy's master in which a reloaded script finds the running proxy."""
 
 
 class Replays:
-    """Holds replayed flows in the ordinary hooks: they run on mitmproxy's own layer, without our gate.
+    """Schedules replayed flows in the ordinary hooks, because replays run on mitmproxy's own layer, not on ours.
 
-    An addon of the addon, whose hooks are there only while they are needed: one that may wait gets a task for each
-    flow, some 20 µs of every request (2026-11).
+    A separate addon that has hooks only while flows are replayed: mitmproxy starts a task per flow for an async hook,
+    about 20 µs of each request (2026-11).
     """
 
     name = "hivemind_replays"
@@ -86,17 +86,17 @@ class Replays:
     def __init__(self) -> None:
         self.proxy: Proxy | None = None
         self._flows: set[str] = set()
-        """Ids of those that are replayed now."""
+        """Ids of the flows in replay."""
 
     def hear(self, flow: http.HTTPFlow) -> None:
-        """A flow is replayed; its hooks come now."""
+        """Add the hooks for a flow in replay."""
         self._flows.add(flow.id)
         self.request = self._asked
         self.response = self._answered
         self.error = self._failed
 
     async def _asked(self, flow: http.HTTPFlow) -> None:
-        """Hold a replayed request, anew."""
+        """Hold a replayed request until admission."""
         if self.proxy is None or flow.is_replay != "request" or flow.response:
             return
         exchange = self.proxy.make_exchange(flow)
@@ -109,7 +109,7 @@ class Replays:
         flow.response = exchange.refusal
 
     def _answered(self, flow: http.HTTPFlow) -> None:
-        """Settle a replay's attempt; it is not tried again."""
+        """Settle a replay's attempt, without a retry."""
         exchange = self.proxy.replays.get(flow.id) if self.proxy else None
         if exchange and flow.response and not exchange.over:
             exchange.head(flow.response)
@@ -117,18 +117,18 @@ class Replays:
         self._failed(flow)
 
     def _failed(self, flow: http.HTTPFlow) -> None:
-        """A replay is over."""
+        """End a replay."""
         if self.proxy is None:
             return
         if exchange := self.proxy.replays.pop(flow.id, None):
             exchange.finished()
-        self._flows.discard(flow.id)  # others' hooks come by, too, also before a replay's request
+        self._flows.discard(flow.id)  # the hooks of other flows get here, too, even before a replay's request
         if not self._flows and hasattr(self, "request"):
             del self.request, self.response, self.error
 
 
 class Hivemind:
-    """Schedules the model calls of all agents that use this proxy."""
+    """The addon that schedules the model calls of all agents behind this proxy."""
 
     name = "hivemind"
 
@@ -137,27 +137,27 @@ class Hivemind:
         self.commands = Commands()
         self.replays = Replays()
         self.addons = [self.commands, self.replays]
-        """Mitmproxy registers these, too."""
+        """mitmproxy registers these addons, too."""
         self._allowed = AllowedClients()
         self._live = False
         self._holding = 0
-        """Streams that wait in `hivemind_hold`."""
+        """Number of streams that wait in `hivemind_hold`."""
         self._loading: asyncio.Future[None] | None = None
         self._rebinding: asyncio.Future[None] | None = None
         self._telling: asyncio.Future[None] | None = None
         self._view: ViewSync | None = None
-        """Only where there is a view."""
+        """None in mitmdump, which has no view."""
         self._readers: FlowReaders | None = None
-        """From `running` on."""
+        """Set by `running`."""
         self._crowded = False
-        """Clients had to wait for a connection; that is in the log once."""
+        """Whether clients had to wait for a connection; logged once."""
         self._said: dict[str, str] = {}
-        """Options that the environment or a file says → which, for what is wrong with them."""
+        """Option from the environment or a file → its source, for error messages."""
 
     # Start and end ---------------------------------------------------------------------------------------------------
 
     def load(self, loader: Loader) -> None:
-        """Declare the options; check the values that were given before we were loaded."""
+        """Declare the options, and check the values that were set before the addon was loaded."""
         try:
             self._said = add_configured(ctx.options, os.environ, Path.cwd())
         except BadOption as error:
@@ -177,7 +177,7 @@ class Hivemind:
                 self._rebinding = asyncio.ensure_future(rebind())
 
     async def client_connected(self, client: Client) -> None:
-        """Nobody from elsewhere, unless the user opened a listener for it; and no more than there are files for."""
+        """Refuse clients outside the allowed networks; let clients wait while too many files are open."""
         networks = self.proxy.settings.current.allow_clients if self.proxy else ()
         if not self._allowed.have(client, networks):
             client.error = "hivemind: not for clients from there"
@@ -202,18 +202,18 @@ class Hivemind:
         if not await places.wait(client.id):
             client.error = "hivemind: too many connections for the limit of open files"
         elif (handler := connections.get(client.id)) and handler.transports[client].reader.at_eof():
-            # mitmproxy does not expect it, and would end without a word.
+            # mitmproxy does not expect this, and would end without a message.
             client.error = "hivemind: the client has gone while it waited"
             places.give_back(client.id)
 
     def configure(self, updated: set[str]) -> None:
-        """Read and check the options; at the start a bad one ends mitmproxy with one line, live it is rolled back."""
+        """Read and check the options. A bad option ends mitmproxy at the start, and is rolled back later."""
         if updated & _VERBOSITIES:
-            # mitmproxy's root logger takes every level, and makes each line a hook of all addons.
+            # mitmproxy's root logger takes every level, and calls a hook of all addons for each line.
             wanted = {getattr(ctx.options, name, None) for name in _VERBOSITIES}
             logger.setLevel(logging.DEBUG if "debug" in wanted else logging.INFO)
             if self.proxy:
-                self.proxy.driver.ask_observers()  # a log at DEBUG has everything
+                self.proxy.driver.ask_observers()  # at DEBUG, the log contains every event
         if self._readers is not None:
             self._readers.look_again()
         try:
@@ -235,11 +235,11 @@ class Hivemind:
         if self._live:
             logger.warning("hivemind: %s; what was set before stays", error)  # mitmweb shows only a red frame
             raise exceptions.OptionsError(str(error))
-        # An error that is logged during the start ends mitmproxy with exit status 1.
+        # mitmproxy ends with exit status 1 if an error is logged during the start.
         logger.error("hivemind: %s", error)
 
     def _apply(self, settings: Settings) -> None:
-        """Begin with these settings, or go on with them."""
+        """Start the proxy with these settings, or change the settings of the running proxy."""
         running = self.proxy or getattr(ctx.master, ADOPTABLE, None)
         if running is not None and running.settings.current.cluster != settings.cluster:
             raise BadOption("hivemind_cluster cannot be changed while the proxy runs; give it at the start")
@@ -251,7 +251,7 @@ class Hivemind:
         self.proxy.follow(settings)
 
     def _end_attempt(self, attempt: Attempt, *, called_off: bool = False) -> None:
-        """A client has come back with a request that still runs, or a person cancelled it: its stream ends it."""
+        """Let the stream end an attempt: the client sent the request again, or a person cancelled the ticket."""
         proxyserver = ctx.master.addons.get("proxyserver")
         if self.proxy:
             with self.proxy.guarded("end_attempt"):
@@ -262,14 +262,14 @@ class Hivemind:
                 )
 
     def _wake_layer(self, flow: http.HTTPFlow) -> None:
-        """A WebSocket's layer is to write what waits; where its client is gone it writes no more."""
+        """Let a WebSocket's layer write the waiting messages; does nothing if the client has left."""
         with suppress(ValueError):
             ctx.master.addons.get("proxyserver").inject_event(SocketWord(flow))
 
     def running(self) -> Awaitable[object] | None:
-        """From here on a bad option is rolled back; mitmweb's Abort and Resume are heard.
+        """Start: from now on, bad options are rolled back, and mitmweb's Abort and Resume work.
 
-        What mitmproxy is to wait for: a port that cannot be bound has to end it.
+        Returns a future for mitmproxy to wait for: a port that cannot be bound must end mitmproxy.
         """
         self._live = True
         end_on_hangup(ctx.master.shutdown)
@@ -287,7 +287,7 @@ class Hivemind:
         self._telling = asyncio.ensure_future(tell_listeners(self._rebinding))
         self.proxy.control.open_soon(self._rebinding)
         self.proxy.annotator.is_read = self._readers = FlowReaders(ctx.master)
-        if (view := ctx.master.addons.get("view")) is not None:  # an empty one is false
+        if (view := ctx.master.addons.get("view")) is not None:  # an empty view is false
             self._view = ViewSync(view, self.proxy)
             widen_comments()
 
@@ -295,13 +295,13 @@ class Hivemind:
         self._loading = asyncio.ensure_future(self._load(tokenizer))
 
     async def _load(self, tokenizer: Tokenizer) -> None:
-        """Off the event loop: it takes a third of a second."""
+        """Load the tokenizer in a thread, because loading takes a third of a second."""
         problem = await asyncio.to_thread(tokenizer.load)
         if problem:
             logger.warning("hivemind: %s", problem)
 
     def done(self) -> Awaitable[None] | None:
-        """On shutdown: drain. On a reload nothing more: the next object adopts what is running."""
+        """At shutdown, drain the proxy. At a reload, give the hooks back; the next object adopts the running proxy."""
         if self._view is not None:
             self._view.stop()
         if self.proxy is None:
@@ -314,27 +314,27 @@ class Hivemind:
     # Connections -----------------------------------------------------------------------------------------------------
 
     def tls_clienthello(self, data: ClientHelloData) -> None:
-        """Hosts that no profile names are never intercepted."""
+        """Do not intercept hosts that no profile names."""
         if self.proxy:
             with self.proxy.guarded("tls_clienthello"):
                 data.ignore_connection = self.proxy.is_foreign(data.context, data.client_hello.sni)
 
     def tls_failed_client(self, data: TlsData) -> None:
-        """Say once to each client what makes it trust us."""
+        """Report once per client how to make the client trust our certificate."""
         if self.proxy is None or "trust" not in (data.conn.error or ""):
             return
         with self.proxy.guarded("tls_failed_client"):
             self.proxy.distrusted(data.context.client)
 
     def next_layer(self, nextlayer: NextLayer) -> None:
-        """Put our HTTP layer in the place of the one that mitmproxy chooses."""
+        """Replace mitmproxy's HTTP layer by ours."""
         builtin = ctx.master.addons.get("nextlayer")
         if self.proxy is None or builtin is None:
             return
         with self.proxy.guarded("next_layer"):
             context = nextlayer.context
             is_tls = nextlayer.data_client().startswith(TLS_RECORD) or isinstance(context.layers[-1], ClientTLSLayer)
-            # tls_clienthello decides on TLS. Else the client's SNI is at most the one of TLS to the proxy itself.
+            # tls_clienthello decides on TLS. Without TLS, the client's SNI can only belong to TLS to the proxy itself.
             if context.server.address and not is_tls and self.proxy.is_foreign(context, None):
                 nextlayer.layer = TCPLayer(context, ignore=True)
         builtin.next_layer(nextlayer)
@@ -342,7 +342,7 @@ class Hivemind:
             nextlayer.layer = scheduling_layer(nextlayer.layer, self.proxy)
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
-        """Redirect a profile's host; its name stays in SNI, certificate check and Host."""
+        """Redirect a profile's host; SNI, certificate check and Host keep the name. Refuse forbidden targets."""
         address = data.server.address
         if self.proxy is None or address is None:
             return
@@ -360,7 +360,7 @@ class Hivemind:
                 data.server.error = _NOT_FOR_LAN
 
     def server_connected(self, data: ServerConnectionHookData) -> None:
-        """A name that led back to this process is found out here, before anything is sent."""
+        """Close connections to this process or to forbidden targets, before anything is sent."""
         if self.proxy is None or data.server.peername is None:
             return
         with self.proxy.guarded("server_connected"):
@@ -380,14 +380,14 @@ class Hivemind:
                 hang_up(ctx.master.addons.get("proxyserver"), data, _NOT_FOR_LAN)
 
     def server_disconnected(self, data: ServerConnectionHookData) -> None:
-        """Forget where a redirected connection was meant to go."""
+        """Forget the original address of a redirected connection."""
         if self.proxy:
             self.proxy.redirected.pop(data.server.id, None)
 
     server_connect_error = server_disconnected
 
     def http_connect(self, flow: http.HTTPFlow) -> None:
-        """Who asks: the user of the proxy URL."""
+        """Authenticate the client, or learn the agent from the user of the proxy URL."""
         if self.proxy is None:
             return
         if self.proxy.intake.authentication.is_on:
@@ -397,7 +397,7 @@ class Hivemind:
                 self.proxy.intake.learn_proxy_user(flow, credentials)
 
     def client_disconnected(self, client: Client) -> None:
-        """Every ticket of the connection ends."""
+        """End all tickets of the connection."""
         if self.proxy:
             with self.proxy.guarded("client_disconnected"):
                 self.proxy.client_disconnected(client)
@@ -405,7 +405,7 @@ class Hivemind:
     # Requests --------------------------------------------------------------------------------------------------------
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
-        """Step 1: ours is buffered, so that it can be sent again; anything else is streamed both ways."""
+        """Step 1: buffer a scheduled request, so that it can be retried; stream anything else both ways."""
         if self.proxy is None:
             return
         authentication = self.proxy.intake.authentication
@@ -427,7 +427,7 @@ class Hivemind:
             self.replays.hear(flow)
 
     async def hivemind_hold(self, exchange: Exchange) -> None:
-        """Our own hook: the stream waits for admission."""
+        """Wait for admission; the stream calls this hook of ours."""
         self._holding += 1
         self._show(exchange)
         try:
@@ -437,7 +437,7 @@ class Hivemind:
             self._show(exchange)
 
     def _show(self, exchange: Exchange) -> None:
-        """Let interfaces draw a flow anew; hear from them while anything is held, and never else: a hook costs time."""
+        """Let interfaces redraw a flow. The `update` hook exists only while streams wait, because hooks cost time."""
         if self._holding:
             self.update = self._flows_touched
         elif hasattr(self, "update"):
@@ -447,14 +447,14 @@ class Hivemind:
                 self.proxy.annotator.show(exchange)
 
     def _flows_touched(self, flows: Sequence[mflow.Flow]) -> None:
-        """Some interface touched these flows: a person may have pressed Abort or Resume."""
+        """Check flows that an interface changed: a person may have pressed Abort or Resume."""
         if self.proxy:
             for flow in flows:
                 self.proxy.nudge(flow)
 
 
 def _make_proxy(settings: Settings) -> Proxy:
-    """Once in the life of a process."""
+    """Make the proxy, once per process."""
     runtime = make_runtime(cluster=settings.cluster, port=settings.port)
     proxy = Proxy(runtime=runtime, settings=settings)
     setattr(ctx.master, ADOPTABLE, proxy)
