@@ -6,18 +6,15 @@
                otherwise                   the ticket is refused
 
 Running attempts finish. So a fleet overshoots a budget by at most the sum of (actual - expected) over the attempts in
-flight when `spent + reserved` crosses the limit. A ticket carries the budgets from the agents file (several holders,
-several periods). Budgets that a person gives at run time are in the overrides, and replace or join those of the file.
-An attempt is booked in the accounts in which it was reserved, even if a person changes budgets meanwhile, and in
-accounts of the same holders that were opened meanwhile. The caller counts in earlier spending (`count_in`).
+flight when `spent + reserved` crosses the limit. A ticket carries budgets from the agents file (several holders and
+periods). Overrides hold the budgets that a person gives at run time, which replace or join those of the file.
 
-An account holds the limits, the spending and the reservations of one holder for one period.
+An account holds the limits, the spending and the reservations of one holder for one period. An attempt is booked in the
+accounts that reserved for it, and in accounts of the same holders that were opened meanwhile, even if a person changes
+the budgets. The caller counts in the spending from before an account was opened (`count_in`).
 
-    the limits:   from a person at run time, else from the agents file by the newest ticket, else from an earlier
-                  process; plus the amounts that a person added for this period
-    the period:   begins with the first reservation, and again with the first reservation after the period's end
-
-Views show a period as over from its end on, but only a change of the account begins a new period.
+    the limits:   from a person, else the agents file, else an earlier process; plus amounts that a person added
+    the period:   begins with the first reservation, and anew with the first after the end; views show the end at once
 """
 
 import math
@@ -60,7 +57,7 @@ class Account:
     given: Budget | None = None
     """A person's budget from run time; takes precedence."""
     filed: Budget | None = None
-    """The budget of the agents file, from the newest ticket."""
+    """The budget of the agents file, as carried by the newest ticket."""
     left: Budget | None = None
     """The budget of an earlier process, until a person or the file gives another budget."""
     spent: Spend = field(default_factory=Spend)
@@ -118,10 +115,7 @@ class Account:
         self.reported = self.percents()
 
     def book(self, spend: Spend, spent_at: float) -> None:
-        """Count in another process's spending, or take back presumed spending (negative).
-
-        Presumed spending of an earlier period is not taken back: it ended with that period.
-        """
+        """Count in another process's spending. Negative: take back presumed spending, unless of an earlier period."""
         if min(spend.tokens, spend.micro_usd, spend.calls) < 0 and spent_at < self.began_at - _SAME_S:
             return
         self.began_at = spent_at if self.is_untouched else min(self.began_at, spent_at)
@@ -270,8 +264,8 @@ def spend_of(usage: Usage, price: Price | None) -> Spend:
 def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
     """The amount to book for an ended attempt.
 
-    The provider's reported usage. Without a report: our count for a complete answer; the expected spend, or our count
-    if higher, for any other attempt that may have been billed; nothing for a refused or unsent attempt.
+    The provider's reported usage. Without a report: our count for a complete answer; the higher of our count and the
+    expected spend for other attempts that may have been billed; nothing for a refused or unsent attempt.
     """
     outcome, usage = result.outcome, result.usage
     is_complete = outcome.kind is OutcomeKind.SUCCESS
@@ -308,7 +302,7 @@ class Budgets:
     """The accounts of a scheduler. `settle` follows each `reserve` that returned None, and each `take_in_flight`."""
 
     def __init__(self, *, emit: Callable[[Event], None], overrides: Overrides) -> None:
-        """`overrides`: contain the budgets that persons gave at run time."""
+        """`overrides`: the budgets that persons gave at run time."""
         self._emit = emit
         self._overrides = overrides
         self._accounts: dict[BudgetKey, Account] = {}
@@ -458,10 +452,10 @@ class Budgets:
     def book(
         self, budgets: Sequence[Budget], holders: Sequence[tuple[Scope, str]], spend: Spend, age_s: float, now: float
     ) -> list[str]:
-        """Count in another process's spending of `age_s` ago. Returns the ids of the tickets to check again.
+        """Count in another process's spending. Returns the ids of the tickets to check again.
 
-        Booked in the accounts of `budgets`, and in all given or open accounts of their holders and of `holders`, but
-        only for periods longer than `age_s`.
+        `age_s`: the age of the spending; it counts only in longer periods. Booked in the accounts of `budgets`, and in
+        all given or open accounts of their holders and of `holders`.
         """
         keys = dict.fromkeys([*((budget.scope, budget.name) for budget in budgets), *holders])
         payers = self._payers_of([(budget, True) for budget in budgets] + self._given_to(keys), now)
