@@ -185,20 +185,24 @@ class Account:
     def percents(self) -> dict[str, int]:
         """Unit → 100 if spent, 85 if spent to at least 85 %, else 0."""
         percents = {}
-        for one in self.balances:
-            is_most = one.spent * 100 >= one.limit * WARN_PERCENT
-            percents[one.unit] = 100 if one.spent >= one.limit else WARN_PERCENT if is_most else 0
+        for balance in self.balances:
+            is_most = balance.spent * 100 >= balance.limit * WARN_PERCENT
+            percents[balance.unit] = 100 if balance.spent >= balance.limit else WARN_PERCENT if is_most else 0
         return percents
 
     def shortages(self, ticket: Ticket, now: float) -> list[Shortage]:
         """The units that are too short for a ticket."""
         found = []
         renews_in_s = self._renews_in_s(now)
-        for one in self.balances:
-            needed = _needed(ticket, one.unit)
-            is_free = one.unit == "micro_usd" and ticket.price is None
-            if not is_free and (one.spent >= one.limit or one.spent + one.reserved + needed > one.limit):
-                short = Shortage(self.budget, one.unit, one.limit, one.spent, one.reserved, needed, renews_in_s)
+        for balance in self.balances:
+            needed = _needed(ticket, balance.unit)
+            is_free = balance.unit == "micro_usd" and ticket.price is None
+            if not is_free and (
+                balance.spent >= balance.limit or balance.spent + balance.reserved + needed > balance.limit
+            ):
+                short = Shortage(
+                    self.budget, balance.unit, balance.limit, balance.spent, balance.reserved, needed, renews_in_s
+                )
                 found.append(short)
         return found
 
@@ -343,8 +347,8 @@ class Budgets:
             return False
         for budget, _ in self._allotments(ticket):
             account = self._accounts.get(budget.key)
-            for one in budget.balances(_NOTHING, _NOTHING) if account is None else account.balances:
-                if one.left < times * _needed(ticket, one.unit):
+            for balance in budget.balances(_NOTHING, _NOTHING) if account is None else account.balances:
+                if balance.left < times * _needed(ticket, balance.unit):
                     return True
         return False
 
@@ -461,7 +465,7 @@ class Budgets:
         payers = self._payers_of([(budget, True) for budget in budgets] + self._given_to(keys), now)
         opened = (self._accounts.get((*holder, per)) for holder in keys for per in Period)
         woken: dict[str, None] = {}
-        for account in dict.fromkeys([*payers, *(one for one in opened if one is not None)]):
+        for account in dict.fromkeys([*payers, *(account for account in opened if account is not None)]):
             self._renew(account, now)
             if spend != _NOTHING and age_s < account.key[2].length_s:
                 account.book(spend, now - max(0.0, age_s))
@@ -481,7 +485,7 @@ class Budgets:
     def standings(self, now: float) -> tuple[AccountState, ...]:
         """Every account as `restore` takes it, without reservations."""
         standings = (account.standing(now) for account in self._accounts.values())
-        return tuple(one for one in standings if one is not None)
+        return tuple(standing for standing in standings if standing is not None)
 
     # Overrides --------------------------------------------------------------------------------------------------------
 
@@ -497,10 +501,12 @@ class Budgets:
         """Emit an account's state, and warnings: once per period and unit at 85 % of the limit, and once at 100 %."""
         self._emit(account.booked(now))
         percents = account.percents()
-        for one in account.balances:
-            if percents[one.unit] > account.reported.get(one.unit, 0):
-                event = BudgetSpent if percents[one.unit] == 100 else BudgetWarned
-                self._emit(event(at=now, budget=account.budget, unit=one.unit, spent=one.spent, limit=one.limit))
+        for balance in account.balances:
+            if percents[balance.unit] > account.reported.get(balance.unit, 0):
+                event = BudgetSpent if percents[balance.unit] == 100 else BudgetWarned
+                self._emit(
+                    event(at=now, budget=account.budget, unit=balance.unit, spent=balance.spent, limit=balance.limit)
+                )
         account.reported = percents  # a raised budget is reported again
 
     def wake(self) -> list[str]:
@@ -585,7 +591,7 @@ def _is_sound(standing: AccountState) -> bool:
     limits = zip(budget.by_unit, added.by_unit, strict=True)
     return (
         0 <= standing.age_s < _NEVER
-        and all(0 <= one <= _MOST_STANDING for _, one in (*spent.by_unit, *added.by_unit))
+        and all(0 <= amount <= _MOST_STANDING for _, amount in (*spent.by_unit, *added.by_unit))
         and 0 <= spent.unpriced_tokens <= spent.tokens
         and all(limit is None or more <= limit <= _MOST_STANDING for (_, limit), (_, more) in limits)
     )

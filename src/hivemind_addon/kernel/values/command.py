@@ -340,7 +340,7 @@ def read_command(value: object) -> Command:
     if isinstance(value, dict) and value.get("type") == "priority" and isinstance(value.get("priority"), str):
         name = value["priority"]
         if name.upper() not in Priority.__members__:
-            known = ", ".join(one.name.lower() for one in Priority)
+            known = ", ".join(priority.name.lower() for priority in Priority)
             raise BadCommand(f"no priority {name!r}; there are {known}, and null for what agents ask for")
         value = {**value, "priority": Priority[name.upper()].value}
     try:
