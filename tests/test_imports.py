@@ -216,19 +216,12 @@ def import_cycles(graph: dict[str, set[str]]) -> list[set[str]]:
 
 def test_the_kernel_and_the_formats_know_no_clock_loop_or_log():
     forbidden = {"asyncio", "time", "datetime", "logging", "threading", "socket", "os"}
-    for folder in (
-        "proxy/core/",
-        "proxy/wire/",
-        "proxy/profile/",
-        "kernel/values/events.py",
-        "kernel/values/ticket.py",
-        "formats/base/typed.py",
-    ):
-        known = forbidden - ({"os", "datetime"} if "core" not in folder else set())
+    for folder in ("kernel/", "formats/"):
+        known = forbidden - ({"os", "datetime"} if folder == "formats/" else set())
         assert not offenders(folder, lambda path, known=known: {m.split(".")[0] for m in imports(path)} & known)
 
 
-def test_pure_rooms_use_no_randomness_but_what_is_passed():
+def test_pure_packages_use_no_randomness_but_what_is_passed():
     def random_names(path: Path) -> set[str]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         used = {
@@ -244,7 +237,7 @@ def test_pure_rooms_use_no_randomness_but_what_is_passed():
         }
         return used - {"Random"}
 
-    for folder in ("proxy/core/", "proxy/wire/", "proxy/profile/"):
+    for folder in ("kernel/", "formats/"):
         assert not offenders(folder, random_names)
 
 
