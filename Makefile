@@ -4,7 +4,7 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.py
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test browser engine check prove papers bench calls house machines mutants newcomer night pictures site soak evaluate fleets endurance run docs clean
+.PHONY: demo test browser engine check prove papers bench calls budgets machines mutants newcomer night pictures site soak evaluate fleets endurance run docs clean
 
 demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
 	$(BIN)/hivemind demo
@@ -45,8 +45,8 @@ bench: $(READY)         ## the price of a request beside bare mitmdump, as ratio
 calls: $(READY)         ## the same counted, not timed: calls, hooks, tasks, timers, writes, garbage
 	$(BIN)/python -m lab.bench.calls
 
-house: $(READY)         ## how heavy the house is: lines, files, floors, what one request runs through
-	$(BIN)/python -m lab.bench.house
+budgets: $(READY)       ## how large the code is, beside its budgets in pyproject.toml; lowers those that are too large
+	$(BIN)/python -m lab.budgets --lower
 
 night: $(READY)         ## memory and event loop of mitmweb over 20,000 requests and 500 held ones
 	$(BIN)/python -m lab.bench.night

@@ -176,7 +176,9 @@ def test_files_that_pages_for_developers_name_are_there():
     lost = [
         f"{page.name}: {place}"
         for page in (folder / "design.md", folder / "first-hour.md", *(folder / "decisions").glob("*.md"))
-        for place in re.findall(r"`((?:kernel|formats|proxy|tools|plugins|sim|lab|tests)/[\w/.]*)`", page.read_text(encoding="utf-8"))
+        for place in re.findall(
+            r"`((?:kernel|formats|proxy|tools|plugins|sim|lab|tests)/[\w/.]*)`", page.read_text(encoding="utf-8")
+        )
         if not ((docs._CHECKOUT if place.startswith(("lab/", "tests/")) else package) / place).exists()
     ]
     assert lost == []

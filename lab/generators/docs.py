@@ -155,7 +155,7 @@ outcomes:
 ```
 
 A format that is close to a packaged one changes only what differs:
-`format: {{extends: openai-chat, usage: {{input: [/heard]}}}}`. The packaged ones lie in `profiles/formats/`: {_FORMATS}.
+`format: {{extends: openai-chat, usage: {{input: [/heard]}}}}`. Packaged ones are in `profiles/formats/`: {_FORMATS}.
 
 ## A service that is no model
 

@@ -6,7 +6,7 @@ its first deadlock (each holds one thing and waits for the next); here it goes o
 
 The agents are modelled: who has one thing keeps it until it has the other, and who has none reaches for its left one
 with a probability that says how alike they are: 1/2 is a coin, the kindest case, 1 is three copies of one model. Talk
-is modelled, too. The locks are not: they are the house's own lease store (plugins/fleets/leases), asked in virtual time.
+is modelled, too. The locks are not: they are the product's own lease store, asked in virtual time.
 """
 
 import random
