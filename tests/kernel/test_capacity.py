@@ -14,6 +14,8 @@ from hivemind_addon.kernel.retry import History
 from hivemind_addon.kernel.values.command import ForeseeWait, SetLimit
 from hivemind_addon.kernel.values.events import ConcurrencyChanged, Event, MaximumReached, MeterLearned
 from hivemind_addon.kernel.values.ticket import AttemptResult, Demand
+from hivemind_addon.proxy.api.pool_words import with_words
+from hivemind_addon.proxy.api.replies import wait_view
 from tests.kernel.samples import (
     CANCELLED,
     CUT,
@@ -97,12 +99,12 @@ class TestMaximum:
         assert (bench.pool.maximum_from, bench.of(MaximumReached)) == ("", [])
         bench.submit(*"bcd")
         assert bench.pool.maximum_from == "the key"
-        assert [one.why for one in bench.pool.tickets if one.why] == [
+        assert [one.why for one in with_words(bench.pool).tickets if one.why] == [
             "concurrency limit: 2 of 2 in flight, our maximum",
             "concurrency limit: 2 of 2 in flight, our maximum, after 1 other",
         ]
         (wait,) = bench.scheduler.command(ForeseeWait("new"), bench.now).waits
-        assert wait.why == "concurrency limit: 2 of 2 in flight, our maximum, after 2 others"
+        assert wait_view(wait).why == "concurrency limit: 2 of 2 in flight, our maximum, after 2 others"
 
     def test_it_is_an_event_once_and_again_when_the_profile_changes(self):
         bench = Bench(slots=1)

@@ -14,6 +14,7 @@ from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import SetLimit, SetPriority
 from hivemind_addon.kernel.values.snapshot import CONCURRENCY
 from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Dimension, Priority, Reading
+from hivemind_addon.proxy.api.pool_words import with_words
 from tests.kernel.samples import (
     FAILED,
     OVERLOADED,
@@ -338,7 +339,7 @@ class TestLimits:
         bench.observe("a", Reading("input-tokens", Dimension.INPUT_TOKENS, 60.0, 1000, 500, 30))
         bench.submit("b", demand=Demand(input_tokens=700))
         bench.submit("c", demand=Demand(input_tokens=100))
-        held, behind = (view for view in bench.pool.tickets if view.state != "in flight")
+        held, behind = (view for view in with_words(bench.pool).tickets if view.state != "in flight")
         assert (held.reason, behind.reason) == ("rate limit", "rate limit")
         assert (held.limit.name, held.limit.needs, behind.limit.needs) == ("input-tokens", 700, 100)
         assert 0 <= held.limit.left == behind.limit.left < 700

@@ -1,13 +1,12 @@
 """What people read of a command: the one place where its words are pinned."""
 
-import msgspec
-
 from hivemind_addon.kernel.values.command import (
     AddBudget,
     Cancel,
     CommandResult,
     Declined,
     ForeseeWait,
+    Foresight,
     MoveToFront,
     Pause,
     ResetBudget,
@@ -15,25 +14,21 @@ from hivemind_addon.kernel.values.command import (
     SetBudget,
     SetLimit,
     SetPriority,
-    WaitView,
 )
-from hivemind_addon.kernel.values.events import PersonActed
-from hivemind_addon.kernel.values.snapshot import BudgetView, Counters, GivenBudget, PriorityView, Snapshot
+from hivemind_addon.kernel.values.events import CommandDone, OverridesStand, PersonActed, PriorityEnded
+from hivemind_addon.kernel.values.snapshot import BudgetView, Counters, GivenBudget, LimitNeed, PriorityView, Snapshot
 from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Spend
-from hivemind_addon.kernel.values.ticket import PoolKey, Priority
-from hivemind_addon.proxy.api.replies import (
-    overrides_stand,
-    person_acted,
-    pool_overrides,
-    priority_ended,
-    reply,
-    span_words,
-)
+from hivemind_addon.kernel.values.ticket import PoolKey, Priority, Reason
+from hivemind_addon.proxy.api.replies import person_acted, pool_overrides, reply, span_words
 
 AGENT, GROUP, EVERYONE = Scope.AGENT, Scope.GROUP, Scope.EVERYONE
 POOL, OTHER = PoolKey("api.test", "key-1", "m"), PoolKey("api.test", "key-1", "other")
 ONE, BOTH, NONE = (CommandResult(pools=pools) for pools in ((POOL,), (POOL, OTHER), ()))
 NOBODY, TYPO = CommandResult(nearest=""), CommandResult(nearest="agent-1")
+
+
+def named(host):
+    return PoolKey(host, "k", "m")
 
 
 def account(name="a", tokens=1500, micro_usd=None, spent=1000, per=Period.RUN):
@@ -63,8 +58,14 @@ DONE = (
     (Cancel("t1"), ONE),
     (Cancel("t1"), CommandResult(pools=(POOL,), was_running=True)),
     (ForeseeWait("a"), NONE),
-    (ForeseeWait("a"), CommandResult(waits=(WaitView("p", 0.0, 0, ""), WaitView("q", 3.6, 1, "rate limit")))),
-    (ForeseeWait("a"), CommandResult(waits=(WaitView("r", None, 0, "paused by a person"), WaitView("s", None, 0, "")))),
+    (
+        ForeseeWait("a"),
+        CommandResult(waits=(Foresight(named("p"), 0.0, 0), Foresight(named("q"), 3.6, 1, Reason.METER))),
+    ),
+    (
+        ForeseeWait("a"),
+        CommandResult(waits=(Foresight(named("r"), None, 0, Reason.PAUSED), Foresight(named("s"), None, 0))),
+    ),
 )
 
 DECLINED = (
@@ -93,10 +94,11 @@ DECLINED = (
 def test_what_was_done_is_worded_for_its_giver_and_for_the_log(golden):
     lines = []
     for command, result in DONE:
-        said, acted = reply(command, result), person_acted(command, result, 5.0)
+        said = reply(command, result)
         assert said.done
         lines += [f"> {command}", said.text]
-        if acted is not None:
+        if not isinstance(command, ForeseeWait):
+            acted = person_acted(CommandDone(5.0, command, result))
             lines.append(f"log: {acted.text}")
             assert (acted.at, acted.by) == (5.0, getattr(command, "by", ""))
             assert acted.pool == (POOL if result.pools == (POOL,) else None)
@@ -104,7 +106,7 @@ def test_what_was_done_is_worded_for_its_giver_and_for_the_log(golden):
     golden("replies-done.txt", "\n".join(lines))
 
 
-def test_what_was_declined_is_worded_with_the_cure_and_the_log_is_told_nothing(golden):
+def test_what_was_declined_is_worded_with_the_cure(golden):
     assert [why for why, _ in DECLINED] == list(Declined)
     holders = tuple(f"agent {number}" for number in range(50))
     lines = []
@@ -113,7 +115,6 @@ def test_what_was_declined_is_worded_with_the_cure_and_the_log_is_told_nothing(g
         said = reply(command, result)
         assert not said.done
         lines += [f"> {command}", said.text]
-        assert person_acted(command, result, 5.0) is None
     assert "known: nobody yet. " in reply(ResetBudget(AGENT, "a"), CommandResult(Declined.NO_BUDGET)).text
     golden("replies-declined.txt", "\n".join(lines))
 
@@ -122,8 +123,17 @@ def test_programs_get_the_values():
     (value,) = reply(AddBudget(AGENT, "a", tokens=5), CommandResult(budgets=(account(),))).value
     assert (value["holder"], value["limit_tokens"], value["left_tokens"]) == ("agent a", 1500, 500)
     assert (value["limit_micro_usd"], value["left_micro_usd"]) == (None, None)
-    view = WaitView("p", 4.0, 1, "rate limit")
-    assert reply(ForeseeWait("a"), CommandResult(waits=(view,))).value == [msgspec.to_builtins(view)]
+    waits = (Foresight(POOL, 4.0, 1, Reason.METER, LimitNeed("requests", 1, 0)), Foresight(OTHER, 0.0, 0))
+    assert reply(ForeseeWait("a"), CommandResult(waits=waits)).value == [
+        {
+            "pool": str(POOL),
+            "starts_in_s": 4.0,
+            "before": 1,
+            "reason": "rate limit",
+            "why": "requests: needs 1, 0 left",
+        },
+        {"pool": str(OTHER), "starts_in_s": 0.0, "before": 0, "reason": "", "why": ""},
+    ]
     assert reply(ForeseeWait("a"), CommandResult()).value == []
     assert reply(Pause(), ONE).value is None
 
@@ -133,7 +143,6 @@ def snapshot(**more):
 
 
 def test_what_stands_after_a_restart_comes_with_what_takes_it_back(golden):
-    assert overrides_stand(snapshot()) is None
     standing = snapshot(
         pauses={"*/n": False, "a.test": True},
         caps={"a.test": None, **{f"h{number}.test": number for number in range(1, 8)}},
@@ -144,14 +153,17 @@ def test_what_stands_after_a_restart_comes_with_what_takes_it_back(golden):
         ),
         given=(GivenBudget(Budget(AGENT, "a*")), GivenBudget(Budget(EVERYONE, "")), GivenBudget(Budget(AGENT, "a*"))),
     )
-    told = overrides_stand(standing)
+    told = person_acted(
+        OverridesStand(3.0, standing.pauses, standing.caps, priorities=standing.priorities, given=standing.given)
+    )
     assert told.at == 3.0
     golden("overrides.txt", "\n".join([told.text, "", *pool_overrides(standing)]))
 
 
 def test_a_priority_that_ended_by_itself_is_told():
     text = "agent a: priority low ended, its time is over"
-    assert priority_ended(PriorityView("a", Priority.LOW, ends_in_s=0.0), 5.0) == PersonActed(at=5.0, text=text)
+    ended = PriorityEnded(at=5.0, priority=PriorityView("a", Priority.LOW, ends_in_s=0.0))
+    assert person_acted(ended) == PersonActed(at=5.0, text=text)
 
 
 def test_spans_are_said_as_they_were_given():

@@ -29,7 +29,14 @@ from hivemind_addon.kernel.values.command import (
     SetLimit,
     SetPriority,
 )
-from hivemind_addon.kernel.values.events import AttemptEnded, AttemptStarted, Held, PersonActed, Submitted, TicketEnded
+from hivemind_addon.kernel.values.events import (
+    AttemptEnded,
+    AttemptStarted,
+    Held,
+    OverridesStand,
+    Submitted,
+    TicketEnded,
+)
 from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Shortage, Spend
 from hivemind_addon.kernel.values.ticket import (
     Attempt,
@@ -157,7 +164,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         overrides = json.loads(json.dumps(self.scheduler.export_overrides(self.now, EPOCH)))
         fresh.restore_overrides(overrides, self.now, EPOCH)
         told = fresh.drain_events()
-        assert [type(event) for event in told] == ([PersonActed] if any(overrides[kind] for kind in _ORDERS) else [])
+        assert [type(event) for event in told] == ([OverridesStand] if any(overrides[kind] for kind in _ORDERS) else [])
         assert fresh.export_overrides(self.now, EPOCH) == overrides
 
     @rule(

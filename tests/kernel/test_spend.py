@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.kernel.values.spend import Budget, Period, Price, Scope, Shortage, Spend, amount
+from hivemind_addon.kernel.values.spend import Budget, Period, Price, Scope, Shortage, Spend
+from hivemind_addon.proxy.api.words import amount
 
 PRICE = Price(input=3_000_000, cache_write=3_750_000, cache_read=300_000, output=15_000_000)
 

@@ -7,6 +7,7 @@ from statistics import median
 import pytest
 
 from hivemind_addon.kernel.values.events import AttemptStarted, Submitted
+from hivemind_addon.proxy.api.pool_words import with_words
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.world import World
 
@@ -46,7 +47,7 @@ class Watched(World):
                 self.told_and_waited.append((starts_in_s, event.at - at))
 
     def _look(self):
-        for pool in self.scheduler.snapshot(self.now).pools:
+        for pool in map(with_words, self.scheduler.snapshot(self.now).pools):
             waiting = [view for view in pool.tickets if view.position]
             assert [view.position for view in waiting] == list(range(1, len(waiting) + 1))
             starts = [view.starts_in_s for view in waiting if view.starts_in_s is not None]

@@ -27,7 +27,7 @@ from hivemind_addon.kernel.limits.meter import Meter
 from hivemind_addon.kernel.order.fair_queue import FairQueue
 from hivemind_addon.kernel.order.lanes import QueueEntry
 from hivemind_addon.kernel.order.selector import Gate, Selector
-from hivemind_addon.kernel.values.command import ForeseeWait, WaitView
+from hivemind_addon.kernel.values.command import ForeseeWait, Foresight
 from hivemind_addon.kernel.values.snapshot import (
     CONCURRENCY,
     BreakerState,
@@ -36,9 +36,8 @@ from hivemind_addon.kernel.values.snapshot import (
     RequestState,
     TicketView,
 )
-from hivemind_addon.kernel.values.spend import Shortage
+from hivemind_addon.kernel.values.spend import Budget, Shortage
 from hivemind_addon.kernel.values.ticket import CallKind, Demand, Dimension, PoolKey, Reason, Ticket
-from hivemind_addon.proxy.api.pool_words import why_words
 
 _NEVER = float("inf")
 _LEAST_LEFT = 0.25
@@ -334,7 +333,7 @@ def _waiting(
             waited_s=_waited_s(entry, now),
             starts_in_s=None if foretold is None else max(0.0, foretold.at - now),
             limit=limit,
-            why=why_words(reason, limit, _detail(entry, reason, capacity, short, now)),
+            budget=_missing(entry, short) if reason is Reason.FUNDS else None,
         )
 
 
@@ -342,21 +341,9 @@ _BY_LIMITS = (Reason.METER, Reason.ORDER, Reason.CONCURRENCY, Reason.BLOCKED)
 """Who waits for one of these waits for a limit, by itself or after others."""
 
 
-def _detail(
-    entry: QueueEntry, reason: Reason, capacity: Capacity, short: Callable[[Ticket], Shortage | None], now: float
-) -> str:
-    """Which attempt, budget or block it is that a reason speaks of."""
-    match reason:
-        case Reason.BACKOFF:
-            return f"attempt {entry.history.attempts} failed" if entry.history.attempts else ""
-        case Reason.FUNDS:
-            shortage = short(entry.ticket)
-            return "" if shortage is None else shortage.budget.holder
-        case Reason.ACCOUNT_BLOCK:
-            block = capacity.account_block.stands(now)
-            return "" if block is None else block.reason
-        case _:
-            return ""
+def _missing(entry: QueueEntry, short: Callable[[Ticket], Shortage | None]) -> Budget | None:
+    shortage = short(entry.ticket)
+    return None if shortage is None else shortage.budget
 
 
 def _waited_s(entry: QueueEntry, now: float) -> float:
@@ -418,17 +405,17 @@ _WITHOUT_FORECAST = (Reason.PAUSED, Reason.FUNDS, Reason.FAN_OUT)
 """Until a person says so, or a running attempt of its own ends."""
 
 
-def foresee(guest: QueueEntry, short: Shortage | None, *, queue: FairQueue, selector: Selector, now: float) -> WaitView:
+def foresee(
+    guest: QueueEntry, short: Shortage | None, *, queue: FairQueue, selector: Selector, now: float
+) -> Foresight:
     """What a call would meet. `guest` is no ticket of this pool; `short`: what its budgets lack."""
     selector = selector.glance(now)
     capacity = selector.capacity
-    pool = str(capacity.key)
+    pool = capacity.key
     if closure := capacity.account_block.stands(now):
-        why = why_words(Reason.ACCOUNT_BLOCK, None, closure.reason)
-        return WaitView(pool, closure.until - now, 0, Reason.ACCOUNT_BLOCK.value, why)
+        return Foresight(pool, closure.until - now, 0, Reason.ACCOUNT_BLOCK, block_reason=closure.reason)
     if short is not None and not short.may_pass:
-        why = why_words(Reason.BUDGET, None, short.budget.holder)
-        return WaitView(pool, short.renews_in_s, 0, Reason.BUDGET.value, why)
+        return Foresight(pool, short.renews_in_s, 0, Reason.BUDGET, budget=short.budget)
     queue.seat(guest, now)
     entries = [one for one in queue.in_order(guest) if one is guest or queue.why_passed(one) is not Reason.FAN_OUT]
     before = sum(one.not_before <= now for one in entries[: entries.index(guest)])
@@ -437,10 +424,10 @@ def foresee(guest: QueueEntry, short: Shortage | None, *, queue: FairQueue, sele
     if head is guest or head is None:
         gate = selector.gate(guest.ticket, now)
     if before == 0 and short is None and gate is None and queue.why_passed(guest) is None:
-        return WaitView(pool, 0.0, 0, "")
+        return Foresight(pool, 0.0, 0)
     reason = Reason.FUNDS if short is not None else selector.reason(guest, gate, now)
     if reason in _WITHOUT_FORECAST:
-        return WaitView(pool, None, before, reason.value, why_words(reason, None, short.budget.holder if short else ""))
+        return Foresight(pool, None, before, reason, budget=short.budget if short else None)
     if head is not None and head is not entries[0]:
         entries = [head, *(one for one in entries if one is not head)]
     told = foretell(capacity, entries, now, next_gate=gate)
@@ -456,7 +443,7 @@ def foresee(guest: QueueEntry, short: Shortage | None, *, queue: FairQueue, sele
             limit = told.need(selector.demand(guest.ticket, now), foretold.by, same)
     elif reason is Reason.CONCURRENCY:
         limit = told.need(selector.demand(guest.ticket, now), CONCURRENCY, before)
-    return WaitView(pool, None if at is None else max(0.0, at - now), before, reason.value, why_words(reason, limit))
+    return Foresight(pool, None if at is None else max(0.0, at - now), before, reason, limit)
 
 
 _MOST = 500

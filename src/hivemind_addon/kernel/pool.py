@@ -49,7 +49,7 @@ from hivemind_addon.kernel.retry import (
     judge,
     last_moment,
 )
-from hivemind_addon.kernel.values.command import Cancel, ForeseeWait, WaitView
+from hivemind_addon.kernel.values.command import Cancel, ForeseeWait, Foresight
 from hivemind_addon.kernel.values.events import (
     AttemptEnded,
     AttemptStarted,
@@ -860,7 +860,7 @@ class Pool:
         """When an agent's last call came; None: none that is remembered."""
         return self._callers.called_at(agent)
 
-    def foresee(self, asked: ForeseeWait, now: float) -> WaitView:
+    def foresee(self, asked: ForeseeWait, now: float) -> Foresight:
         """When a call would go that an agent made now."""
         ticket = self._callers.next_call(asked, self.key, now)
         guest = QueueEntry(ticket=ticket, wait_began_at=now)

@@ -28,16 +28,19 @@ from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.pool import Pool, PoolSettings, PoolTold
 from hivemind_addon.kernel.retry import Admitted, Backoff, History, Patience, Refused, Shed, Verdict
 from hivemind_addon.kernel.sliced_work import whole
-from hivemind_addon.kernel.values.command import CommandResult, SchedulerCommand
+from hivemind_addon.kernel.values.command import CommandResult, ForeseeWait, SchedulerCommand
 from hivemind_addon.kernel.values.events import (
     AccountNamed,
     AttemptEnded,
     AttemptStarted,
-    Event,
+    CommandDone,
     GuardTripped,
     MachineSlept,
     OddityNoted,
+    OverridesStand,
     PoolsMerged,
+    PriorityEnded,
+    SchedulerEvent,
     Submitted,
     TicketEnded,
     WaitOverruled,
@@ -54,7 +57,6 @@ from hivemind_addon.kernel.values.ticket import (
     PoolKey,
     Ticket,
 )
-from hivemind_addon.proxy.api.replies import overrides_stand, person_acted, priority_ended
 
 if TYPE_CHECKING:
     from hivemind_addon.kernel.limits.meters import Meters
@@ -103,7 +105,7 @@ def _count_overruled(counts: Counter[str], _: WaitOverruled) -> None:
     counts["waits_overruled"] += 1
 
 
-_COUNTED: Mapping[type[Event], Callable[[Counter[str], Any], None]] = {
+_COUNTED: Mapping[type[SchedulerEvent], Callable[[Counter[str], Any], None]] = {
     Submitted: _count_ticket,
     AttemptStarted: _count_start,
     AttemptEnded: _count_attempt,
@@ -128,7 +130,7 @@ class Scheduler:
         self._untold: dict[Pool, None] = {}
         """Pools that were polled since others were told how they stand."""
         self._wakeups: KeyedHeap[Pool] = KeyedHeap()
-        self._events: list[Event] = []
+        self._events: list[SchedulerEvent] = []
         self._counts: Counter[str] = Counter()
         self._merged: dict[PoolKey, PoolKey] = {}
         """Where pools went that proved to be of another one's account."""
@@ -301,7 +303,7 @@ class Scheduler:
             self._look_again(self._budgets.renewed(now), now)
         if self._overrides.ends_at <= now:
             for view in self._overrides.expire(now):
-                self.note(priority_ended(view, now))
+                self.note(PriorityEnded(at=now, priority=view))
             self._wake(self._commands.apply_overrides(now))
         has_equals = bool(self._endpoints.places) and not self._stopping
         if not (self._changed or self._refused or has_equals):
@@ -455,8 +457,8 @@ class Scheduler:
         """Do what a person asks. Then poll; and end the attempts that `drain_cancelled` names."""
         effect = self._commands.carry_out(command, now)
         self._apply(effect, now)
-        if event := person_acted(command, effect.result, now):
-            self.note(event)
+        if effect.result.done and not isinstance(command, ForeseeWait):
+            self.note(CommandDone(at=now, command=command, result=effect.result))
         return effect.result
 
     def _apply(self, effect: CommandEffect, now: float) -> None:
@@ -593,8 +595,10 @@ class Scheduler:
         self._oddities(self._overrides.restore(data, now, wall), now)
         self._wake(self._commands.apply_overrides(now))
         self._apply(self._commands.review_budgets(now), now)
-        if event := overrides_stand(self.snapshot(now)):
-            self.note(event)
+        orders = self._overrides
+        pauses, caps, priorities, given = orders.pauses, orders.caps, orders.priorities(now), orders.budgets
+        if pauses or caps or priorities or given:
+            self.note(OverridesStand(at=now, pauses=pauses, caps=caps, priorities=priorities, given=given))
 
     def _oddities(self, oddities: Sequence[str], now: float) -> None:
         for oddity in oddities:
@@ -621,13 +625,13 @@ class Scheduler:
         pool = self._pools.get(self._merged.get(key, key))
         return 1 if pool is None else pool.limit
 
-    def note(self, event: Event) -> None:
+    def note(self, event: SchedulerEvent) -> None:
         """Put an event of the outside (a guard trip, an oddity) into the same list, in order."""
         self._events.append(event)
         if (count := _COUNTED.get(type(event))) is not None:
             count(self._counts, event)
 
-    def drain_events(self) -> list[Event]:
+    def drain_events(self) -> list[SchedulerEvent]:
         """Events since the last call, oldest first. The caller owns the list."""
         if not (events := self._events):
             return []

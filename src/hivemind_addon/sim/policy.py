@@ -8,7 +8,7 @@ from typing import ClassVar, Protocol
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Refused, Shed, Verdict
 from hivemind_addon.kernel.scheduler import Scheduler
-from hivemind_addon.kernel.values.events import Event
+from hivemind_addon.kernel.values.events import SchedulerEvent
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Hints, Ticket
 from hivemind_addon.sim.ablation import AblatedScheduler, Primitive
 from hivemind_addon.sim.agentrm import REAPED_AFTER_S, agentrm_fifo, mlfq, priority_queue, round_robin
@@ -37,7 +37,7 @@ class Admission(Protocol):
 
     def cancel(self, ticket_id: str, now: float) -> bool: ...  # noqa: D102
 
-    def drain_events(self) -> list[Event]: ...  # noqa: D102
+    def drain_events(self) -> Sequence[SchedulerEvent]: ...  # noqa: D102
 
 
 class UnknownPolicy(Exception):

@@ -35,6 +35,7 @@ from hivemind_addon.kernel.values.ticket import (
     Ticket,
     Usage,
 )
+from hivemind_addon.proxy.api.replies import in_words
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.actor import WALL_S, Actor, ScriptedActor, SdkBackoff, SimUpstream
 from hivemind_addon.sim.agenda import Agenda
@@ -217,7 +218,7 @@ class World:
                         self._refused(call, "refused", curable=False)
                 case _:
                     assert_never(decision)
-        for event in self.scheduler.drain_events():
+        for event in map(in_words, self.scheduler.drain_events()):
             self._listen(event)
             if isinstance(event, TicketEnded):
                 self._waited(event)

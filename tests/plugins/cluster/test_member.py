@@ -9,6 +9,7 @@ from hivemind_addon.kernel.retry import Admitted, Backoff, Finished, Refused, Sh
 from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Outcome, OutcomeKind, PoolKey, Reason
 from hivemind_addon.plugins.cluster.member import Member
 from hivemind_addon.plugins.cluster.messages import AccountsChanged, Admits, Ended, Ends, PoolsChanged, Sheds
+from hivemind_addon.proxy.api.pool_words import with_words
 from tests.kernel.samples import ticket as make_ticket
 
 FAILED = AttemptResult(Outcome(OutcomeKind.FAILED, "500", status=500, retryable=True))
@@ -96,4 +97,4 @@ def test_who_waits_while_there_is_no_coordinator_says_so():
     (view,) = member.views(4.0)
     assert (view.queued, view.in_flight) == (2, 0)
     assert [(one.ticket.id, one.position, one.waited_s) for one in view.tickets] == [("a", 1, 3.0), ("b", 2, 3.0)]
-    assert {one.why for one in view.tickets} == {Reason.COORDINATOR.value}
+    assert {one.why for one in with_words(view).tickets} == {Reason.COORDINATOR.value}

@@ -7,6 +7,7 @@ import pytest
 from hivemind_addon.kernel.values.command import AddBudget, ResetBudget, SetBudget, SetPriority
 from hivemind_addon.kernel.values.spend import Period, Scope
 from hivemind_addon.kernel.values.ticket import Priority, Usage
+from hivemind_addon.proxy.api.replies import in_words
 from hivemind_addon.proxy.journal.file import JournalFile
 from hivemind_addon.proxy.journal.rows import Rows
 from hivemind_addon.proxy.journal.runs import begin, end, seen
@@ -56,7 +57,7 @@ def journal(tmp_path):
     file = JournalFile(tmp_path / "journal.db", wall=NOON, told=pytest.fail)
     rows = Rows()
     rows.begin(begin(file.connection, pid=7, version="1", wall=NOON, goes_on=False))
-    for event in bench.events:
+    for event in map(in_words, bench.events):
         rows.take(event, NOON + event.at)
     file.write([*rows.batches(), seen(rows.run, NOON + bench.now, listens=True)])
     yield file

@@ -21,6 +21,8 @@ from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
 from hivemind_addon.kernel.values.spend import Budget, Period, Price, Scope, Spend
 from hivemind_addon.kernel.values.ticket import Dimension, PoolKey, Priority
 from hivemind_addon.proxy.api.control import decode_report
+from hivemind_addon.proxy.api.pool_words import with_words
+from hivemind_addon.proxy.api.replies import in_words
 from hivemind_addon.proxy.api.report import ProxyView, Report
 from hivemind_addon.proxy.record.history import Histories
 from hivemind_addon.proxy.record.news import News
@@ -138,7 +140,7 @@ def record(scenario, *commands, seed=3, watch=None):
     drain = world.scheduler.drain_events
 
     def drained():
-        events = drain()
+        events = [in_words(event) for event in drain()]
         for event in events:
             news(event)
             sums(event)
@@ -170,10 +172,11 @@ def _report(world, stats, news):
         began_wall=_BEGAN,
         web="http://127.0.0.1:8081/",
     )
+    snapshot = world.scheduler.snapshot(world.now)
     return Report(
         version=SCHEMA_VERSION,
         proxy=proxy,
-        snapshot=world.scheduler.snapshot(world.now),
+        snapshot=structs.replace(snapshot, pools=tuple(map(with_words, snapshot.pools))),
         stats=stats.view(world.now, news.lines(world.now)),
         told_wall=_BEGAN + world.now,
     )

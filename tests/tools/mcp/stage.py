@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 from mcp.shared.memory import create_connected_server_and_client_session as connected
+from msgspec.structs import replace
 
 from hivemind_addon.kernel.values.command import Command, CommandReply, OptionView, SetConfig, ShowConfig
 from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
@@ -13,6 +14,7 @@ from hivemind_addon.plugins.contexts.store import ContextStore
 from hivemind_addon.plugins.fleets.leases.sqlite_store import SqliteLeases
 from hivemind_addon.proxy.api.control import control_socket
 from hivemind_addon.proxy.api.control_server import ControlServer
+from hivemind_addon.proxy.api.pool_words import with_words
 from hivemind_addon.proxy.api.replies import reply
 from hivemind_addon.proxy.api.report import ContextPressure, ProxyView, Report
 from hivemind_addon.proxy.record.stats import Stats
@@ -56,7 +58,8 @@ class Stage:
 
     @property
     def snapshot(self):
-        return self.bench.scheduler.snapshot(self.bench.now)
+        made = self.bench.scheduler.snapshot(self.bench.now)
+        return replace(made, pools=tuple(map(with_words, made.pools)))
 
     def report(self) -> Report:
         for event in self.bench.events[self.told :]:

@@ -6,6 +6,7 @@ import pytest
 
 from hivemind_addon.kernel.values.events import PersonActed
 from hivemind_addon.kernel.values.ticket import Demand, Priority
+from hivemind_addon.proxy.api.replies import in_words
 from hivemind_addon.tools.mcp.session import Permission, ServerScope
 from hivemind_addon.tools.mcp.steering import SetupProgram
 from hivemind_addon.tools.setup.tools import TOOLS
@@ -77,7 +78,7 @@ async def test_the_log_says_which_agent_gave_a_priority(stage):
         await given(client, "budget_reset", holder="agent", name="lead")
         await given(client, "budget_set", holder="group", name="night", tokens=1000)
     stage.bench.events.extend(stage.bench.scheduler.drain_events())
-    acted = [event for event in stage.bench.events if isinstance(event, PersonActed)]
+    acted = [event for event in map(in_words, stage.bench.events) if isinstance(event, PersonActed)]
     assert [event.text for event in acted] == [
         "agent night-*: priority low (by agent lead)",
         "agent lead: priority low for 30 s (by lead itself)",

@@ -16,9 +16,9 @@ from fnmatch import fnmatchcase
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.kernel.values.snapshot import BudgetView
-from hivemind_addon.kernel.values.spend import Period, Scope
-from hivemind_addon.kernel.values.ticket import PoolKey, Priority
+from hivemind_addon.kernel.values.snapshot import BudgetView, LimitNeed
+from hivemind_addon.kernel.values.spend import Budget, Period, Scope
+from hivemind_addon.kernel.values.ticket import PoolKey, Priority, Reason
 
 LONGEST_PRIORITY_S = 366 * 86_400.0
 """The longest time that `SetPriority.for_s` may name."""
@@ -261,6 +261,24 @@ class WaitView(Struct, frozen=True):
     """The reason in the words of every view: `input tokens: needs 7.1k, 3.9k left`."""
 
 
+class Foresight(Struct, frozen=True):
+    """When one more call would be sent in one pool, as values; `replies.wait_view` words it."""
+
+    pool: PoolKey
+    starts_in_s: float | None
+    """0: at once; None: unknown."""
+    before: int
+    """Requests that would go first."""
+    reason: Reason | None = None
+    """What the call would wait for; None: nothing."""
+    limit: LimitNeed | None = None
+    """The limit that decides; None: no known limit does."""
+    budget: Budget | None = None
+    """The budget that the call would wait for."""
+    block_reason: str = ""
+    """Why the provider refuses the account; empty: it does not."""
+
+
 class Declined(Enum):
     """Why the scheduler did not execute a command; nothing has changed."""
 
@@ -314,7 +332,7 @@ class CommandResult:
     """Whether the cancelled ticket is in flight, so that the attempt must be ended."""
     lifted: tuple[PoolKey, ...] = ()
     """The pools whose account block was lifted: requests are tried again at once."""
-    waits: tuple[WaitView, ...] = ()
+    waits: tuple[Foresight, ...] = ()
 
     @property
     def done(self) -> bool:
@@ -348,14 +366,6 @@ def read_command(value: object) -> Command:
     except msgspec.ValidationError as error:
         raise BadCommand(f"no command: {error}") from error
     return command
-
-
-def asker(by: str, agent: str = "", *, person: str = "") -> str:
-    """The author of a command in words. `agent`: a glob over the affected agents. `person`: as in a command."""
-    if not by:
-        return f"by {person or 'a person'}"
-    alone = agent in (by, _MARKS.sub(r"[\g<0>]", by))  # the second: `by` as a glob that matches no other name
-    return f"by {by} itself" if alone else f"by agent {by}"
 
 
 def is_glob(name: str) -> bool:

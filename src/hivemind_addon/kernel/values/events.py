@@ -6,6 +6,8 @@ ticket have the ticket's id and pool. The first field of an encoded event is `ev
 
 from msgspec import Struct, field
 
+from hivemind_addon.kernel.values.command import CommandResult, Order
+from hivemind_addon.kernel.values.snapshot import GivenBudget, PriorityView
 from hivemind_addon.kernel.values.spend import Budget, Spend
 from hivemind_addon.kernel.values.ticket import Dimension, Outcome, OutcomeKind, PoolKey, Reason, Ticket, Usage
 
@@ -406,6 +408,31 @@ class GuardTripped(_Fact, frozen=True, gc=False):
     error: str
 
 
+class CommandDone(_Fact, frozen=True, gc=False):
+    """The scheduler carried out a command that changed something."""
+
+    at: float
+    command: Order
+    result: CommandResult
+
+
+class PriorityEnded(_Fact, frozen=True, gc=False):
+    """The time of a priority that a person or an agent ordered is over."""
+
+    at: float
+    priority: PriorityView
+
+
+class OverridesStand(_Fact, frozen=True, gc=False):
+    """Overrides of an earlier run stand after a restart. The fields are as in `Snapshot`."""
+
+    at: float
+    pauses: dict[str, bool]
+    caps: dict[str, int | None]
+    priorities: tuple[PriorityView, ...]
+    given: tuple[GivenBudget, ...]
+
+
 Event = (
     Submitted
     | Held
@@ -441,3 +468,7 @@ Event = (
     | WaitOverruled
     | GuardTripped
 )
+OrderEvent = CommandDone | PriorityEnded | OverridesStand
+"""Events about orders, as values. Observers get each as a `PersonActed` in words: `replies.in_words`."""
+SchedulerEvent = Event | OrderEvent
+"""Events of the scheduler."""

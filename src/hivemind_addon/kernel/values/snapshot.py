@@ -94,7 +94,11 @@ class TicketView(Struct, frozen=True, gc=False):
     limit: LimitNeed | None = None
     """The limit that holds back the ticket, or the tickets before; None: unknown, or `reason` is not a limit."""
     why: str = ""
-    """The reason in the words of every view: `input tokens: needs 7.1k, 3.9k left`; empty in flight."""
+    """The reason in the words of every view: `input tokens: needs 7.1k, 3.9k left`; empty in flight.
+
+    The scheduler leaves it empty; `pool_words.with_words` fills it in."""
+    budget: Budget | None = None
+    """The budget that the ticket waits for; None: no budget."""
 
 
 class LearnedView(Struct, frozen=True, gc=False):

@@ -68,18 +68,6 @@ class Spend(Struct, frozen=True, gc=False):
         return (("tokens", self.tokens), ("micro_usd", self.micro_usd), ("calls", self.calls))
 
 
-PRICE_CURE = "write its price under `prices` of a profile (docs/profiles.md), or limit tokens, too"
-"""Advice about a model that budgets in money do not count."""
-
-
-def amount(unit: str, value: int) -> str:
-    """An amount for people: `1,200,000 tokens`, `40 calls`, `$4.25`, `$0.0031`."""
-    if unit != "micro_usd":
-        return f"{value:,} {unit[:-1]}{'s' * (value != 1)}"
-    usd = value / _MILLION
-    return f"${usd:,.2f}" if usd >= 1 or not value else f"${usd:.4f}"
-
-
 class Scope(Enum):
     """Whose budget it is."""
 

@@ -59,6 +59,7 @@ from hivemind_addon.plugins.cluster.messages import (
     Uses,
     Welcome,
 )
+from hivemind_addon.proxy.api.replies import in_words
 
 _OF_OWNER = (Held, Moved, Superseded, OddityNoted)
 """Events of a ticket that its member hears of; the others it makes itself."""
@@ -381,7 +382,7 @@ class Coordinator:
     def _route_events(self) -> None:
         """Each event to whom it concerns: its ticket's member, or everybody."""
         for_member: dict[str, list[Event]] = {}
-        for event in self.scheduler.drain_events():
+        for event in map(in_words, self.scheduler.drain_events()):
             self._overhear(event)
             if isinstance(event, _UNTOLD):
                 continue

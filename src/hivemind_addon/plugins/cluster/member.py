@@ -137,7 +137,6 @@ class Member:
 
     def _view(self, key: PoolKey, owns: Sequence[_Own], now: float) -> PoolView:
         flying, waiting = [one for one in owns if one.attempt], [one for one in owns if not one.attempt]
-        why = Reason.COORDINATOR.value
         return PoolView(
             key=key,
             account_name=None,
@@ -157,11 +156,10 @@ class Member:
                     TicketView(
                         one.ticket,
                         RequestState.BACKING_OFF if one.not_before > now else RequestState.QUEUED,
-                        why,
+                        Reason.COORDINATOR.value,
                         place,
                         one.history.attempts,
                         one.waited_s + max(0.0, now - one.wait_began_at),
-                        why=why,
                     )
                     for place, one in enumerate(waiting, start=1)
                 ),

@@ -19,13 +19,13 @@ from msgspec import Raw
 
 from hivemind_addon.kernel.budget import spend_of
 from hivemind_addon.kernel.values.events import ContextKept
-from hivemind_addon.kernel.values.spend import Spend, amount
+from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.plugins.contexts.chain import answer_id, named_answer
 from hivemind_addon.plugins.contexts.from_request import BodyReader, is_conversation, take
 from hivemind_addon.plugins.contexts.handover import handed_over, whole_answer, whole_request
 from hivemind_addon.plugins.contexts.newest_requests import HeldRequest, Holding
 from hivemind_addon.plugins.contexts.store import NotKept, TakenResult
-from hivemind_addon.proxy.api.words import failing, several
+from hivemind_addon.proxy.api.words import amount, failing, several
 from hivemind_addon.proxy.record.news import NOTICE
 from hivemind_addon.proxy.run.append_file import breathe
 from hivemind_addon.proxy.system.database import FileUnusable

@@ -2,7 +2,8 @@
 
 from hivemind_addon.kernel.values.command import AccountView
 from hivemind_addon.kernel.values.snapshot import BudgetView
-from hivemind_addon.kernel.values.spend import Budget, Period, amount
+from hivemind_addon.kernel.values.spend import Budget, Period
+from hivemind_addon.proxy.api.words import amount
 
 
 def account_view(view: BudgetView) -> AccountView:

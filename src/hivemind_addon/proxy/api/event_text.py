@@ -48,9 +48,8 @@ from hivemind_addon.kernel.values.events import (
     WaitOverruled,
     WindowUsed,
 )
-from hivemind_addon.kernel.values.spend import PRICE_CURE, amount
 from hivemind_addon.proxy.api.pool_words import held_words, maximum_words
-from hivemind_addon.proxy.api.words import conversation, lasting, several
+from hivemind_addon.proxy.api.words import PRICE_CURE, amount, conversation, lasting, several
 
 _encode = msgspec.json.Encoder().encode
 

@@ -2,6 +2,8 @@
 
 import math
 
+from msgspec.structs import replace
+
 from hivemind_addon.kernel.values.snapshot import (
     CONCURRENCY,
     BreakerState,
@@ -9,6 +11,7 @@ from hivemind_addon.kernel.values.snapshot import (
     MeterView,
     PoolView,
     RequestState,
+    TicketView,
     WindowView,
 )
 from hivemind_addon.kernel.values.ticket import Reason
@@ -88,6 +91,24 @@ def why_words(reason: Reason, limit: LimitNeed | None, detail: str = "") -> str:
     # Of what is enough for itself those before it take.
     left = short(math.floor(limit.left))  # nobody goes with a part of a request
     return f"{name}: needs {short(math.ceil(limit.needs))}, {left} left{others if limit.left >= limit.needs else ''}"
+
+
+def with_words(pool: PoolView) -> PoolView:
+    """The pool with `why` of every ticket that waits."""
+    return replace(pool, tickets=tuple(_with_why(view, pool) for view in pool.tickets))
+
+
+def _with_why(view: TicketView, pool: PoolView) -> TicketView:
+    if view.state is RequestState.IN_FLIGHT:
+        return view
+    reason, detail = Reason(view.reason), ""
+    if reason is Reason.BACKOFF and view.attempts:
+        detail = f"attempt {view.attempts} failed"
+    elif reason is Reason.FUNDS and view.budget is not None:
+        detail = view.budget.holder
+    elif reason is Reason.ACCOUNT_BLOCK and pool.account_block is not None and pool.account_block.ends_in_s:
+        detail = pool.account_block.reason
+    return replace(view, why=why_words(reason, view.limit, detail))
 
 
 def waiting_line(place: int, why: str, starts_in_s: float | None) -> str:

@@ -5,6 +5,7 @@ The only place for them: the command line, MCP, mitmproxy's commands and the con
 
 import math
 from collections.abc import Mapping, Sequence
+from glob import escape
 from typing import assert_never
 
 import msgspec
@@ -17,7 +18,9 @@ from hivemind_addon.kernel.values.command import (
     CommandResult,
     Declined,
     ForeseeWait,
+    Foresight,
     MoveToFront,
+    Order,
     Pause,
     ResetBudget,
     Resume,
@@ -26,14 +29,22 @@ from hivemind_addon.kernel.values.command import (
     SetLimit,
     SetPriority,
     WaitView,
-    asker,
     is_glob,
 )
-from hivemind_addon.kernel.values.events import PersonActed
-from hivemind_addon.kernel.values.snapshot import PriorityView, Snapshot
-from hivemind_addon.kernel.values.spend import Budget, Scope, Spend, amount
+from hivemind_addon.kernel.values.events import (
+    CommandDone,
+    Event,
+    OrderEvent,
+    OverridesStand,
+    PersonActed,
+    PriorityEnded,
+    SchedulerEvent,
+)
+from hivemind_addon.kernel.values.snapshot import Snapshot
+from hivemind_addon.kernel.values.spend import Budget, Scope, Spend
 from hivemind_addon.proxy.api.account import account_view, limits_of, words_of
-from hivemind_addon.proxy.api.pool_words import waiting_line
+from hivemind_addon.proxy.api.pool_words import waiting_line, why_words
+from hivemind_addon.proxy.api.words import amount
 
 _MOST_HOLDERS = 8
 """In one answer."""
@@ -75,16 +86,30 @@ def reply(command: SchedulerCommand, result: CommandResult) -> CommandReply:
         case SetBudget() | AddBudget() | ResetBudget():
             value = msgspec.to_builtins([account_view(view) for view in result.budgets])
         case ForeseeWait() if result.done:
-            value = msgspec.to_builtins(list(result.waits))
+            value = msgspec.to_builtins([wait_view(wait) for wait in result.waits])
     return CommandReply(done=result.done, text=text, value=value)
 
 
-def person_acted(command: SchedulerCommand, result: CommandResult, now: float) -> PersonActed | None:
-    """What log and journal are told of a command that was carried out; None: nothing, for it changed nothing."""
-    if not result.done:
-        return None
-    if isinstance(command, ForeseeWait):
-        return None
+def in_words(event: SchedulerEvent) -> Event:
+    """The event as observers get it: an event about an order becomes a `PersonActed`, others stay."""
+    return person_acted(event) if isinstance(event, OrderEvent) else event
+
+
+def person_acted(event: OrderEvent) -> PersonActed:
+    """An event about an order, in the words of the log and the journal."""
+    match event:
+        case CommandDone(at=at, command=command, result=result):
+            return _command_done(command, result, at)
+        case PriorityEnded(at=at, priority=view):
+            text = f"agent {view.agent}: priority {view.priority.name.lower()} ended, its time is over"
+            return PersonActed(at=at, text=text)
+        case OverridesStand(at=at):
+            return PersonActed(at=at, text=f"orders from before the restart stand: {_standing(event)}")
+        case _:
+            assert_never(event)
+
+
+def _command_done(command: Order, result: CommandResult, now: float) -> PersonActed:
     only, person = result.pools[0] if len(result.pools) == 1 else None, command.person
     match command:
         case Pause() | Resume() | SetLimit():
@@ -104,38 +129,34 @@ def person_acted(command: SchedulerCommand, result: CommandResult, now: float) -
             assert_never(command)
 
 
-def priority_ended(view: PriorityView, now: float) -> PersonActed:
-    """What log and journal are told when a priority ends by itself."""
-    text = f"agent {view.agent}: priority {view.priority.name.lower()} ended, its time is over"
-    return PersonActed(at=now, text=text)
-
-
-def overrides_stand(snapshot: Snapshot) -> PersonActed | None:
-    """What they are told of the overrides that stand after a restart, with what takes them back; None: there is none.
-
-    Those that hold agents up come with the command for that.
-    """
+def _standing(event: OverridesStand) -> str:
+    """The overrides; pauses and caps, which hold agents up, with the command that ends them."""
     priorities = [
         f"{view.agent} {view.priority.name.lower()}"
         + ("" if view.ends_in_s is None else f" for {span_words(_rounded(view.ends_in_s))}")
-        for view in snapshot.priorities
+        for view in event.priorities
     ]
     kinds = (
-        ("paused", _paused(snapshot.pauses), " (`hivemind resume`)"),
-        ("at most at once", _capped(snapshot.caps), " (`hivemind cap auto`)"),
+        ("paused", _paused(event.pauses), " (`hivemind resume`)"),
+        ("at most at once", _capped(event.caps), " (`hivemind cap auto`)"),
         ("priorities", priorities, ""),
-        ("budgets", list(dict.fromkeys(given.budget.holder for given in snapshot.given)), ""),
+        ("budgets", list(dict.fromkeys(given.budget.holder for given in event.given)), ""),
     )
-    words = [f"{kind}: {_first(names, _MOST_OVERRIDES)}{cure}" for kind, names, cure in kinds if names]
-    if not words:
-        return None
-    return PersonActed(at=snapshot.at, text=f"orders from before the restart stand: {'; '.join(words)}")
+    return "; ".join(f"{kind}: {_first(names, _MOST_OVERRIDES)}{cure}" for kind, names, cure in kinds if names)
 
 
 def pool_overrides(snapshot: Snapshot) -> list[str]:
     """Every pause and cap that stands, those for pools that have not come counted: a line for each kind."""
     kinds = (("paused", _paused(snapshot.pauses)), ("at most at once", _capped(snapshot.caps)))
     return [f"{kind}: {', '.join(names)}" for kind, names in kinds if names]
+
+
+def wait_view(wait: Foresight) -> WaitView:
+    """A foreseen wait as people and programs read it."""
+    reason, why = wait.reason, ""
+    if reason is not None:
+        why = why_words(reason, wait.limit, wait.budget.holder if wait.budget else wait.block_reason)
+    return WaitView(str(wait.pool), wait.starts_in_s, wait.before, reason.value if reason else "", why)
 
 
 def wait_words(view: WaitView) -> str:
@@ -152,6 +173,14 @@ def span_words(seconds: float) -> str:
     minutes = round(seconds / 60)
     days, hours = minutes / (24 * 60), minutes / 60
     return f"{days:g} d" if days.is_integer() else f"{hours:g} h" if hours.is_integer() else f"{minutes} min"
+
+
+def asker(by: str, agent: str = "", *, person: str = "") -> str:
+    """Who asked, in words; `agent`: a glob over those that it was asked for. `person`: as in a command."""
+    if not by:
+        return f"by {person or 'a person'}"
+    alone = agent in (by, escape(by))  # as a glob that means nobody else
+    return f"by {by} itself" if alone else f"by agent {by}"
 
 
 def _change(command: SchedulerCommand) -> str:
@@ -207,7 +236,7 @@ def _deed(command: SchedulerCommand, result: CommandResult) -> str:
         case Cancel(ticket_id=ticket_id):
             return f"{ticket_id} is cancelled{', its running attempt ended' if result.was_running else ''}"
         case ForeseeWait(agent=agent):
-            waits = "; ".join(f"{view.pool}: {wait_words(view)}" for view in result.waits)
+            waits = "; ".join(f"{wait.pool}: {wait_words(wait_view(wait))}" for wait in result.waits)
             return f"{agent}: {waits or 'at once; nothing was sent yet, so no limit is known'}"
         case _:
             assert_never(command)

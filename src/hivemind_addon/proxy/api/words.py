@@ -2,6 +2,9 @@
 
 import math
 
+PRICE_CURE = "write its price under `prices` of a profile (docs/profiles.md), or limit tokens, too"
+"""Of a model that a budget in money does not count."""
+
 
 def lasting(seconds: float) -> str:
     """A span of time in its two largest units, rounded up: `3 min`, `2 h 5 min`, `6 d 4 h`; `unknown` if endless."""
@@ -108,3 +111,11 @@ def conversation(agent: str, session: str) -> str:
         return printable(plain(agent))
     named = session.removeprefix(f"{agent}/")
     return printable(f"{plain(agent)} (session {named if len(named) <= 40 else f'{named[:39]}…'})")
+
+
+def amount(unit: str, value: int) -> str:
+    """Tokens, calls or micro-dollars for people: `1,200,000 tokens`, `40 calls`, `$4.25`, `$0.0031`."""
+    if unit != "micro_usd":
+        return f"{value:,} {unit[:-1]}{'s' * (value != 1)}"
+    usd = value / 1_000_000
+    return f"${usd:,.2f}" if usd >= 1 or not value else f"${usd:.4f}"

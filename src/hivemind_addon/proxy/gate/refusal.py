@@ -17,10 +17,10 @@ from hivemind_addon.formats.profile.model import Profile
 from hivemind_addon.formats.wire.dialect import Dialect
 from hivemind_addon.kernel.retry import ActiveBlock, Refused, Shed
 from hivemind_addon.kernel.values.command import Cancel
-from hivemind_addon.kernel.values.spend import Scope, Shortage, amount
+from hivemind_addon.kernel.values.spend import Scope, Shortage
 from hivemind_addon.kernel.values.ticket import CallKind, Reason
 from hivemind_addon.proxy.api.account import words_of
-from hivemind_addon.proxy.api.words import lasting
+from hivemind_addon.proxy.api.words import amount, lasting
 from hivemind_addon.proxy.system.clock import Clock
 
 _DOLLAR = 1_000_000

@@ -18,10 +18,9 @@ from hivemind_addon.kernel.values.events import (
     TicketEnded,
 )
 from hivemind_addon.kernel.values.snapshot import RequestState, TicketView
-from hivemind_addon.kernel.values.spend import amount
 from hivemind_addon.kernel.values.ticket import Ticket, Usage
 from hivemind_addon.proxy.api.event_text import text_of
-from hivemind_addon.proxy.api.words import about, ordinal
+from hivemind_addon.proxy.api.words import about, amount, ordinal
 
 MOMENTS = 100
 """Of a ticket that is tried for hours the first few and the newest are kept."""

@@ -12,11 +12,13 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from hivemind_addon.kernel.heap import KeyedHeap
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed, Verdict
 from hivemind_addon.kernel.values.command import Cancel, CommandReply, SchedulerCommand
-from hivemind_addon.kernel.values.events import Event
+from hivemind_addon.kernel.values.events import Event, OrderEvent
 from hivemind_addon.kernel.values.snapshot import Snapshot
 from hivemind_addon.kernel.values.spend import AccountState
 from hivemind_addon.kernel.values.ticket import (
@@ -30,7 +32,8 @@ from hivemind_addon.kernel.values.ticket import (
     PoolKey,
     Ticket,
 )
-from hivemind_addon.proxy.api.replies import reply
+from hivemind_addon.proxy.api.pool_words import with_words
+from hivemind_addon.proxy.api.replies import person_acted, reply
 from hivemind_addon.proxy.run.driven import DrivenScheduler
 from hivemind_addon.proxy.system.clock import Clock
 
@@ -284,11 +287,17 @@ class Driver:
 
     def snapshot(self, *, most_queued: int | None = None) -> Snapshot:
         """Everything now; of the tickets that wait at most so many of each pool, the next ones."""
-        return self._scheduler.snapshot(self.clock.monotonic(), most_queued=most_queued)
+        snapshot = self._scheduler.snapshot(self.clock.monotonic(), most_queued=most_queued)
+        return replace(snapshot, pools=tuple(map(with_words, snapshot.pools)))
 
     def snapshot_in_parts(self, *, most_queued: int | None = None) -> Generator[None, None, Snapshot]:
         """The same, a pool at a time: the loop may turn in between."""
-        return self._scheduler.snapshot_in_parts(self.clock.monotonic, most_queued=most_queued)
+        snapshot = yield from self._scheduler.snapshot_in_parts(self.clock.monotonic, most_queued=most_queued)
+        pools = []
+        for pool in snapshot.pools:
+            pools.append(with_words(pool))
+            yield
+        return replace(snapshot, pools=tuple(pools))
 
     async def drained(self, timeout_s: float) -> bool:
         """Wait until nothing is queued or in flight. False when `timeout_s` came first."""
@@ -384,7 +393,8 @@ class Driver:
         self._delivering = True
         try:
             while events := self._scheduler.drain_events():
-                for event in events:
+                for noted in events:
+                    event = person_acted(noted) if isinstance(noted, OrderEvent) else noted
                     hearers = self._hearers.get(type(event))
                     for observer in self._hearers_of(type(event)) if hearers is None else hearers:
                         try:

@@ -10,8 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from hivemind_addon.kernel.values import spend
-from hivemind_addon.proxy.api.words import brief, printable, several, short
+from hivemind_addon.proxy.api.words import amount, brief, printable, several, short
 from hivemind_addon.sim.replay.whatif import Night, PolicyNights, WhatIf
 
 _GAPS = 2, 1
@@ -118,7 +117,7 @@ def _is_done(runs: Sequence[Night]) -> bool:
 
 
 def _money(micro_usd: float) -> str:
-    return spend.amount("micro_usd", math.ceil(micro_usd)) if micro_usd else "-"
+    return amount("micro_usd", math.ceil(micro_usd)) if micro_usd else "-"
 
 
 def _number(value: float) -> str:

@@ -7,11 +7,12 @@ from decimal import Decimal, InvalidOperation
 import click
 import msgspec
 
-from hivemind_addon.kernel.values.command import AddBudget, ResetBudget, SetBudget, asker
+from hivemind_addon.kernel.values.command import AddBudget, ResetBudget, SetBudget
 from hivemind_addon.kernel.values.snapshot import BudgetView, Snapshot
-from hivemind_addon.kernel.values.spend import MOST_AMOUNT, PRICE_CURE, Period, Scope, amount
+from hivemind_addon.kernel.values.spend import MOST_AMOUNT, Period, Scope
 from hivemind_addon.proxy.api.account import account_view, limits_of, words_of
-from hivemind_addon.proxy.api.words import lasting
+from hivemind_addon.proxy.api.replies import asker
+from hivemind_addon.proxy.api.words import PRICE_CURE, amount, lasting
 from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.names import agent_names
 from hivemind_addon.tools.commands.options import json_option, port_option

@@ -11,9 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.kernel.values.spend import amount
 from hivemind_addon.proxy.api.pool_words import held_words
-from hivemind_addon.proxy.api.words import brief, count, printable, several, span
+from hivemind_addon.proxy.api.words import amount, brief, count, printable, several, span
 from hivemind_addon.proxy.journal.tables import AttemptRow, BudgetRow
 from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.commands.printing import Format, Row, Words, print_rows

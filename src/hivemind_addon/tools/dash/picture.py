@@ -11,15 +11,14 @@ from io import TextIOWrapper
 from msgspec import Struct
 from rich.text import Text
 
-from hivemind_addon.kernel.values.command import asker
 from hivemind_addon.kernel.values.snapshot import BudgetView, PoolView, PriorityView
-from hivemind_addon.kernel.values.spend import Scope, Spend, amount
+from hivemind_addon.kernel.values.spend import Scope, Spend
 from hivemind_addon.kernel.values.ticket import Reason, Usage
 from hivemind_addon.proxy.api.cluster_words import cluster_line
 from hivemind_addon.proxy.api.pool_words import troubles
-from hivemind_addon.proxy.api.replies import pool_overrides
+from hivemind_addon.proxy.api.replies import asker, pool_overrides
 from hivemind_addon.proxy.api.report import ACTIVE_S, ContextPressure, LogLine, Report
-from hivemind_addon.proxy.api.words import conversation, count, dollars, lasting, printable, several, span
+from hivemind_addon.proxy.api.words import amount, conversation, count, dollars, lasting, printable, several, span
 from hivemind_addon.proxy.system.terminal import shows_styles, terminal_width
 from hivemind_addon.tools.dash.agents import agent_rows, agents_grid
 from hivemind_addon.tools.dash.family import Sort, TreeLine, family, lines

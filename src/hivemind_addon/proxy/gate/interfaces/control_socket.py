@@ -30,12 +30,12 @@ from hivemind_addon.kernel.values.command import (
     Record,
     SetConfig,
     ShowConfig,
-    asker,
 )
 from hivemind_addon.kernel.values.events import PersonActed
 from hivemind_addon.proxy.api.config_file import ALERTS_VARIABLE
 from hivemind_addon.proxy.api.control import control_socket
 from hivemind_addon.proxy.api.control_server import ControlServer
+from hivemind_addon.proxy.api.replies import asker
 from hivemind_addon.proxy.gate.addresses import listens
 from hivemind_addon.proxy.gate.listeners import page_address
 from hivemind_addon.proxy.gate.options import OPTIONS, PREFIX, Option, cluster_url
