@@ -1,11 +1,10 @@
-"""What a person or an agent asks of the scheduler, carried out.
+"""Carries out the commands that persons and agents give the scheduler.
 
-What stands until it is taken back is kept in `overrides.py`, and every pool reads it; what concerns one ticket is done
-here and now. A queued ticket that is cancelled is refused with the next poll; an attempt in flight has to be ended from
-outside.
+Overrides stand until somebody takes them back: they are kept in `overrides.py`, which every pool reads. A command about
+one ticket acts at once. The next poll refuses a queued ticket that was cancelled; the driver ends an attempt in flight.
 
-Budgets are given, added to, reset. One that is given stands until it is taken back, and outlives a restart; what is
-added counts for the present period only. A reset forgets what was spent; attempts in flight are booked when they end.
+A given budget stands until somebody takes the budget back, also after a restart. An added amount counts for the present
+period only. A reset forgets the spending so far; attempts in flight are booked when they end.
 """
 
 import math
@@ -44,19 +43,19 @@ from hivemind_addon.kernel.values.ticket import Attempt, PoolKey
 
 @dataclass(frozen=True, slots=True)
 class CommandEffect:
-    """What became of a command, and what the scheduler has to do about it."""
+    """The result of a command, and what the scheduler has to do next."""
 
     result: CommandResult
     woken: Collection[Pool] = ()
-    """To be polled."""
+    """Pools to poll."""
     funded: Sequence[str] = ()
-    """Tickets that waited for their budgets, to be looked at again."""
+    """Tickets to look at again, because they waited for their budgets."""
     ended: Refused | Attempt | None = None
-    """The queued ticket that is refused, or the attempt that is to be ended."""
+    """The queued ticket to refuse, or the attempt to end."""
 
 
 class CommandHandler:
-    """Changes overrides, budgets and pools; reads which pools and tickets there are. Only the scheduler calls it."""
+    """Changes overrides, budgets and pools. Only the scheduler calls this class."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class CommandHandler:
         pools: Mapping[PoolKey, Pool],
         pool_of: Callable[[str], Pool | None],
     ) -> None:
-        """`pool_of`: the pool that a ticket is in; None: it has ended."""
+        """`pool_of`: the pool of a ticket; None: the ticket has ended."""
         self._overrides = overrides
         self._budgets = budgets
         self._pools = pools
@@ -76,7 +75,7 @@ class CommandHandler:
         return f"<CommandHandler of {len(self._pools)} pools>"
 
     def carry_out(self, command: SchedulerCommand, now: float) -> CommandEffect:
-        """Carry it out, or decline it: then nothing has changed."""
+        """Carry out a command, or decline the command without any change."""
         match command:
             case Pause() | Resume() | SetLimit():
                 return self._change_pools(command, now)
@@ -94,13 +93,13 @@ class CommandHandler:
                 assert_never(command)
 
     def apply_overrides(self, now: float) -> Collection[Pool]:
-        """Overrides have changed: all pools look at them, and are to be polled."""
+        """Apply changed overrides to all pools. Returns the pools to poll."""
         for pool in self._pools.values():
             pool.apply_overrides(now)
         return self._pools.values()
 
     def review_budgets(self, now: float) -> CommandEffect:
-        """Budgets have changed: tickets that wait for theirs may go, others may have none any more."""
+        """Apply changed budgets: tickets that wait for a budget may go, and others may have none left."""
         self._budgets.apply_overrides(now)
         for pool in self._pools.values():
             pool.review_funds()
@@ -142,7 +141,7 @@ class CommandHandler:
         return CommandEffect(CommandResult(nearest=near), self.apply_overrides(now))
 
     def _nearest_caller(self, scope: Scope, name: str) -> str | None:
-        """The agent or group that was probably meant; None: one that has called has this name."""
+        """The agent or group that was probably meant; None: a caller has this name."""
         callers = [caller for pool in self._pools.values() for caller in pool.agents.items()]
         known = sorted({agent if scope is Scope.AGENT else group for agent, group in callers} - {""})
         if scope is Scope.EVERYONE or any(_names(scope, name, caller) for caller in known):
@@ -206,7 +205,7 @@ class CommandHandler:
         return _with(accounts, CommandResult(), now)
 
     def _find(self, command: BudgetCommand, now: float) -> list[Account]:
-        """The accounts that a command means, in their present period."""
+        """The accounts that a command means, each in the present period."""
         found = []
         for account in self._budgets:
             scope, name, per = account.key
@@ -214,7 +213,7 @@ class CommandHandler:
             if is_meant and account.budget.limits_anything:
                 found.append(account)
         for account in found:
-            self._budgets.open(account.key, now)  # a period that is over is not added to
+            self._budgets.open(account.key, now)  # begins a new period if the last is over
         return found
 
     def _no_budget(self) -> CommandResult:
@@ -238,7 +237,7 @@ class CommandHandler:
         return CommandEffect(CommandResult(pools=(pool.key,), was_running=was_running), [pool], ended=ended)
 
     def _foresee(self, asked: ForeseeWait, now: float) -> CommandResult:
-        """In the pools that the agent has used, the last one first; of one that has used none, in all."""
+        """Foresee the wait in each pool that the agent has used, the last one first; for a new agent, in all pools."""
         if not asked.agent or not asked.pool:
             return CommandResult(Declined.NO_CALL_NAMED)
         if asked.input_tokens < 0 or asked.output_tokens < 0:
@@ -260,12 +259,12 @@ def _with(accounts: Sequence[Account], result: CommandResult, now: float) -> Com
 
 
 def _names(scope: Scope, glob: str, name: str) -> bool:
-    """Whether a command's word means a holder: only agents are meant by globs."""
+    """Whether the name in a command means a holder. Only agents are named by globs."""
     return names_agent(glob, name) if scope is Scope.AGENT else glob == name
 
 
 def _problem(command: BudgetCommand) -> Declined | None:
-    """What is wrong with a command by itself."""
+    """Why a command is invalid, regardless of the scheduler's state."""
     if command.scope is Scope.EVERYONE and command.name:
         return Declined.EVERYONE_NAMED
     if command.scope is not Scope.EVERYONE and not command.name:

@@ -1,25 +1,25 @@
-"""Pools that are equal: a ticket waits in one of them, and goes to whichever can take it soonest.
+"""Equal pools: a ticket waits in one pool and moves to an equal pool that can admit the ticket sooner.
 
-Each endpoint of a provider is a pool with a queue, limits, breaker and block of its own (`pool.py`). A ticket names
-those that it may go to. Two things are decided here:
+Each endpoint of a provider is a pool with a separate queue, limits, breaker and account block (`pool.py`). A ticket
+names its possible endpoints. Two things are decided here:
 
-**Where it waits first.** Where its session was last, else the one that started it: there its prompt cache is warm, and
-a tree of sessions stays together. A new tree goes where the fewest sessions were lately, by weight: what each will take
-nobody knows. Who is down, blocked or paused is nobody's first place as long as another one is not.
+**Where a ticket waits first.** In the pool of the session, else of the parent session: the prompt cache is warm there,
+and a tree of sessions stays together. A new tree goes to the pool with the fewest recent sessions, by weight, because
+nobody knows how much a session will take. A pool that is down, blocked or paused is chosen only when all are.
 
-**When it moves.** In the poll in which another pool is *idle*: nobody who waits there could go, and it would admit this
-ticket now. What it would have to read anew is its price, in seconds of that pool's bottleneck. It goes
+**When a ticket moves.** In the poll in which another pool is *idle*: none of the idle pool's own tickets can go, and
+that pool would admit the ticket now. The price is the input to read again, in seconds of the idle pool's bottleneck.
 
-    for nothing            it loses nothing warm; its pool is shut, or for more than a minute full; it failed there
-                           twice; its client is about to leave
-    for what was idled     else: once the idle pool has idled, while others waited, for a part of the price (`_PRICE`);
-                           and where the ticket would wait longer than the price, by the forecast
+    free of charge         no warm prompt is lost; the ticket's pool is shut, or full for more than a minute; the ticket
+                           failed there twice; the client leaves soon
+    for the price          once the idle pool has idled, while tickets waited elsewhere, for a part of the price
+                           (`_PRICE`), if by the forecast the ticket waits longer than the price
 
-So what is read anew is bounded by what was idled away (who hires skis buys them when he has paid as much), and equal
-pools that are both busy exchange nothing. Tickets that let others pass, for their leader or their tree's fan-out, stay.
+So the idle time bounds the input that is read again (the ski-rental problem: buy after paying as much rent), and two
+busy pools exchange no tickets. A ticket that lets others pass, for a leader or a fan-out limit, stays.
 
-An account's block refuses all who wait for it; those who may go elsewhere do so before. So do those that a person's
-pause keeps: nobody knows when it ends.
+An account block refuses every ticket of a pool: tickets that may go elsewhere leave before. Tickets also leave a pool
+that a person paused, because nobody knows when the pause ends.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -33,33 +33,33 @@ from hivemind_addon.kernel.values.ticket import AttemptResult, Outcome, OutcomeK
 
 _NEVER = float("inf")
 _LONG_S = 60.0
-"""Who waits longer for a limit goes elsewhere, whatever that costs."""
+"""A ticket that waits longer than this for a limit moves at any price."""
 _SOON_S = 2.0
-"""Who is let in so soon goes to no endpoint that has more to do."""
+"""A ticket whose gate opens within this time does not move to a fuller endpoint."""
 _LEAVING_S = 20.0
-"""So shortly before it would be shed, or its client may leave, a ticket goes elsewhere, whatever that costs."""
+"""A ticket moves at any price this shortly before the shed time, or before its client may leave."""
 _SETBACKS = 2
-"""After so many failures in one pool another one is tried."""
+"""After this many failures in a pool, a ticket may move free of charge."""
 _PRICE = 0.3
-"""Seconds that a pool has to idle for each second that a moved ticket reads anew. `two-endpoints` on windows, 8 runs:
-with 1.0 up to 1.12 times the bound (what is left of a window lapses), with 0.3 up to 1.04; input for up to 1.04."""
+"""Seconds that a pool has to idle for each second that a moved ticket reads again. `two-endpoints` on windows, 8 runs:
+up to 1.12 times the bound with 1.0 (the rest of a window lapses), up to 1.04 with 0.3; up to 1.04 for input."""
 _WORTH = 1.0
-"""A wait has to be so many times as long as what is read anew."""
+"""The forecast wait has to be at least this many times the reading time."""
 _SURELY = 3.0
-"""Who waits for a running attempt goes after another has idled so many times as long, whatever the forecast says."""
+"""A ticket that waits for a running attempt moves, against the forecast, after idling of this many reading times."""
 _LOOK_EVERY_S = 0.5
-"""So often it is asked who would gain: the queue is played through for it."""
+"""Least time between two forecasts for a pool: each plays the queue through."""
 _MOST_IDLED_S = 60.0
-"""No pool saves more than this."""
+"""A pool saves at most this much idle time."""
 _MOVABLE = frozenset({EntryState.LANE, EntryState.RETURNING, EntryState.FRONT, EntryState.BACKING_OFF})
 _LEAST_S = 0.001
-"""Timers are no finer."""
+"""The resolution of timers."""
 _REMEMBERED = 20_000
-"""Sessions, at most."""
+"""The most sessions to remember."""
 
 
 def is_endpoints_own(outcome: Outcome) -> bool:
-    """Whether an attempt failed for good by its endpoint's fault: its key, its money, its certificate."""
+    """Whether an attempt failed for good because of its endpoint: the key, the money, the certificate."""
     if outcome.kind is not OutcomeKind.IGNORED or outcome.garbage:
         return False
     return outcome.account_block_s is not None or outcome.of_account or outcome.status in (None, 401, 402, 429)
@@ -67,21 +67,21 @@ def is_endpoints_own(outcome: Outcome) -> bool:
 
 @dataclass(slots=True)
 class _Place:
-    """What is known of one pool beside the others."""
+    """The record of one pool that is equal to others."""
 
     sessions: int = 0
-    """That were last here, as long as their prompt cache may be warm."""
+    """The sessions that used this pool last and whose prompt cache may still be warm."""
     idled_s: float = 0.0
-    """How long it could have served one who waited elsewhere, less what moved tickets had to read anew."""
+    """Seconds in which the pool could have served tickets that waited elsewhere, less the reading of moved tickets."""
     idles: bool = False
-    """Whether it could when it was last looked at."""
+    """Whether the pool was idle at the last look."""
     look_at: float = 0.0
-    """Before that it need not be asked again who would gain."""
+    """When the next forecast for this pool is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """A waiting ticket is to go from one pool to another."""
+    """A waiting ticket's move from one pool to another, for the scheduler to carry out."""
 
     entry: QueueEntry
     source: Pool
@@ -89,27 +89,27 @@ class Move:
 
 
 class Endpoints:
-    """Of all pools that are equal to others. Answers what is to be done; the scheduler does it."""
+    """Places tickets among equal pools. Returns decisions; the scheduler carries them out."""
 
     def __init__(self, pools: Mapping[PoolKey, Pool], merged: Mapping[PoolKey, PoolKey]) -> None:
-        """Both are the scheduler's: its pools, and where pools went that proved to be others."""
+        """`pools` and `merged` belong to the scheduler. `merged`: pool → the pool that it became a part of."""
         self.wakeup_at = _NEVER
-        """When time alone may make one move."""
+        """The instant at which time alone may allow a move."""
         self._pools = pools
         self._merged = merged
         self.places: dict[PoolKey, _Place] = {}
-        """Of each pool that is equal to another one. Only this class changes it."""
+        """The pools that have equals. Written by this class only."""
         self._homes: dict[tuple[str, str], tuple[PoolKey, float]] = {}
-        """By agent and session: where it was last, and when; the oldest first."""
+        """Agent and session → the last pool and the instant of that use; the oldest first."""
         self._looked_at = 0.0
         self._moved: set[str] = set()
-        """Tickets that were moved at this instant: none moves twice."""
+        """Tickets moved at this instant: a ticket moves once."""
 
     def __repr__(self) -> str:
         return f"<Endpoints {len(self.places)} pools, {len(self._homes)} sessions>"
 
     def place(self, ticket: Ticket, now: float, *, was_at: PoolKey | None = None) -> Pool:
-        """Where a new ticket waits first; its pools are all there. `was_at`: where another process had it."""
+        """The pool in which a new ticket waits first. `was_at`: the pool that had the ticket at another process."""
         pools = self._equal_to(ticket)
         for pool in pools:
             self._place(pool)
@@ -120,21 +120,21 @@ class Endpoints:
         home = self._home(ticket) if was_at is None else self._merged.get(was_at, was_at)
         chosen = next((pool for pool in open_ones if pool.key == home), None)
         if chosen is None:
-            # One that is down takes a new tree only when all are, or to see whether it is back.
+            # A pool that is down takes a new tree only when all are down, or as a probe.
             chosen = min(open_ones, key=lambda pool: self._fullness(pool, ticket))
         self._settle_in(ticket, chosen, now)
         return chosen
 
     def found(self, ticket: Ticket, pool: Pool, now: float) -> None:
-        """An attempt of a new ticket is in flight at another process; the pools that it may go to are all there."""
+        """Note that an attempt of a new ticket is in flight at another process. All pools of the ticket exist."""
         for one in self._equal_to(ticket):
             self._place(one)
         self._settle_in(ticket, pool, now)
 
     def excuse(self, ticket: Ticket, result: AttemptResult, now: float) -> AttemptResult:
-        """An attempt ended. Where its endpoint refuses for good, and another one may not, it is tried again there.
+        """Make a final refusal by an endpoint retryable if another endpoint may accept the ticket.
 
-        What refuses for good is blocked, as long as it says, and looked at every some minutes.
+        The refusing pool is blocked for the time that the refusal names, with a probe every few minutes.
         """
         outcome = result.outcome
         if outcome.retryable or not is_endpoints_own(outcome):
@@ -146,28 +146,29 @@ class Endpoints:
         return replace(result, outcome=replace(outcome, retryable=True, account_block_s=block_s))
 
     def moved(self, move: Move, now: float) -> None:
-        """It was done."""
+        """Note that the scheduler carried out a move."""
         ticket = move.entry.ticket
         self._moved.add(ticket.id)
         self._settle_in(ticket, move.target, now)
 
     def merged(self, key: PoolKey, into: PoolKey) -> None:
-        """One pool proved to be another one."""
+        """Note that a pool became a part of another pool."""
         left = self.places.pop(key, None)
         if left is not None:
             self.places.setdefault(into, _Place()).sessions += left.sessions
 
     def refugees(self, now: float) -> Iterator[Move]:
-        """Who is to leave a pool before any is polled: an account's block would refuse them, or a person has paused it.
+        """Yield moves out of pools that are blocked or paused, to make before any pool is polled.
 
-        Neither ends soon: they go also where others wait.
+        An account block would refuse the tickets. Neither state ends soon, so a target may have waiting tickets of its
+        own.
         """
         for pool in [pool for key in self.places if (pool := self._pools.get(key)) is not None]:
             is_blocked = pool.is_blocked(now)
             if is_blocked or pool.paused:
                 for entry in pool.waiting:
                     equal = self._equal_to(entry.ticket)
-                    # To wait for a person is better than to be refused.
+                    # Waiting for a person is better than a refusal.
                     others = [one for one in equal if not one.is_blocked(now) and (is_blocked or not one.paused)]
                     if others:
                         target = min(
@@ -176,7 +177,7 @@ class Endpoints:
                         yield Move(entry, pool, target)
 
     def next_move(self, now: float) -> Move | None:
-        """One that can go at once elsewhere, after all pools were polled; ask again until there is none."""
+        """The next ticket that another pool would admit at once, after all pools were polled. Call until None."""
         self._count_idling(now)
         self.wakeup_at = _NEVER
         waiting = [pool for key in self.places if (pool := self._pools.get(key)) is not None and not pool.is_idle]
@@ -193,7 +194,7 @@ class Endpoints:
         return found
 
     def _move_to(self, target: Pool, place: _Place, waiting: Iterable[Pool], now: float) -> Move | None:
-        """Who is to go to an idle pool now, if anybody is."""
+        """The move of a ticket to an idle pool now; None: no ticket should move."""
         best: tuple[float, float, Move] | None = None
         dear: list[tuple[float, float, Move]] = []
         for source in waiting:
@@ -223,7 +224,7 @@ class Endpoints:
         return self._hired(place, dear, now)
 
     def _hired(self, place: _Place, dear: list[tuple[float, float, Move]], now: float) -> Move | None:
-        """The cheapest whose price the idle pool has paid by idling, of those that gain by it."""
+        """The cheapest move that the idle pool has paid for by idling and that serves the ticket sooner."""
         place.idles = any(move.source.gate is not None for _, _, move in dear)
         dear.sort(key=lambda option: option[:2])
         price_s = _PRICE * dear[0][0]
@@ -253,13 +254,13 @@ class Endpoints:
         self.wakeup_at = min(self.wakeup_at, max(at, now + _LEAST_S))
 
     def _read_s(self, entry: QueueEntry, source: Pool, target: Pool, now: float) -> float | None:
-        """What a waiting ticket has to read anew elsewhere; 0: it may go for nothing, None: it stays."""
+        """Seconds of input for a waiting ticket to read again elsewhere; 0: free of charge; None: the ticket stays."""
         gate = source.gate
         if source.is_shut:
             return 0.0
         failed_often = entry.history.setbacks >= _SETBACKS
         if entry.state is EntryState.BACKING_OFF and failed_often:
-            return None  # not at once: its failures may be its own
+            return None  # not at once: the request itself may be the cause of the failures
         if gate is not None and gate.reason is Reason.METER and gate.opens_at > now + _LONG_S:
             return 0.0
         if failed_often or min(entry.shed_at, entry.leaves_at) < now + _LEAVING_S:
@@ -268,7 +269,7 @@ class Endpoints:
         lost = source.warm_tokens(ticket, now) - target.warm_tokens(ticket, now)
         if lost > 0:
             return target.reading_s(lost)
-        # With it goes all that its tree will ask for: not to the fuller one, for what is open here in a moment.
+        # The whole tree follows the ticket. Not worth a move to a fuller pool if this pool opens in a moment.
         opens_soon = gate is not None and gate.opens_at < now + _SOON_S
         is_fuller = self._fullness(target, ticket) > self._fullness(source, ticket)
         return None if opens_soon and is_fuller else 0.0
@@ -285,12 +286,11 @@ class Endpoints:
         return any(self._merged.get(one.pool, one.pool) == target.key for one in entry.ticket.endpoints)
 
     def _equal_to(self, ticket: Ticket) -> list[Pool]:
-        """The pools that a ticket may go to."""
         keys = dict.fromkeys(self._merged.get(one.pool, one.pool) for one in ticket.endpoints)
         return [self._pools[key] for key in keys]
 
     def _fullness(self, pool: Pool, ticket: Ticket) -> float:
-        """Sessions, by weight."""
+        """The pool's sessions divided by the weight of the ticket's endpoint."""
         weight = next((one.weight for one in ticket.endpoints if self._merged.get(one.pool, one.pool) == pool.key), 1.0)
         return self._place(pool).sessions / weight
 
@@ -316,7 +316,7 @@ class Endpoints:
         self._place(pool).sessions += 1
 
     def _forget_old(self, ttl_s: float, now: float) -> None:
-        """Sessions that have nothing warm any more are nowhere."""
+        """Forget sessions whose prompt cache has expired."""
         while self._homes:
             first, (home, at) = next(iter(self._homes.items()))
             if len(self._homes) <= _REMEMBERED and at + ttl_s > now:

@@ -1,8 +1,8 @@
-"""What persons changed at run time, until it is taken back or its time is over: pauses, caps, priorities, budgets.
+"""Overrides: the pauses, caps, priorities and budgets that persons set at run time.
 
-Each override is a glob and a value. The newest that matches counts, and holds for pools and agents that come later,
-too. One that takes back (resume, no cap, as asked) is a rule like others where an older one would still match. One
-that ends by itself lies on the older ones, which count again after it.
+Each override is a glob and a value. The newest override that matches counts, also for pools and agents that come later.
+An override that takes back (resume, no cap, the priority asked for) is kept as a rule while an older rule would match.
+A temporary override covers older ones, which count again after its end.
 """
 
 import math
@@ -25,20 +25,20 @@ _NEVER = math.inf
 class _Rule[Value]:
     glob: str
     value: Value | None
-    """None takes back what older rules say."""
+    """None takes back older rules."""
     ends_at: float = _NEVER
     by: str = ""
-    """The agent that asked for it; empty: a person did."""
+    """The agent that asked for the override; empty: a person did."""
 
 
 class _Rules[Subject, Value]:
-    """Globs and what was ordered for what they match, the newest first."""
+    """The overrides of one kind, the newest first."""
 
     def __init__(self, matches: Callable[[str, Subject], bool]) -> None:
         self._matches = matches
         self._rules: list[_Rule[Value]] = []
         self.ends_at = _NEVER
-        """When the next one ends by itself; infinite: none does."""
+        """When the next rule ends by itself; infinite: no rule does."""
 
     def __bool__(self) -> bool:
         return bool(self._rules)
@@ -50,44 +50,44 @@ class _Rules[Subject, Value]:
         return repr([(rule.glob, rule.value) for rule in self._rules])
 
     def put(self, glob: str, value: Value | None, *, ends_at: float = _NEVER, by: str = "") -> None:
-        """Order it; None takes back."""
+        """Add a rule; the value None takes back older rules."""
         stands = ends_at == _NEVER
         older = [] if glob == "*" and stands else self._rules
-        # One that ends by itself replaces only its like: what is under it counts again.
+        # A temporary rule replaces only temporary rules: the older rule counts again after the end.
         older = [rule for rule in older if rule.glob != glob or (not stands and rule.ends_at == _NEVER)]
         self._rules = [_Rule(glob, value, ends_at, by), *older]
         self._tidy()
 
     def restore(self, saved: "Sequence[_Rule[Value]]") -> None:
-        """Put these, the newest first, under those that are there."""
+        """Add saved rules, the newest first, below the present ones."""
         newer, self._rules = self._rules, []
         for rule in reversed((*newer, *saved)):
             self.put(rule.glob, rule.value, ends_at=rule.ends_at, by=rule.by)
 
     def standing(self, now: float) -> list[_Rule[Value]]:
-        """Those whose time is not over, without what would take back nothing."""
+        """The rules that have not ended, without takebacks that have no older rule to take back."""
         rules = [rule for rule in self._rules if rule.ends_at > now]
         while rules and rules[-1].value is None:
             rules.pop()
         return rules
 
     def expire(self, now: float) -> None:
-        """Drop those whose time is over."""
+        """Drop the rules that have ended."""
         self._rules = self.standing(now)
         self._tidy()
 
     def of(self, subject: Subject) -> Value | None:
-        """What counts for one; None: nothing was ordered."""
+        """The value for a pool, agent or holder; None: no rule matches."""
         return next((rule.value for rule in self._rules if self._matches(rule.glob, subject)), None)
 
     def _tidy(self) -> None:
         while self._rules and self._rules[-1].value is None:
-            self._rules.pop()  # there is nothing older that it would take back
+            self._rules.pop()  # there is no older rule to take back
         self.ends_at = min((rule.ends_at for rule in self._rules), default=_NEVER)
 
 
 class Overrides:
-    """All pools', agents' and holders'."""
+    """The overrides of all pools, agents and holders."""
 
     def __init__(self) -> None:
         self._pauses: _Rules[PoolKey, bool] = _Rules(names_pool)
@@ -99,35 +99,35 @@ class Overrides:
             for per in Period
         }
         self.has_budgets = False
-        """Whether anybody was given one."""
+        """Whether any budget was given."""
         self.ends_at = _NEVER
-        """When the next one ends by itself; infinite: none does."""
+        """When the next override ends by itself; infinite: none does."""
 
     def __repr__(self) -> str:
         budgets = [rules for rules in self._budgets.values() if rules]
         return f"<Overrides {self._pauses} {self._caps} {self._priorities} {budgets}>"
 
     def pause(self, glob: str, *, paused: bool) -> None:
-        """Admit nothing in these pools, or again."""
+        """Pause the pools that match, or resume them."""
         self._pauses.put(glob, paused or None)
 
     def cap(self, glob: str, limit: int | None) -> None:
-        """Let these pools have at most so many attempts in flight."""
+        """Cap the attempts in flight of the pools that match; None takes the cap back."""
         self._caps.put(glob, limit)
 
     def prefer(self, glob: str, priority: Priority | None, *, ends_at: float = _NEVER, by: str = "") -> None:
-        """Serve these agents in a class, whatever they ask for."""
+        """Serve the agents that match in this class, whichever class they ask for; None takes the order back."""
         self._priorities.put(glob, priority, ends_at=ends_at, by=by)
         self.ends_at = self._priorities.ends_at
 
     def give(self, budget: Budget, *, by: str = "") -> None:
-        """Give a holder (agents by a glob) a budget; one that limits nothing takes back what was given."""
+        """Give a holder (agents by a glob) a budget; a budget that limits nothing takes the given budget back."""
         given = budget if budget.limits_anything else None
         self._budgets[budget.scope, budget.per].put(budget.name, given, by=by)
         self.has_budgets = any(self._budgets.values())
 
     def budgets_of(self, scope: Scope, name: str) -> dict[Period, Budget]:
-        """What one holder was given, by period."""
+        """The budgets given to one holder, by period."""
         given = {}
         for (whose, per), rules in self._budgets.items():
             if whose is scope and (budget := rules.of(name)):
@@ -136,29 +136,29 @@ class Overrides:
 
     @property
     def budgets(self) -> tuple[GivenBudget, ...]:
-        """All that were given, the newest of each period first."""
+        """All given budgets, the newest of each period first."""
         rules = (rule for rules in self._budgets.values() for rule in rules)
         return tuple(GivenBudget(rule.value, rule.by) for rule in rules if rule.value)
 
     def is_paused(self, key: PoolKey) -> bool:
-        """Whether nothing of a pool goes."""
+        """Whether a person paused the pool."""
         return bool(self._pauses.of(key))
 
     def pauses_for(self, glob: str) -> bool:
-        """Whether a pause with this glob stands, or any if it is `*`: pools that come would meet it."""
+        """Whether a pause with this glob (`*`: any pause) stands, which holds for pools to come, too."""
         return any(rule.value and glob in ("*", rule.glob) for rule in self._pauses)
 
     def cap_of(self, key: PoolKey) -> int | None:
-        """What a pool's concurrency limit may be at most; None: what it learns."""
+        """The cap of a pool's concurrency limit; None: there is no cap."""
         return self._caps.of(key)
 
     def priority_of(self, agent: str, asked: Priority) -> Priority:
-        """The class of an agent's ticket that asks for one."""
+        """The class in which to serve an agent's ticket that asks for the class `asked`."""
         ordered = self._priorities.of(agent) if self._priorities else None
         return asked if ordered is None else ordered
 
     def inherit(self, key: PoolKey, merged: PoolKey) -> None:
-        """A pool was merged into another one: what held for it holds for both, where that is stricter."""
+        """Apply the stricter overrides of two pools to both: `merged` became a part of `key`."""
         if self.is_paused(merged) and not self.is_paused(key):
             self.pause(str(key), paused=True)
         cap, theirs = self.cap_of(key), self.cap_of(merged)
@@ -180,25 +180,25 @@ class Overrides:
 
     @property
     def pauses(self) -> dict[str, bool]:
-        """By glob, the newest first; False takes back what an older one says."""
+        """The pauses by glob, the newest first; False takes back an older pause."""
         return {rule.glob: bool(rule.value) for rule in self._pauses}
 
     @property
     def caps(self) -> dict[str, int | None]:
-        """By glob, the newest first; None takes back what an older one says."""
+        """The caps by glob, the newest first; None takes back an older cap."""
         return {rule.glob: rule.value for rule in self._caps}
 
     # Time and restarts ------------------------------------------------------------------------------------------------
 
     def expire(self, now: float) -> list[PriorityView]:
-        """Drop those whose time is over, and name them."""
+        """Drop the priorities that have ended, and return them."""
         ended = [view for view in self.priorities(now) if view.ends_in_s == 0]
         self._priorities.expire(now)
         self.ends_at = self._priorities.ends_at
         return ended
 
     def export(self, now: float, wall: float) -> object:
-        """What stands, as plain JSON values. `wall`: `now` in epoch seconds, by which a restart knows what is over."""
+        """The overrides that stand, as plain JSON values. `wall`: `now` in epoch seconds."""
         return to_builtins(
             _SavedFile(
                 version=_VERSION,
@@ -212,7 +212,7 @@ class Overrides:
         )
 
     def restore(self, data: object, now: float, wall: float) -> list[str]:
-        """Take over what `export` gave, under what was changed since. What cannot be understood, in words."""
+        """Add exported overrides below the ones set since. Returns a line about each unreadable override."""
         if not isinstance(data, Mapping) or data.get("version") != _VERSION:
             return [f"saved orders: {str(data)[:60]!r} is not of version {_VERSION}"]
         oddities: list[str] = []
@@ -247,7 +247,7 @@ class _SavedCap(Struct, array_like=True, forbid_unknown_fields=True):
 
 
 class _SavedTerms(Struct, frozen=True, omit_defaults=True):
-    """What some priorities have beside their glob and class."""
+    """The optional terms of a saved priority."""
 
     by: str = ""
     left_s: float | None = None
@@ -262,7 +262,7 @@ class _SavedTerms(Struct, frozen=True, omit_defaults=True):
 class _SavedPriority(Struct, array_like=True, forbid_unknown_fields=True):
     glob: str
     priority: str | None
-    """Its name."""
+    """The name of the class."""
     terms: _SavedTerms = _SavedTerms()
 
     def __post_init__(self) -> None:
@@ -277,7 +277,7 @@ class _SavedPriority(Struct, array_like=True, forbid_unknown_fields=True):
         return cls(rule.glob, name, _SavedTerms(rule.by, left_s, until))
 
     def rule(self, now: float, wall: float) -> _Rule[Priority]:
-        """By the wall clock; but no end is later than it was: that clock may have been set back."""
+        """The rule. The wall clock may have been set back, so the end is not later than at the export."""
         left_s, until = self.terms.left_s, self.terms.until
         ends_at = _NEVER if left_s is None or until is None else now + round(min(until - wall, left_s), 3)
         value = None if self.priority is None else Priority[self.priority.upper()]
@@ -304,7 +304,7 @@ class _SavedBudget(Struct):
 
 
 class _SavedFile(Struct):
-    """All lists have the newest first."""
+    """Each list has the newest entry first."""
 
     version: int
     pauses: list[_SavedPause]
@@ -314,7 +314,7 @@ class _SavedFile(Struct):
 
 
 def _read[Entry](data: Mapping[str, object], name: str, kind: type[Entry], oddities: list[str]) -> list[Entry]:
-    """Those of a list that can be read; the others are named."""
+    """The readable entries of a saved list; a line about each unreadable entry goes to `oddities`."""
     saved = data.get(name, [])
     entries = []
     for one in saved if isinstance(saved, list) else [saved]:

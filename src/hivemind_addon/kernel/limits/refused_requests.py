@@ -34,7 +34,7 @@ class _Refused:
 
 
 class RefusedRequests:
-    """The refused requests of one pool, the last refused last. A client that sends a request again is recognised."""
+    """The refused requests of one pool, the last refused last. Recognises a request that a client sends again."""
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, str], _Refused] = {}
@@ -51,7 +51,7 @@ class RefusedRequests:
         return bool(self._requests) and _name(ticket) in self._requests
 
     def passed(self, attempt: Attempt) -> None:
-        """Note an attempt that the provider accepted."""
+        """Note an accepted attempt."""
         self._passed_stamp = max(self._passed_stamp, attempt.stamp)
         if not self._requests:
             return
