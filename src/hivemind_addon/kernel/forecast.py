@@ -1,17 +1,17 @@
-"""When each waiting ticket is likely to go, from what the limits and the queue tell now. Only views ask for it.
+"""Forecasts when each waiting ticket is likely to go, from the present limits and queue. Only views use this.
 
-The queue is played through once, in its order: each ticket takes a slot, and its units of every limit, at the first
-instant at which it finds them, and no sooner than the one before it. A slot comes back after the mean service time;
-the concurrency limit grows with the attempts that end, as it would if all of them succeeded. A ticket that backs off
-lets others pass until it is due. What will come in from now on, and what refusals will teach, nobody knows.
+The forecast plays the queue through once, in order: each ticket takes a slot and its demand of every limit at the first
+instant at which both are free, and not before the ticket ahead. A slot is free again after the mean service time. The
+concurrency limit grows with each end, as if all attempts succeeded. A ticket in backoff lets others pass until due.
+Future arrivals and the lessons of future refusals are unknown.
 
 O(n log n) in the tickets, a few microseconds each.
 
-**A call that is not made**: when would it be sent? A guest is seated in the queue's order where the call would stand,
-and the queue is played through with it: so it is as good a guess as those of the tickets that wait, and has the same
-bounds. What comes in after it is not known: calls of a higher class, or of agents that owe less, may still go first.
+**A call not made yet** is seated as a guest at its place in the queue's order, and the queue is played through with the
+guest. The guess is as good as for waiting tickets, within the same bounds: later calls of a higher class, or of agents
+that owe less, may still go first.
 
-Callers tell what the next call of an agent will look like, as far as the last one does.
+`Callers` describes an agent's next call by the last calls.
 """
 
 import heapq
@@ -41,12 +41,12 @@ from hivemind_addon.kernel.values.ticket import CallKind, Demand, Dimension, Poo
 
 _NEVER = float("inf")
 _LEAST_LEFT = 0.25
-"""An attempt that has run for longer than the mean is expected to run for this part of it more."""
+"""An attempt that has run for longer than the mean is expected to run for this part of the mean more."""
 
 
 @dataclass(slots=True)
 class Supply:
-    """What one limit will give. Ask and take in the order of time."""
+    """The future units of one limit. Ask and take in the order of time."""
 
     name: str
     """For people."""
@@ -56,14 +56,14 @@ class Supply:
     """At the instant `at`."""
     at: float
     per_s: float = 0.0
-    """Of a bucket: what it refills."""
+    """The refill rate of a bucket."""
     turns_at: float = _NEVER
-    """Of a window."""
+    """The end of a window."""
     window_s: float = _NEVER
 
     @classmethod
     def of_meter(cls, meter: Meter, now: float) -> "Supply":
-        """What headers tell."""
+        """A limit that headers report."""
         supply = cls(meter.name, meter.dimension, meter.limit, meter.level(now), now)
         turns_at = meter.window_ends_at(now)
         if turns_at is None:
@@ -74,7 +74,7 @@ class Supply:
 
     @classmethod
     def of_hidden(cls, hidden: HiddenLimits, now: float) -> "list[Supply]":
-        """What refusals taught: as a bucket that has room for one when it opens."""
+        """A limit inferred from refusals, as a bucket with room for one attempt when the limit opens."""
         limit = hidden.limit
         if limit is None or limit.window_s is None:
             return []
@@ -84,7 +84,7 @@ class Supply:
 
     @classmethod
     def of_stated(cls, capacity: Capacity, now: float) -> "list[Supply]":
-        """What the profile states: as buckets of calls, for what a ticket takes of points is its own."""
+        """Limits that the profile states, as buckets of calls: each ticket takes its own number of points."""
         stated = capacity.sharing.stated
         return [
             cls(
@@ -94,14 +94,14 @@ class Supply:
         ]
 
     def fits_at(self, units: float, at: float) -> float:
-        """The first instant from `at` on at which so many units are there; of more than the limit, the limit."""
+        """The first instant from `at` on with this many units, or with the whole limit if the demand is larger."""
         missing = min(units, self.limit) - self._level_at(at)
         if missing <= 0:
             return at
         return at + missing / self.per_s if self.per_s > 0 else self.turns_at
 
     def take(self, units: float, at: float) -> None:
-        """They are taken."""
+        """Take units at an instant."""
         self.level = self._level_at(at) - units
         self.at = max(at, self.at)
         if at >= self.turns_at:
@@ -114,10 +114,10 @@ class Supply:
 
 
 class ForecastSlots:
-    """The attempts that may be in flight, and when they end. Ask and take in the order of time."""
+    """The slots for attempts in flight, and when they are free again. Ask and take in the order of time."""
 
     def __init__(self, *, limit: int, gain: float, most: int, service_s: float | None) -> None:
-        """`gain`: slots that each success adds, up to `most`; `service_s` None: nothing tells how long one takes."""
+        """`gain`: slots that each success adds, up to `most`; `service_s`: mean service time (None: unknown)."""
         self._limit = float(limit)
         self._gain = gain
         self._most = most
@@ -125,23 +125,23 @@ class ForecastSlots:
         self._ends: list[float] = []
 
     def run(self, for_s: Iterable[float], now: float) -> None:
-        """These attempts are in flight, for so long already."""
+        """Add attempts that have been in flight for this long."""
         for ran_s in for_s:
             mean_s = _NEVER if self._service_s is None else self._service_s
             left_s = _NEVER if mean_s == _NEVER else max(mean_s - ran_s, _LEAST_LEFT * mean_s)
             heapq.heappush(self._ends, now + left_s)
 
     def free_at(self, at: float) -> float:
-        """The first instant from `at` on at which there is a slot; infinite where nothing tells."""
+        """The first instant from `at` on with a free slot; infinite: unknown."""
         self._end_until(at)
         surplus = len(self._ends) - int(self._limit)
         if surplus < 0:
             return at
-        # After the limit was lowered more than one has to end.
+        # After a cut of the limit several attempts have to end.
         return self._ends[0] if surplus == 0 else heapq.nsmallest(surplus + 1, self._ends)[-1]
 
     def take(self, at: float) -> None:
-        """An attempt goes."""
+        """Start an attempt."""
         self._end_until(at)
         heapq.heappush(self._ends, _NEVER if self._service_s is None else at + self._service_s)
 
@@ -156,21 +156,21 @@ class Foretold(Struct, frozen=True, gc=False):
 
     at: float
     by: str
-    """The limit that it, or one before it, waits for until then: a supply's name; CONCURRENCY; empty: neither."""
+    """The limit that the ticket, or a ticket ahead, waits for: a supply's name or CONCURRENCY; empty: none."""
 
 
 class Forecast(Struct, frozen=True, gc=False):
-    """What is likely to come of those that wait."""
+    """The likely starts of the waiting tickets."""
 
     starts: dict[str, Foretold]
-    """By ticket, in the order in which they are likely to go; those that nothing tells of are left out."""
+    """By ticket, in the likely order; tickets with an unknown start are left out."""
     limits: dict[str, tuple[Dimension, float, float]]
-    """What each limit counts, what is left of it now, and the whole of it, by its name in `Foretold.by`."""
+    """The dimension, the rest and the whole of each limit, by the name in `Foretold.by`."""
     maximum_from: str = ""
     """The pool's."""
 
     def need(self, demand: Demand, by: str, before: int) -> LimitNeed | None:
-        """What a ticket needs of the limit that it waits for."""
+        """The ticket's need of the limit that holds the ticket."""
         if by not in self.limits:
             return None
         dimension, left, whole = self.limits[by]
@@ -188,17 +188,17 @@ def forecast(
     others_at: float,
     next_at: float | None = None,
 ) -> dict[str, Foretold]:
-    """When tickets are likely to go, by id, in this order; a ticket of which nothing tells is left out.
+    """The likely starts of tickets by id, in this order; a ticket with an unknown start is left out.
 
-    `entries` are in the order of the queue. `first_at`: from when on one may go; `others_at`: and those after it.
-    `next_at`: when the first of them goes, where that is known.
+    `entries` are in the queue's order. `first_at`: when the first ticket may go; `others_at`: when the later ones may.
+    `next_at`: when the first ticket goes, if known.
     """
     found: dict[str, Foretold] = {}
     later: list[tuple[float, int, QueueEntry]] = []
     at, before = first_at, ""
 
     def soonest(entry: QueueEntry) -> tuple[float, str]:
-        """When a ticket finds all that it needs, and what of it comes last; else what those before it waited for."""
+        """When the ticket finds all that it needs, and the last limit to open; else the limit of the tickets ahead."""
         demand = entry.ticket.demand
         asked_at = max(at, entry.not_before)
         found_at = slots.free_at(asked_at)
@@ -211,7 +211,7 @@ def forecast(
         return found_at, by
 
     def go(entry: QueueEntry, starts: float, by: str) -> tuple[float, str]:
-        """It goes; from when on others may, and what they had to wait for."""
+        """Start a ticket. Returns when later tickets may go, and the limit that held this ticket."""
         demand = entry.ticket.demand
         found[entry.ticket.id] = Foretold(starts, by)
         slots.take(starts)
@@ -253,7 +253,7 @@ def view_pool(
     most: int | None,
     short: Callable[[Ticket], Shortage | None],
 ) -> PoolView:
-    """The pool. `order`: all that wait, of whom so many are told; `short`: what a ticket's budgets lack."""
+    """The view of a pool. `order`: waiting tickets, of which `most` are shown; `short`: a ticket's shortage."""
     breaker = capacity.breaker
     return PoolView(
         key=capacity.key,
@@ -300,7 +300,7 @@ def _waiting(
     most: int | None,
     short: Callable[[Ticket], Shortage | None],
 ) -> Iterator[TicketView]:
-    """In the order in which they are likely to go."""
+    """In the likely order of the starts."""
     entries = order[:most]
     if not entries:
         return
@@ -338,7 +338,7 @@ def _waiting(
 
 
 _BY_LIMITS = (Reason.METER, Reason.ORDER, Reason.CONCURRENCY, Reason.BLOCKED)
-"""Who waits for one of these waits for a limit, by itself or after others."""
+"""Reasons to wait for a limit, directly or behind others."""
 
 
 def _missing(entry: QueueEntry, short: Callable[[Ticket], Shortage | None]) -> Budget | None:
@@ -353,13 +353,13 @@ def _waited_s(entry: QueueEntry, now: float) -> float:
 def foretell(
     capacity: Capacity, entries: Iterable[QueueEntry], now: float, *, next_gate: Gate | None = None
 ) -> Forecast:
-    """When tickets, in their order, are likely to go; `next_gate`: what keeps the first of them from going."""
+    """When tickets, in this order, are likely to go; `next_gate`: the gate of the first ticket."""
     if capacity.paused:
         return Forecast({}, {})
     service_s = capacity.service.mean_s if capacity.service.is_known else None
     gain, most = capacity.growth
     slots = ForecastSlots(limit=capacity.limit, gain=gain, most=most, service_s=service_s)
-    # Where the account's limit counts, the others' attempts are in the way as well.
+    # A shared limit counts the attempts of all pools of the account.
     for user in capacity.sharing.members if capacity.sharing.has_one_cap else [capacity]:
         slots.run((now - attempt.admitted_at for attempt in user.flights.attempts), now)
         slots.run([0.0] * user.bypassing, now)
@@ -370,14 +370,14 @@ def foretell(
     ]
     first_at = others_at = max(now, *(hidden.closed_until for hidden in capacity.hidden))
     probes_at = max(capacity.breaker.passes_at, capacity.account_block.ends_at(now))
-    if probes_at > -_NEVER:  # one goes first, the others wait for its answer; infinite: it is under way
+    if probes_at > -_NEVER:  # a probe goes first, the others wait for the answer; infinite: the probe is in flight
         answer_s = _NEVER if service_s is None else service_s
         is_sent = probes_at == _NEVER
         first_at = max(first_at, now + answer_s if is_sent else probes_at)
         others_at = first_at if is_sent else first_at + answer_s
     limits = {one.name: (one.dimension, one.level, one.limit) for one in supplies}
     limits[CONCURRENCY] = Dimension.REQUESTS, capacity.limit - capacity.in_flight, capacity.limit
-    # The gate asks the limits themselves, which are played in short here; a slot is free before it with any end.
+    # The gate asks the limits themselves, which this forecast simplifies. A slot may be free earlier, at any end.
     next_at = next_gate.opens_at if next_gate and next_gate.reason in (Reason.METER, Reason.BLOCKED) else _NEVER
     starts = forecast(
         entries,
@@ -391,24 +391,24 @@ def foretell(
 
 
 def starts_at(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> dict[str, Foretold]:
-    """As `foretell`, without what the limits have left."""
+    """As `foretell`, without the rest of the limits."""
     return foretell(capacity, entries, now).starts
 
 
 def _as_served(entry: QueueEntry) -> Ticket:
-    """The ticket, in the class that counts."""
+    """The ticket with the class in which the queue serves it."""
     ticket = entry.ticket
     return ticket if entry.priority is ticket.priority else replace(ticket, priority=entry.priority)
 
 
 _WITHOUT_FORECAST = (Reason.PAUSED, Reason.FUNDS, Reason.FAN_OUT)
-"""Until a person says so, or a running attempt of its own ends."""
+"""Waits for a person, or for the end of a running attempt of the same agent."""
 
 
 def foresee(
     guest: QueueEntry, short: Shortage | None, *, queue: FairQueue, selector: Selector, now: float
 ) -> Foresight:
-    """What a call would meet. `guest` is no ticket of this pool; `short`: what its budgets lack."""
+    """Foresee the wait of a call. `guest`: the call's ticket, not in this pool; `short`: the call's shortage."""
     selector = selector.glance(now)
     capacity = selector.capacity
     pool = capacity.key
@@ -435,7 +435,7 @@ def foresee(
     at = None if foretold is None else max(foretold.at, queue.leader_until(guest.ticket, now))
     limit = None
     if foretold is not None:
-        # Those that back off stand before it and let it pass; of the others some may start after it.
+        # Tickets in backoff stand ahead and let the guest pass; other tickets ahead may start later.
         first = list(told.starts.values())[: list(told.starts).index(guest.ticket.id)]
         before = len(first)
         if reason in _BY_LIMITS:
@@ -447,11 +447,11 @@ def foresee(
 
 
 _MOST = 500
-"""Sessions that are remembered, of each pool: the newest."""
+"""The most sessions to remember of each pool: the newest."""
 
 
 class Callers:
-    """The last ticket of each session, the newest last. Calls for which nobody waits (titles) are not remembered."""
+    """The last ticket of each session, the newest last. Auxiliary calls (titles) are left out."""
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], Ticket] = {}
@@ -460,7 +460,7 @@ class Callers:
         return f"<Callers: {len(self._last)} sessions>"
 
     def called(self, ticket: Ticket) -> None:
-        """A ticket has come. On the way of every request: what it means for the next call is asked for later."""
+        """Note a new ticket. Called for every request, so the next call is worked out only in `next_call`."""
         if ticket.kind is CallKind.AUXILIARY:
             return
         session = (ticket.agent, ticket.session)
@@ -471,21 +471,21 @@ class Callers:
 
     @property
     def agents(self) -> dict[str, str]:
-        """Who has called, as far as that is remembered, with the group of each."""
+        """The remembered callers, each with the group."""
         return {ticket.agent: ticket.group for ticket in self._last.values()}
 
     def called_at(self, agent: str) -> float | None:
-        """When an agent's last call came; None: none that is remembered."""
+        """When an agent's last call came; None: no call is remembered."""
         last = self._last_of(agent, "")
         return None if last is None else last.arrived_at
 
     def next_call(self, asked: ForeseeWait, pool: PoolKey, now: float) -> Ticket:
-        """What an agent would submit now: the turn after its session's last, else like its own, or anybody's last."""
+        """The ticket that an agent would submit now, like the session's, the agent's or anybody's last call."""
         agent, session = asked.agent, asked.session
         if last := self._last_of(agent, session):
             made = self._next_turn(last)
         elif last := self._last_of(agent, ""):
-            # A new session: nothing of its conversation is cached, nobody has started it.
+            # A new session has no cached conversation and no parent.
             made = replace(last, session=session, cached_tokens=0, cold_tokens=0, kind=CallKind.TURN, parent_session="")
         else:
             made = self._strangers_call(agent, session, pool)
@@ -498,18 +498,18 @@ class Callers:
         return next((one for (name, _), one in reversed(self._last.items()) if name == agent), None)
 
     def _next_turn(self, last: Ticket) -> Ticket:
-        """What was sent is read from the cache where this provider has one, and may count no more."""
+        """The next turn. A provider with a prompt cache reads the old turns from there, and may not count them."""
         going_on = next((one for one in reversed(self._last.values()) if one.cached_tokens), None)
         if going_on is None:
             return last
-        if not going_on.cold_tokens:  # what is cached counts like all else
+        if not going_on.cold_tokens:  # the limits count cached tokens too
             return replace(last, cached_tokens=max(last.cached_tokens, last.demand.input_tokens))
         cached = last.cached_tokens + last.demand.input_tokens
         demand = last.demand if last.cached_tokens else going_on.demand
         return replace(last, cached_tokens=cached, cold_tokens=cached, demand=demand)
 
     def _strangers_call(self, agent: str, session: str, pool: PoolKey) -> Ticket:
-        """As large as the last one that anybody sent; nothing else is known."""
+        """As large as the last call of any agent."""
         last = next(reversed(self._last.values()), None)
         return Ticket(
             id="",

@@ -1,4 +1,4 @@
-"""The scheduler: the only writer of core state. Pure: takes `now` and an rng, answers values and events.
+"""The scheduler, the only writer of core state. Pure: takes `now` and an rng, returns decisions and events as values.
 
     submit ──► queued ──poll──► Admitted ──settle──► Finished | GiveUp          (the ticket ends)
                  ▲                             └───► Backoff ──┐
@@ -7,7 +7,7 @@
     queued ──cancel──►                                                          (the ticket ends)
     queued ──a person's Cancel, then poll──► Refused                            (the ticket ends)
 
-Call `poll(now)` after anything that changed state, then arm one timer at `next_wakeup()`.
+Call `poll(now)` after any change of state, then arm one timer at `next_wakeup()`.
 """
 
 import itertools
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
 
 _NEVER = float("inf")
 _PLENTY = 20
-"""A limit or a budget is near when less is left of it than so many times what a ticket takes."""
+"""A limit or a budget is near when less is left than this many times the demand of a ticket."""
 _COUNTER_OF_END = {
     "delivered": "delivered",
     "gave up": "gave_up",
@@ -113,7 +113,7 @@ _COUNTED: Mapping[type[SchedulerEvent], Callable[[Counter[str], Any], None]] = {
     GuardTripped: _count_trip,
     WaitOverruled: _count_overruled,
 }
-"""What events add to the counters of a snapshot."""
+"""Event → the counters of a snapshot that the event raises."""
 
 
 class Scheduler:
@@ -126,16 +126,16 @@ class Scheduler:
         self._pool_of_ticket: dict[str, Pool] = {}
         self._bypassing: Counter[PoolKey] = Counter()
         self._changed: dict[Pool, None] = {}
-        """Pools to poll, in the order in which they changed."""
+        """Pools to poll, in the order of their changes."""
         self._untold: dict[Pool, None] = {}
-        """Pools that were polled since others were told how they stand."""
+        """Pools polled since the last report of pool states."""
         self._wakeups: KeyedHeap[Pool] = KeyedHeap()
         self._events: list[SchedulerEvent] = []
         self._counts: Counter[str] = Counter()
         self._merged: dict[PoolKey, PoolKey] = {}
-        """Where pools went that proved to be of another one's account."""
+        """Pool → the pool of the first account that the pool became a part of."""
         self._learned: dict[PoolKey, LearnedPool] = {}
-        """By an earlier run, of pools that are not in use yet."""
+        """Learned in an earlier run, for pools that are not in use yet."""
         self._superseded: list[Attempt] = []
         self._sharing: dict[tuple[str, str], Sharing] = {}
         """By host and account."""
@@ -148,7 +148,7 @@ class Scheduler:
             overrides=self._overrides, budgets=self._budgets, pools=self._pools, pool_of=self._pool_of_ticket.get
         )
         self._refused: list[Refused] = []
-        """Queued tickets that a person has cancelled, since the last poll."""
+        """Queued tickets that a person cancelled since the last poll."""
         self._cancelled_by_person: list[Attempt] = []
         self._canonical: dict[str, str] = {}
         self._account_by_name: dict[tuple[str, str], str] = {}
@@ -159,11 +159,11 @@ class Scheduler:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing is queued and nothing is in flight, bypassing attempts counted."""
+        """Whether no ticket is queued and no attempt is in flight, bypassing attempts included."""
         return not self._pool_of_ticket and not self._bypassing
 
     def account_of(self, credential: str) -> str:
-        """The account to use for a credential's hash: itself, or the first one that the same organisation used."""
+        """The account to use for a credential's hash: the first account that the same organisation used."""
         return self._canonical.get(credential, credential)
 
     def submit(
@@ -175,11 +175,11 @@ class Scheduler:
         history: History | None = None,
         not_before: float | None = None,
     ) -> None:
-        """Queue a ticket. `settings` count when a pool of its is new. Raises ContractError when its id is known.
+        """Queue a ticket. `settings` configure a new pool. Raises ContractError if the ticket's id is known.
 
-        `history`: it has waited at another process, where this became of its attempts, all of which have ended; it
-        goes on with that, and goes not before `not_before` (monotonic instant; None: it does not back off). Its wait
-        begins anew here: Submitted is noted, and Held where it does not go at once.
+        `history`: the ended attempts of a ticket that waited at another process before. The ticket continues from
+        there, not before `not_before` (monotonic instant; None: no backoff). The wait begins again: Submitted is noted,
+        and Held if the ticket does not go at once.
         """
         self._must_be_new(ticket)
         if ticket.endpoints:
@@ -207,11 +207,11 @@ class Scheduler:
         *,
         admitted_at: float | None = None,
     ) -> Attempt:
-        """Count an attempt that another process has admitted. `settle` it; raises ContractError when its id is known.
+        """Count an attempt that another process admitted; then `settle` it. Raises ContractError if the id is known.
 
-        Slots, meters and budgets count it at once, also beyond their limits: no gate is asked. It teaches no limit
-        that no header tells of. `demand`: what was reserved for it; `history`: it is started in it; `admitted_at`:
-        monotonic instant, from which its duration counts (None: now). Submitted and AttemptStarted are noted.
+        Slots, meters and budgets count the attempt at once, also beyond their limits: no gate is asked. The attempt
+        teaches only limits that headers report. `demand`: the reservation; `history`: includes this start;
+        `admitted_at`: monotonic instant, the start of the duration (None: now). Submitted and AttemptStarted are noted.
         """
         self._must_be_new(ticket)
         admitted_at = now if admitted_at is None else min(admitted_at, now)
@@ -233,7 +233,7 @@ class Scheduler:
             raise ContractError(f"{ticket.id}: submitted twice")
 
     def _pool(self, key: PoolKey, settings: PoolSettings, now: float) -> Pool:
-        """The pool of this key, made new where it is not in use yet."""
+        """The pool of this key; made if not in use yet."""
         key = self._merged.get(key, key)
         pool = self._pools.get(key)
         if pool is None and key.account in self._canonical:
@@ -247,7 +247,7 @@ class Scheduler:
         return pool
 
     def _of_first_account(self, key: PoolKey) -> PoolKey:
-        """Where a new pool belongs whose account is known to be another one: who names it has not heard of that."""
+        """The key of a new pool with the organisation's first account, which the caller does not know yet."""
         into = self._merged[key] = replace(key, account=self._canonical[key.account])
         if bypassing := self._bypassing.pop(key, 0):
             self._bypassing[into] += bypassing
@@ -256,9 +256,9 @@ class Scheduler:
         return into
 
     def must_count(self, ticket: Ticket, now: float) -> bool:
-        """Whether the tokens of a ticket that is to come have to be counted: a limit or a budget is near.
+        """Whether a limit or a budget is near, so that the tokens of a future ticket have to be counted.
 
-        Where it is not, and its demand is off by a fifth, the same is decided.
+        Otherwise an estimate that is off by a fifth leads to the same decisions.
         """
         pool = self._pools.get(self._merged.get(ticket.pool, ticket.pool))
         is_near = pool is not None and pool.is_near(ticket.demand, _PLENTY, now)
@@ -268,7 +268,7 @@ class Scheduler:
         return is_near or self._budgets.is_near(ticket, _PLENTY)
 
     def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None], now: float) -> None:
-        """Profiles were changed. `settings_of`: a pool and its profile's name → what counts; None: as it was."""
+        """Apply changed profiles. `settings_of`: pool key and profile name → settings; None: no change."""
         for key, pool in self._pools.items():
             settings = settings_of(key, pool.settings.profile)
             if settings is not None and settings != pool.settings:
@@ -288,14 +288,14 @@ class Scheduler:
         )
 
     def _sharing_of(self, key: PoolKey) -> Sharing:
-        """What the pools of an account share."""
+        """The limits that the pools of an account share."""
         account = (key.host, key.account)
         if account not in self._sharing:
             self._sharing[account] = Sharing(self._stamps)
         return self._sharing[account]
 
     def poll(self, now: float) -> list[Admitted | Shed | Refused]:
-        """Admit, shed and refuse what is due. Calling it twice at one `now` changes nothing the second time."""
+        """Admit, shed and refuse the tickets that are due. A second call at the same `now` changes nothing."""
         while self._wakeups.first_key <= now and (due := self._wakeups.first) is not None:
             self._wakeups.drop(due)
             self._changed[due] = None
@@ -331,7 +331,7 @@ class Scheduler:
         return decisions
 
     def _move(self, move: Move, now: float) -> None:
-        """Let a waiting ticket go to an equal pool."""
+        """Move a waiting ticket to an equal pool."""
         move.source.release(move.entry, now)
         move.target.receive(move.entry, now)
         self._pool_of_ticket[move.entry.ticket.id] = move.target
@@ -339,8 +339,8 @@ class Scheduler:
         self._wake((move.source, move.target))
 
     def _poll_with_others(self, pool: Pool, now: float) -> list[Admitted | Shed | Refused]:
-        """Poll a pool, and those that draw on the same limits: one after the other, in one order over all of them."""
-        # Where the limits have just proved to be the pools' own, all may go that waited for a common one.
+        """Poll a pool; where pools share limits, poll them together, in one order over all their tickets."""
+        # Limits that just proved not to be shared free tickets of all these pools.
         sharing = pool.sharing
         was_in_force, sharing.was_in_force = sharing.was_in_force, sharing.is_in_force
         if not was_in_force and not sharing.was_in_force:
@@ -359,7 +359,7 @@ class Scheduler:
         return decisions
 
     def _polled(self, pool: Pool) -> None:
-        """Wake it again when it wants."""
+        """Set the pool's next wakeup."""
         self._changed.pop(pool, None)
         self._untold[pool] = None
         if pool.wakeup_at is None:
@@ -368,9 +368,9 @@ class Scheduler:
             self._wakeups.put(pool, pool.wakeup_at)
 
     def _step_of(self, pools: Sequence[Pool], now: float) -> list[Admitted | Refused] | None:
-        """Let the first go that may; None: all wait. Who waits for what is common is passed by nobody who takes of it.
+        """Admit the first ticket that may go; None: all wait.
 
-        Others do pass it, and all pass those that only a limit of their own keeps.
+        A ticket that waits for a shared limit holds back tickets of other pools that use that limit, and no others.
         """
         heads = [(key, number) for number, pool in enumerate(pools) if (key := pool.next_key(now)) is not None]
         waited_for: set[Meters] = set()
@@ -385,7 +385,7 @@ class Scheduler:
         return None
 
     def next_wakeup(self) -> float | None:
-        """The next instant at which `poll` could do something if nothing else happens; later than the last poll."""
+        """The next instant at which `poll` may decide something if nothing else happens; later than the last poll."""
         at = min(
             self._wakeups.first_key,
             self._budgets.renewals.first_key,
@@ -395,9 +395,9 @@ class Scheduler:
         return None if at == _NEVER else at
 
     def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None:
-        """A response's head arrived: meters learn. Of an attempt that was settled already nothing is learned.
+        """Learn from the head of a response; a settled attempt teaches nothing.
 
-        `answered`: it is the head of an answer (below 400), so that the prompt cache holds its prefix from now on.
+        `answered`: the head belongs to an answer (status below 400), so the prompt cache holds the prefix from now on.
         """
         ticket = attempt.ticket
         for oddity in hints.oddities:
@@ -411,11 +411,11 @@ class Scheduler:
         self._learned_more(pool)
 
     def settle(self, attempt: Attempt, result: AttemptResult, now: float, *, judged: Verdict | None = None) -> Verdict:
-        """End an attempt, exactly once (ContractError on the second time), and judge what follows.
+        """End an attempt, exactly once (ContractError on the second call), and decide how the ticket continues.
 
-        SUCCESS and CANCELLED finish the ticket. Anything else is Backoff where it is retryable, the client saw
-        nothing, and the policy and the deadline allow; else GiveUp. `judged`: what follows was decided by the process
-        that has the client; it is done, and answered.
+        SUCCESS and CANCELLED finish the ticket. Any other outcome leads to Backoff if the outcome is retryable, the
+        client saw no bytes, and the policy and the deadline allow a retry; else to GiveUp. `judged`: the verdict of the
+        process that has the client, which is applied and returned.
         """
         ticket = attempt.ticket
         pool = self._pool_of_ticket.get(ticket.id)
@@ -432,19 +432,19 @@ class Scheduler:
         return verdict
 
     def _learned_more(self, pool: Pool) -> None:
-        """An attempt has taught a pool something: where somebody waits, who goes next may be another one."""
+        """Note that a pool learned something: if tickets wait, the next ticket may be another."""
         if pool.is_at_rest:
             self._untold[pool] = None
         else:
             self._changed[pool] = None
 
     def cancel(self, ticket_id: str, now: float) -> bool:
-        """The client of a queued ticket went. False when it is unknown, in flight or ended (settle that one)."""
+        """End a queued ticket whose client left. False: unknown, in flight or ended (settle the attempt instead)."""
         pool = self._pool_of_ticket.get(ticket_id)
         return pool is not None and pool.cancel(ticket_id, now) and self._forget(ticket_id, pool)
 
     def withdraw(self, ticket_id: str, now: float) -> bool:
-        """The proxy of a queued ticket went, of whose client nothing is learned by that. False: as for `cancel`."""
+        """End a queued ticket whose proxy left, without learning the client's patience. False: as for `cancel`."""
         pool = self._pool_of_ticket.get(ticket_id)
         return pool is not None and pool.withdraw(ticket_id, now) and self._forget(ticket_id, pool)
 
@@ -454,7 +454,7 @@ class Scheduler:
         return True
 
     def command(self, command: SchedulerCommand, now: float) -> CommandResult:
-        """Do what a person asks. Then poll; and end the attempts that `drain_cancelled` names."""
+        """Carry out a command. Then poll, and end the attempts that `drain_cancelled` returns."""
         effect = self._commands.carry_out(command, now)
         self._apply(effect, now)
         if effect.result.done and not isinstance(command, ForeseeWait):
@@ -474,36 +474,36 @@ class Scheduler:
         self._changed.update(dict.fromkeys(pools))
 
     def _look_again(self, ticket_ids: Iterable[str], now: float) -> None:
-        """These waited for their budgets, which have changed."""
+        """Queue tickets again that waited for a changed budget."""
         for ticket_id in ticket_ids:
             if pool := self._pool_of_ticket.get(ticket_id):
                 pool.look_again(ticket_id, now)
                 self._changed[pool] = None
 
     def close(self, now: float) -> None:  # noqa: ARG002  every writer takes `now`
-        """Stop: admit nothing more; the next polls shed what is queued, and what is submitted later, at once."""
+        """Stop admitting. The next polls shed queued tickets, and tickets submitted later at once."""
         self._stopping = True
-        self._endpoints.wakeup_at = _NEVER  # nobody moves any more
+        self._endpoints.wakeup_at = _NEVER  # no ticket moves any more
         self._changed.update(dict.fromkeys(self._pools.values()))
 
     def drain_superseded(self) -> list[Attempt]:
-        """Attempts that are to be ended now, since the last call: their clients have come back. Settle them."""
+        """Attempts to end and settle now, since the last call, because their clients sent the request again."""
         if not (superseded := self._superseded):
             return []
         self._superseded = []
         return superseded
 
     def drain_cancelled(self) -> list[Attempt]:
-        """Attempts that a person has cancelled since the last call. End them, and settle them as CANCELLED."""
+        """Attempts that a person cancelled since the last call. End and settle each as CANCELLED."""
         if not (called_off := self._cancelled_by_person):
             return []
         self._cancelled_by_person = []
         return called_off
 
     def wake_up(self, slept_s: float, now: float) -> None:
-        """The machine slept until now. `now` has counted that: what is known of the provider is that much older.
+        """Note that the machine slept until now. `now` includes the sleep, so knowledge of the provider is older.
 
-        The clients slept as well, so what they wait for moves on; and all pools start small.
+        The clients slept too, so their deadlines move by the same time; all pools start small.
         """
         self.note(MachineSlept(at=now, slept_s=slept_s))
         for pool in self._pools.values():
@@ -511,7 +511,7 @@ class Scheduler:
         self._changed.update(dict.fromkeys(self._pools.values()))
 
     def export(self) -> dict[str, object]:
-        """What was learned and outlives a run, as plain JSON values, for `restore`."""
+        """The learned state that outlives a run, as plain JSON values, for `restore`."""
         named = self._account_by_name.items()
         return Saved(
             pools=(*(pool.learned for pool in self._pools.values()), *self._learned.values()),
@@ -521,7 +521,7 @@ class Scheduler:
         ).to_json()
 
     def restore(self, data: object, now: float) -> None:
-        """Take over what `export` gave, before the first submit. What cannot be read is left out, with an oddity."""
+        """Take over exported state before the first submit. Unreadable state is left out and noted as an oddity."""
         try:
             saved = read_saved(data)
         except UnreadableError as error:
@@ -534,7 +534,7 @@ class Scheduler:
         self._named.update(self._account_by_name.values(), self._canonical)
 
     def bypass(self, key: PoolKey, change: int) -> None:
-        """Attempts that go past the scheduler (guard trips) begin (+1) or end (-1); they count as in flight."""
+        """Count attempts that bypass the scheduler after guard trips (+1 begins, -1 ends); they count as in flight."""
         key = self._merged.get(key, key)
         bypassing = self._bypassing[key] + change
         if bypassing < 0:
@@ -547,7 +547,7 @@ class Scheduler:
             self._changed[self._pools[key]] = None
 
     def restore_budgets(self, standings: Sequence[AccountState], now: float) -> None:
-        """Count in what an earlier process has spent, once. What is no account is left out, with an oddity."""
+        """Count the spending of an earlier process, once. Unreadable accounts are left out and noted as oddities."""
         self._oddities(self._budgets.restore(standings, now), now)
 
     def book(
@@ -560,30 +560,31 @@ class Scheduler:
         agent: str = "",
         group: str = "",
     ) -> None:
-        """Count in what another process has spent, `age_s` ago; below zero: what was only presumed is taken back.
+        """Count the spending of another process `age_s` ago; a negative amount takes presumed spending back.
 
-        `budgets`: what its ticket was paid from, `agent` and `group`: whose it was. Budgets that a person gave at run
-        time to any of their holders count it, too, and everyone's. A period that would be over by now counts nothing.
+        `budgets`: the budgets that paid for the ticket; `agent` and `group`: the holders. Budgets that a person gave
+        these holders or everyone at run time count the spending too. A period that would have ended by now counts
+        nothing.
         """
         holders = holders_of(agent, group) if agent else [(Scope.EVERYONE, "")]
         self._look_again(self._budgets.book(budgets, holders, spend, age_s, now), now)
 
     def share_budgets(self, share: float, now: float) -> None:
-        """From now on only this share (above 0, at most 1) of what is left of each budget may be spent here.
+        """Allow only this share (0 < share ≤ 1) of the rest of each budget to be spent here from now on.
 
-        So it is of accounts that are restored or opened later, and of each period that begins.
+        The share also holds for accounts that are restored or opened later, and for new periods.
         """
         self._look_again(self._budgets.share(share), now)
 
     def standings(self, now: float) -> tuple[AccountState, ...]:
-        """Every account in its present period, a run's too, for another process's `restore_budgets`.
+        """Every account in the present period, also of runs, for another process's `restore_budgets`.
 
-        Without what is reserved: whoever has it in flight tells of that.
+        Reservations are left out: the process that has the attempts in flight reports them.
         """
         return self._budgets.standings(now)
 
     def count_in(self, standings: Sequence[AccountState], now: float) -> None:
-        """Add what was spent in the present periods of budgets before these were set."""
+        """Add the spending in the present periods from before the budgets were set."""
         self._budgets.count_in(standings, now)
 
     def export_overrides(self, now: float, wall: float) -> object:
@@ -591,7 +592,7 @@ class Scheduler:
         return self._overrides.export(now, wall)
 
     def restore_overrides(self, data: object, now: float, wall: float) -> None:
-        """Take over what `export_overrides` gave, and note what stands. What is unreadable becomes an oddity."""
+        """Take over exported overrides, and note the ones that stand. Unreadable overrides are noted as oddities."""
         self._oddities(self._overrides.restore(data, now, wall), now)
         self._wake(self._commands.apply_overrides(now))
         self._apply(self._commands.review_budgets(now), now)
@@ -606,27 +607,27 @@ class Scheduler:
 
     @property
     def same_accounts(self) -> Mapping[str, str]:
-        """The account that stands for another one, by that one. Read only; it grows."""
+        """Account → the first account of the same organisation. Read only; grows."""
         return self._canonical
 
     def pools_told(self) -> tuple[PoolTold, ...]:
-        """How each pool stands, for a process that has its clients."""
+        """Report the state of each pool, for a process that has clients of the pool."""
         self._untold.clear()
         return tuple(pool.told for pool in self._pools.values())
 
     def drain_pools_told(self) -> list[PoolTold]:
-        """The same of those that may have changed in polls since the last call of either; O(1) where none has."""
+        """Report the states of pools polled since the last report of either kind; O(1) where there are none."""
         told = [pool.told for pool in self._untold if self._pools.get(pool.key) is pool]
         self._untold.clear()
         return told
 
     def limit_of(self, key: PoolKey) -> int:
-        """The pool's last concurrency limit; 1 when the pool is unknown."""
+        """The pool's last concurrency limit; 1 if the pool is unknown."""
         pool = self._pools.get(self._merged.get(key, key))
         return 1 if pool is None else pool.limit
 
     def note(self, event: SchedulerEvent) -> None:
-        """Put an event of the outside (a guard trip, an oddity) into the same list, in order."""
+        """Append an event, also from outside (a guard trip, an oddity), to the events in order."""
         self._events.append(event)
         if (count := _COUNTED.get(type(event))) is not None:
             count(self._counts, event)
@@ -639,17 +640,17 @@ class Scheduler:
         return events
 
     def snapshot(self, now: float, *, most_queued: int | None = None) -> Snapshot:
-        """Everything at `now`; of the tickets that wait at most so many of each pool, the next ones."""
+        """The state at `now`; of each pool's waiting tickets at most the first `most_queued`."""
         return whole(self.snapshot_in_parts(lambda: now, most_queued=most_queued))
 
     def snapshot_in_parts(
         self, clock: Callable[[], float], *, most_queued: int | None = None
     ) -> Generator[None, None, Snapshot]:
-        """The same, a pool at a time: each at one instant, and what they have in common at the end."""
+        """The same, pool by pool, each at one instant; the common parts at the end."""
         pools = []
         for pool in list(self._pools.values()):
             view = yield from pool.view_in_parts(clock, most_queued=most_queued)
-            if self._pools.get(pool.key) is pool:  # else another one has all of it by now
+            if self._pools.get(pool.key) is pool:  # else merged into another pool meanwhile
                 pools.append(view)
             yield
         now = clock()
@@ -666,13 +667,10 @@ class Scheduler:
         )
 
     def _name_account(self, pool: Pool, name: str, now: float) -> Pool:
-        """Remember which organisation an account is. The first account of one stands for all later ones.
-
-        Answers the pool that the given one is part of from now on.
-        """
+        """Note the organisation of an account; the first account stands for later ones. Returns the pool to use."""
         account = pool.key.account
         first = self._account_by_name.setdefault((pool.key.host, name), account)
-        # An account that was named before keeps its place, whatever it is called now: no circles.
+        # An account that was named before stays, also under a new name: no circles.
         if account not in self._named and first != account:
             self._canonical[account] = first
             same = [key for key in self._pools if (key.host, key.account) == (pool.key.host, account)]
@@ -686,7 +684,7 @@ class Scheduler:
         return pool
 
     def _merge(self, key: PoolKey, into: PoolKey, now: float) -> None:
-        """One pool's account proved to be another's: what it has is the other one's from now on."""
+        """Merge a pool into the pool of another account, which proved to be the same account."""
         pool = self._pools.pop(key)
         self._changed.pop(pool, None)
         self._untold.pop(pool, None)
