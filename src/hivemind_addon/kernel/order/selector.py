@@ -1,12 +1,12 @@
-"""Which ticket of a pool goes next, and what keeps it from going.
+"""Selects the ticket of a pool that goes next, and names the gate that keeps this ticket.
 
-The next one is the first in the queue's order, but for three: while the provider is down it is whoever probes; one that
-would not live to see more room goes before others, once it has waited long; and where an attempt may be refused, one
-that was not refused goes instead of one that was.
+The next ticket is the first in the queue's order, with three exceptions. While the provider is down, the probe is next.
+A ticket that would be shed before more room comes goes ahead after a long wait. Where an attempt may be refused, a
+ticket that was not refused before replaces a ticket that was.
 
-The next one goes when nothing stops it: a person's pause, the breaker, an account block, the concurrency limit, a pause
-that the provider asked for, every meter. The first of these that does is its gate, and with it everybody's: nobody
-passes the next one. Nothing is decided here for good; each poll asks anew.
+The gate is the first thing that holds the next ticket: a person's pause, the breaker, an account block, the concurrency
+limit, a pause that the provider asked for, a meter. The gate holds all tickets: no ticket passes the next one. Each
+poll selects again.
 """
 
 from collections.abc import Iterable
@@ -23,40 +23,40 @@ from hivemind_addon.kernel.values.ticket import Attempt, Demand, Reason, Ticket
 
 _NEVER = float("inf")
 SOONEST_COME_BACK_S = 1.0
-"""A client that is sent away is told to wait at least so long."""
+"""The least time for which a client that is sent away is asked to stay away."""
 _LAST_CHANCE_S = 10.0
-"""So shortly before it would be shed a ticket goes before others."""
+"""A ticket goes ahead this shortly before the shed time."""
 _LAST_SHARE = 0.1
-"""Or where less than this share of its patience would be left after the next window's turn."""
+"""A ticket also goes ahead if less than this share of the patience would be left after the next window's turn."""
 _LONG_WAIT = 0.4
-"""Of its patience, at least."""
+"""The least share of the patience that such a ticket has waited."""
 _LARGE = 0.1
-"""A bucket that takes more than this share of a ticket's patience to fill for it begins in time."""
+"""A bucket starts to fill in time for a ticket if filling takes more than this share of the ticket's patience."""
 _SURE_S = 0.25
-"""How long after the instant at which it fits a ticket has surely gone, if it goes at all."""
+"""A ticket that fits at an instant has surely gone after this time, if the ticket goes at all."""
 _HURRIED_S = 2.0
 """With less time than this after a window's turn there may be no second try."""
 _WORTH_A_TRIAL_S = 5.0
-"""A longer wait for what may be there already is worth that one attempt may be refused."""
+"""To shorten a wait longer than this, an attempt may risk a refusal if there may be room already."""
 _SCARCE = 2
-"""A limit is scarce that has not so many times what all who wait want: some will need it twice."""
+"""A limit is scarce if less is left than this many times the need of all waiting tickets: some make two attempts."""
 
 
 class Gate(Struct, frozen=True):
-    """What keeps a ticket from going."""
+    """The thing that keeps a ticket from going."""
 
     reason: Reason
     opens_at: float
-    """Infinite: when another attempt ends, or a person says so."""
+    """Infinite: at the end of another attempt, or when a person acts."""
 
 
 _STUCK_S = 20.0
-"""A pool that sends nothing for so long goes against what it has learned."""
+"""A pool that sends nothing for this time goes against the learned limits."""
 _LEAST_STUCK_S = 1.25
 _MOST_STUCK_S = 320.0
 _NO_BACKOFFS = Backoffs()
 _LEARNED = (Reason.METER, Reason.BLOCKED, Reason.CONCURRENCY)
-"""Gates that may be shut by what was only learned."""
+"""Gates that only learned limits may have shut."""
 
 
 class Progress:
@@ -80,7 +80,7 @@ class Progress:
         self._stamp = attempt.stamp
 
     def heard(self, attempt: Attempt, *, refused: bool) -> None:
-        """An attempt was answered or refused."""
+        """Note the answer to an attempt, or the refusal."""
         if attempt.stamp != self._stamp:
             return
         self._stamp = None
@@ -93,23 +93,23 @@ class Progress:
 
 
 class Selector:
-    """Asks the queue and the capacity, and takes nothing from either."""
+    """Reads the queue and the capacity, and changes neither."""
 
     def __init__(self, *, queue: FairQueue, capacity: Capacity, backoffs: Backoffs) -> None:
         self._queue = queue
         self.capacity = capacity
-        """What may be sent. Nobody changes it here."""
+        """The limits of the pool. Read only."""
         self._backoffs = backoffs
         self._probe: str | None = None
-        """The ticket that probes next: it stays the one while it is kept from going."""
+        """The ticket that probes next; the same ticket until the probe goes or cannot go."""
 
     def __repr__(self) -> str:
         return f"<Selector of {self._queue!r}>"
 
     def goes_at_once(self, now: float) -> QueueEntry | None:
-        """Who goes without more ado: it alone waits, and nothing is known that may keep it.
+        """The only waiting ticket, if no known limit may hold the ticket; None: use `next` and `gate`.
 
-        Most tickets come when nobody waits. What `next`, `gate` and the poll say of all others holds for it, too.
+        Most tickets arrive at an empty queue. The result is the same as by `next`, `gate` and the poll.
         """
         entry, capacity = self._queue.only(now), self.capacity
         if entry is None or not capacity.is_free:
@@ -121,7 +121,7 @@ class Selector:
         return entry
 
     def next(self, now: float) -> QueueEntry | None:
-        """Who goes next: the head, or while the provider is down the one who probes."""
+        """The next ticket: the head, or the probe while the provider is down."""
         queue, breaker = self._queue, self.capacity.breaker
         self.capacity.look_at_probe(now)
         if breaker.passes_at == -_NEVER:
@@ -132,16 +132,16 @@ class Selector:
             return queue.head() or queue.soonest()
         chosen = queue.get(self._probe) if self._probe else None
         if chosen is None:
-            # A ticket that backs off probes only when nobody else is there: a pool never waits for its tickets.
+            # A ticket in backoff probes only if no other ticket waits: a pool never waits for a ticket.
             others = queue.head_where(lambda ticket: ticket.session != breaker.last_probe_session)
             chosen = others or queue.head() or queue.soonest()
             self._probe = chosen.ticket.id if chosen else None
         return chosen
 
     def _unless_refused(self, entry: QueueEntry, now: float) -> QueueEntry:
-        """The next one; instead of one that would go, was refused, and may be again, the first that was not.
+        """The next ticket, or, if that was refused and may be again, the first ticket that was not refused.
 
-        What becomes of a probe tells of a limit only where the request is not itself the reason.
+        The result of a probe shows a limit only if the request itself is not the cause of the refusal.
         """
         capacity, ticket = self.capacity, entry.ticket
         if ticket not in capacity.refused or self.gate(ticket, now):
@@ -149,15 +149,15 @@ class Selector:
         return self.despite(entry, now) if capacity.is_probe(self.demand(ticket, now), now) else entry
 
     def glance(self, now: float) -> "Selector":
-        """One to ask for a view: whatever is asked of it and its capacity, nothing changes by it."""
+        """A copy for views: no question to the copy or to its capacity changes anything."""
         seen = copy(self)
         seen.capacity = self.capacity.glance(now)
         return seen
 
     def likely_next(self, order: Iterable[QueueEntry], now: float) -> tuple[QueueEntry | None, Gate | None]:
-        """Who of those that wait, in their order, will go next, and what keeps it from going now. Ask a glance.
+        """The ticket that will go next, of waiting tickets in this order, and the present gate. Ask a glance.
 
-        Nothing is chosen by it, and an open breaker's probe is told before its time.
+        Chooses no probe; an open breaker's probe is named ahead of time.
         """
         queue, breaker = self._queue, self.capacity.breaker
         first = next((one for one in order if one.not_before <= now and queue.why_passed(one) is None), None)
@@ -171,14 +171,14 @@ class Selector:
         return entry, self.gate(entry.ticket, now) if entry else None
 
     def choose_anew(self) -> None:
-        """The one who probes has gone, or cannot: the next time it may be another one."""
+        """Forget the ticket that probes next, because the probe went or cannot go."""
         self._probe = None
 
     def last_chance(self, head: QueueEntry | None, now: float) -> QueueEntry | None:
-        """One that would be shed before there is room again, or very soon, and has waited for long.
+        """A ticket that would be shed before there is room again, or very soon, and has waited for long.
 
-        Only where a limit has not enough for all, or where the head waits for more than there is and this one need
-        not; and it pays for what it takes like any other. A bucket that has to fill for it begins in time.
+        Only where a limit has not enough for all tickets, or where the head waits for more than is left and this ticket
+        fits. The ticket pays for the units like any other. A bucket that has to fill for the ticket starts in time.
         """
         entry = self._queue.first_to_leave()
         if entry is None or entry.not_before > now:
@@ -189,14 +189,14 @@ class Selector:
             return None
         ends_at = min(entry.shed_at, entry.leaves_at)
         patience_s, waited_s = ends_at - ticket.arrived_at, now - ticket.arrived_at
-        # Asked before the limits: most polls end here. No bucket takes longer to fill than its window.
+        # Checked before the limits: most polls end here. No bucket takes longer to fill than a window.
         longest_s = max((meter.window_s for meter in meters), default=0.0)
         if waited_s + longest_s < _LONG_WAIT * patience_s or self._queue.why_passed(entry):
             return None
         demand = self.demand(ticket, now)
         fills_at, margin_s, filling_s = now, _LAST_CHANCE_S, meters.filling_s(demand, now)
         if filling_s > _LARGE * patience_s:
-            # What takes long to fit takes long to be answered, too.
+            # A large request also takes long to answer.
             fills_at, margin_s = meters.fills_at(demand, now), max(_LAST_CHANCE_S, filling_s)
         if fills_at - ticket.arrived_at < _LONG_WAIT * patience_s:
             return None
@@ -209,20 +209,20 @@ class Selector:
         return entry if is_scarce or self._has_to_choose(demand, head, now) else None
 
     def last_chance_at(self, now: float) -> float:
-        """When the one that ends first may get its last chance; infinite: it was asked, or nobody waits for a limit."""
+        """When the ticket that ends first may get a last chance; infinite: already asked, or no limit holds tickets."""
         entry = self._queue.first_to_leave()
         has_limits = self.capacity.meters.by_name or self.capacity.is_rate_hidden
         at = _NEVER if entry is None or not has_limits else min(entry.shed_at, entry.leaves_at) - _LAST_CHANCE_S
         return at if at > now else _NEVER
 
     def _has_to_choose(self, demand: Demand, head: QueueEntry | None, now: float) -> bool:
-        """Whether a demand fits now, but not beside the head's."""
+        """Whether a demand fits now, but not together with the head's."""
         if head is None or self.capacity.meters.explain(demand, now):
             return False
         return self.capacity.meters.explain(demand.plus(self.demand(head.ticket, now)), now)
 
     def gate(self, ticket: Ticket, now: float) -> Gate | None:
-        """What keeps a ticket from going now; None: nothing."""
+        """The gate that holds a ticket now; None: the ticket may go."""
         capacity = self.capacity
         if capacity.paused:
             return Gate(Reason.PAUSED, _NEVER)
@@ -235,11 +235,11 @@ class Selector:
             return Gate(Reason.CONCURRENCY, _NEVER)
         demand = self.demand(ticket, now)
         fits_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now)
-        # One that cannot wait so long tries whether the window has turned before: alone, for it may be refused.
+        # A ticket that cannot wait tries whether the window has turned earlier: alone, since a refusal is possible.
         if fits_at > now and not capacity.flights and fits_at + _HURRIED_S > capacity.hopeless_at(ticket):
             fits_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now, hurried=True)
         if fits_at > now + _WORTH_A_TRIAL_S and not capacity.flights:
-            # Nobody is there whose answer would tell what the meters only assume.
+            # No attempt in flight will show whether the meters assume right.
             hoped_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now, hoped=True)
             fits_at = min(fits_at, max(hoped_at, capacity.trial_at))
         if capacity.sharing.stated.limits:
@@ -264,7 +264,7 @@ class Selector:
         return at if at < gate.opens_at else _NEVER
 
     def despite(self, entry: QueueEntry, now: float) -> QueueEntry:
-        """The ticket for an attempt that may be refused: the next, or the first that was not refused and may go."""
+        """The ticket for an attempt that may be refused: the next, or the first not refused that may go."""
         refused = self.capacity.refused
         if entry.ticket not in refused:
             return entry
@@ -272,7 +272,7 @@ class Selector:
         return entry if fresh is None or self._announced_until(fresh.ticket, now) > now else fresh
 
     def _announced_until(self, ticket: Ticket, now: float) -> float:
-        """Until when headers, orders or told waits hold a ticket; infinite: until an attempt ends or a person acts."""
+        """The instant at which headers, orders and provider pauses release a ticket; infinite: unknown."""
         capacity = self.capacity
         if capacity.paused or capacity.is_full:
             return _NEVER
@@ -286,13 +286,13 @@ class Selector:
         )
 
     def demand(self, ticket: Ticket, now: float) -> Demand:
-        """What an attempt that goes now is expected to take."""
+        """The expected demand of an attempt that goes now."""
         if ticket.cold_tokens and self._queue.is_cold(ticket, now):
             return ticket.cold_demand
         return ticket.demand
 
     def reason(self, entry: QueueEntry, gate: Gate | None, now: float) -> Reason:
-        """Why a ticket waits, where `gate` keeps the next one from going."""
+        """Why a ticket waits; `gate`: the gate of the next ticket."""
         if self.capacity.paused:
             return Reason.PAUSED
         if entry.state is EntryState.UNFUNDED:
@@ -304,17 +304,14 @@ class Selector:
         return Reason.ORDER if gate is None else gate.reason
 
     def come_back_s(self, entry: QueueEntry, now: float) -> float:
-        """In what time one that is shed now may find room."""
+        """Seconds after which a ticket that is shed now may find room."""
         gate = self.gate(entry.ticket, now)
         fits_at = now if gate is None or gate.opens_at == _NEVER else gate.opens_at
         due_at = now if entry.state is EntryState.UNFUNDED else entry.not_before
         return max(SOONEST_COME_BACK_S, fits_at - now, due_at - now)
 
     def worth_holding_until(self, entry: QueueEntry, now: float) -> float | None:
-        """Until when to keep one whose time has come: there will surely be room, and an answer before its client goes.
-
-        None: that is not sure.
-        """
+        """How long past its shed time to keep a ticket that will surely find room and an answer; None: not sure."""
         capacity, gate = self.capacity, self.gate(entry.ticket, now)
         opens_at = now if gate is None else gate.opens_at
         if capacity.is_full and not capacity.paused:
