@@ -1,17 +1,16 @@
-"""One provider limit domain: who waits for it, and what becomes of each ticket from its submit to its end.
+"""A pool: one set of provider limits, the tickets that wait for them, and each ticket's way from submit to end.
 
-    fair_queue.py   who waits, in which order ────────────┐
-                                                          ├─► selector.py   who goes next, and what keeps it from going
-    capacity.py     what may be sent, and is in flight ───┘
+    fair_queue.py   the waiting tickets, in order ────────┐
+                                                          ├─► selector.py   the next ticket, and the gate that holds it
+    capacity.py     the limits, the attempts in flight ───┘
 
-The pool asks whose turn it is and does what follows: it admits, sheds, refuses, tries again and ends. What an attempt
-teaches about the provider is the capacity's business.
+The pool asks the selector for the next ticket, and admits, sheds, refuses, retries and ends tickets. The capacity
+learns from the attempts.
 
-**Requests that come back**: their places are kept, and their old attempts are ended. A refusal asks the client to come
-back, and most do, with the same request under a new ticket; so do clients whose own patience ended (Claude Code: after
-three minutes, see docs/endurance.md). It gets the place that the old one had: once for each, and within ten minutes.
-Where an attempt for the old one still runs although its client has given up, it is superseded: to be ended, and the new
-ticket waits for that.
+**Requests that come back** keep their positions. A shed ticket's client is asked to come back, and most clients do,
+with the same request under a new ticket. So do clients whose own patience ended (Claude Code: after three minutes, see
+docs/endurance.md). The new ticket takes the old ticket's position, once each, within ten minutes. If the old ticket's
+attempt still runs although the client gave up, the attempt is superseded: the new ticket waits for the attempt's end.
 """
 
 import random
@@ -79,11 +78,11 @@ _KEPT_FOR_S = 600.0
 
 
 class KeptPositions:
-    """One pool's entries that have ended and whose positions are kept, oldest first."""
+    """The ended entries of one pool whose positions are kept, the oldest first."""
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str], list[tuple[float, QueueEntry]]] = {}
-        """By agent and request: until when, and what for."""
+        """Agent and request → the end of the keeping, and the entry."""
 
     def __len__(self) -> int:
         return sum(map(len, self._kept.values()))
@@ -92,7 +91,7 @@ class KeptPositions:
         return f"<KeptPositions {len(self)} positions kept>"
 
     def keep(self, entry: QueueEntry, now: float) -> None:
-        """A ticket was shed, or its client went."""
+        """Keep the position of a ticket that was shed, or whose client left."""
         self._forget(now)
         ticket = entry.ticket
         if ticket.request_hash:
@@ -122,7 +121,7 @@ class KeptPositions:
 
 
 class SupersededAttempts:
-    """Tickets of one pool that wait for the end of an attempt for the same request, by that attempt's ticket."""
+    """Running attempt's ticket → the new ticket for the same request, which waits for the attempt's end."""
 
     def __init__(self) -> None:
         self._of: dict[str, str] = {}
@@ -134,7 +133,7 @@ class SupersededAttempts:
         return f"<SupersededAttempts {self._of}>"
 
     def supersede(self, ticket: Ticket, flights: InFlight, now: float) -> QueueEntry | None:
-        """Whose attempt a new ticket is to wait for: its client has given up by now. None: there is none."""
+        """The entry with the attempt that a new ticket supersedes, as its client gave up; None: there is none."""
         for entry in flights.alike(ticket):
             if now >= entry.shed_at and entry.ticket.id not in self._of:
                 self._of[entry.ticket.id] = ticket.id
@@ -142,25 +141,24 @@ class SupersededAttempts:
         return None
 
     def of_ended(self, ticket_id: str) -> str:
-        """Who waited for a ticket's attempt, which has ended; empty: nobody."""
+        """The ticket that waited for the end of this ticket's attempt; empty: none."""
         return self._of.pop(ticket_id, "")
 
 
 _NEVER = float("inf")
 _TELLING = (OutcomeKind.SUCCESS, OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED)
-"""What tells whether a limit was rightly believed."""
+"""Outcomes that show whether a believed limit is right."""
 _MOST_ENDING_S = 5.0
-"""So long a ticket waits for the end of an attempt that it supersedes."""
+"""A ticket waits at most this long for the end of a superseded attempt."""
 _TIMER_STEP_S = 0.001
-"""No wakeup is closer than this: timers are no finer."""
+"""The resolution of timers: no wakeup is sooner."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolSettings:
-    """What a profile says about its pools."""
+    """The settings of a profile for each of its pools."""
 
     profile: str = ""
-    """Its name."""
     concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -169,38 +167,38 @@ class PoolSettings:
 
 
 class PoolTold(Struct, frozen=True):
-    """What a process that has a pool's clients needs to know of it, where another one decides who goes."""
+    """The state of a pool for a process that has clients of the pool, while another process decides."""
 
     key: PoolKey
     profile: str
     limit: int
-    """Of attempts in flight."""
+    """The concurrency limit."""
     in_flight: int
-    """Bypassing ones counted."""
+    """Bypassing attempts included."""
     provider_down: bool
     nobody_answered: bool
-    """Several failures in a row are all one session's, and nothing tells whose fault they are."""
+    """Several failures in a row all belong to one session, and nothing shows the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """What a pool leaves to the one that it proved to be."""
+    """The contents of a pool for the pool that takes over: both proved to be the same."""
 
     learned: LearnedPool
     waiting: Sequence[QueueEntry]
     """The oldest first."""
     in_flight: Sequence[QueueEntry]
     unannounced: Collection[str]
-    """Tickets whose wait nobody has heard of yet."""
+    """Tickets whose wait was not announced yet."""
 
     @property
     def entries(self) -> Iterator[QueueEntry]:
-        """All of them."""
+        """All entries."""
         yield from (*self.waiting, *self.in_flight)
 
 
 class Pool:
-    """Only the scheduler calls it. After any call, `poll` it, then wake it again at `wakeup_at`."""
+    """Called by the scheduler only. After any call, `poll` the pool, then wake the pool at `wakeup_at`."""
 
     def __init__(
         self,
@@ -214,10 +212,10 @@ class Pool:
         sharing: Sharing,
         patience: Patience,
     ) -> None:
-        """The last four are of all pools, or of those of its account."""
+        """`sharing` belongs to the pools of the account; `budgets`, `overrides` and `patience` to all pools."""
         self.account_name: str | None = None
         self.wakeup_at: float | None = None
-        """When the last poll wants the next one, if nothing happens before."""
+        """When to poll again if nothing happens before."""
         self._settings = settings
         self._rng = rng
         self._emit = emit
@@ -243,44 +241,44 @@ class Pool:
         self._to_announce: list[str] = []
         """Tickets whose wait began since the last poll."""
         self._review = False
-        """All that wait are to be looked at, not only those whose wait begins."""
+        """The next poll looks at all waiting tickets, not only at new ones."""
         self._next: QueueEntry | None = None
         self._gate: Gate | None = None
-        """In this poll: the next ticket, and what kept it from going."""
+        """The next ticket and its gate, as of the last poll."""
         self._block: ActiveBlock | None = None
-        """The account's, of which all that wait were asked whether they outlive it."""
+        """The account block for which all waiting tickets were checked."""
         self._progress = Progress()
         self._idle_since: float | None = None
-        """Since when tickets are due, nothing passed, and none was sent that was not refused; None: none is due."""
+        """Since when tickets are due without any answer or a new request sent; None: none is due."""
         self._despite_at = _NEVER
-        """In this poll: from when on one goes although its gate is shut."""
+        """When a ticket goes although the gate is shut, as of the last poll."""
 
     def __repr__(self) -> str:
         return f"<Pool {self.key} {self._capacity.in_flight}/{self.limit} in flight, {len(self._queue)} queued>"
 
     @property
     def key(self) -> PoolKey:
-        """Whose limits these are, as far as is known."""
+        """The account and model group of the limits, as far as known."""
         return self._capacity.key
 
     @property
     def limit(self) -> int:
-        """The concurrency limit that counts."""
+        """The concurrency limit in force."""
         return self._capacity.limit
 
     @property
     def paused(self) -> bool:
-        """By a person."""
+        """Whether a person paused the pool."""
         return self._capacity.paused
 
     @property
     def settings(self) -> PoolSettings:
-        """What counts now."""
+        """The settings in force."""
         return self._settings
 
     @property
     def told(self) -> PoolTold:
-        """How it stands."""
+        """The state for other processes."""
         capacity = self._capacity
         return PoolTold(
             key=capacity.key,
@@ -293,31 +291,31 @@ class Pool:
 
     @property
     def sharing(self) -> Sharing:
-        """With the account's other pools."""
+        """The limits shared with the account's other pools."""
         return self._capacity.sharing
 
     def configure(self, settings: PoolSettings, now: float) -> None:
-        """Its profile was changed; what was learned stays, as far as the new bounds allow."""
+        """Apply a changed profile; learned limits stay within the new bounds."""
         self._settings = settings
         self._capacity.configure(settings.concurrency, settings.breaker, now)
         self._capacity.state(settings.stated)
         self._queue.configure(settings.order)
 
     def rename(self, key: PoolKey, sharing: Sharing) -> None:
-        """Its account proved to be another one's, of which nothing like it was known."""
+        """Move the pool to another account, which proved to be the same and has no such pool."""
         self._capacity.key = key
         self._capacity.move(sharing)
 
     def bypass(self, bypassing: int) -> None:
-        """So many attempts are upstream that nobody admitted."""
+        """Set the number of attempts in flight that bypass the scheduler."""
         self._capacity.bypassing = bypassing
 
     def submit(
         self, ticket: Ticket, now: float, *, history: History | None = None, not_before: float = -_NEVER
     ) -> Attempt | None:
-        """Queue a new ticket; one that comes back has its old position. What it supersedes is to be ended.
+        """Queue a new ticket; a request that comes back gets the old position. Returns the superseded attempt, to end.
 
-        `history`: it has waited at another process, and is as old as it says.
+        `history`: the attempts of a ticket that waited at another process, which sets the age.
         """
         entry = self._new_entry(ticket, now)
         if history is not None:
@@ -329,7 +327,7 @@ class Pool:
         old = self._superseded_by_ticket.supersede(ticket, self._capacity.flights, now)
         if old is not None:
             entry.not_before = max(entry.not_before, now + _MOST_ENDING_S)
-            old.shows_patience = False  # it left before, nobody saw when
+            old.shows_patience = False  # the client left earlier, at an unknown time
             self._emit(Superseded(at=now, ticket_id=old.ticket.id, pool=self.key, by_ticket_id=ticket.id))
         self._enqueue(entry, now)
         self._to_announce.append(ticket.id)
@@ -338,7 +336,7 @@ class Pool:
     def take_in_flight(
         self, ticket: Ticket, demand: Demand, history: History, admitted_at: float, now: float
     ) -> Attempt:
-        """Count an attempt that another process has admitted, whatever is free; `history`: it is started in it."""
+        """Count an attempt that another process admitted, whatever is free; `history` includes this start."""
         entry = self._new_entry(ticket, now)
         entry.history, entry.since = history, ticket.arrived_at
         if history.attempts > 1:
@@ -352,7 +350,7 @@ class Pool:
         return attempt
 
     def _new_entry(self, ticket: Ticket, now: float) -> QueueEntry:
-        """The entry of a ticket that is new here, in no queue yet."""
+        """The entry of a ticket that is new here and not queued yet."""
         self._callers.called(ticket)
         entry = QueueEntry(ticket=ticket, wait_began_at=ticket.arrived_at)
         if self._capacity.service.is_known:
@@ -368,7 +366,7 @@ class Pool:
         self._capacity.sharing.order.came(entry.ticket.id)
 
     def cancel(self, ticket_id: str, now: float) -> bool:
-        """Take a queued ticket out, whose client went."""
+        """End a queued ticket whose client left."""
         entry = self._leave(ticket_id, now)
         if entry is None:
             return False
@@ -377,7 +375,7 @@ class Pool:
         return True
 
     def withdraw(self, ticket_id: str, now: float) -> bool:
-        """Take a queued ticket out, whose proxy went: that tells nothing of its client, which may come back."""
+        """End a queued ticket whose proxy left. The client may come back: this teaches nothing about patience."""
         entry = self._leave(ticket_id, now)
         if entry is None:
             return False
@@ -385,16 +383,16 @@ class Pool:
         return True
 
     def _leave(self, ticket_id: str, now: float) -> QueueEntry | None:
-        """Take a queued ticket out, and keep its position for when its client comes back."""
+        """Remove a queued ticket, and keep the position in case the client comes back."""
         entry = self._take_out(ticket_id, now)
         if entry is not None:
             self._kept_positions.keep(entry, now)
         return entry
 
     def call_off(self, ticket_id: str, now: float) -> Refused | Attempt | None:
-        """A person wants a ticket to end: a queued one is refused; an attempt in flight is to be ended.
+        """End a ticket for a person: a queued ticket is refused; an attempt in flight is returned, to end.
 
-        None: it is neither.
+        None: the ticket is neither queued nor in flight.
         """
         if entry := self._take_out(ticket_id, now):
             self._end_ticket(entry, now, end="cancelled", reason="cancelled by a person")
@@ -406,7 +404,7 @@ class Pool:
         return flying.attempt
 
     def apply_overrides(self, now: float) -> None:
-        """They have changed."""
+        """Apply changed overrides."""
         self._capacity.apply_overrides(now)
         for entry in self._queue:
             priority = self._overrides.priority_of(entry.ticket.agent, entry.ticket.priority)
@@ -425,33 +423,33 @@ class Pool:
         return self._queue.move_to_front(ticket_id, now)
 
     def look_again(self, ticket_id: str, now: float) -> None:
-        """A ticket that waited for its budget may fit into it now; it has its old position."""
+        """Queue a ticket again, at the old position, whose budget may have room now."""
         entry = self._queue.get(ticket_id)
         if entry is not None and entry.state is EntryState.UNFUNDED:
             self._queue.move(entry, now, now)
 
     def review_funds(self) -> None:
-        """Budgets were changed by a person: whoever waits for whatever is refused at once where one is spent."""
+        """Check the budgets of all waiting tickets in the next poll: a person changed budgets."""
         self._review = True
 
     @property
     def learned(self) -> LearnedPool:
-        """What outlives a run."""
+        """The learned state that outlives a run."""
         return self._capacity.learned
 
     def resume(self, learned: LearnedPool, now: float) -> None:
-        """Begin with what an earlier run has learned, before the first ticket."""
+        """Begin with the learned state of an earlier run, before the first ticket."""
         self._capacity.resume(learned, now)
 
     def wake_up(self, slept_s: float, now: float) -> None:
-        """The machine slept until now, and all clients with it."""
+        """Note that the machine and all clients slept until now."""
         self._capacity.wake_up()
         for entry in self._capacity.flights:
             entry.wake_up(slept_s)
         self._queue.wake_up(slept_s, now)
 
     def drain(self, now: float) -> Handover:
-        """It proved to be another pool, which is to take over what it knows and has. It is no more."""
+        """Hand everything over to the pool that this pool proved to be. This pool is not used again."""
         left = Handover(
             self.learned, self._queue.take_all(now), tuple(self._capacity.flights), frozenset(self._to_announce)
         )
@@ -461,7 +459,7 @@ class Pool:
         return left
 
     def take_over(self, left: Handover, now: float) -> None:
-        """Go on with what a pool left that proved to be this one: of equals, behind those that wait here."""
+        """Take over the contents of a pool that proved to be this pool. Equal tickets go behind this pool's own."""
         self._capacity.learn_from(left.learned, now)
         for entry in left.in_flight:
             self._capacity.take_over(entry, now)
@@ -471,21 +469,21 @@ class Pool:
             self._enqueue(entry, now)
         self._to_announce += [entry.ticket.id for entry in left.waiting if entry.ticket.id in left.unannounced]
 
-    # Equal pools: who may go from one to another --------------------------------------------------------------------
+    # Moves between equal pools --------------------------------------------------------------------------------------
 
     @property
     def waiting(self) -> Iterator[QueueEntry]:
-        """Who waits, the oldest first."""
+        """The waiting entries, the oldest first."""
         return iter(self._queue)
 
     @property
     def is_idle(self) -> bool:
-        """Whether nobody waits."""
+        """Whether no ticket waits."""
         return not self._queue.entries
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether a poll would find nothing to do: nobody waits, here or for what this pool shares, and none probes."""
+        """Whether a poll has nothing to do: no ticket waits here or for a shared limit, and no probe is in flight."""
         capacity = self._capacity
         return not (
             self._queue.entries
@@ -496,60 +494,60 @@ class Pool:
 
     @property
     def is_hungry(self) -> bool:
-        """Whether none of those that wait here, if there are any, could have gone in the last poll."""
+        """Whether none of the pool's own tickets could have gone in the last poll."""
         return self._next is None
 
     def opens_at(self, now: float) -> float:
-        """From when on it sends anything at all; infinite: when a person says so, or a probe is answered."""
+        """When the pool sends again; infinite: when a person resumes the pool, or after the answer to a probe."""
         if self.paused:
             return _NEVER
         return max(now, self._capacity.breaker.passes_at, self._capacity.account_block.ends_at(now))
 
     @property
     def is_shut(self) -> bool:
-        """Whether its provider is down, its account blocked, or a person has paused it: at most a probe goes."""
+        """Whether the provider is down, the account blocked or the pool paused: at most a probe goes."""
         capacity = self._capacity
         return capacity.paused or capacity.is_provider_down or capacity.account_block.passes_at > -_NEVER
 
     def lets_pass(self, entry: QueueEntry) -> bool:
-        """Whether one that waits lets others pass: its prefix is being written, or enough of its tree run."""
+        """Whether a waiting ticket lets others pass, for a prompt cache's leader or a fan-out limit."""
         return self._queue.why_passed(entry) is not None
 
     def is_blocked(self, now: float) -> bool:
-        """Whether its account is refused for long."""
+        """Whether an account block stands."""
         return self._capacity.account_block.stands(now) is not None
 
     @property
     def gate(self) -> Gate | None:
-        """What kept the next one from going in the last poll."""
+        """The gate that held the next ticket in the last poll."""
         return self._gate
 
     def room_at(self, ticket: Ticket, now: float) -> float:
-        """When a ticket could go, if it were next; infinite: when another attempt ends, or a person says so."""
+        """When a ticket could go as the next; infinite: at another attempt's end, or when a person acts."""
         gate = self._selector.gate(ticket, now)
         return now if gate is None else gate.opens_at
 
     def starts(self, now: float) -> dict[str, float]:
-        """When those that wait are likely to go, by ticket; whom nothing tells of is left out."""
+        """The likely starts of the waiting tickets, by ticket; unknown starts are left out."""
         found = starts_at(self._capacity, self._queue.in_order(), now)
         return {ticket_id: foretold.at for ticket_id, foretold in found.items()}
 
     def warm_tokens(self, ticket: Ticket, now: float) -> int:
-        """How much of a ticket's input this provider's cache holds, as far as is known."""
+        """The tokens of a ticket's input that the provider's prompt cache probably holds."""
         if self._queue.is_cold(ticket, now):
             return 0
         return max(ticket.cached_tokens, ticket.prefix_tokens)
 
     def reading_s(self, tokens: int) -> float:
-        """What so much input takes that is read anew, in seconds of the bottleneck."""
+        """Seconds of the bottleneck for input that is read again."""
         return self._capacity.saved_s(tokens)
 
     def forget(self, ticket: Ticket) -> None:
-        """A ticket's conversation goes on in an equal pool: what is warm of it here is not what it will send."""
+        """Forget the warm prefix of a conversation that moved to an equal pool."""
         self._queue.forget(ticket)
 
     def release(self, entry: QueueEntry, now: float) -> None:
-        """Let one that waits go to an equal pool."""
+        """Hand a waiting ticket to an equal pool."""
         ticket_id = entry.ticket.id
         self._queue.take(entry, now)
         self._backoffs.discard(ticket_id)
@@ -558,7 +556,7 @@ class Pool:
             self._to_announce.remove(ticket_id)
 
     def receive(self, entry: QueueEntry, now: float) -> None:
-        """Take one that waited in an equal pool, whose troubles are not this one's: it is due."""
+        """Take a waiting ticket of an equal pool. The ticket is due at once: a backoff concerns the other pool."""
         left = entry.ticket.pool
         entry.ticket = replace(entry.ticket, pool=self.key)
         entry.not_before = -_NEVER
@@ -567,10 +565,10 @@ class Pool:
         self._to_announce.append(entry.ticket.id)
         self._emit(Moved(at=now, ticket_id=entry.ticket.id, pool=self.key, left=left))
 
-    # Step 4: who goes now, who is refused
+    # Step 4: tickets are admitted, shed or refused
 
     def poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
-        """Admit, shed and refuse what is due."""
+        """Admit, shed and refuse the tickets that are due."""
         if not self._queue.entries:
             self._rest(now)
             return []
@@ -585,13 +583,13 @@ class Pool:
         return decisions
 
     def _rest(self, now: float) -> None:
-        """Nobody has to wait: only a probe that lives may have something to tell."""
+        """Reset the poll's state when no ticket waits. A long-running probe may still close the breaker."""
         self._review, self._next, self._gate, self.wakeup_at, self._idle_since = False, None, None, None, None
         self._to_announce.clear()
         self._capacity.look_at_probe(now)
 
     def begin_poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
-        """Shed and refuse what is due; then come `next_key` and `step`, and `end_poll`."""
+        """Shed and refuse the tickets that are due. Then call `next_key` and `step`, and `end_poll`."""
         decisions: list[Admitted | Shed | Refused] = []
         if not self._queue.entries:
             self._review = False
@@ -612,7 +610,7 @@ class Pool:
         return decisions
 
     def _doomed_by(self, block: ActiveBlock, now: float) -> list[QueueEntry]:
-        """Those whose clients will have gone when an account block ends. Where one is to look, one stays for that."""
+        """The entries whose clients will have left at a block's end. If a probe is due, an entry stays for that."""
         asked = self._to_announce if block is self._block else list(self._queue.entries)
         self._block = block
         entries = [entry for ticket_id in asked if (entry := self._queue.get(ticket_id))]
@@ -621,31 +619,31 @@ class Pool:
         return sorted(doomed, key=lambda entry: entry.order)[looks:]
 
     def _outlives(self, entry: QueueEntry, block: ActiveBlock) -> bool:
-        """Whether a ticket's client will still be there when the account is served again."""
+        """Whether a ticket's client will still wait when the account is served again."""
         ends_at = max(entry.shed_at, self._capacity.hopeless_at(entry.ticket))
         return block.is_end_told and block.until < ends_at
 
     def lift_block(self, now: float) -> bool:
-        """A person says that the account is served again. True: it was refused."""
+        """End an account block for a person. False: there was none."""
         return self._capacity.lift_block(now)
 
     def next_key(self, now: float) -> tuple[float, float, float] | None:
-        """What its next ticket is sorted by among those of the account's other pools; None: nobody waits."""
+        """The sort key of the next ticket among the account's pools; None: no ticket waits."""
         entry = self._find_next(now)
         return None if entry is None else self.sharing.order.key(entry)
 
     def _find_next(self, now: float) -> QueueEntry | None:
-        """Its next ticket, for `step`."""
+        """Select the next ticket for `step`."""
         self._gate, self._next, self._despite_at = None, None, _NEVER
         if not self._queue.entries:
-            # Nobody waits: only a probe that lives may have something to tell.
+            # No ticket waits. A long-running probe may still close the breaker.
             self._capacity.look_at_probe(now)
             return None
         self._next = self._selector.next(now)
         return self._next
 
     def step(self, now: float) -> list[Admitted | Refused] | None:
-        """Let the next ticket go, if it may; None: it has to wait, and with it all of the pool."""
+        """Admit or refuse the next ticket; None: the ticket, and thereby the pool, has to wait."""
         entry = self._next
         assert entry is not None, "it was looked for"
         if self._idle_since is None:
@@ -671,7 +669,7 @@ class Pool:
         return []
 
     def _despite(self, entry: QueueEntry, gate: Gate, now: float) -> QueueEntry | None:
-        """Who goes although the next one's gate is shut, for nothing went for too long; None: nobody, or not yet."""
+        """The ticket to send against a learned gate, because nothing went for too long; None: not now."""
         assert self._idle_since is not None
         stuck_at = self._idle_since + self._progress.patience_s
         self._despite_at = self._selector.despite_at(entry.ticket, gate, stuck_at, now)
@@ -682,7 +680,7 @@ class Pool:
         return None if despite.ticket in self._capacity.refused else despite
 
     def _heard(self, attempt: Attempt, *, refused: bool, now: float) -> None:
-        """An attempt was answered or refused."""
+        """Note the answer to an attempt, or the refusal."""
         self._progress.heard(attempt, refused=refused)
         if not refused and self._idle_since is not None:
             self._idle_since = now
@@ -701,11 +699,11 @@ class Pool:
         )
 
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
-        """Whether less is left than so many times a demand, beside what waits already."""
+        """Whether less is left than this many times a demand, in addition to the waiting tickets."""
         return self._capacity.is_near(demand, times + len(self._queue.entries), now)
 
     def in_the_way(self, now: float) -> set[Meters]:
-        """Pools that have to let its next ticket go first, for they draw on the limit that it waits for."""
+        """The meters of pools that have to wait until the next ticket has got the limit that they share."""
         entry = self._next
         if entry is None or self._gate is None or self._gate.reason is not Reason.METER:
             return set()
@@ -716,14 +714,14 @@ class Pool:
         return in_the_way
 
     def give_way(self, to: set[Meters]) -> bool:
-        """Whether it is one of the pools that have to wait. Its next ticket then does."""
+        """Make the next ticket wait if the pool has one of these meters. Returns whether it has."""
         if self._capacity.meters not in to:
             return False
         self._gate = Gate(Reason.ORDER, _NEVER)
         return True
 
     def end_poll(self, now: float) -> None:
-        """Say who waits for what, and until when."""
+        """Announce the waits that began, and set the next wakeup."""
         self._announce(self._next, self._gate, now)
         if self._next is None:
             self._idle_since = None
@@ -734,7 +732,7 @@ class Pool:
     # Step 6: a response's head arrived
 
     def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool) -> None:
-        """Let the meters learn, and the prompt cache. An attempt that has ended already teaches nothing."""
+        """Learn from the head of a response; an ended attempt teaches nothing."""
         entry = self._capacity.flights.of(attempt)
         if entry is None:
             return
@@ -758,7 +756,7 @@ class Pool:
         stopping: bool,
         judged: Verdict | None = None,
     ) -> Verdict:
-        """End an attempt and judge what follows, or do what was `judged` where its client is."""
+        """End an attempt and judge how the ticket continues, or apply the verdict `judged` of the client's process."""
         capacity, queue, outcome = self._capacity, self._queue, result.outcome
         entry = capacity.flights.of(attempt)
         if entry is None:
@@ -799,7 +797,7 @@ class Pool:
             result,
             now,
             self._rng,
-            # Who has been tried already is tried as long as an answer can come in time.
+            # After a first attempt the ticket is retried as long as an answer can come in time.
             shed_at=max(entry.shed_at, capacity.hopeless_at(entry.ticket)),
             provider_down=capacity.is_provider_down,
             nobody_answered=capacity.breaker.is_one_sessions,
@@ -822,7 +820,7 @@ class Pool:
         return verdict
 
     def _finish(self, entry: QueueEntry, result: AttemptResult, now: float) -> None:
-        """Its ticket is over, and its client has the answer or is gone."""
+        """End a ticket whose client has the answer, or left."""
         outcome, end = result.outcome, "cancelled"
         if outcome.kind is OutcomeKind.SUCCESS:
             self._client_stayed(entry, now)
@@ -834,9 +832,9 @@ class Pool:
     def view_in_parts(
         self, clock: Callable[[], float], *, most_queued: int | None = None
     ) -> Generator[None, None, PoolView]:
-        """The pool at one instant, with at most so many of those that wait; None: all of them.
+        """The pool at one instant, with at most `most_queued` waiting tickets (None: all).
 
-        Only their order is found before, in parts: who comes meanwhile is not in it yet.
+        Only the order is worked out before, in parts; tickets that arrive meanwhile are left out.
         """
         order = [] if most_queued == 0 else (yield from self._queue.in_order_in_parts())
         now = clock()
@@ -853,15 +851,15 @@ class Pool:
 
     @property
     def agents(self) -> dict[str, str]:
-        """Who has called it, as far as that is remembered, with the group of each."""
+        """The remembered callers, each with the group."""
         return self._callers.agents
 
     def called_at(self, agent: str) -> float | None:
-        """When an agent's last call came; None: none that is remembered."""
+        """When an agent's last call came; None: no call is remembered."""
         return self._callers.called_at(agent)
 
     def foresee(self, asked: ForeseeWait, now: float) -> Foresight:
-        """When a call would go that an agent made now."""
+        """When a call would go that the agent made now."""
         ticket = self._callers.next_call(asked, self.key, now)
         guest = QueueEntry(ticket=ticket, wait_began_at=now)
         guest.priority = self._overrides.priority_of(ticket.agent, ticket.priority)
@@ -903,7 +901,7 @@ class Pool:
         return Shed(ticket=entry.ticket, reason=reason, come_back_s=come_back_s)
 
     def _refuse_unfunded(self, now: float) -> list[Refused]:
-        """Whoever begins to wait (backed-off tickets too) hears at once that its budget is spent."""
+        """Refuse tickets that begin to wait, also after a backoff, for a spent budget."""
         refused = []
         asked = [entry.ticket.id for entry in self._queue] if self._review else self._to_announce
         self._review = False
@@ -927,13 +925,13 @@ class Pool:
         return Refused(ticket=entry.ticket, cause=cause)
 
     def _wait_for_funds(self, entry: QueueEntry, short: Shortage, now: float) -> None:
-        """Out of the others' way, at its own position, until an attempt of the same budget ends."""
+        """Let others pass until an attempt of the same budget ends; the ticket keeps the position."""
         self._queue.move(entry, _NEVER, now)
         self._selector.choose_anew()
         self._budgets.wait(entry.ticket, short, now)
 
     def _announce(self, head: QueueEntry | None, gate: Gate | None, now: float) -> None:
-        """One Held for each wait that did not end in the poll after its beginning."""
+        """Emit Held once for each wait that lasted beyond the first poll."""
         for ticket_id in self._to_announce:
             entry = self._queue.get(ticket_id)
             if entry is not None:
@@ -943,7 +941,7 @@ class Pool:
                         ticket_id=ticket_id,
                         pool=self.key,
                         reason=self._selector.reason(entry, gate, now),
-                        # Exact for a new ticket; one that came back is somewhere before the end.
+                        # Exact for a new ticket; a request that came back is somewhere before the end.
                         position=1 if entry is head else len(self._queue),
                     )
                 )
@@ -957,12 +955,12 @@ class Pool:
         return None if at == _NEVER else max(at, now + _TIMER_STEP_S)
 
     def _leaves_at(self, entry: QueueEntry, now: float) -> float:
-        """When a client may leave, as far as is learned of its kind."""
+        """When a client may leave, as learned from clients of the same kind."""
         ticket = entry.ticket
         return ticket.arrived_at + self._patience.leaves_after_s(ticket.client, now - ticket.arrived_at)
 
     def _client_left(self, entry: QueueEntry, now: float) -> None:
-        """Its client has gone, and had got no byte."""
+        """Learn from a client that left without a byte."""
         ticket = entry.ticket
         if not entry.shows_patience or not self._patience.left(ticket.client, now - ticket.arrived_at):
             return
@@ -971,13 +969,13 @@ class Pool:
                 self._queue.expect(other, self._leaves_at(other, now))
 
     def _client_stayed(self, entry: QueueEntry, now: float) -> None:
-        """Its client is there, and gets its first byte."""
+        """Learn from a client that waited until the first byte."""
         if entry.shows_patience:
             entry.shows_patience = False
             self._patience.stayed(entry.ticket.client, now - entry.ticket.arrived_at)
 
     def _hold_on(self, entry: QueueEntry, now: float) -> bool:
-        """Keep one beyond its time where there will surely be room, and an answer, before its client gives up."""
+        """Keep a ticket past the shed time if there will surely be room and an answer in time."""
         shed_at = self._selector.worth_holding_until(entry, now)
         if shed_at is None:
             return False
@@ -986,7 +984,7 @@ class Pool:
         return True
 
     def _bring_forward(self, now: float) -> None:
-        """Who waits only because it was told to goes with the others, where these have shown that it need not."""
+        """Requeue tickets whose retry-after proved too long by the attempts of others."""
         for entry in self._backoffs.told_falsely(self._capacity.believes_told):
             if entry.state is EntryState.BACKING_OFF:
                 self._queue.move(entry, now, now)
