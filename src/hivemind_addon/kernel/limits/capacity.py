@@ -1,14 +1,14 @@
-"""What one pool may send: its attempts in flight, and what they have taught of the provider's limits.
+"""The capacity of one pool: its attempts in flight, and the provider's limits as the attempts have shown them.
 
-    a head that came       teaches the meters, the long windows, and an account block's probe
-    an attempt that ended  teaches the meters, the service time, the slots, the hidden limits, the breaker, the block
+    a response's head      teaches the meters, the long windows, the probe of an account block
+    an attempt's end       teaches the meters, the service time, the slots, the hidden limits, the breaker, the block
 
-Each of these rooms decides on its own what it makes of it. Here they hear of the same attempts in the same order, and
-what changed is told. Who waits, and who goes next, is not known here.
+Each of these models decides alone. The capacity passes the attempts to them in order, and emits events about changes.
+The queue and the next ticket are unknown here.
 
-**The long windows** of a subscription (five hours, a week) are kept as the provider last told them. They are shown and
-never paced by: how much a request takes of them is nobody's knowledge but the provider's, and what
-is left of a week is for people to share out. A window that is spent shows as an account block (`breaker.py`).
+**The long windows** of a subscription (five hours, a week) are stored as the provider last reported them. They are
+shown and never paced by: only the provider knows how much of a window a request takes, and people share out the rest of
+a week. A spent window appears as an account block (`breaker.py`).
 """
 
 import math
@@ -57,35 +57,35 @@ from hivemind_addon.kernel.values.ticket import (
 
 _LEAST_AFTER_OUTAGE = 2
 _PROOF_S = 0.05
-"""A limiter's refusal takes about so long."""
+"""The usual time of a limiter's refusal."""
 _CROWDED_S = 5.0
-"""Where others may use the rest of a limit, no slot more is tried for so long after a refusal."""
+"""After a refusal, where others may use the rest of a limit, no further slot is tried for this time."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConcurrencySettings:
-    """Where the concurrency limit starts and how far it may move."""
+    """The start and the bounds of the concurrency limit."""
 
     initial: int = 4
-    """With nothing known about the provider."""
+    """The limit before anything is known about the provider."""
     maximum: int = 4096
-    """However much the provider takes; a third of the open files that the proxy may have is never exceeded."""
+    """The upper bound. A third of the files that the proxy may open is never exceeded."""
     maximum_from: str = "concurrency.maximum"
-    """The setting that the maximum comes from, for people who want to raise it. Not written in files."""
+    """The setting that the maximum comes from, for people who want to raise the limit. Not written in files."""
 
 
 class Slots:
-    """How many attempts may be in flight while nothing is known against it: one more after the other.
+    """The concurrency limit while no refusal limits it: each proof adds a slot.
 
-    An attempt that fills all slots proves the last one when it was not refused for as long as a refusal takes: then
-    there is one slot more. What the provider refuses is not known here; `hidden_limits.py` finds out what that means.
+    An attempt that fills all slots proves the last slot if no refusal comes in the usual time of a refusal.
+    `hidden_limits.py` interprets refusals.
     """
 
     def __init__(self, settings: ConcurrencySettings) -> None:
         self._settings = settings
         self.maximum, self.maximum_from = max(1, settings.maximum), settings.maximum_from
         self.limit = _first_limit(settings)
-        """Attempts that may be in flight; at least 1."""
+        """The most attempts in flight; at least 1."""
         self._filled_at: float | None = None
         """When the last slot was first used."""
         self._crowded_until = -_NEVER
@@ -94,28 +94,25 @@ class Slots:
         return f"<Slots {self.limit}>"
 
     def sent(self, in_flight: int, now: float) -> None:
-        """An attempt was admitted; `in_flight` counts it."""
+        """Note an admitted attempt; `in_flight` includes the attempt."""
         if in_flight > self.limit:
-            # The last slot is proved: nothing was refused for a while.
+            # The last slot is proved: no refusal came for a while.
             self.limit, self._filled_at = min(in_flight, self.maximum), None
         if in_flight == self.limit and self._filled_at is None:
             self._filled_at = now
 
     def passed(self, in_flight: int, now: float) -> None:
-        """The provider took an attempt that had so many in flight at its admission, itself counted."""
+        """Note an accepted attempt; `in_flight`: at the admission, the attempt included."""
         if in_flight >= self.limit and now >= self._crowded_until:
             self._grow()
 
     def crowded(self, in_flight: int, now: float) -> None:
-        """The provider refused the last of so many, and how many others have in flight is not known.
-
-        For a while there are fewer slots, and no limit is learned from it.
-        """
+        """Cut the slots for a while: others had unknown attempts in flight at a refusal. No limit is learned."""
         self.limit = max(1, min(self.limit, in_flight - 1))
         self._filled_at, self._crowded_until = None, now + _CROWDED_S
 
     def opens_at(self, in_flight: int, now: float) -> float:
-        """When one more attempt may go; infinite: when another one ends."""
+        """When a further attempt may go; infinite: when an attempt ends."""
         if in_flight < self.limit:
             return now
         if in_flight > self.limit or self._filled_at is None or self.limit == self.maximum:
@@ -123,7 +120,7 @@ class Slots:
         return max(now, self._filled_at + _PROOF_S, self._crowded_until)
 
     def configure(self, settings: ConcurrencySettings) -> None:
-        """Begin anew where nothing was proved yet; else keep the limit, within the new maximum."""
+        """Restart if nothing was proved yet; else keep the limit within the new maximum."""
         is_new = self.limit == _first_limit(self._settings)
         self._settings = settings
         self.maximum, self.maximum_from = max(1, settings.maximum), settings.maximum_from
@@ -132,15 +129,15 @@ class Slots:
             self._filled_at = None
 
     def recover(self, in_flight: int, now: float) -> None:
-        """The provider is back after an outage: half of what it took before, and from there on as ever.
+        """Halve the slots after an outage, then grow as ever.
 
-        What is in flight has outlived the outage: it keeps nobody waiting.
+        Attempts in flight outlived the outage, so there are at least as many slots.
         """
         self.limit = min(self.limit, max(_LEAST_AFTER_OUTAGE, self.limit // 2, in_flight))
         self._filled_at = now if in_flight == self.limit else None
 
     def rest(self) -> None:
-        """Much time has passed: start as at first."""
+        """Restart after a long time."""
         self.limit = min(self.limit, max(1, self._settings.initial))
         self._filled_at = None
 
@@ -154,9 +151,9 @@ def _first_limit(settings: ConcurrencySettings) -> int:
 
 
 _STEPS = 10
-"""A window is told anew with each further tenth of it that is used."""
+"""Each further tenth of a window is an event."""
 _MOST = 32
-"""A provider has a handful."""
+"""The most windows to store; a provider has a handful."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +163,7 @@ class _Told:
 
 
 class Windows:
-    """One pool's long windows, by name."""
+    """The long windows of one pool, by name."""
 
     def __init__(self) -> None:
         self._told: dict[str, _Told] = {}
@@ -175,7 +172,7 @@ class Windows:
         return f"<Windows {', '.join(self._told)}>"
 
     def learn(self, reading: WindowReading, now: float) -> bool:
-        """Remember what one response said. True: people should hear of it."""
+        """Store a reading. Returns whether the change is worth an event."""
         known = self._told.get(reading.window)
         if known is None and len(self._told) >= _MOST:
             return False
@@ -184,7 +181,7 @@ class Windows:
         return known is None or _step(known.reading) != _step(reading) or known.reading.status != reading.status
 
     def views(self, now: float) -> tuple[WindowView, ...]:
-        """The windows at one instant; one that has begun anew since it was told is not known any more."""
+        """The windows at one instant, without those that have been reset since the reading."""
         return tuple(
             WindowView(
                 name=name,
@@ -206,19 +203,18 @@ def _step(reading: WindowReading) -> int | None:
 _NEVER = float("inf")
 _EXPLAINED_OVER = 30.0
 _MOST_EXPLAINED = 0.1
-"""Somebody else on the key explains some refusals that meters explain too late; more are a limit that they do not tell
-of."""
+"""Other users of the key explain some refusals that meters explain afterwards; a larger share shows a hidden limit."""
 _FIRST_TRIAL_S = 5.0
-"""After a rate limit's refusal no meter is doubted for so long; doubles with each that follows before one passes."""
+"""After a rate limit's refusal no meter is doubted for this time, which doubles with each refusal in a row."""
 _MOST_TRIAL_S = 300.0
 _SURE_SERVICES = 1.5
-"""In so many mean times an answer comes, mostly."""
+"""Most answers come within this many mean service times."""
 
 
 class Capacity:
-    """Only its pool changes it; whoever asks may look at its rooms.
+    """Changed by the pool only; others may read the parts.
 
-    Each attempt is reserved, may be heard of, and is settled, once; after that `learn` from its end.
+    Each attempt is reserved, may be heard, and is settled, once; then `learn` from the end.
     """
 
     def __init__(
@@ -232,11 +228,11 @@ class Capacity:
         emit: Callable[[Event], None],
         sharing: Sharing,
     ) -> None:
-        """`sharing`: of the pools of the same account."""
+        """`sharing`: shared by the pools of the account."""
         self.key = key
-        """The pool's, as events name it."""
+        """The pool's key in events."""
         self.bypassing = 0
-        """Attempts upstream that nobody admitted."""
+        """Attempts in flight that bypass the scheduler."""
         self.flights = InFlight()
         self.service = ServiceTime()
         self.sharing = sharing
@@ -244,30 +240,30 @@ class Capacity:
         self.slots = Slots(concurrency)
         self.breaker = Breaker(breaker, rng=rng)
         self.throttles = HiddenLimits(OF_THROTTLES)
-        """What rate limits' refusals teach beyond headers: of its own attempts; the account's learn beside it."""
+        """The limit inferred from rate limits' refusals of the pool's own attempts, beside the account's."""
         self.overloads = HiddenLimits(OF_OVERLOADS)
-        """What overload teaches."""
+        """The limit inferred from overloads."""
         self.hidden = (self.throttles, self.overloads)
-        """Both estimators of what no header tells that count: the pool's own, or the account's."""
+        """Both hidden limits in force: the pool's own, or the account's."""
         self.refused = RefusedRequests()
-        """Those that a limit seems to have refused, whichever it was."""
+        """The requests refused for a limit."""
         self.stated: tuple[StatedLimit, ...] = ()
-        """What the profile states; the account counts it."""
+        """The limits that the profile states; the account counts them."""
         self.account_block = AccountBlock()
         self.windows = Windows()
         self._overrides = overrides
         self.paused = overrides.is_paused(key)
-        """By a person."""
+        """Whether a person paused the pool."""
         self.cap = overrides.cap_of(key)
-        """The most that a person lets the concurrency limit be."""
+        """A person's cap of the concurrency limit."""
         self._emit = emit
         self._told_maximum = False
-        """It is in the log that the maximum keeps attempts from going."""
+        """Whether `MaximumReached` was emitted."""
         self.trial_at = -_NEVER
-        """From when on one attempt may go alone that meters hold back for what they only assume."""
+        """When an attempt may go alone against the assumptions of the meters."""
         self._trial_after_s = _FIRST_TRIAL_S
         self._explained = 0.0
-        """Share of the attempts that were refused although the meters had let them go, and then knew why."""
+        """The share of attempts that were refused although the meters admitted them, and then explained the refusal."""
         self.sharing.join(self)
 
     def __repr__(self) -> str:
@@ -275,11 +271,11 @@ class Capacity:
 
     @property
     def in_flight(self) -> int:
-        """Attempts upstream, bypassing ones counted."""
+        """Attempts in flight, bypassing attempts included."""
         return len(self.flights.by_ticket) + self.bypassing
 
     def choose_hidden(self) -> None:
-        """What is known of whose limits the hidden ones are may have changed."""
+        """Select the hidden limits in force, the pool's own or the account's."""
         sharing = self.sharing
         self.hidden = (
             sharing.throttles if sharing.has_one_rate else self.throttles,
@@ -288,7 +284,7 @@ class Capacity:
 
     @property
     def limit(self) -> int:
-        """The concurrency limit: what was learned, or less where a person said so."""
+        """The concurrency limit: as learned, or a person's lower cap."""
         throttles, overloads = self.hidden
         least = self.slots.limit
         if throttles.most_in_flight < least:
@@ -299,9 +295,9 @@ class Capacity:
 
     @property
     def maximum_from(self) -> str:
-        """The setting of ours that keeps one more attempt from going; empty: there are slots, or the limit is another.
+        """The setting of ours that keeps a further attempt from going; empty: slots are free, or another limit binds.
 
-        That one was learned, is still growing, or a person capped it.
+        Other limits are learned, still growing, or capped by a person.
         """
         if self.in_flight < self.limit or self.limit < self.slots.maximum:
             return ""
@@ -309,7 +305,7 @@ class Capacity:
         return "" if is_learned else self.slots.maximum_from
 
     def glance(self, now: float) -> "Capacity":
-        """One to ask for a view: whatever is asked of it, nothing changes by it."""
+        """A copy for views: no question to the copy changes anything."""
         seen = copy(self)
         throttles, overloads = self.hidden
         seen.meters, seen.hidden = self.meters.as_of(now), (throttles.glance(), overloads.glance())
@@ -317,7 +313,7 @@ class Capacity:
 
     @property
     def growth(self) -> tuple[float, int]:
-        """Slots that an attempt adds that passes where all are used, and the limit up to which it does."""
+        """Slots that a success adds when all are used, and the limit of that growth."""
         throttles, overloads = self.hidden
         known = min(throttles.most_in_flight, overloads.most_in_flight)
         most = self.slots.maximum if known == NO_CAP else known
@@ -325,19 +321,19 @@ class Capacity:
 
     @property
     def is_rate_hidden(self) -> bool:
-        """Whether refusals tell of a rate limit that no header tells of."""
+        """Whether refusals show a rate limit that no header reports."""
         throttles, overloads = self.hidden
         return throttles.is_of_a_rate or overloads.is_of_a_rate
 
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
-        """Whether less is left than so many times a demand, or what is left is only guessed."""
+        """Whether less is left than this many times a demand, or the rest is unknown."""
         if self.is_rate_hidden:
             return True
         return bool(self.meters.by_name) and self.meters.is_near(demand, times, now)
 
     @property
     def is_free(self) -> bool:
-        """Whether nothing is known that may keep an attempt from going now, meters apart."""
+        """Whether nothing known may keep an attempt from going now, apart from meters."""
         throttles, overloads = self.hidden
         in_flight = len(self.flights.by_ticket) + self.bypassing
         return not (
@@ -353,50 +349,50 @@ class Capacity:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many attempts are in flight as are known to be taken; what was learned may count all pools'."""
+        """Whether no slot is free, counting all the account's pools against a learned limit of the account."""
         if self.in_flight >= self.limit:
             return True
         common = self.sharing.overloads.limit if self.sharing.has_one_cap else None
         return common is not None and self.sharing.in_flight >= common.amount
 
     def slot_at(self, now: float) -> float:
-        """When there is a slot for one more attempt; infinite: when another one ends, or a person says so."""
+        """When there is a free slot; infinite: when an attempt ends, or a person raises the cap."""
         if self.cap is not None and self.in_flight >= self.cap:
             return _NEVER
         return self.slots.opens_at(self.in_flight, now)
 
     def throttled_until(self, demand: Demand, now: float) -> float:
-        """When what rate limits' refusals taught lets an attempt pass; infinite: when another one ends."""
+        """When the limit inferred from rate limits' refusals admits an attempt; infinite: at another attempt's end."""
         throttles = self.hidden[0]
         if not throttles.has_refused:
             return now
         return throttles.opens_at(demand, (self.sharing if self.sharing.has_one_rate else self).in_flight, now)
 
     def overloaded_until(self, demand: Demand, now: float) -> float:
-        """The same of what overload taught."""
+        """The same for the limit inferred from overloads."""
         overloads = self.hidden[1]
         if not overloads.has_refused:
             return now
         return overloads.opens_at(demand, (self.sharing if self.sharing.has_one_cap else self).in_flight, now)
 
     def is_probe(self, demand: Demand, now: float) -> bool:
-        """Whether an attempt that goes now may be refused, for all that rate limits' refusals have taught."""
+        """Whether an attempt that goes now may be refused, by the limit inferred from rate limits' refusals."""
         in_flight = (self.sharing if self.sharing.has_one_rate else self).in_flight
         return self.hidden[0].may_refuse(demand, in_flight, now)
 
     def state(self, limits: Sequence[StatedLimit]) -> None:
-        """What the profile states of the account's limits; what was stated before is over."""
+        """Replace the limits of the account that the profile states."""
         self.stated = tuple(limits)
         if limits or self.sharing.stated.limits:
             self.sharing.stated.state(limits)
 
     def stated_until(self, ticket: Ticket, now: float) -> float:
-        """When what the profile states lets an attempt pass."""
+        """When the stated limits admit an attempt."""
         stated = self.sharing.stated
         return stated.opens_at(ticket, self.key.model_group, now) if stated.limits else now
 
     def stated_views(self, now: float) -> tuple[MeterView, ...]:
-        """What the profile states, at one instant."""
+        """The stated limits at one instant."""
         sharing = self.sharing
         if not sharing.stated.limits:
             return ()
@@ -408,14 +404,14 @@ class Capacity:
         return self.breaker.state is not BreakerState.CLOSED
 
     def believes_told(self, kind: OutcomeKind, demand: Demand) -> bool:
-        """Whether an attempt that ended so may be told truly when to come back, for all that others have met."""
+        """Whether the retry-after of an outcome of this kind is believable, by the experience with others."""
         throttles, overloads = self.hidden
         if kind is OutcomeKind.THROTTLED:
             return throttles.believes_told(demand)
         return kind is not OutcomeKind.OVERLOADED or overloads.believes_told(demand)
 
     def hopeless_at(self, ticket: Ticket) -> float:
-        """From when on no answer would come in time; what its own `shed_at` says where nothing was measured yet."""
+        """The instant after which no answer would come in time; the ticket's `shed_at` before any measurement."""
         if not self.service.is_known:
             return ticket.shed_at
         return ticket.deadline_at - _SURE_SERVICES * self.service.mean_s
@@ -423,12 +419,12 @@ class Capacity:
     # In seconds of the bottleneck ------------------------------------------------------------------------------------
 
     def cost_s(self, demand: Demand) -> float:
-        """What an attempt is expected to take."""
+        """The expected cost of an attempt."""
         cost_s = dominant_s(demand, self.meters.by_name.values(), service_s=self.service.mean_s, slots=self.limit)
         return self._longest_s(cost_s, demand)
 
     def _longest_s(self, cost_s: float, demand: Demand, ticket: Ticket | None = None) -> float:
-        """What a demand takes, or so many seconds of it that refusals taught or the profile states, if that is more."""
+        """The largest of a demand's costs: `cost_s`, by the hidden limits, by the stated limits."""
         throttles, overloads = self.hidden
         if throttles.has_refused or overloads.has_refused:
             cost_s = max(cost_s, throttles.cost_s(demand), overloads.cost_s(demand))
@@ -436,11 +432,11 @@ class Capacity:
         return max(cost_s, stated.cost_s(self.key.model_group, ticket)) if stated.limits else cost_s
 
     def saved_s(self, tokens: int) -> float:
-        """What so many warm tokens save."""
+        """The seconds that this many warm tokens save."""
         return reading_s(tokens, self.meters)
 
     def _took_s(self, attempt: Attempt, result: AttemptResult, now: float) -> float:
-        """What an attempt took."""
+        """The actual cost of an attempt."""
         took = result.charged
         if took is None:
             took = Demand(requests=0) if result.outcome.kind in FAILURES else attempt.demand
@@ -451,7 +447,7 @@ class Capacity:
     # An attempt's way ------------------------------------------------------------------------------------------------
 
     def reserve(self, entry: QueueEntry, demand: Demand, now: float) -> Attempt:
-        """A ticket's next attempt goes: all limits count it. While the provider is down it is the probe."""
+        """Start a ticket's next attempt: all limits count it. While the provider is down, the attempt is the probe."""
         ticket, sharing = entry.ticket, self.sharing
         stamp, in_flight = sharing.next_stamp(), len(self.flights.by_ticket) + self.bypassing + 1
         attempt = entry.attempt = Attempt(
@@ -480,9 +476,10 @@ class Capacity:
         return attempt
 
     def take_over(self, entry: QueueEntry, now: float, *, is_elsewhere: bool = False) -> None:
-        """An attempt in flight was sent by another pool, which proved to be this one: meters and slots count it.
+        """Take over an attempt in flight of a pool that proved to be this pool: meters and slots count it.
 
-        It teaches no hidden limit, and is no probe: these have not seen it go. `is_elsewhere`: another process sent it.
+        The attempt teaches no hidden limit and is no probe, as its start was not seen. `is_elsewhere`: sent by another
+        process.
         """
         assert entry.attempt is not None
         entry.attempt.stamp, entry.attempt.is_probe = self.sharing.next_stamp(), False
@@ -490,10 +487,7 @@ class Capacity:
         self.meters.adopt(entry.attempt, now, is_elsewhere=is_elsewhere)
 
     def take_in_flight(self, entry: QueueEntry, demand: Demand, admitted_at: float, now: float) -> Attempt:
-        """An attempt was sent by another process: it takes a slot, and more than there were if need be.
-
-        That one was sure of so many, or had it wait.
-        """
+        """Count an attempt that another process sent; the other process had the slot, which is added if need be."""
         attempt = entry.attempt = Attempt(
             ticket=entry.ticket,
             number=entry.history.attempts,
@@ -506,7 +500,7 @@ class Capacity:
         return attempt
 
     def hear(self, hints: Hints, attempt: Attempt, now: float, *, answered: bool) -> None:
-        """The head of an attempt's response arrived; `answered`: it is no refusal."""
+        """Learn from the head of a response; `answered`: not a refusal."""
         if hints.windows:
             self._note_windows(hints, now)
         if answered:
@@ -520,7 +514,7 @@ class Capacity:
                 )
 
     def settle(self, attempt: Attempt, result: AttemptResult, now: float) -> float:
-        """An attempt is over: what was reserved becomes what is charged. Seconds of the bottleneck that it took."""
+        """End an attempt: the charge replaces the reservation. Returns the cost in seconds of the bottleneck."""
         self.flights.remove(attempt)
         self.meters.settle(attempt, result.charged, result.outcome, stamp=self.sharing.next_stamp(), now=now)
         if result.outcome.kind is OutcomeKind.SUCCESS:
@@ -528,13 +522,13 @@ class Capacity:
         return self._took_s(attempt, result, now)
 
     def _passed(self, attempt: Attempt, now: float) -> None:
-        """The provider has taken an attempt."""
+        """Note that the provider accepted an attempt."""
         limit, stamp = self.limit, attempt.stamp
         self.refused.passed(attempt)
         self.slots.passed(attempt.in_flight, now)
         self.throttles.passed(stamp, now)
         self.overloads.passed(stamp, now)
-        if self.sharing.throttles.open:  # most accounts have one pool, and hear of nothing
+        if self.sharing.throttles.open:  # most accounts have a single pool and skip this
             self.sharing.passed(attempt, now)
         before = self.breaker.state
         if self.breaker.answered(admitted_at=attempt.admitted_at):
@@ -543,7 +537,7 @@ class Capacity:
             self._tell_limit("it takes more", now)
 
     def learn(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
-        """Slots, hidden limits, breaker and account block learn from an attempt's end."""
+        """Let slots, hidden limits, breaker and account block learn from an attempt's end."""
         outcome = result.outcome
         limit = self.limit
         throttles, overloads = self.hidden
@@ -569,10 +563,10 @@ class Capacity:
             self.sharing.ended(attempt, result.charged, now)
         if len(self.sharing.members) > 1:
             self.sharing.judge(self, result.outcome, now)
-        self.breaker.answered(admitted_at=attempt.admitted_at)  # and its end is one more sign of life
+        self.breaker.answered(admitted_at=attempt.admitted_at)  # the end is another sign of life
 
     def _judge(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
-        """It did not succeed."""
+        """Learn from an attempt without success."""
         outcome, charged = result.outcome, result.charged
         throttled = outcome.kind is OutcomeKind.THROTTLED
         explained = throttled and self.meters.explain(attempt.demand, now)
@@ -599,7 +593,7 @@ class Capacity:
             until = self.hidden[0].closed_until
             if until > max(now, closed_until):
                 self._emit(PoolBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
-        # One that was cut off without a word may have been counted though errors are not.
+        # An attempt without a status may have been counted even where failures are not.
         is_failed = outcome.kind is OutcomeKind.FAILED and outcome.status is not None
         for throttles in (self.throttles, self.sharing.throttles):
             was_taken = not (overloaded or explained)
@@ -625,7 +619,7 @@ class Capacity:
         )
         if changed and self.is_provider_down:
             if before is BreakerState.CLOSED:
-                # What an outage refuses tells of no limit.
+                # Refusals in an outage are no evidence of a limit.
                 for hidden in (self.throttles, self.overloads):
                     hidden.forget_since(self.breaker.row_since, now)
                 self.sharing.forget_since(self.breaker.row_since, now)
@@ -634,18 +628,18 @@ class Capacity:
             self._closed(before, outcome.reason, now)
 
     def look_at_probe(self, now: float) -> None:
-        """A probe that has lived for long shows that the provider is back."""
+        """Close the breaker if a probe has run for long, which shows that the provider is back."""
         before = self.breaker.state
         if before is BreakerState.HALF_OPEN and self.breaker.look_at_probe(now):
             self._closed(before, "the probe is being answered", now)
 
     def _closed(self, before: BreakerState, reason: str, now: float) -> None:
-        """The provider is back."""
+        """Restart the slots after the breaker closed."""
         self.slots.recover(len(self.flights), now)
         self._tell_breaker(before, reason, now)
 
     def _judge_account_block(self, ticket_id: str, outcome: Outcome, now: float) -> None:
-        """An attempt's end may be an account block, or end one."""
+        """Begin or end an account block by an attempt's end."""
         if outcome.kind is OutcomeKind.SUCCESS:
             self._pass_account_block(ticket_id, now)
         if outcome.account_block_s is not None and self.account_block.hit(outcome.reason, outcome.account_block_s, now):
@@ -659,7 +653,7 @@ class Capacity:
             self._emit(AccountUnblocked(at=now, pool=self.key))
 
     def lift_block(self, now: float) -> bool:
-        """A person says that the account is served again. True: it was refused."""
+        """End an account block for a person. False: there was none."""
         if was_blocked := self.account_block.lift():
             self._emit(AccountUnblocked(at=now, pool=self.key))
         return was_blocked
@@ -678,10 +672,10 @@ class Capacity:
                     )
                 )
 
-    # What happens to all of it at once -------------------------------------------------------------------------------
+    # Changes of the whole pool ---------------------------------------------------------------------------------------
 
     def configure(self, concurrency: ConcurrencySettings, breaker: BreakerSettings, now: float) -> None:
-        """The profile was changed."""
+        """Apply a changed profile."""
         limit, self._told_maximum = self.limit, False
         self.slots.configure(concurrency)
         self.breaker.configure(breaker, now)
@@ -689,7 +683,7 @@ class Capacity:
             self._tell_limit("the profile says so", now)
 
     def apply_overrides(self, now: float) -> None:
-        """They have changed."""
+        """Apply changed overrides."""
         limit = self.limit
         self.paused = self._overrides.is_paused(self.key)
         self.cap = self._overrides.cap_of(self.key)
@@ -697,12 +691,12 @@ class Capacity:
             self._tell_limit("a person said so", now)
 
     def wake_up(self) -> None:
-        """The machine has slept: who uses the provider now, nobody knows."""
+        """Restart the slots after a sleep of the machine, in which the provider's load may have changed."""
         self.slots.rest()
 
     @property
     def learned(self) -> LearnedPool:
-        """What outlives a run."""
+        """The learned state that outlives a run."""
         throttles, overloads = self.hidden
         return LearnedPool(
             host=self.key.host,
@@ -715,7 +709,7 @@ class Capacity:
         )
 
     def learn_from(self, learned: LearnedPool, now: float) -> None:
-        """Another pool, which proved to be this one, has learned this: it counts where nothing is known here."""
+        """Add the learned state of a pool that proved to be this pool, where nothing is known here."""
         for hidden, limit in ((self.throttles, learned.throttles), (self.overloads, learned.overloads)):
             if hidden.limit is None:
                 hidden.resume(limit, now)
@@ -724,7 +718,7 @@ class Capacity:
         )
 
     def resume(self, learned: LearnedPool, now: float) -> None:
-        """Begin with what an earlier run has learned, before the first attempt."""
+        """Begin with the learned state of an earlier run, before the first attempt."""
         self.throttles.resume(learned.throttles, now)
         self.overloads.resume(learned.overloads, now)
         self.sharing.resume(learned, now)
@@ -732,7 +726,7 @@ class Capacity:
         self.meters.doubt_levels(now)
 
     def move(self, sharing: Sharing | None) -> None:
-        """Its account proved to be another one; None: the pool is no more."""
+        """Move to another account, which proved to be the same; None: the pool is not used again."""
         self.sharing.leave(self)
         if sharing is None:
             self.meters.move(None, self.flights)
@@ -742,7 +736,7 @@ class Capacity:
             sharing.join(self)
             self.state(self.stated)
 
-    # What is told ----------------------------------------------------------------------------------------------------
+    # Events ----------------------------------------------------------------------------------------------------------
 
     def _tell_learned(
         self,
@@ -761,7 +755,7 @@ class Capacity:
         )
 
     def _tell_hidden(self, known: tuple[HiddenLimit | None, HiddenLimit | None], now: float) -> None:
-        """What is known beside what was `known` before."""
+        """Emit the hidden limits that differ from `known`."""
         throttles, overloads = self.hidden
         if throttles.known is known[0] and overloads.known is known[1]:
             return
@@ -776,9 +770,9 @@ class Capacity:
         self._emit(ConcurrencyChanged(at=now, pool=self.key, limit=self.limit, reason=reason))
 
     def tell_maximum(self, now: float) -> None:
-        """A ticket waits for a slot: say once that only a setting of ours is in its way, where that is so.
+        """Emit once that a ticket waits for a slot which only a setting of ours withholds.
 
-        Before any attempt was answered nobody knows what the provider takes.
+        Before the first answer nobody knows the provider's limit.
         """
         if not self._told_maximum and self.service.is_known and (setting := self.maximum_from):
             self._told_maximum = True

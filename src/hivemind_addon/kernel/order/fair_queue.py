@@ -1,30 +1,30 @@
-"""The order of one pool's tickets: fair among agents, then among their sessions; all else is a bounded lead.
+"""The order of one pool's tickets: fair among agents, then among their sessions; other preferences are bounded leads.
 
-**Unit.** Seconds of the pool's bottleneck (`meters.py`): what a ticket takes is what all others wait longer for it.
+**Unit.** Seconds of the pool's bottleneck (`meters.py`): the cost of a ticket is the time that others wait longer.
 
-**Fairness.** Bounded-credit start-time fair queueing (`shares.py`) among agents, and within each among its trees
+**Fairness.** Bounded-credit start-time fair queueing (`shares.py`) among agents, and within each agent among its trees
 of sessions (`lanes.py`): the smallest `start - bonus` goes next.
 
 **Bonus** of a ticket, in seconds, the sum of:
 
-    class     `class_lead_s` for each class below its own: critical, high, normal, low, background
-    cache     the seconds that it saves while its prefix is warm, at most `affinity_s` and nothing below `credit_s`;
-              just before the prefix lapses all of `affinity_s`, so that it goes in time
-    size      less what it takes to read its input where that is much, at most `size_lag_s`: of equals the smaller one
-              goes first
+    class     `class_lead_s` for each class below the ticket's: critical, high, normal, low, background
+    cache     the seconds that a warm prefix saves, at most `affinity_s`, and nothing below `credit_s`; just before the
+              prefix lapses all of `affinity_s`, so that the ticket goes in time
+    size      minus the reading time of a large input, at most `size_lag_s`: of equal tickets the smaller goes first
 
-Each part is bounded, and the start of whoever is served moves on, so every wait is bounded: for a ticket of an agent
-that owes nothing, each other agent is served at most `credit_s + OrderSettings.most_bonus_s + one cost` before it.
+Each part is bounded, and the start of a served agent moves on, so every wait is bounded: before a ticket of an agent
+that owes nothing, each other agent is served at most `credit_s + OrderSettings.most_bonus_s + one cost`.
 
-**Positions.** A ticket that is tried again keeps the start that its agent had when it first went, and so goes before
-whatever came after it. So does one that comes back for the position that it had before it was shed.
+**Positions.** A retried ticket keeps the agent's start of the first attempt, and so goes before later tickets. A ticket
+that comes back after a shed keeps the earlier position.
 
-**Passing.** These let others pass, so that they delay nobody and idle no slot: a ticket that backs off; a follower of
-a cold prefix whose leader was just sent (`cache.py`); a sub-agent of a tree that has in flight what its agent was
-granted. Anybody else who is first and does not fit blocks the ones behind, or small tickets would starve a large one.
+**Passing.** These tickets let others pass, so that they delay no ticket and idle no slot: a ticket in backoff; a
+follower of a cold prefix whose leader was just sent (`cache.py`); a sub-agent of a tree with all granted attempts in
+flight. Any other first ticket that does not fit blocks the tickets behind: else small tickets would starve a large
+ticket.
 
-Every operation is O(log n), except for `in_order` and `head_where`. A follower is moved aside once for each
-leader, when its turn comes, and back once.
+Every operation is O(log n), except for `in_order` and `head_where`. A follower is moved aside once for each leader, at
+the follower's turn, and back once.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -43,33 +43,32 @@ _LONG_AGO = float("-inf")
 _CLASSES = len(Priority)
 """Classes above the background."""
 _SMALL_S = 0.5
-"""Input that is read in less is little: among such requests the older one goes first, whose client leaves first."""
+"""A shorter reading time is small: such tickets go by age, because the older client leaves first."""
 _PART = 500
-"""Tickets that are put in order at once: one or two milliseconds."""
+"""Tickets sorted at once: one or two milliseconds."""
 _SENT_FIRST = (EntryState.RETURNING, EntryState.FRONT)
 
 
 @dataclass(frozen=True, slots=True)
 class OrderSettings:
-    """How far anything but fairness may move a ticket forward, in seconds of the pool's bottleneck."""
+    """How far other reasons than fairness may move a ticket forward, in seconds of the pool's bottleneck."""
 
     credit_s: float = 4.0
-    """What an agent or session that rested may be ahead of those that take all they can get."""
+    """How far an agent or session that rested may be ahead of those that take all they can get."""
     class_lead_s: float = 30.0
     """From one priority class to the next."""
     affinity_s: float = 60.0
-    """The most that a warm prefix may save; one that is about to lapse always does."""
+    """The most that a warm prefix may save; a prefix that is about to lapse always counts in full."""
     expiring_s: float = 20.0
-    """So close to its end a prefix is about to lapse."""
+    """This close to the end a prefix is about to lapse."""
     size_lag_s: float = 0.5
-    """Of a request with much input, at most. It orders equals, and no more: with larger lags conversations that go on
-    (little new input) keep new ones (all of it) out until they end, and the whole takes longer.
-    """
+    """The largest lag of a large input. Orders equal tickets only: with larger lags, running conversations (little new
+    input) keep new conversations (all input new) out until the end, and the whole takes longer."""
     cache: CacheSettings = field(default_factory=CacheSettings)
 
     @property
     def most_bonus_s(self) -> float:
-        """Between a ticket that has every reason and one that has none."""
+        """The largest difference between two tickets' bonuses."""
         return _CLASSES * self.class_lead_s + self.affinity_s + self.size_lag_s
 
 
@@ -83,27 +82,27 @@ class FairQueue:
         cost_s: Callable[[Demand], float],
         saved_s: Callable[[int], float],
     ) -> None:
-        """`cost_s`: a demand's dominant cost; `saved_s`: the seconds that so many warm tokens save."""
+        """`cost_s`: a demand's dominant cost; `saved_s`: the seconds that this many warm tokens save."""
         self._settings = settings
         self._saved_s = saved_s
         self._cache = PromptCache(settings.cache)
         self._lanes = Lanes(credit_s=settings.credit_s, cost_s=cost_s)
         self.entries: dict[str, QueueEntry] = {}
-        """Who waits, by ticket. Only this class changes it."""
+        """The waiting entries by ticket. Written by this class only."""
         self._returning: KeyedHeap[str] = KeyedHeap()
         self._front: KeyedHeap[str] = KeyedHeap()
         self._later: KeyedHeap[str] = KeyedHeap()
         self._shed: KeyedHeap[str] = KeyedHeap()
         self._leaving: KeyedHeap[str] = KeyedHeap()
-        """By the instant at which each may leave, if that is sooner, or is to be shed."""
+        """By the instant of the shed time, or at which the client may leave, if sooner."""
         self._aside: dict[str, dict[str, None]] = {}
-        """Followers by their prefix."""
+        """Followers by prefix."""
         self._gates: KeyedHeap[str] = KeyedHeap()
-        """Prefixes with followers aside, by the instant at which they go without their leader."""
+        """Prefixes with followers aside, by the instant at which the followers go without their leader."""
         self._cached: dict[str, dict[str, None]] = {}
-        """Waiting tickets by the cache entry that would save them something."""
+        """Waiting tickets by the cache entry that would save input."""
         self._turns: KeyedHeap[str] = KeyedHeap()
-        """Waiting tickets with a warm prefix, by the instant at which their bonus changes."""
+        """Waiting tickets with a warm prefix, by the instant at which the bonus changes."""
         self._last_order = 0
         self._first_order = 0
         self._now = _LONG_AGO
@@ -115,11 +114,11 @@ class FairQueue:
         return ticket_id in self.entries
 
     def __iter__(self) -> Iterator[QueueEntry]:
-        """Who waits, in no order; they may be moved meanwhile."""
+        """The waiting entries, in no order, as a copy."""
         return iter(tuple(self.entries.values()))
 
     def configure(self, settings: OrderSettings) -> None:
-        """Go on with other settings: a ticket feels them with its next move."""
+        """Apply changed settings; a waiting ticket follows with the next move."""
         self._settings = settings
         self._cache.configure(settings.cache)
 
@@ -127,21 +126,21 @@ class FairQueue:
         aside = sum(map(len, self._aside.values()))
         return f"<FairQueue {len(self.entries)} waiting, {len(self._later)} backing off, {aside} following>"
 
-    # Who waits -------------------------------------------------------------------------------------------------------
+    # Waiting tickets -------------------------------------------------------------------------------------------------
 
     def append(self, entry: QueueEntry, now: float) -> None:
-        """Put a new ticket behind those of its lane; one that came back for another one's position, there."""
+        """Queue a new ticket at the end of its lane; a request that came back, at the earlier position."""
         self._first_order = min(self._first_order, entry.front)
         self._enrol(entry, now)
         self._insert(entry, now)
 
     def put_back(self, entry: QueueEntry, not_before: float, now: float) -> None:
-        """Put a ticket back at its old place; it is due at `not_before`."""
+        """Queue a ticket again at the old position, due at `not_before`."""
         entry.not_before = not_before
         self._insert(entry, now)
 
     def move(self, entry: QueueEntry, not_before: float, now: float) -> None:
-        """Let a waiting ticket be due at another instant; infinite: when there are funds. It keeps its position."""
+        """Change when a waiting ticket is due, at the same position; infinite: when the budget has room."""
         self._lanes.note_position(entry, now)
         self._take_out(entry, now)
         self.put_back(entry, not_before, now)
@@ -151,7 +150,7 @@ class FairQueue:
         return self.entries.get(ticket_id)
 
     def remove(self, ticket_id: str, now: float) -> QueueEntry | None:
-        """Take a ticket out for good; None when it is not waiting."""
+        """Remove a ticket for good; None: the ticket is not waiting."""
         entry = self.entries.get(ticket_id)
         if entry is not None:
             self._lanes.note_position(entry, now)
@@ -160,7 +159,7 @@ class FairQueue:
         return entry
 
     def take_all(self, now: float) -> list[QueueEntry]:
-        """Empty the queue, whose pool proved to be another one, where these are new; the oldest first."""
+        """Empty the queue of a pool that proved to be another. Returns the entries as new, the oldest first."""
         entries = sorted(self.entries.values(), key=lambda entry: entry.order)
         for entry in entries:
             self._take_out(entry, now)
@@ -168,19 +167,19 @@ class FairQueue:
         return entries
 
     def take(self, entry: QueueEntry, now: float) -> None:
-        """Take one out that goes to another pool, where it is new."""
+        """Remove an entry that moves to another pool, as new."""
         self._take_out(entry, now)
         entry.renew()
 
     def wake_up(self, slept_s: float, now: float) -> None:
-        """The machine slept until now, and all clients with it."""
+        """Note that the machine and all clients slept until now."""
         for entry in self:
             self._take_out(entry, now)
             entry.wake_up(slept_s)
             self._insert(entry, now)
 
     def move_to_front(self, ticket_id: str, now: float) -> bool:
-        """Move a ticket before all others. It still backs off as long as it has to, but follows no leader."""
+        """Move a ticket to the front. A backoff still holds the ticket, but a leader does not."""
         entry = self.entries.get(ticket_id)
         if entry is None:
             return False
@@ -191,7 +190,7 @@ class FairQueue:
         return True
 
     def reclass(self, entry: QueueEntry, priority: Priority, now: float) -> None:
-        """Let a waiting ticket go on waiting in another class."""
+        """Move a waiting ticket to another class."""
         self._take_out(entry, now)
         entry.priority = priority
         entry.weigh()
@@ -200,14 +199,14 @@ class FairQueue:
     # Attempts --------------------------------------------------------------------------------------------------------
 
     def admit(self, entry: QueueEntry, now: float) -> None:
-        """Take a ticket out for an attempt, and charge what it is expected to take. `settle` it when it ends."""
+        """Remove a ticket for an attempt, and charge the expected cost. `settle` the attempt at the end."""
         self._lanes.charge(entry, now)
         self._take_out(entry, now)
         entry.become(EntryState.IN_FLIGHT)
         self._cache.sent(entry.ticket, now)
 
     def began(self, entry: QueueEntry, *, sent_at: float, now: float) -> None:
-        """The answer to a ticket's attempt began: those that wait for the same prefix need wait no longer."""
+        """Note that the answer to an attempt began: followers of the same prefix are released."""
         ticket = entry.ticket
         warmed = self._cache.began(ticket, sent_at=sent_at, now=now)
         if self._aside:
@@ -217,36 +216,36 @@ class FairQueue:
                 self._revalue(self.entries[ticket_id], now)
 
     def charge_again(self, entry: QueueEntry, now: float) -> None:
-        """An attempt in flight was charged for in another pool, which proved to be this one."""
+        """Charge an attempt in flight that another pool charged, which proved to be this pool."""
         self._lanes.charge_again(entry, now)
 
     def adopt(self, entry: QueueEntry, cost_s: float, now: float) -> None:
-        """A new ticket's attempt was sent by another process: charge it. `settle` it when it ends."""
+        """Charge an attempt that another process sent, of a new ticket. `settle` the attempt at the end."""
         self._enrol(entry, now)
         entry.become(EntryState.IN_FLIGHT)
         entry.was_sent, entry.charged_s = True, cost_s
         self._lanes.charge_again(entry, now)
 
     def settle(self, entry: QueueEntry, cost_s: float, now: float, *, answered: bool) -> None:
-        """An attempt ended, and took so much. `answered`: what began, if anything did, was no refusal."""
+        """Settle an attempt with the actual cost. `answered`: the response, if any began, was not a refusal."""
         self._lanes.settle(entry, cost_s, now)
         if self._cache.ended(entry.ticket, answered=answered):
             self._release(entry.ticket.prefix, now)
 
     def forget(self, ticket: Ticket) -> None:
-        """A ticket's conversation goes on in another pool."""
+        """Forget the prefix of a conversation that moved to another pool."""
         self._cache.forget(ticket)
 
     def is_cold(self, ticket: Ticket, now: float) -> bool:
-        """Whether the provider's cache holds nothing of a ticket's input, as far as is known."""
+        """Whether the provider's cache probably holds nothing of a ticket's input."""
         return self._cache.warm_until(ticket, now) == _LONG_AGO
 
-    # Who is next -----------------------------------------------------------------------------------------------------
+    # The next ticket -------------------------------------------------------------------------------------------------
 
     def only(self, now: float) -> QueueEntry | None:
-        """The one that waits, where there is no other, and nothing but its turn is waited for. It need not be woken.
+        """The only waiting ticket, if nothing but the next poll holds the ticket. No `wake` is needed.
 
-        None: there is none like that, or its time is short.
+        None: no such ticket, or little time is left.
         """
         entry = self._lanes.alone
         if entry is None or len(self.entries) > 1 or entry.shed_at <= now or entry.leaves_at <= now:
@@ -257,7 +256,7 @@ class FairQueue:
         return entry
 
     def wake(self, now: float) -> None:
-        """Let those take part again whose backoff is over or whose leader took too long; warm prefixes lapse."""
+        """Queue tickets again whose backoff ended or whose leader took too long; let warm prefixes lapse."""
         self._now = now
         while self._later.first_key <= now and (ticket_id := self._later.first) is not None:
             self._later.drop(ticket_id)
@@ -268,7 +267,7 @@ class FairQueue:
             self._revalue(self.entries[ticket_id], now)
 
     def head(self) -> QueueEntry | None:
-        """The first ticket that is due and need not let others pass."""
+        """The first ticket that is due and lets no others pass."""
         while (entry := self._first()) is not None:
             opens_at = self._cache.opens_at(entry.ticket, self._now)
             if opens_at == _LONG_AGO or entry.state is EntryState.FRONT:
@@ -277,7 +276,7 @@ class FairQueue:
         return None
 
     def head_where(self, is_meant: Callable[[Ticket], bool]) -> QueueEntry | None:
-        """The first such ticket that is meant. O(n): asked once per probe."""
+        """The first such ticket that satisfies the condition. O(n): asked once per probe."""
         others = (
             entry
             for entry in self.entries.values()
@@ -288,16 +287,16 @@ class FairQueue:
         return min(others, key=self._rank, default=None)
 
     def soonest(self) -> QueueEntry | None:
-        """Of the tickets that back off, the one that is due first."""
+        """The ticket whose backoff ends first."""
         first = self._later.first
         return None if first is None else self.entries[first]
 
     def next_due_at(self) -> float:
-        """When the next backoff ends or the next follower goes without its leader; infinite when there is none."""
+        """When the next backoff ends or the next follower goes without a leader; infinite: never."""
         return min(self._later.first_key, self._gates.first_key)
 
     def next_shed_at(self) -> float:
-        """The earliest `shed_at` of all waiting tickets; infinite when none waits."""
+        """The earliest `shed_at` of all waiting tickets; infinite: none waits."""
         return self._shed.first_key
 
     def first_to_shed(self, now: float) -> QueueEntry | None:
@@ -306,17 +305,17 @@ class FairQueue:
         return None if first is None or self._shed.first_key > now else self.entries[first]
 
     def first_to_leave(self) -> QueueEntry | None:
-        """The ticket whose client may leave first, or that is to be shed first."""
+        """The ticket whose client may leave first, or that is shed first."""
         first = self._leaving.first
         return None if first is None else self.entries[first]
 
     def expect(self, entry: QueueEntry, leaves_at: float) -> None:
-        """A waiting ticket's client may leave at another instant."""
+        """Change when a waiting ticket's client may leave."""
         entry.leaves_at = leaves_at
         self._leaving.put(entry.ticket.id, min(entry.shed_at, leaves_at))
 
     def why_passed(self, entry: QueueEntry) -> Reason | None:
-        """Why others may pass a waiting ticket that does not back off; None: they may not."""
+        """Why others may pass a waiting ticket that is not in backoff; None: they may not."""
         if entry.state is EntryState.FRONT:
             return None
         if entry.state is EntryState.FOLLOWING or self._cache.opens_at(entry.ticket, self._now) > self._now:
@@ -324,14 +323,14 @@ class FairQueue:
         return Reason.FAN_OUT if entry.state is EntryState.LANE and self._lanes.is_capped(entry) else None
 
     def in_order(self, guest: QueueEntry | None = None) -> list[QueueEntry]:
-        """All waiting tickets as they would go if nothing else came. O(n log n): for snapshots and for stopping.
+        """All waiting tickets in the order in which they would go without arrivals. O(n log n): for views and stopping.
 
-        `guest`: and one that is not among them, as if it had come just now; only a view asks for it.
+        `guest`: a ticket to order as if just arrived, for views only.
         """
         return whole(self.in_order_in_parts(guest))
 
     def in_order_in_parts(self, guest: QueueEntry | None = None) -> Generator[None, None, list[QueueEntry]]:
-        """The same, some hundred tickets at a time; those that have gone meanwhile are left out."""
+        """The same, some hundred tickets at a time; tickets that went meanwhile are left out."""
         ranked = []
         for one in self._forecast(guest):
             ranked.append(one)
@@ -342,7 +341,7 @@ class FairQueue:
         return [one for _, _, one in ranked if one is guest or self.entries.get(one.ticket.id) is one]
 
     def seat(self, guest: QueueEntry, now: float) -> None:
-        """Give one that shall be a guest the number and the bonus that it would get; nothing here changes."""
+        """Give a future guest the number and the bonus that a new ticket would get; the queue stays the same."""
         guest.enrol(self._last_order + 1, now)
         if _warm_tokens(guest.ticket):
             guest.cache_entry = self._cache.entry(guest.ticket)
@@ -351,13 +350,13 @@ class FairQueue:
         guest.tree = self._lanes.tree_of(guest.ticket, is_background=guest.is_background)
 
     def leader_until(self, ticket: Ticket, now: float) -> float:
-        """Until when at the latest a ticket has to wait for the one that writes its prefix; `now`: it has not to."""
+        """The latest end of a ticket's wait for the leader of its prefix; `now`: no wait."""
         return max(now, self._cache.opens_at(ticket, now))
 
     # Inside ----------------------------------------------------------------------------------------------------------
 
     def _enrol(self, entry: QueueEntry, now: float) -> None:
-        """Give a new ticket its number."""
+        """Number a new ticket."""
         self._last_order += 1
         entry.enrol(self._last_order, now)
         if _warm_tokens(entry.ticket):
@@ -441,7 +440,7 @@ class FairQueue:
         self._gates.put(prefix, opens_at)
 
     def _release(self, prefix: str, now: float) -> None:
-        """Let a prefix's followers take part again."""
+        """Queue a prefix's followers again."""
         followers = self._aside.pop(prefix, None)
         if followers is None:
             return
@@ -450,7 +449,7 @@ class FairQueue:
             self._insert_due(self.entries[ticket_id], now)
 
     def _bonus_s(self, entry: QueueEntry, now: float) -> float:
-        """What moves a ticket forward beside fairness; remembers when that changes."""
+        """The bonus; plans the next change."""
         bonus_s, changes_at = self._worth(entry, now)
         if changes_at < _NEVER:
             self._turns.put(entry.ticket.id, changes_at)
@@ -459,7 +458,7 @@ class FairQueue:
         return bonus_s
 
     def _worth(self, entry: QueueEntry, now: float) -> tuple[float, float]:
-        """What moves a ticket forward beside fairness, and when that changes; infinite: not by time alone."""
+        """The bonus, and when it changes; infinite: not by time alone."""
         settings, ticket = self._settings, entry.ticket
         lag_s = reading_s(ticket.demand.input_tokens, ()) - _SMALL_S
         bonus_s = -min(settings.size_lag_s, lag_s) if lag_s > 0 else 0.0
@@ -475,11 +474,11 @@ class FairQueue:
         if expiring_at <= now:
             return bonus_s + settings.affinity_s, lapses_at
         saved_s = self._saved_s(_warm_tokens(ticket))
-        # Less is within what fairness lends anyway; leading by it keeps new conversations out until others end.
+        # Fairness lends smaller savings anyway; a lead would keep new conversations out until others end.
         return bonus_s + (min(settings.affinity_s, saved_s) if saved_s >= settings.credit_s else 0.0), expiring_at
 
     def _revalue(self, entry: QueueEntry, now: float) -> None:
-        """A waiting ticket's bonus may have changed."""
+        """Update a waiting ticket's bonus."""
         bonus_s = self._bonus_s(entry, now)
         if bonus_s == entry.bonus_s:
             return
@@ -497,7 +496,7 @@ class FairQueue:
         return self._lanes.rank(entry)
 
     def _forecast(self, guest: QueueEntry | None = None) -> Iterator[tuple[float, int, QueueEntry]]:
-        """Every waiting ticket with the key that it will have if nothing else comes, and its order among equals."""
+        """Every waiting ticket with the later sort key if no ticket arrives, and the order among equals."""
         fresh: list[QueueEntry] = [] if guest is None else [guest]
         for entry in list(self.entries.values()):  # it may be asked in parts
             if entry.front:

@@ -60,7 +60,7 @@ _LEARNED = (Reason.METER, Reason.BLOCKED, Reason.CONCURRENCY)
 
 
 class Progress:
-    """How long a pool may send nothing when only learned limits hold its tickets.
+    """How long a pool may send nothing when only learned limits hold the tickets.
 
     The result of the overruling attempt moves the patience: a refusal triples it, up to `_MOST_STUCK_S`; an answer
     halves it, below `_STUCK_S` only after two answers in a row.
