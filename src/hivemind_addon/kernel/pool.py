@@ -159,6 +159,7 @@ class PoolSettings:
     """The settings of a profile for each of its pools."""
 
     profile: str = ""
+    """The name of the profile."""
     concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     retry: RetryPolicy = field(default_factory=RetryPolicy)
