@@ -127,8 +127,8 @@ class Endpoints:
 
     def found(self, ticket: Ticket, pool: Pool, now: float) -> None:
         """Note that an attempt of a new ticket is in flight at another process. All pools of the ticket exist."""
-        for one in self._equal_to(ticket):
-            self._place(one)
+        for equal in self._equal_to(ticket):
+            self._place(equal)
         self._settle_in(ticket, pool, now)
 
     def excuse(self, ticket: Ticket, result: AttemptResult, now: float) -> AttemptResult:
@@ -283,10 +283,10 @@ class Endpoints:
                 place.idled_s = min(place.idled_s + passed_s, _MOST_IDLED_S)
 
     def _may_go(self, entry: QueueEntry, target: Pool) -> bool:
-        return any(self._merged.get(one.pool, one.pool) == target.key for one in entry.ticket.endpoints)
+        return any(self._merged.get(endpoint.pool, endpoint.pool) == target.key for endpoint in entry.ticket.endpoints)
 
     def _equal_to(self, ticket: Ticket) -> list[Pool]:
-        keys = dict.fromkeys(self._merged.get(one.pool, one.pool) for one in ticket.endpoints)
+        keys = dict.fromkeys(self._merged.get(endpoint.pool, endpoint.pool) for endpoint in ticket.endpoints)
         return [self._pools[key] for key in keys]
 
     def _fullness(self, pool: Pool, ticket: Ticket) -> float:

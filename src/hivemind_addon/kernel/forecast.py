@@ -308,7 +308,7 @@ def _waiting(
     capacity = selector.capacity
     following, gate = selector.likely_next(order, now)
     if following is not None and following is not entries[0]:
-        entries = [following, *(one for one in entries if one is not following)]
+        entries = [following, *(entry for entry in entries if entry is not following)]
     told = foretell(
         capacity, (entry for entry in entries if queue.why_passed(entry) is not Reason.FAN_OUT), now, next_gate=gate
     )
@@ -375,7 +375,7 @@ def foretell(
         is_sent = probes_at == _NEVER
         first_at = max(first_at, now + answer_s if is_sent else probes_at)
         others_at = first_at if is_sent else first_at + answer_s
-    limits = {one.name: (one.dimension, one.level, one.limit) for one in supplies}
+    limits = {supply.name: (supply.dimension, supply.level, supply.limit) for supply in supplies}
     limits[CONCURRENCY] = Dimension.REQUESTS, capacity.limit - capacity.in_flight, capacity.limit
     # The gate asks the limits themselves, which this forecast simplifies. A slot may be free earlier, at any end.
     next_at = next_gate.opens_at if next_gate and next_gate.reason in (Reason.METER, Reason.BLOCKED) else _NEVER
@@ -418,8 +418,8 @@ def foresee(
         return Foresight(pool, short.renews_in_s, 0, Reason.BUDGET, budget=short.budget)
     queue.seat(guest, now)
     entries = [one for one in queue.in_order(guest) if one is guest or queue.why_passed(one) is not Reason.FAN_OUT]
-    before = sum(one.not_before <= now for one in entries[: entries.index(guest)])
-    waiting = (one for one in entries if one is not guest)
+    before = sum(entry.not_before <= now for entry in entries[: entries.index(guest)])
+    waiting = (entry for entry in entries if entry is not guest)
     head, gate = (guest, None) if before == 0 else selector.likely_next(waiting, now)
     if head is guest or head is None:
         gate = selector.gate(guest.ticket, now)
@@ -429,7 +429,7 @@ def foresee(
     if reason in _WITHOUT_FORECAST:
         return Foresight(pool, None, before, reason, budget=short.budget if short else None)
     if head is not None and head is not entries[0]:
-        entries = [head, *(one for one in entries if one is not head)]
+        entries = [head, *(entry for entry in entries if entry is not head)]
     told = foretell(capacity, entries, now, next_gate=gate)
     foretold = told.starts.get(guest.ticket.id)
     at = None if foretold is None else max(foretold.at, queue.leader_until(guest.ticket, now))
@@ -439,7 +439,7 @@ def foresee(
         first = list(told.starts.values())[: list(told.starts).index(guest.ticket.id)]
         before = len(first)
         if reason in _BY_LIMITS:
-            same = sum(one.by == foretold.by for one in first)
+            same = sum(ahead.by == foretold.by for ahead in first)
             limit = told.need(selector.demand(guest.ticket, now), foretold.by, same)
     elif reason is Reason.CONCURRENCY:
         limit = told.need(selector.demand(guest.ticket, now), CONCURRENCY, before)
@@ -495,11 +495,11 @@ class Callers:
     def _last_of(self, agent: str, session: str) -> Ticket | None:
         if session:
             return self._last.get((agent, session))
-        return next((one for (name, _), one in reversed(self._last.items()) if name == agent), None)
+        return next((ticket for (name, _), ticket in reversed(self._last.items()) if name == agent), None)
 
     def _next_turn(self, last: Ticket) -> Ticket:
         """The next turn. A provider with a prompt cache reads the old turns from there, and may not count them."""
-        going_on = next((one for one in reversed(self._last.values()) if one.cached_tokens), None)
+        going_on = next((ticket for ticket in reversed(self._last.values()) if ticket.cached_tokens), None)
         if going_on is None:
             return last
         if not going_on.cold_tokens:  # the limits count cached tokens too

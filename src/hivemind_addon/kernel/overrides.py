@@ -317,9 +317,9 @@ def _read[Entry](data: Mapping[str, object], name: str, kind: type[Entry], oddit
     """The readable entries of a saved list; a line about each unreadable entry goes to `oddities`."""
     saved = data.get(name, [])
     entries = []
-    for one in saved if isinstance(saved, list) else [saved]:
+    for entry in saved if isinstance(saved, list) else [saved]:
         try:
-            entries.append(convert(one, kind))
+            entries.append(convert(entry, kind))
         except ValidationError as error:
-            oddities.append(f"saved orders: {name}: {str(one)[:60]} is left out: {error}")
+            oddities.append(f"saved orders: {name}: {str(entry)[:60]} is left out: {error}")
     return entries

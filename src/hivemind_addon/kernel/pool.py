@@ -711,7 +711,7 @@ class Pool:
         capacity = self._capacity
         in_the_way = capacity.meters.in_the_way(self._selector.demand(entry.ticket, now), now)
         if capacity.stated_until(entry.ticket, now) > now:
-            in_the_way |= {one.meters for one in capacity.sharing.members}
+            in_the_way |= {member.meters for member in capacity.sharing.members}
         return in_the_way
 
     def give_way(self, to: set[Meters]) -> bool:

@@ -183,8 +183,8 @@ class Scheduler:
         """
         self._must_be_new(ticket)
         if ticket.endpoints:
-            for one in ticket.endpoints:
-                self._pool(one.pool, settings, now)
+            for endpoint in ticket.endpoints:
+                self._pool(endpoint.pool, settings, now)
             was_at = ticket.pool if history is not None and history.attempts else None
             pool = self._endpoints.place(ticket, now, was_at=was_at)
             ticket = replace(ticket, pool=pool.key)
@@ -215,8 +215,8 @@ class Scheduler:
         """
         self._must_be_new(ticket)
         admitted_at = now if admitted_at is None else min(admitted_at, now)
-        for one in ticket.endpoints:
-            self._pool(one.pool, settings, now)
+        for endpoint in ticket.endpoints:
+            self._pool(endpoint.pool, settings, now)
         pool = self._pool(ticket.pool, settings, now)
         ticket = ticket if ticket.pool == pool.key else replace(ticket, pool=pool.key)
         if ticket.endpoints:
@@ -262,8 +262,8 @@ class Scheduler:
         """
         pool = self._pools.get(self._merged.get(ticket.pool, ticket.pool))
         is_near = pool is not None and pool.is_near(ticket.demand, _PLENTY, now)
-        for one in ticket.endpoints:
-            pool = self._pools.get(self._merged.get(one.pool, one.pool))
+        for endpoint in ticket.endpoints:
+            pool = self._pools.get(self._merged.get(endpoint.pool, endpoint.pool))
             is_near = is_near or (pool is not None and pool.is_near(ticket.demand, _PLENTY, now))
         return is_near or self._budgets.is_near(ticket, _PLENTY)
 
@@ -347,15 +347,15 @@ class Scheduler:
             decisions = pool.poll(now, stopping=self._stopping)
             self._polled(pool)
             return decisions
-        together = [one for one in self._pools.values() if one.sharing is sharing]
+        together = [member for member in self._pools.values() if member.sharing is sharing]
         decisions = []
-        for one in together:
-            decisions += one.begin_poll(now, stopping=self._stopping)
+        for member in together:
+            decisions += member.begin_poll(now, stopping=self._stopping)
         while (step := self._step_of(together, now)) is not None:
             decisions += step
-        for one in together:
-            one.end_poll(now)
-            self._polled(one)
+        for member in together:
+            member.end_poll(now)
+            self._polled(member)
         return decisions
 
     def _polled(self, pool: Pool) -> None:
@@ -528,7 +528,7 @@ class Scheduler:
             self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=f"saved state is not used: {error}"))
             return
         self._learned.update((pool.key, pool) for pool in saved.pools)
-        self._account_by_name.update(((one.host, one.name), one.account) for one in saved.accounts)
+        self._account_by_name.update(((named.host, named.name), named.account) for named in saved.accounts)
         self._canonical.update(saved.same_account)
         self._patience.resume(saved.patience)
         self._named.update(self._account_by_name.values(), self._canonical)

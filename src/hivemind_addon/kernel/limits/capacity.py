@@ -396,7 +396,7 @@ class Capacity:
         sharing = self.sharing
         if not sharing.stated.limits:
             return ()
-        return sharing.stated.views(self.key.model_group, [one.key.model_group for one in sharing.members], now)
+        return sharing.stated.views(self.key.model_group, [member.key.model_group for member in sharing.members], now)
 
     @property
     def is_provider_down(self) -> bool:

@@ -332,13 +332,13 @@ class FairQueue:
     def in_order_in_parts(self, guest: QueueEntry | None = None) -> Generator[None, None, list[QueueEntry]]:
         """The same, some hundred tickets at a time; tickets that went meanwhile are left out."""
         ranked = []
-        for one in self._forecast(guest):
-            ranked.append(one)
+        for item in self._forecast(guest):
+            ranked.append(item)
             if not len(ranked) % _PART:
                 yield
         ranked.sort(key=itemgetter(0, 1))
         yield
-        return [one for _, _, one in ranked if one is guest or self.entries.get(one.ticket.id) is one]
+        return [entry for _, _, entry in ranked if entry is guest or self.entries.get(entry.ticket.id) is entry]
 
     def seat(self, guest: QueueEntry, now: float) -> None:
         """Give a future guest the number and the bonus that a new ticket would get; the queue stays the same."""

@@ -160,7 +160,7 @@ class Selector:
         Chooses no probe; an open breaker's probe is named ahead of time.
         """
         queue, breaker = self._queue, self.capacity.breaker
-        first = next((one for one in order if one.not_before <= now and queue.why_passed(one) is None), None)
+        first = next((entry for entry in order if entry.not_before <= now and queue.why_passed(entry) is None), None)
         if breaker.state is not BreakerState.CLOSED:
             probe = queue.get(self._probe) if self._probe else None
             others = queue.head_where(lambda ticket: ticket.session != breaker.last_probe_session)
