@@ -2,7 +2,7 @@
 
     agent thinks ──► asks ──► is sent ──► gateway: refused, struck by chance, or answered ──► agent thinks …
 
-Chance is drawn for each agent on its own, and only for what no limiter refuses: both ways of sending meet the same
+Chance is drawn for each agent alone, and only for requests that no limiter refuses: both ways of sending meet the same
 strokes. Pure and repeatable.
 """
 
@@ -23,35 +23,35 @@ from lab.gateway import SUCCESS, Chance, Gateway, GatewayNeighbour
 from lab.limiters import Cap, RateLimiter
 
 _REFUSAL_S = 0.03
-"""What the provider needs to refuse."""
+"""The provider needs so long to refuse."""
 _POOL = PoolKey(host="api.zoo", account="key-zoo", model_group="zoo-1")
 _STORM = 20
 """A run ends when the attempts are so many times the turns; agents that still run are lost."""
 _LATE = 30
-"""It ends as well when it takes so many times as long as the oracle's, and a client's patience more."""
+"""A run also ends when it takes so many times as long as the oracle's, and a client's patience more."""
 _INSTANT_S = 1e-6
 """Nobody looks again sooner: sums of instants lose digits."""
 _NEIGHBOURS = Demand(input_tokens=1_000, total_tokens=1_000)
-"""What each of the neighbour's calls takes."""
+"""Each of the neighbour's calls takes this."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClosedCrowd:
-    """Equal agents, each of which does its turns one after the other."""
+    """Equal agents, each of which does a turn after the other."""
 
     agents: int = 20
     turns: int = 20
     service_s: tuple[float, float] = (1.0, 3.0)
     think_s: tuple[float, float] = (0.1, 0.5)
     tokens: tuple[int, ...] = (1_000,)
-    """Sizes of requests; each is one of these."""
+    """Sizes of requests."""
     patience_s: float = 3_600.0
     starts_s: float = 0.0
     """Each begins at some instant within so long."""
     way_s: float = 0.02
     """From the scheduler to the provider, and back."""
     jitter_s: float = 0.0
-    """So much longer some of what the scheduler sends is on its way."""
+    """Up to so much longer, by chance, an attempt is on the way to the provider."""
     long_share: float = 0.0
     """Of the answers: these take ten times as long as the others."""
 
@@ -67,7 +67,7 @@ class LoopTurn:
 
     @property
     def demand(self) -> Demand:
-        """What it takes of every limit."""
+        """Units that the request takes of every limit."""
         return Demand(input_tokens=self.tokens, total_tokens=self.tokens)
 
 
@@ -76,7 +76,7 @@ class _Agent:
     name: str
     turns: list[LoopTurn]
     ahead_s: list[float]
-    """From each turn on: what is left to be done, were there no limits."""
+    """From each turn on: the seconds that are left, were there no limits."""
     starts_at: float
     chances: random.Random
     number: int = -1
@@ -94,7 +94,7 @@ class _Agent:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What became of one run."""
+    """The figures of a run."""
 
     time_s: float
     """Until the last agent that was not lost had ended."""
@@ -103,7 +103,7 @@ class Run:
     delivered: int
     """Turns."""
     longest_s: float
-    """From an agent's asking to what is delivered, at the most."""
+    """From an agent's request to the delivery, at the most."""
     attempts: int
     refused: int
     """Attempts that a limiter refused."""
@@ -116,7 +116,7 @@ class Run:
 
 
 class _Loop(ABC):
-    """What both ways of sending have in common: the agents, the provider, and the book."""
+    """Agents, provider and book of both ways of sending."""
 
     def __init__(self, gateway: Gateway, crowd: ClosedCrowd, *, seed: str) -> None:
         self.agenda = Agenda()
@@ -201,7 +201,7 @@ class _Loop(ABC):
 
     @abstractmethod
     def _after_each(self) -> None:
-        """Something has happened: send what may be sent."""
+        """Something has happened: send all that may be sent."""
 
     @abstractmethod
     def _wants(self, agent: _Agent) -> None:
@@ -246,7 +246,7 @@ class _Loop(ABC):
     # The gateway -----------------------------------------------------------------------------------------------------
 
     def _draw(self, agent: _Agent) -> Chance | None:
-        """What chance does to this attempt, which no limiter refuses."""
+        """The stroke of chance that hits this attempt, which no limiter refuses; None: none does."""
         chance = self.gateway.strike(agent.chances)
         self._struck += chance is not None
         return chance
@@ -256,7 +256,7 @@ class _Loop(ABC):
         self.agenda.after(rng.expovariate(neighbour.calls_per_s), self._neighbour_calls, neighbour, rng)
 
     def _start_neighbours(self) -> None:
-        """Whatever of the neighbour's fits goes first."""
+        """The neighbour's calls that fit go first."""
         self._neighbours_look_at = math.inf
         while self._neighbours_waiting and self.gateway.neighbour is not None:
             wait_s = self.gateway.wait_s(self.now, _NEIGHBOURS)
@@ -370,7 +370,7 @@ class Scheduled(_Loop):
 
 
 class Order(Enum):
-    """How the oracle chooses among those that wait; one that waits longest first cannot be starved by small ones."""
+    """How the oracle chooses among the agents that wait. With OLDEST small requests cannot starve a large request."""
 
     LEFT = "most left to do first, smaller ones pass where it does not fit"
     LEFT_STRICT = "most left to do first, and nobody passes it"
@@ -378,7 +378,7 @@ class Order(Enum):
 
 
 class Oracle(_Loop):
-    """Sends what passes, at the instant at which it passes: it may ask the limiters, and knows all latencies."""
+    """Sends each request at the instant at which it passes: the oracle may ask the limiters, knows all latencies."""
 
     def __init__(self, gateway: Gateway, crowd: ClosedCrowd, *, seed: str, order: Order) -> None:
         super().__init__(gateway, crowd, seed=seed)
@@ -395,7 +395,7 @@ class Oracle(_Loop):
         self.agenda.after(self._crowd.way_s, self._arrive, agent)
 
     def _arrive(self, agent: _Agent) -> None:
-        """What it sends now is on its way so that it arrives when it passes; until then it waits at the provider's."""
+        """Each request arrives when it passes; until then it waits at the provider's."""
         self._waiting.append(agent)
         if self._order is not Order.OLDEST:
             self._waiting.sort(key=lambda one: -one.left_s)
