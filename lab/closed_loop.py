@@ -273,14 +273,24 @@ class _Loop(ABC):
         self.gateway.end(self.now)
 
 
+def _scheduler(rng: random.Random) -> Scheduler:
+    return Scheduler(rng=rng)
+
+
 class Scheduled(_Loop):
     """The real scheduler sends."""
 
     def __init__(
-        self, gateway: Gateway, crowd: ClosedCrowd, *, seed: str, settings: PoolSettings | None = None
+        self,
+        gateway: Gateway,
+        crowd: ClosedCrowd,
+        *,
+        seed: str,
+        settings: PoolSettings | None = None,
+        admission: Callable[[random.Random], Scheduler] = _scheduler,
     ) -> None:
         super().__init__(gateway, crowd, seed=seed)
-        self.scheduler = Scheduler(rng=random.Random(f"{seed} scheduler"))
+        self.scheduler = admission(random.Random(f"{seed} scheduler"))
         self._settings = settings or PoolSettings()
         self._by_ticket: dict[str, _Agent] = {}
         self._ways = random.Random(f"{seed} ways")
@@ -438,8 +448,14 @@ class Oracle(_Loop):
         self.agenda.after(turn.service_s + self._crowd.way_s, self._deliver, agent)
 
 
-def compare(make: Callable[[random.Random], Gateway], crowd: ClosedCrowd, *, seed: int) -> tuple[Run, Run]:
-    """One run through the scheduler, and the best of an oracle's before the same provider, in this order."""
+def compare(
+    make: Callable[[random.Random], Gateway],
+    crowd: ClosedCrowd,
+    *,
+    seed: int,
+    admission: Callable[[random.Random], Scheduler] = _scheduler,
+) -> tuple[Run, Run]:
+    """A run through the scheduler that `admission` makes, and the best of an oracle before the same provider."""
 
     def fresh() -> Gateway:
         return make(random.Random(f"{seed} provider"))
@@ -448,4 +464,4 @@ def compare(make: Callable[[random.Random], Gateway], crowd: ClosedCrowd, *, see
         (Oracle(fresh(), crowd, seed=str(seed), order=order).run() for order in Order), key=lambda run: run.time_s
     )
     until = _LATE * oracle.time_s + crowd.patience_s
-    return Scheduled(fresh(), crowd, seed=str(seed)).run(until), oracle
+    return Scheduled(fresh(), crowd, seed=str(seed), admission=admission).run(until), oracle
