@@ -32,6 +32,7 @@ class CheckoutEntry(CommandEntry):
 _COMMANDS = (
     CheckoutEntry("scenario", "lab.commands:scenario", "Simulated load: list it, read it, run it"),
     CheckoutEntry("prove", "lab.commands:prove", "Every scenario against what it expects"),
+    CheckoutEntry("digest", "lab.digest:digest", "Whether the scheduler decides as before"),
     CheckoutEntry("evaluate", "lab.evaluate.commands:evaluate", "Scenarios by policies by seeds, with charts"),
     CheckoutEntry("papers", "lab.papers.commands:papers", "What three papers claim, run again beside theirs"),
     CheckoutEntry("docs", "lab.generators.commands:docs", "Write the generated pages of docs/"),
