@@ -4,7 +4,7 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.py
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test browser engine check prove papers bench calls budgets machines mutants newcomer night pictures site soak evaluate fleets endurance run docs clean
+.PHONY: demo test browser engine check digest prove papers bench calls budgets machines mutants newcomer night pictures site soak evaluate fleets endurance run docs clean
 
 demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
 	$(BIN)/hivemind demo
@@ -16,11 +16,15 @@ test: $(READY) browser engine  ## all tests
 run: $(READY)           ## the proxy, for your own agents
 	$(BIN)/hivemind run
 
-check: $(READY)         ## format, lint, types, generated docs fresh
+check: $(READY)         ## format, lint, types, generated docs fresh, a third of the decision digest
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/hivemind lab docs --check
+	$(BIN)/hivemind lab digest --quick
+
+digest: $(READY)        ## whether the scheduler decides as before, by a hash for each world; a minute and a half
+	$(BIN)/hivemind lab digest
 
 docs: $(READY)          ## write the generated parts of docs/
 	$(BIN)/hivemind lab docs
