@@ -4,12 +4,12 @@ import click
 
 from hivemind_addon import __version__
 from hivemind_addon.tools.commands.group import CalmGroup
-from hivemind_addon.tools.commands.index import OLD_NAMES, SECTIONS
+from hivemind_addon.tools.commands.index import SECTIONS
 
 _HELP = {"help_option_names": ["-h", "--help"]}
 
 
-@click.group(cls=CalmGroup, index=SECTIONS, old_names=OLD_NAMES, context_settings=_HELP)
+@click.group(cls=CalmGroup, index=SECTIONS, context_settings=_HELP)
 @click.version_option(__version__, prog_name="hivemind")
 def main() -> None:
     """A scheduler for LLM agents that share one API key, inside mitmproxy.

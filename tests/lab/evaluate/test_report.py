@@ -54,11 +54,11 @@ def test_the_same_figures_give_the_same_bytes(drawn):
 def test_charts_are_drawn_anew_from_the_numbers_beside_them(drawn, tmp_path):
     file = tmp_path / "charts.json"
     file.write_bytes(msgspec.json.encode(data_of(small_campaign())))
-    said = CliRunner().invoke(main, ["evaluate", "--redraw", str(file)])
+    said = CliRunner().invoke(main, ["lab", "evaluate", "--redraw", str(file)])
     assert said.exit_code == 0, said.output
     assert {path.stem: path.read_text() for path in tmp_path.glob("*.svg")} == {one.name: one.svg for one in drawn}
     file.write_text("{}")
-    said = CliRunner().invoke(main, ["evaluate", "--redraw", str(file)])
+    said = CliRunner().invoke(main, ["lab", "evaluate", "--redraw", str(file)])
     assert said.exit_code == 1
     assert "name a charts.json" in said.output
 
@@ -69,7 +69,7 @@ def test_the_committed_charts_are_those_of_their_numbers():
     assert {path.stem for path in folder.glob("*.svg")} == {chart.name for chart in made}
     for chart in made:
         committed = (folder / f"{chart.name}.svg").read_text()
-        assert LABEL.findall(committed) == LABEL.findall(chart.svg), "`hivemind evaluate --redraw` writes them"
+        assert LABEL.findall(committed) == LABEL.findall(chart.svg), "`hivemind lab evaluate --redraw` writes them"
 
 
 def test_a_chart_is_a_card_of_its_own_colour_with_titles(drawn):

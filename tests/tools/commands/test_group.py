@@ -1,9 +1,7 @@
 """Commands that are loaded when they are asked for."""
 
-import re
 import subprocess
 import sys
-from pathlib import Path
 
 import click
 from click.shell_completion import ShellComplete
@@ -11,7 +9,7 @@ from click.testing import CliRunner
 
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands.group import CalmGroup, CommandEntry, ListGroup, every_command, help_of
-from hivemind_addon.tools.commands.index import OLD_NAMES, SECTIONS
+from hivemind_addon.tools.commands.index import SECTIONS
 
 
 def test_everything_in_the_index_is_there_and_listed_once():
@@ -123,36 +121,7 @@ def test_a_shell_completes_what_a_group_lists_by():
     assert [item.value for item in completed(["--json", "show"], "--")] == ["--agent", "--help"]
 
 
-def test_every_old_name_is_the_new_command_and_names_it_where_a_person_reads():
-    every = dict(every_command(main))
-    assert len({one.old for one in OLD_NAMES}) == len(OLD_NAMES)
-    for one in OLD_NAMES:
-        assert f"hivemind {one.new}" in every, one
-        assert f"hivemind {one.old}" not in every, one
-        old, new = (CliRunner().invoke(main, [*words.split(), "--help"]) for words in (one.old, one.new))
-        assert (old.exit_code, old.stdout) == (0, new.stdout), one
-        is_silent = one.stays or one.is_evaluated
-        assert old.stderr == ("" if is_silent else f"{one.notice}\n"), one
-        assert f"`{one.new}`" in one.notice
-        assert len(one.notice) <= 80
-        for form in ("--json", "--csv"):
-            assert one.notice not in CliRunner().invoke(main, [*one.old.split(), form, "--help"]).stderr, one
-
-
-def test_old_names_stand_in_no_text_and_no_script():
-    """They are for who has them in fingers and scripts."""
-    root = Path(__file__).parents[3]
-    gone = "|".join(one.old for one in OLD_NAMES if not one.stays)
-    called = re.compile(rf"(?<!# )\bhivemind ({gone})\b(?!-| \w+ earlier)")
-    folders = ("src", "docs", "lab", "profiles")
-    texts = [
-        path for name in folders for path in (root / name).rglob("*") if path.suffix in {".py", ".md", ".yml", ".yaml"}
-    ]
-    texts += [root / "README.md", root / "Makefile", root / "CHANGELOG.md", root / "pyproject.toml"]
-    found = [
-        f"{path.relative_to(root)}:{number}: {line}"
-        for path in texts
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
-        if called.search(line) and "hivemind wait` for" not in line
-    ]
-    assert found == []
+def test_addon_is_short_for_setup_addon():
+    short, long = (CliRunner().invoke(main, words) for words in (["addon"], ["setup", "addon"]))
+    assert (short.exit_code, short.stdout, short.stderr) == (0, long.stdout, "")
+    assert "hivemind addon" not in dict(every_command(main))

@@ -49,9 +49,9 @@ SENDS = {
     "pause": Pause(),
     "pause api.test": Pause("api.test"),
     "resume": Resume(),
-    "limit 4": SetLimit(4),
-    "limit 0": SetLimit(0),
-    "limit auto api.test": SetLimit(None, "api.test"),
+    "cap 4": SetLimit(4),
+    "cap 0": SetLimit(0),
+    "cap auto api.test": SetLimit(None, "api.test"),
     "priority night-* LOW": SetPriority("night-*", Priority.LOW),
     "priority night-* auto": SetPriority("night-*", None),
     "priority a low --for 90": SetPriority("a", Priority.LOW, for_s=90.0),
@@ -74,7 +74,7 @@ SENDS = {
     "budget reset --group g --per day": ResetBudget(Scope.GROUP, "g", Period.DAY),
 }
 SLIPS = (
-    *(("limit four", "'four'"), ("limit 4.5", "'4.5'"), ("limit ²", "'²'")),
+    *(("cap four", "'four'"), ("cap 4.5", "'4.5'"), ("cap ²", "'²'")),
     *(("priority a low --for 0", "try 90s, 5m or 1.5h"), ("priority a low --for soon", "try 90s, 5m or 1.5h")),
     ("budget add --tokens 5", "say whose"),
     ("budget add a --everyone --tokens 5", "say whose"),

@@ -67,7 +67,7 @@ def test_a_terminal_is_not_steered_by_what_a_tool_has_printed(tmp_path):
     red = "\x1b[31mred\x1b[0m\tand more"
     value = Raw(json.dumps(red).encode())
     ContextStore(tmp_path).keep_results([TakenResult(ID, 1_795_345_317.25, "one", "s-1", "", value)])
-    command = [sys.executable, "-P", "-m", "hivemind_addon", "recall", ID, "--folder", str(tmp_path)]
+    command = [sys.executable, "-P", "-m", "hivemind_addon", "context", "recall", ID, "--folder", str(tmp_path)]
     piped = subprocess.run(command, capture_output=True, check=True, timeout=PATIENCE_S)
     assert piped.stdout.decode().rstrip() == red
     ours, theirs = pty.openpty()

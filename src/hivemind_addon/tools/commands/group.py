@@ -14,8 +14,6 @@ import click
 from click.shell_completion import CompletionItem
 
 _END = re.compile(r"[;:.](?:\s|$)")
-_FORMS = ("--json", "--csv")
-"""A program reads what is printed, and often both streams as one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,24 +34,6 @@ class CommandEntry:
         command = getattr(import_module(f"hivemind_addon.{module}"), attribute)
         assert isinstance(command, click.Command)
         return command
-
-
-@dataclass(frozen=True, slots=True)
-class OldName:
-    """What a command was called before: it works, is listed nowhere, and names the new one on standard error."""
-
-    old: str
-    """The words behind `hivemind`."""
-    new: str
-    is_evaluated: bool = False
-    """A shell runs what it prints, at each start perhaps: there it says nothing."""
-    stays: bool = False
-    """It is a short form that does not go."""
-
-    @property
-    def notice(self) -> str:
-        """One line for people."""
-        return f"hivemind: `{self.old}` is now `{self.new}`; the old name goes with 0.2"
 
 
 _NOTHING: Mapping[str, Sequence[CommandEntry]] = MappingProxyType({})
@@ -160,24 +140,14 @@ class ListGroup(IndexedGroup):
 
 
 class CalmGroup(IndexedGroup):
-    """The outermost one: it knows old names, and a reader that has seen enough (`… | head`) is no failure."""
+    """The outermost group: a reader that has seen enough (`… | head`) is no failure."""
 
     others = "More"
 
-    def __init__(self, *args: Any, old_names: Sequence[OldName] = (), **kwargs: Any) -> None:
-        """`old_names`: what else its commands are called by."""
-        super().__init__(*args, **kwargs)
-        self._old_names = sorted(old_names, key=lambda one: -len(one.old.split()))  # the longest fits best
-
     @override
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        for one in self._old_names:
-            words = one.old.split()
-            if args[: len(words)] == words:
-                if not (one.stays or one.is_evaluated or ctx.resilient_parsing or set(args) & set(_FORMS)):
-                    click.echo(one.notice, err=True)
-                args = [*one.new.split(), *args[len(words) :]]
-                break
+        if args[:1] == ["addon"]:  # short, for lines that start mitmproxy
+            args = ["setup", *args]
         return super().parse_args(ctx, args)
 
     @override

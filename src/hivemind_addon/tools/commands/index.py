@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from hivemind_addon.tools.commands.group import CommandEntry, OldName
+from hivemind_addon.tools.commands.group import CommandEntry
 
 SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
     "Begin": (
@@ -50,25 +50,3 @@ SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
     ),
     "Develop": (CommandEntry("lab", "tools.commands.lab:lab", "Scenarios, proof, evaluation, papers, docs"),),
 }
-
-OLD_NAMES: Sequence[OldName] = (
-    OldName("wait", "eta"),
-    OldName("limit", "cap"),
-    OldName("agents", "status agents"),
-    OldName("pools", "status pools"),
-    OldName("submit", "task submit"),
-    OldName("batch", "task batch"),
-    OldName("recall", "context recall"),
-    OldName("checkpoint", "context"),
-    OldName("profile", "config profile"),
-    OldName("profile schema", "config schema"),
-    OldName("env", "setup env", is_evaluated=True),
-    OldName("completion", "setup completion", is_evaluated=True),
-    OldName("addon", "setup addon", is_evaluated=True, stays=True),
-    OldName("scenario", "lab scenario"),
-    OldName("prove", "lab prove"),
-    OldName("evaluate", "lab evaluate"),
-    OldName("papers", "lab papers"),
-    OldName("docs", "lab docs"),
-)
-"""What commands were called until 0.1, for one version; `addon` stays, for lines that start mitmproxy."""
