@@ -207,9 +207,9 @@ def test_a_proxy_of_another_home_is_named_when_it_is_met(served, anthropic, auth
 
 def test_bounds_an_upstream_and_a_port_for_ollama_are_options_of_its_own(mine, anthropic, authority):
     bounds = ("--max-concurrency", "2", "--total-budget", "1M", "--agent-budget", "$2")
-    journal = mine.home / "peer.db"
+    journal = mine.home / "journal.db"
     with mine.started(
-        "proxy", *bounds, "--db", str(journal), "--upstream", "https://api.anthropic.com/", "--ollama"
+        "run", *bounds, "--journal", str(journal), "--upstream", "https://api.anthropic.com/", "--ollama"
     ) as run:
         run.stdout.readline()
         line = run.stdout.readline()

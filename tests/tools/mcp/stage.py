@@ -22,7 +22,7 @@ from hivemind_addon.proxy.record.sums import Sums
 from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.mcp.server import make_server
 from hivemind_addon.tools.mcp.session import Caller, Permission, ServerScope, Session
-from hivemind_addon.tools.mcp.tools import HM_TOOLS, TOOLS
+from hivemind_addon.tools.mcp.tools import TOOLS
 from tests.kernel.samples import Bench
 from tests.proxy.api.samples import reports_of
 
@@ -107,11 +107,9 @@ class Stage:
         return made
 
     @asynccontextmanager
-    async def client(self, agent: str = "one", scope: ServerScope = ALL, tools=TOOLS, *, hm=False, **caller: str):
+    async def client(self, agent: str = "one", scope: ServerScope = ALL, tools=TOOLS, **caller: str):
         """An SDK client of a server for an agent."""
-        server = make_server(
-            tools, scope, lambda: self.session(agent, scope, **caller), others=HM_TOOLS, lists_others=hm
-        )
+        server = make_server(tools, scope, lambda: self.session(agent, scope, **caller))
         async with connected(server) as client:
             yield client
 

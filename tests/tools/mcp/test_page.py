@@ -5,9 +5,7 @@ import pytest
 from hivemind_addon.tools.mcp.page import filled
 
 PAGE = Path(__file__).parents[3] / "docs" / "mcp.md"
-MARKS = "".join(
-    f"<!-- {name} -->\n<!-- end -->\n" for name in ("permissions", "hm tools", "own tools", "allowed tools")
-)
+MARKS = "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("permissions", "own tools", "allowed tools"))
 
 
 def test_tools_with_their_arguments_stand_between_the_marks(golden):

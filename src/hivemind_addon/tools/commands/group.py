@@ -25,8 +25,6 @@ class CommandEntry:
     """`module:attribute`, below this package."""
     about: str
     """What it does, in the list of commands: as short as a line of a terminal."""
-    also: tuple[str, ...] = ()
-    """Other names of it, which are found and not listed."""
 
     def load(self) -> click.Command:
         """The command itself."""
@@ -50,8 +48,6 @@ class IndexedGroup(click.Group):
         super().__init__(*args, **kwargs)
         self._index = index
         self._entries = {entry.name: entry for entries in index.values() for entry in entries}
-        self._names = {name: entry.name for entry in self._entries.values() for name in entry.also}
-        """What each of the other names stands for."""
 
     @override
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -59,7 +55,6 @@ class IndexedGroup(click.Group):
 
     @override
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        cmd_name = self._names.get(cmd_name, cmd_name)
         if cmd_name not in self.commands and (entry := self._entries.get(cmd_name)):
             self.add_command(entry.load(), cmd_name)
         return super().get_command(ctx, cmd_name)

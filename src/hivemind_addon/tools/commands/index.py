@@ -9,7 +9,7 @@ SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
         CommandEntry("demo", "sim.demo_command:demo", "See it work: a simulated fleet, direct and scheduled"),
         CommandEntry("sim", "sim.standalone:sim", "A simulated provider: try any agent without a key"),
         CommandEntry("exec", "tools.commands.execute:execute", "Run an agent through the proxy"),
-        CommandEntry("run", "tools.commands.run:run", "Start the proxy alone, for all agents", also=("proxy",)),
+        CommandEntry("run", "tools.commands.run:run", "Start the proxy alone, for all agents"),
         CommandEntry("logs", "tools.commands.service:logs", "What the proxy in the background says"),
         CommandEntry("stop", "tools.commands.service:stop", "End the proxy, in order or at once"),
         CommandEntry("setup", "tools.commands.setup:setup", "What agents, shells and mitmproxy need"),
@@ -39,7 +39,7 @@ SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
             "task", "plugins.fleets.commands.task:task", "Submit tasks, wait for them, look at them, end them"
         ),
         CommandEntry("lease", "plugins.fleets.commands.lease:lease", "Locks, leaders, at most N"),
-        CommandEntry("mcp", "tools.commands.mcp:mcp", "Tools for agents: the Model Context Protocol", also=("serve",)),
+        CommandEntry("mcp", "tools.commands.mcp:mcp", "Tools for agents: the Model Context Protocol"),
     ),
     "Record and replay": (
         CommandEntry("capture", "plugins.captures.commands.capture:capture", "Record what agents do, and look at it"),

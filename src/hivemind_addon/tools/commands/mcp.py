@@ -1,4 +1,4 @@
-"""`hivemind mcp`, also `hivemind serve`: the scheduler's tools for agents."""
+"""`hivemind mcp`: the scheduler's tools for agents."""
 
 import asyncio
 import os
@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from hivemind_addon.proxy.system.clock import SystemClock
-from hivemind_addon.tools.commands.elsewhere import OF_SERVE
-from hivemind_addon.tools.commands.options import configured_port, refused_options
+from hivemind_addon.tools.commands.options import configured_port
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
 from hivemind_addon.tools.mcp.session import BadWord, Permission, ServerScope, caller_of, read_allow
 
@@ -31,7 +30,6 @@ def _allowed(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> f
         raise click.BadParameter(str(error)) from error
 
 
-@refused_options(OF_SERVE)
 @click.command()
 @click.option("--agent", metavar="NAME", help=f"Who calls, as the proxy knows it.  [default: {AGENT_VARIABLE}]")
 @click.option(
@@ -62,13 +60,6 @@ def _allowed(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> f
     type=click.Path(dir_okay=False, path_type=Path),
     help="Keeps the token that HTTP clients say; without it a new one is made and printed at each start.",
 )
-@click.option(
-    "--hm",
-    "names",
-    flag_value=True,
-    default=None,
-    help="List the tools of hivemind-scheduler, too: hm.submit, hm.status, …  [default: as `hivemind serve`]",
-)
 def mcp(
     agent: str | None,
     port: int | None,
@@ -76,15 +67,12 @@ def mcp(
     http_port: int | None,
     token_file: Path | None,
     *,
-    names: bool | None,
     allow_commands: bool,
 ) -> None:
     """Serve tools for agents: the Model Context Protocol, on standard input and output.
 
     An agent's tool starts it: `hivemind setup` writes that into its configuration. Without --allow an agent asks about
     itself, lets others go first and takes leases; it steers nobody else.
-
-    `hivemind serve` is the same command, and lists the names of hivemind-scheduler's tools beside ours.
 
     \b
     Examples:
@@ -102,7 +90,7 @@ def mcp(
     from hivemind_addon.plugins.fleets.leases.model import LeaseError  # noqa: PLC0415 - as above
     from hivemind_addon.tools.mcp.server import make_server, run_stdio  # noqa: PLC0415 - it takes half a second to load
     from hivemind_addon.tools.mcp.session import Session  # noqa: PLC0415 - as above
-    from hivemind_addon.tools.mcp.tools import HM_TOOLS, TOOLS  # noqa: PLC0415 - as above
+    from hivemind_addon.tools.mcp.tools import TOOLS  # noqa: PLC0415 - as above
 
     scope = ServerScope(allow, commands=allow_commands)
     caller = caller_of(os.environ, agent=agent or "", port=port, usual_port=configured_port())
@@ -111,21 +99,12 @@ def mcp(
     except LeaseError as error:
         raise click.ClickException(str(error)) from error
 
-    is_listed = click.get_current_context().info_name == "serve" if names is None else names
-    server = make_server(
-        TOOLS,
-        scope,
-        lambda: Session(caller=caller, scope=scope, clock=clock, leases=leases),
-        others=HM_TOOLS,
-        lists_others=is_listed,
-    )
+    server = make_server(TOOLS, scope, lambda: Session(caller=caller, scope=scope, clock=clock, leases=leases))
     if http_port is not None:
         _serve_http(server, http_port, token_file)
         return
     if sys.stdin.isatty():
         click.echo("hivemind: an agent's tool starts this and speaks to it here: see `hivemind setup`", err=True)
-        if is_listed:
-            click.echo("hivemind: the proxy is `hivemind proxy`", err=True)
     # Its client ends it: by closing standard input, or by a signal, which must not wait for a line to come.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:

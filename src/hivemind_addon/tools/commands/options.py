@@ -1,7 +1,7 @@
 """Options that many commands have, and how they say what goes wrong. By itself: it loads nothing of a proxy."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,26 +24,6 @@ def in_one_line(*expected: type[Exception]) -> Iterator[None]:
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         raise click.ClickException(f"{where}{error.strerror or error}") from error
-
-
-def refused_options(reasons: Mapping[str, str]) -> Callable[[click.Command], click.Command]:
-    """Give a command options that people know from elsewhere and that mean nothing here: each says why, and a cure.
-
-    `reasons`: name → one line. They are not in its help.
-    """
-
-    def refuse(ctx: click.Context, option: click.Parameter, value: str | None) -> None:
-        if value is not None:
-            raise click.UsageError(f"{option.opts[0]}: {reasons[option.opts[0]]}", ctx)
-
-    def add(command: click.Command) -> click.Command:
-        command.params.extend(
-            click.Option([name], hidden=True, expose_value=False, callback=refuse, help=why)
-            for name, why in reasons.items()
-        )
-        return command
-
-    return add
 
 
 def config() -> tuple[ConfigFile, ...]:

@@ -1,4 +1,4 @@
-"""`hivemind run`, also `hivemind proxy`: the proxy alone, for all agents."""
+"""`hivemind run`: the proxy alone, for all agents."""
 
 import asyncio
 import os
@@ -25,8 +25,7 @@ from hivemind_addon.proxy.system.engine_url import (
     parse_engine_url,
 )
 from hivemind_addon.proxy.system.folders import FolderNotPrivate
-from hivemind_addon.tools.commands.elsewhere import OF_PROXY
-from hivemind_addon.tools.commands.options import config, in_one_line, port_option, refused_options
+from hivemind_addon.tools.commands.options import config, in_one_line, port_option
 from hivemind_addon.tools.commands.proxy import typed
 from hivemind_addon.tools.launch import background, claim
 from hivemind_addon.tools.launch.detached import ALREADY_THERE, bound_log, is_our_output
@@ -77,7 +76,6 @@ class _RunCommand(click.Command):
         return super().parse_args(ctx, args)
 
 
-@refused_options(OF_PROXY)
 @click.command(cls=_RunCommand, context_settings={"ignore_unknown_options": True})
 @click.option(
     _DETACH, is_flag=True, help="In the background: it says its addresses once it listens; `hivemind stop` ends it."
@@ -131,7 +129,6 @@ class _RunCommand(click.Command):
 @click.option("--agent-budget", metavar="AMOUNT", help="What each agent may spend: tokens or dollars.")
 @click.option(
     "--journal",
-    "--db",
     metavar="FILE",
     help="Where every request is remembered, over restarts: an SQLite file; `off` for none.",
 )
@@ -182,7 +179,7 @@ def run(
 
     What the command line does not say, variables `HIVEMIND_<OPTION>` and hivemind.yaml may (`hivemind config show`).
     All other options go to mitmproxy. A proxy that the environment names already becomes its upstream, unless you
-    give a --mode. `hivemind proxy` is the same command.
+    give a --mode.
 
     \b
     Examples:

@@ -5,7 +5,7 @@ from typing import Any
 
 from hivemind_addon.tools.mcp.session import Permission
 from hivemind_addon.tools.mcp.tool import McpTool, schema_of
-from hivemind_addon.tools.mcp.tools import HM_TOOLS, TOOLS
+from hivemind_addon.tools.mcp.tools import TOOLS
 
 
 def filled(page: str) -> str:
@@ -14,7 +14,6 @@ def filled(page: str) -> str:
         "permissions": "\n".join(_permissions()),
         "own tools": "\n".join(_sections(tool for tool in TOOLS if not tool.needs)),
         "allowed tools": "\n".join(_sections(tool for tool in TOOLS if tool.needs)),
-        "hm tools": "\n".join(_hm_rows()),
     }
     for name, text in parts.items():
         before, begin, rest = page.partition(f"<!-- {name} -->\n")
@@ -29,14 +28,6 @@ def _permissions() -> Iterator[str]:
     for permission in Permission:
         names = ", ".join(f"`{tool.name}`" for tool in TOOLS if permission in tool.needs)
         yield f"| `{permission.value}` | {names} |"
-
-
-def _hm_rows() -> Iterator[str]:
-    yield from ("| Tool | Arguments | Needs `--allow` | |", "| --- | --- | --- | --- |")
-    for tool in HM_TOOLS:
-        arguments = ", ".join(f"`{name}`" for name in schema_of(tool.takes)["properties"])
-        needs = " or ".join(f"`{one.value}`" for one in Permission if one in tool.needs)
-        yield f"| `{tool.name}` | {arguments} | {needs} | {tool.description} |".replace("  |", " |")
 
 
 def _sections(tools: Iterable[McpTool[Any, Any]]) -> Iterator[str]:

@@ -71,20 +71,9 @@ def make_server(
     tools: Iterable[AnyTool],
     scope: ServerScope,
     session: Callable[[], Session],
-    *,
-    others: Iterable[AnyTool] = (),
-    lists_others: bool = False,
 ) -> "Server[Client, Any]":
-    """A server of these tools; each client gets a session, which is closed when it goes.
-
-    `others`: tools under names that people know from elsewhere. They are always answered, with a `_` for a dot, too,
-    and listed where `lists_others` says so.
-    """
-    others = tuple(others)
+    """A server of these tools; each client gets a session, which is closed when it goes."""
     known = {tool.name: tool for tool in tools}
-    shown = [*known.values(), *(others if lists_others else ())]
-    for tool in others:
-        known |= {tool.name: tool, tool.name.replace(".", "_"): tool}
 
     @asynccontextmanager
     async def living(_: "Server[Client, Any]") -> AsyncIterator[Client]:
@@ -99,7 +88,7 @@ def make_server(
 
     async def listed(_: types.ListToolsRequest) -> types.ServerResult:
         return types.ServerResult(
-            types.ListToolsResult(tools=[described(tool) for tool in shown if scope.has(tool.needs)])
+            types.ListToolsResult(tools=[described(tool) for tool in known.values() if scope.has(tool.needs)])
         )
 
     async def called(request: types.CallToolRequest) -> types.ServerResult:
@@ -110,7 +99,7 @@ def make_server(
         call = Call(client.session, tell)
         asked = request.params
         try:
-            tool = _allowed(known, shown, scope, asked.name)
+            tool = _allowed(known, scope, asked.name)
             given = await anyio.to_thread.run_sync(
                 tool.called, call, asked.arguments or {}, abandon_on_cancel=True, limiter=client.limiter
             )
@@ -151,11 +140,11 @@ def described(tool: AnyTool) -> types.Tool:
     )
 
 
-def _allowed(known: Mapping[str, AnyTool], shown: Iterable[AnyTool], scope: ServerScope, name: str) -> AnyTool:
+def _allowed(known: Mapping[str, AnyTool], scope: ServerScope, name: str) -> AnyTool:
     """Raises ToolFailed."""
     tool = known.get(name)
     if tool is None:
-        there = ", ".join(one.name for one in shown if scope.has(one.needs))
+        there = ", ".join(one.name for one in known.values() if scope.has(one.needs))
         raise ToolFailed(f"there is no tool {name[:100]!r}; there are {there}")
     if not scope.has(tool.needs):
         raise ToolFailed(

@@ -4,7 +4,7 @@ from typing import Any
 
 from hivemind_addon.plugins.contexts import recall_tool
 from hivemind_addon.plugins.fleets import lease_tools, task_tools
-from hivemind_addon.tools.mcp import hm, own, past, steering
+from hivemind_addon.tools.mcp import own, past, steering
 from hivemind_addon.tools.mcp.tool import McpTool
 
 TOOLS: tuple[McpTool[Any, Any], ...] = (
@@ -15,5 +15,3 @@ TOOLS: tuple[McpTool[Any, Any], ...] = (
     *task_tools.TOOLS,
     *steering.TOOLS,
 )
-HM_TOOLS: tuple[McpTool[Any, Any], ...] = hm.TOOLS
-"""The same under the names of hivemind-scheduler."""
