@@ -33,7 +33,7 @@ def test_what_a_client_sent_again_is_one_call():
     ]
 
 
-@each("dialect", ["anthropic-messages", "openai-chat", "openai-responses", "ollama"])
+@each("dialect", ["anthropic", "openai-chat", "openai-responses", "ollama"])
 def test_a_body_is_as_large_as_the_captured_one_and_shares_what_it_shared(dialect):
     one, two = (
         request_body(
@@ -62,7 +62,7 @@ def test_failures_are_met_again_and_survived_again_for_every_dialect():
     )
     good = make_attempt(2, at_s=1.0, head_after_s=0.1, ended_after_s=0.4, chunks=())
     hosts = {
-        "anthropic-messages": "api.anthropic.com",
+        "anthropic": "api.anthropic.com",
         "openai-responses": "api.openai.com",
         "openai-chat": "llm.corp.test",
         # Played as Messages, at a host whose own profile has no such calls.
@@ -188,7 +188,7 @@ def test_an_unstreamed_answer_comes_whole_or_is_cut():
     assert isinstance(plan(make_attempt(kind=OutcomeKind.FAILED), streamed=False)[-1], Drop)
 
 
-@each("dialect", ["anthropic-messages", "openai-chat", "openai-responses", "ollama"])
+@each("dialect", ["anthropic", "openai-chat", "openai-responses", "ollama"])
 def test_every_dialect_is_spoken(dialect):
     for streamed in (True, False):
         assert isinstance(plan(make_attempt(), dialect=dialect, streamed=streamed)[-1], End)

@@ -16,7 +16,7 @@ from hivemind_addon.kernel.values.events import HIDDEN
 from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind, PoolKey, Usage
 from hivemind_addon.plugins.captures.model import Capture, CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
 from hivemind_addon.sim import dialect as wire
-from hivemind_addon.sim.dialect import Headers, LimitView, Reply, SimDialect
+from hivemind_addon.sim.dialect import PLAYED, Headers, LimitView, Reply, SimDialect
 from hivemind_addon.sim.exchange import Incoming, Player
 from hivemind_addon.sim.faults import Hangup
 from hivemind_addon.sim.limits import Limit, LimitKind, SimAllowance
@@ -38,17 +38,11 @@ _UNKNOWN = CapturedAttempt(
 )
 """What an attempt gets of which nobody knows what it would have got: a usual answer."""
 _CURABLE = (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED, OutcomeKind.FAILED)
-_REPLAYED = (SimDialect.MESSAGES, SimDialect.CHAT, SimDialect.RESPONSES, SimDialect.OLLAMA)
-_DIALECTS = {
-    "ollama": SimDialect.OLLAMA,
-    "anthropic": SimDialect.MESSAGES,
-    **{dialect.value: dialect for dialect in _REPLAYED},
-}
 
 
 def dialect_of(call: CapturedCall) -> SimDialect:
     """Of the simulator, in which a call is played again; the usual one for those that are not."""
-    return _DIALECTS.get(call.dialect, SimDialect.MESSAGES)
+    return PLAYED.get(call.dialect, SimDialect.MESSAGES)
 
 
 class RecordedServer(SimServer):

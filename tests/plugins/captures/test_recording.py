@@ -30,7 +30,7 @@ KNOWN = PoolView(
     meters=(MeterView("requests", "bucket", 50.0, 50.0, 0.0, window_s=60.0, dimension=Dimension.REQUESTS),),
     tickets=(),
 )
-SERVED = Served("anthropic", "anthropic-messages", "stream")
+SERVED = Served("anthropic", "anthropic", "stream")
 
 
 def make_recording(*pools):

@@ -40,7 +40,7 @@ def call(name, at_s, *, took_s=2.0, agent="a", attempts=None, **more):
         model="claude-sonnet-4-5",
         end=more.pop("end", "delivered" if is_delivered else "gave up"),
         attempts=attempts,
-        dialect=more.pop("dialect", "anthropic-messages"),
+        dialect=more.pop("dialect", "anthropic"),
         profile=more.pop("profile", "anthropic"),
         streamed=True,
         demand=Demand(input_tokens=1000, output_tokens=150, total_tokens=1150),

@@ -107,7 +107,7 @@ def keep(stage):
             session=context_id,
             task="",
             model="claude-sonnet-4-5",
-            dialect="anthropic-messages",
+            dialect="anthropic",
             host="api.anthropic.com",
             path="/v1/messages",
             reason="budget of agent one is spent",

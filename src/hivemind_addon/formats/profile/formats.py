@@ -17,8 +17,6 @@ _EXTENDS = "extends"
 _CURE = "write keys of a wire format, such as framing: {text/event-stream: sse}"
 _REPLACED = frozenset({"framing", "body", "event"})
 """Mappings that are one value: what is written replaces them."""
-_OLDER_NAMES = {"anthropic-messages": "anthropic"}
-"""In captures, contexts and flow files of earlier versions."""
 
 
 @cache
@@ -29,7 +27,6 @@ def packaged_formats() -> Mapping[str, WireFormat]:
 
 def format_named(name: str) -> WireFormat:
     """The packaged wire format of a recorded name; OpenAI's chat where none has it."""
-    name = _OLDER_NAMES.get(name, name)
     return _packaged(name if name in _names() else USUAL)
 
 

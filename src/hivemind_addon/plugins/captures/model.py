@@ -84,7 +84,7 @@ class CapturedCall:
     priority: Priority = Priority.NORMAL
     weight: float = 1.0
     dialect: str = "anthropic"
-    """Of the API: `anthropic-messages`, `openai-chat`, `openai-responses`, `ollama`."""
+    """Of the API: `anthropic`, `openai-chat`, `openai-responses`, `ollama`."""
     profile: str = ""
     """Name of the provider's profile; empty: none knows the host."""
     streamed: bool = False

@@ -9,6 +9,7 @@ from hivemind_addon.sim.dialect.messages import PING, Messages
 from hivemind_addon.sim.dialect.ollama import Ollama
 from hivemind_addon.sim.dialect.openai import Chat
 from hivemind_addon.sim.dialect.reply import (
+    PLAYED,
     Headers,
     LimitView,
     Problem,
@@ -22,7 +23,7 @@ from hivemind_addon.sim.dialect.reply import (
 )
 from hivemind_addon.sim.dialect.responses import Responses
 
-__all__ = ["Headers", "LimitView", "Reply", "SimDialect", "StreamEvent", "TaskTurn", "ToolCall", "duration"]
+__all__ = ["PLAYED", "Headers", "LimitView", "Reply", "SimDialect", "StreamEvent", "TaskTurn", "ToolCall", "duration"]
 
 _SHAPES: Mapping[SimDialect, Shape] = {
     SimDialect.MESSAGES: Messages(),

@@ -45,6 +45,13 @@ class SimDialect(Enum):
         return self in (SimDialect.CONVERSE, SimDialect.INVOKE)
 
 
+PLAYED = {
+    "anthropic": SimDialect.MESSAGES,
+    "openai-chat": SimDialect.CHAT,
+    "openai-responses": SimDialect.RESPONSES,
+    "ollama": SimDialect.OLLAMA,
+}
+"""Name of a recorded wire format → the dialect that the simulator speaks for it."""
 _CHARGED_LATE = frozenset(
     {
         SimDialect.MESSAGES,

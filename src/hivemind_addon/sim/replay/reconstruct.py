@@ -21,7 +21,7 @@ from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind, PoolKey, Ticket, Usage
 from hivemind_addon.plugins.captures.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
 from hivemind_addon.sim import faults
-from hivemind_addon.sim.dialect import SimDialect
+from hivemind_addon.sim.dialect import PLAYED, SimDialect
 from hivemind_addon.sim.limits import Limit, LimitKind, Prefix
 from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.replay.chains import RecordedTurn, chained
@@ -33,13 +33,6 @@ _RE_SENDS = 2
 _LEAST_JITTER_S = 1.0
 _USUAL_SERVICE_S = 5.0
 _USUAL_OUTPUT_TOKENS = 200
-_DIALECTS = {
-    "anthropic": SimDialect.MESSAGES,
-    "anthropic-messages": SimDialect.MESSAGES,  # its name in older captures
-    "openai-chat": SimDialect.CHAT,
-    "openai-responses": SimDialect.RESPONSES,
-    "ollama": SimDialect.OLLAMA,
-}
 _USUAL_PROFILE = {
     SimDialect.MESSAGES: "anthropic",
     SimDialect.CHAT: "openai",
@@ -286,7 +279,7 @@ def _profiles() -> Mapping[str, Profile]:
 
 def _profile_name(call: CapturedCall) -> str:
     """A packaged profile: the call's own, else the usual one of its dialect."""
-    dialect = _DIALECTS.get(call.dialect, SimDialect.CHAT)
+    dialect = PLAYED.get(call.dialect, SimDialect.CHAT)
     return call.profile if call.profile in _profiles() else _USUAL_PROFILE[dialect]
 
 
@@ -308,7 +301,7 @@ def _sites(capture: Capture, turns: Iterable[RecordedTurn], given: Sequence[Give
         recorded = _recorded_limits(seen for seen in capture.limits if seen.pool == pool)
         limits, concurrency = imposed(recorded, None, given, pool)
         provider = ProviderSettings(limits=limits, concurrency=concurrency, cache_ttl_s=profile.cache.ttl_s)
-        dialect = _DIALECTS.get(call.dialect, SimDialect.CHAT)
+        dialect = PLAYED.get(call.dialect, SimDialect.CHAT)
         sites.append(Site(str(pool), pool, provider, profile=_profile_name(call), dialect=dialect))
     return tuple(sites)
 

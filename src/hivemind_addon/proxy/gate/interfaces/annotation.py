@@ -66,8 +66,7 @@ class Annotation(Struct):
 
     dialect: str
     """The packaged wire format's name."""
-    history: TicketHistory = field(name="story")
-    """By the name that it has in files of earlier versions."""
+    history: TicketHistory
     comment: str = ""
     """As we wrote it last."""
     marker: str = ""
