@@ -34,13 +34,10 @@ EVENTS = (
     "BreakerChanged",
     "AccountBlocked",
     "AccountUnblocked",
-    "WallHit",
-    "WallOpened",
     "PoolBlocked",
     "PoolsMerged",
     "GuardTripped",
     "MachineSlept",
-    "ClockJumped",
 )
 """The happenings that make incidents."""
 HARD = frozenset({OutcomeKind.FAILED.value, OutcomeKind.OVERLOADED.value})
@@ -179,14 +176,14 @@ def _of_happenings(
                     open_.setdefault(key, Trouble(IncidentKind.BREAKER, one.pool, one.at, None, cause, ""))
                 elif key in open_:
                     yield _ended(open_.pop(key), one.at, "the provider answered again")
-            case "AccountBlocked" | "WallHit":  # `WallHit`: as it was called until 2026-11
+            case "AccountBlocked":
                 key = one.run, one.pool, IncidentKind.ACCOUNT_BLOCK
                 began = open_[key].began if key in open_ else one.at
                 end = one.at + _lasts_s(fields)
                 open_[key] = Trouble(
                     IncidentKind.ACCOUNT_BLOCK, one.pool, began, end, str(fields.get("reason", "")), ""
                 )
-            case "AccountUnblocked" | "WallOpened":
+            case "AccountUnblocked":
                 if block := open_.pop((one.run, one.pool, IncidentKind.ACCOUNT_BLOCK), None):
                     yield _ended(block, one.at, "the account was served again")
             case "PoolsMerged":
@@ -202,8 +199,8 @@ def _of_happenings(
                 yield Trouble(
                     IncidentKind.GUARD, one.pool, one.at, one.at, one.text, "the request went past the scheduler"
                 )
-            case "MachineSlept" | "ClockJumped":  # `ClockJumped`: as it was called until 2026-11
-                slept_s = max(0.0, _number(fields.get("slept_s", fields.get("delta_s"))))
+            case "MachineSlept":
+                slept_s = max(0.0, _number(fields.get("slept_s")))
                 yield Trouble(IncidentKind.CLOCK, "", one.at - slept_s, one.at, one.text, "the clock runs on")
     runs_by_id = {run.id: run for run in runs}
     for (run_id, _, _), trouble in open_.items():
