@@ -61,7 +61,6 @@ def test_what_breaks_a_rule_is_one_line_with_its_place_and_a_cure(subtests):
         ({"credentials": [{"path": "("}]}, "credentials[0].path: no regular expression"),
         ({"sign": {"valid_s": 60}}, "sign: header is missing"),
         ({"sign": {"header": "x-amz-date", "valid_s": 0}}, "sign.valid_s: 0 is not above zero"),
-        ({"credential_headers": []}, "credential_headers: it is called credentials now"),
         (
             {"outcomes": [{"kind": "ignored", "retry": False, "body": {"error": "x"}}]},
             "outcomes[0].body.error: no JSON pointer",

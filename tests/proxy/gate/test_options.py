@@ -83,13 +83,6 @@ def test_an_unknown_name_is_taken_out_with_a_suggestion(name, says):
     assert deferred == {}
 
 
-def test_an_option_that_is_no_more_names_its_successor():
-    deferred = {"hivemind_state": ["/tmp/state.json"]}
-    with pytest.raises(ours.BadOption, match=r"^hivemind_state: .*hivemind_journal=FILE"):
-        ours.check_deferred(deferred)
-    assert deferred == {}
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="the folder of Linux")
 def test_the_journal_is_in_the_users_own_folder_unless_a_file_or_off_is_named(opts, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

@@ -86,8 +86,6 @@ class DocumentRules:
     """Fields that do not come from the document."""
     texts: Mapping[type, Callable[[str], Mapping[str, Any]]] = field(default_factory=dict)
     """For kinds of mappings that may be written as a text: which mapping it stands for. It raises BadValue."""
-    renamed: Mapping[_Field, str] = field(default_factory=dict)
-    """Key of earlier versions → what it is called now."""
 
     def __or__(self, other: "DocumentRules") -> "DocumentRules":
         return DocumentRules(
@@ -96,7 +94,6 @@ class DocumentRules:
             ordered={**self.ordered, **other.ordered},
             unwritten={**self.unwritten, **other.unwritten},
             texts={**self.texts, **other.texts},
-            renamed={**self.renamed, **other.renamed},
         )
 
 
@@ -158,8 +155,6 @@ class _Reader:
         given: dict[str, Any] = {}
         for key, item in value.items():
             if key not in known:
-                if new := self._rules.renamed.get((cls, key)):
-                    raise place.key(str(key)).error(f"it is called {new} now", f"rename it to {new}")
                 raise place.key(str(key)).error("unknown key", _suggest(str(key), known))
             given[key] = self._field(cls, key, hints[key], item, place)
         required = {name for name, is_required in required_fields(cls).items() if is_required} - given.keys()

@@ -383,11 +383,4 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
     },
     unwritten={Profile: frozenset({"name"}), ConcurrencySettings: frozenset({"maximum_from"})},
     texts={RequestPlace: _request_place},
-    renamed={
-        (Profile, "dialect"): "format",
-        (Profile, "dialects"): "formats",
-        (Profile, "request_account_headers"): "account",
-        (Profile, "credential_headers"): "credentials",
-        (Peek, "stall_s"): "watchdog.content_s",
-    },
 )

@@ -326,11 +326,6 @@ LISTENER_OPTIONS = frozenset(
 )
 """What says who may use the proxy."""
 
-GONE = {
-    "hivemind_state": "what was learned is in the journal now; say hivemind_journal=FILE, or hivemind_journal=off",
-}
-"""Options that are no more, and what to say instead."""
-
 
 def add_configured(options: optmanager.OptManager, environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Take what the environment and `hivemind.yaml` say of options that nobody has said; before they are declared.
@@ -380,9 +375,6 @@ def check_deferred(deferred: dict[str, object]) -> None:
     known = {option.name: option for option in OPTIONS}
     for name in [name for name in deferred if name.startswith(PREFIX)]:
         value = getattr(deferred[name], "val", deferred[name])  # a list of strings from --set, a value from YAML
-        if name in GONE:
-            del deferred[name]
-            raise BadOption(f"{name}: {GONE[name]}")
         if name not in known:
             del deferred[name]
             raise BadOption(f"{name}: no such option; {_suggestion(name, known)}")
