@@ -44,12 +44,6 @@ def test_the_soft_limit_is_raised_as_far_as_it_may(monkeypatch, limits, raised):
     assert limits.hard == hard
 
 
-def test_a_system_without_limits_has_none(monkeypatch):
-    monkeypatch.setattr(descriptors, "resource", None)
-    assert raise_limit() is None
-    assert ConnectionPlaces(None).most is None
-
-
 def test_some_are_served_however_few_files_there_are():
     assert [most_at_once(limit) for limit in (None, 1, 64, 256, 1024, 65_536)] == [None, 1, 5, 32, 288, 21_792]
 

@@ -89,7 +89,7 @@ def strip_capture(path: Path, output: Path) -> int:
     redactor = FlowRedactor(load_profiles(None).by_name.values(), content=False)
     damage: list[str] = []
     copied = 0
-    exclusive = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    exclusive = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     with path.open("rb") as file, os.fdopen(os.open(output, exclusive, 0o600), "wb") as copy:
         for flow in _flows(file.fileno(), damage):
             kept = {key: flow.metadata[key] for key in (CALL_KEY, BESIDE_KEY) if key in flow.metadata}

@@ -94,7 +94,7 @@ def read_secrets(file: Path) -> Mapping[str, SecretHash]:
         data, mode = file.read_bytes(), file.stat().st_mode
     except OSError as error:
         raise DocumentError(file, "", f"cannot be read: {error.strerror}", _ANEW) from None
-    if os.name == "posix" and stat.S_IMODE(mode) & (stat.S_IWGRP | stat.S_IWOTH):
+    if stat.S_IMODE(mode) & (stat.S_IWGRP | stat.S_IWOTH):
         raise DocumentError(file, "", "others may write it, and make themselves an agent", f"chmod 600 {file}")
     try:
         document = msgspec.json.decode(data, type=_Document)

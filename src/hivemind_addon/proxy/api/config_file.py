@@ -100,13 +100,13 @@ def read_config(environment: Mapping[str, str], folder: Path) -> tuple[ConfigFil
 
 def _project_file(folder: Path) -> Path | None:
     """In the folder or above, as far as folders are the user's own: nobody else's file says anything."""
-    own = os.getuid() if hasattr(os, "getuid") else None
+    own = os.getuid()
     for place in (folder, *folder.parents):
         file = place / FILE_NAME
         try:
-            if own is not None and place.stat().st_uid != own:
+            if place.stat().st_uid != own:
                 return None
-            if file.is_file() and own in (None, file.stat().st_uid):
+            if file.is_file() and own == file.stat().st_uid:
                 return file
         except OSError:
             return None

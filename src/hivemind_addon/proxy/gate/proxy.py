@@ -366,10 +366,7 @@ class Proxy:
         second = asyncio.Event()
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):
-            try:
-                loop.add_signal_handler(name, second.set)
-            except NotImplementedError:  # Windows' loop: no second signal there
-                break
+            loop.add_signal_handler(name, second.set)
         self.driver.close()
         self.settings.stop()
         if self.live:
@@ -448,5 +445,5 @@ def end_on_hangup(end: Callable[[], None]) -> None:
 
     It is no second word: a terminal that is closed sends more than one.
     """
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, end)

@@ -11,7 +11,6 @@ Whoever writes it holds a lock of the kernel's on FILE.lock, which ends with its
 
 import os
 import sqlite3
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -102,7 +101,7 @@ class JournalFile:
     def _make_folder(self) -> None:
         folder = self.path.parent
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if folder == Path(os.path.realpath(state_folder())) and sys.platform != "win32":
+        if folder == Path(os.path.realpath(state_folder())):
             folder.chmod(0o700)
 
     def _locked(self) -> int:

@@ -31,7 +31,7 @@ async def _ask(who: str, journal: Path | None, question: str, patience_s: float)
     command = (sys.executable, "-P", "-m", "hivemind_addon", "history", who, "--journal", str(journal))
     try:
         process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
-    except (OSError, NotImplementedError) as error:
+    except OSError as error:
         raise Unanswered(f"its journal cannot be asked: {error}") from error
     try:
         async with asyncio.timeout(patience_s):

@@ -6,7 +6,6 @@ of by their number and their service. What Apprise says of a failure is told wit
 
 import asyncio
 import logging
-import os
 import re
 import stat
 import sys
@@ -45,7 +44,7 @@ def read_addresses(file: Path) -> list[str]:
     """The lines of a file that only its owner may read, but for empty ones and comments (`#`). Raises BadAddresses."""
     try:
         found = file.stat()
-        if os.name == "posix" and stat.S_IMODE(found.st_mode) & 0o077:
+        if stat.S_IMODE(found.st_mode) & 0o077:
             raise BadAddresses(f"{file} can be read by others, and holds secrets; chmod 600 {file}")
         if found.st_size > _FILE_BYTES:
             raise BadAddresses(f"{file} is too long for a file of addresses; name one with a line for each")

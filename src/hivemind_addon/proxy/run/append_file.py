@@ -51,7 +51,7 @@ class AppendFile:
         self._lock = threading.Lock()
         """Of the three numbers above."""
         self._troubled = False
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_BINARY", 0), 0o600)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             path.chmod(0o600)  # it may have been there with another mode
             size = os.fstat(self._file).st_size

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import signal
-import sys
 from asyncio.subprocess import DEVNULL, Process
 from collections import deque
 from collections.abc import Sequence
@@ -81,7 +80,7 @@ class Command:
     async def _run(self, said: bytes) -> str:
         try:
             process = await self._start(said)
-        except (OSError, NotImplementedError) as error:  # the latter: an event loop that cannot, on Windows
+        except OSError as error:
             return failing(error)
         try:
             async with asyncio.timeout(TIMEOUT_S):
@@ -200,7 +199,4 @@ class Notifier:
 def _end(process: Process) -> None:
     """The command, and what it has started."""
     with suppress(ProcessLookupError):
-        if sys.platform == "win32":
-            process.kill()
-        else:
-            os.killpg(process.pid, signal.SIGKILL)
+        os.killpg(process.pid, signal.SIGKILL)

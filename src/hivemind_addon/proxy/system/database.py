@@ -51,7 +51,7 @@ def open_private(path: Path, *, patience_s: float) -> sqlite3.Connection:
     else's is waited for.
     """
     # Private from its first byte on; SQLite gives the files beside it the same mode.
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600))
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     for side in _SIDES:
         with suppress(FileNotFoundError):
             beside = Path(f"{path}{side}")

@@ -5,12 +5,8 @@ asyncio tries again without end, and everybody stands still; so connections wait
 """
 
 import asyncio
+import resource
 from collections.abc import Container
-
-try:
-    import resource
-except ImportError:  # Windows has no such limit
-    resource = None  # type: ignore[assignment]
 
 ENOUGH = 1024
 """With fewer a fleet may have to wait for connections."""
@@ -25,8 +21,6 @@ _LONGEST_WAIT_S = 60.0
 
 def raise_limit() -> int | None:
     """Raise this process's limit of open files, as far as it may; what it is now (None: there is none)."""
-    if resource is None:
-        return None
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for wanted in _WANTED:
         new = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)

@@ -3,13 +3,10 @@
 No stale files, no process ids that mean somebody else by now. The file stays; what it says is the holder's.
 """
 
+import fcntl
 import os
-import sys
 from pathlib import Path
 from threading import Event
-
-if sys.platform != "win32":
-    import fcntl
 
 _LOOK_EVERY_S = 0.05
 
@@ -20,7 +17,7 @@ def take_lock(path: Path, *, shared: bool = False, wait_s: float | None = 0.0) -
     `shared`: beside others that share it. `wait_s` None: until it is had. The file is made if it is not there, for its
     owner alone. Raises OSError.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o600)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         if _lock(descriptor, shared=shared, wait_s=wait_s):
             return descriptor
@@ -33,8 +30,6 @@ def take_lock(path: Path, *, shared: bool = False, wait_s: float | None = 0.0) -
 
 def is_free(path: Path) -> bool:
     """Whether nobody holds a lock whose file is there. Nothing is written; False, too, where that cannot be known."""
-    if sys.platform == "win32":
-        return False
     try:
         with path.open("rb") as file:
             # Shared, and for an instant: processes that want it at the same time look again.
@@ -52,8 +47,6 @@ def name_holder(descriptor: int, text: str) -> None:
 
 def holder_of(path: Path) -> str:
     """What the holder says of itself; empty: nothing that can be read."""
-    if sys.platform == "win32":  # a locked file cannot be read there
-        return ""
     try:
         with path.open("rb") as file:
             return file.read(200).decode(errors="replace").strip()
@@ -62,12 +55,12 @@ def holder_of(path: Path) -> str:
 
 
 def _lock(descriptor: int, *, shared: bool, wait_s: float | None) -> bool:
-    if wait_s is None and sys.platform != "win32":
+    if wait_s is None:
         fcntl.flock(descriptor, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         return True
     pauses, looks = Event(), 0
     while not _try(descriptor, shared=shared):
-        if wait_s is not None and looks * _LOOK_EVERY_S >= wait_s:
+        if looks * _LOOK_EVERY_S >= wait_s:
             return False
         looks += 1
         pauses.wait(_LOOK_EVERY_S)
@@ -75,14 +68,6 @@ def _lock(descriptor: int, *, shared: bool, wait_s: float | None) -> bool:
 
 
 def _try(descriptor: int, *, shared: bool) -> bool:
-    if sys.platform == "win32":
-        import msvcrt  # noqa: PLC0415
-
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except OSError:
-            return False
-        return True
     try:
         fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -16,9 +16,7 @@ class FolderNotPrivate(Exception):
 def state_folder() -> Path:
     """The user's folder for what outlives a process. It need not exist yet."""
     home = Path.home()
-    if sys.platform == "win32":
-        folder = Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
-    elif sys.platform == "darwin":
+    if sys.platform == "darwin":
         folder = home / "Library" / "Application Support"
     else:
         chosen = os.environ.get("XDG_STATE_HOME", "")
@@ -29,12 +27,8 @@ def state_folder() -> Path:
 
 def config_folder() -> Path:
     """The user's folder for what a person writes. It need not exist."""
-    home = Path.home()
-    if sys.platform == "win32":
-        folder = Path(os.environ.get("APPDATA") or home / "AppData" / "Roaming")
-    else:
-        chosen = os.environ.get("XDG_CONFIG_HOME", "")
-        folder = Path(chosen) if Path(chosen).is_absolute() else home / ".config"
+    chosen = os.environ.get("XDG_CONFIG_HOME", "")
+    folder = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".config"
     return folder / "hivemind"
 
 
@@ -45,7 +39,7 @@ def runtime_folder() -> Path:
     if len(os.fsencode(folder)) + len("/65535.sock") > LONGEST_SOCKET_PATH:
         import tempfile  # noqa: PLC0415 - for few, and it loads much
 
-        folder = Path(tempfile.gettempdir()) / f"hivemind-{_user_id()}"
+        folder = Path(tempfile.gettempdir()) / f"hivemind-{os.getuid()}"
     make_private(folder, cure="set XDG_RUNTIME_DIR to a private one")
     return folder
 
@@ -54,14 +48,8 @@ def make_private(folder: Path, *, cure: str) -> None:
     """Make it if it is not there; only its owner may enter it. Raises FolderNotPrivate, OSError."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
-    if sys.platform == "win32":
-        return
     found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != _user_id():
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
         raise FolderNotPrivate(f"{folder} is not your own folder; remove it, or {cure}")
     if stat.S_IMODE(found.st_mode) & 0o077:
         folder.chmod(0o700)
-
-
-def _user_id() -> int:
-    return os.getuid() if sys.platform != "win32" else 0

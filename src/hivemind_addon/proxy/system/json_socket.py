@@ -15,8 +15,6 @@ MAX_LINE_BYTES = 256 * 1024 * 1024
 
 def is_answered(path: Path, *, patience_s: float = 0.3) -> bool:
     """Whether somebody listens at a socket."""
-    if not hasattr(socket, "AF_UNIX"):
-        return False
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(patience_s)
         try:

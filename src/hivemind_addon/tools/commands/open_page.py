@@ -70,7 +70,7 @@ def _has_browser() -> bool:
     """Whether a window can be opened where this runs; one in a terminal runs no scripts."""
     if os.environ.get("SSH_CONNECTION"):
         return False
-    if sys.platform in ("darwin", "win32") or os.environ.get("BROWSER"):
+    if sys.platform == "darwin" or os.environ.get("BROWSER"):
         return True
     return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 

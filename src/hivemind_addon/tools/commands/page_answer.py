@@ -45,8 +45,7 @@ _NEAR_S = 86_400.0
 
 def answer(journal: Path, question: str) -> str:
     """As JSON. Raises msgspec.MsgspecError for what is no question, NoJournal."""
-    if hasattr(os, "nice"):
-        os.nice(_NICER)
+    os.nice(_NICER)
     asked: PastQuestion = msgspec.json.decode(question, type=PastQuestion)
     told: Struct | list[FleetSummary]
     match asked:

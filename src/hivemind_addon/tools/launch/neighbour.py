@@ -1,7 +1,6 @@
 """Who listens on a port that we do not serve: a proxy of another home, user or container, or a foreign program."""
 
 import errno
-import os
 import socket
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -59,8 +58,7 @@ def is_taken(port: int, host: str = "127.0.0.1") -> bool:
     """Whether nobody else can listen there. A port that fails for another reason is left to the one who listens."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as attempt:
-        if os.name == "posix":
-            attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as asyncio's servers do
+        attempt.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as asyncio's servers do
         try:
             attempt.bind((host, port))
         except OSError as error:

@@ -153,7 +153,7 @@ def check_loop(loop: str) -> None:
         try:
             import_module(UVLOOP)
         except ModuleNotFoundError as error:
-            cure = "leave --loop out" if sys.platform == "win32" else "leave --loop out, or pip install uvloop"
+            cure = "leave --loop out, or pip install uvloop"
             raise NoLoop(f"--loop uvloop: uvloop is not installed; {cure}") from error
         except ImportError as error:
             raise NoLoop(f"--loop uvloop: uvloop does not load ({error}); leave --loop out") from error

@@ -9,7 +9,6 @@ import os
 import secrets
 import socket
 import stat
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -77,11 +76,10 @@ def _read_token(file: Path) -> str:
         found = os.fstat(source.fileno())
         if not stat.S_ISREG(found.st_mode):
             raise BadToken(f"{file} is no file; name another one")
-        if sys.platform != "win32":
-            if found.st_uid != os.getuid():
-                raise BadToken(f"{file} belongs to somebody else; name another file")
-            if stat.S_IMODE(found.st_mode) & 0o077:
-                raise BadToken(f"{file} can be read by others; chmod 600 {file}")
+        if found.st_uid != os.getuid():
+            raise BadToken(f"{file} belongs to somebody else; name another file")
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            raise BadToken(f"{file} can be read by others; chmod 600 {file}")
         text = source.read(_MOST_TOKEN_BYTES).decode("ascii", "replace").strip()
     if len(text) < _LEAST_TOKEN_CHARS or not text.isprintable() or " " in text:
         raise BadToken(

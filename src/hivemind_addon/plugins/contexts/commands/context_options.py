@@ -79,7 +79,7 @@ def write_new(file: Path, content: bytes) -> None:
     """A new file, for its owner alone."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     try:
-        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
+        handle = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError as error:
         raise click.ClickException(f"{file} is there already; name a new file") from error
     try:

@@ -11,7 +11,6 @@ import difflib
 import logging
 import os
 import shlex
-import socket
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,7 +96,7 @@ class ControlSocket:
         if addresses:
             self._files.listens_at(addresses[0][1])
         chosen = self._settings.current.control
-        if chosen is False or not addresses or not hasattr(socket, "AF_UNIX"):
+        if chosen is False or not addresses:
             return
         try:
             server = ControlServer(
