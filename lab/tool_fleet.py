@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 GITHUB, SEARCH = "api.github.com", "api.tavily.com"
 _EPOCH = 1_790_000_000.0
 _USER_AGENTS = {GITHUB: "octokit-core.js/6.1.2", SEARCH: "python-requests/2.32.3"}
-_RESENDS = 2
 _MOST_OBEYED_S = 60.0
 _WAKE_S = 1e-6
 

@@ -3,20 +3,26 @@
 `make newcomer` is the long form, with packages from their registries and a real agent.
 """
 
+import io
 import re
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from hivemind_addon.sim.standalone import AGENTS
 from lab.bench.newcomer import views
 from lab.bench.newcomer.house import ROOT, borrowed, built_wheel
-from lab.bench.newcomer.likeness import ALIKE, likeness
 from lab.bench.newcomer.lines import Typist, left_running, lines_of
 from lab.bench.newcomer.pictures import IMAGES
 from tests.browser.conftest import browser  # noqa: F401 - a fixture
 from tests.e2e.proxy import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("newcomer")]
+_CELLS = (32, 20)
+"""Across and down."""
+ALIKE = 0.5
+"""The same view of another run has 0.65 at least; without its style, its data or anything at all it has 0.23 at most."""
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +87,26 @@ def test_pictures_are_small_and_the_film_is_of_the_whole_way():
     film = (IMAGES / "demo.svg").read_text(encoding="utf-8")
     assert all(word in film for word in ("hivemind demo --watch", "in flight", "delivered", "calls upstream"))
     assert not re.search(r"<script|https?://(?!www\.w3\.org/|127\.0\.0\.1)", film), "nothing runs, nothing is fetched"
+
+
+def likeness(one: bytes, other: bytes) -> float:
+    """Of two screenshots of a view, by where something is drawn, and on which ground: 0 (nothing in common) to 1."""
+    first, second = (np.asarray(Image.open(io.BytesIO(png)).convert("L"), dtype=float) for png in (one, other))
+    if first.shape != second.shape or _is_dark(first) != _is_dark(second):
+        return 0.0
+    drawn, expected = _drawn(first), _drawn(second)
+    both, either = np.minimum(drawn, expected).sum(), np.maximum(drawn, expected).sum()
+    return float(both / either) if either else 0.0
+
+
+def _is_dark(picture: np.ndarray) -> bool:
+    return float(np.median(picture)) < 128
+
+
+def _drawn(picture: np.ndarray) -> np.ndarray:
+    """How much each cell's brightness varies, from 0 to 1."""
+    across, down = _CELLS
+    height, width = picture.shape
+    cut = picture[: height // down * down, : width // across * across]
+    cells = cut.reshape(down, height // down, across, width // across)
+    return np.minimum(cells.std(axis=(1, 3)) / 24, 1.0)

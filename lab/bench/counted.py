@@ -40,7 +40,6 @@ import hivemind_addon
 _OURS = str(Path(hivemind_addon.__file__).parent)
 _HOST = str(Path(mitmproxy.__file__).parent)
 _LOOP = str(Path(asyncio.__file__).parent)
-_FOLDERS = ("api", "system", "tools", "lab")
 """The others lie in `proxy` and are told apart there."""
 EVERY_S = 0.004
 """Samples; the system's clock is no finer."""

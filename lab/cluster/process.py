@@ -49,7 +49,6 @@ class Flight:
 
     attempt: Attempt
     reply: ProviderReply
-    begun_at: float
     is_over: bool = False
 
 
@@ -360,7 +359,7 @@ class SimProcess:
             return
         pool = attempt.ticket.pool
         reply = self.world.provider.begin(pool, self.world.now)
-        flight = request.flight = Flight(attempt, reply, self.world.now)
+        flight = request.flight = Flight(attempt, reply)
         self.world.began(self, flight)
         self.world.agenda.after(reply.head_s, self.do, self._head, flight)
         self.world.agenda.after(reply.whole_s, self._provider_ends, flight)

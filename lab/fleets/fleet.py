@@ -205,10 +205,9 @@ async def run_fleet(
     route: Route,
     programs: Programs,
     seed: int,
-    more: Sequence[str] = (),
     keep: Path | None = None,
 ) -> FleetResult:
-    """One run. `more`: options of the proxy, `name=value`. `keep`: where everything is left that was written.
+    """One run. `keep`: where everything is left that was written.
 
     Raises NotStarted when the proxy does not start.
     """
@@ -220,11 +219,11 @@ async def run_fleet(
                     straight = Straight(tunnel.port, stage.authority)
                     return await _run(settings, route, programs, seed, stage, straight, folder)
             if route is Route.AUTO:
-                async with running_mitmdump(folder / "mitmproxy", (*stage.proxy_settings, *more)) as mitmdump:
+                async with running_mitmdump(folder / "mitmproxy", stage.proxy_settings) as mitmdump:
                     bare = Straight(mitmdump.port, folder / "mitmproxy" / "mitmproxy-ca-cert.pem")
                     result = await _run(settings, route, programs, seed, stage, bare, folder)
                     return replace(result, guard_trips=mitmdump.guard_trips)
-            async with running_proxy(folder, (*stage.proxy_settings, *more)) as proxy:
+            async with running_proxy(folder, stage.proxy_settings) as proxy:
                 delivery = "whole" if route is Route.WHOLE else "stream"
                 way = Scheduled(proxy.port, proxy.variables, delivery, settings.patient)
                 result = await _run(settings, route, programs, seed, stage, way, folder, proxy)

@@ -53,8 +53,6 @@ ZOMBIES = (29, 0)
 
 # The article on fleets -----------------------------------------------------------------------------------------------
 
-FIRST_ATTEMPTS_S = 0.2
-"""Thirty agents begin within this time."""
 LAYERED_ATTEMPTS = 27
 """Attempts of one request where SDK, gateway and agent each try three times."""
 PHILOSOPHERS_DEADLOCKED = (95, 100)

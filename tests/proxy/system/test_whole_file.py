@@ -37,7 +37,7 @@ def test_what_fails_leaves_the_one_before_and_nothing_else(tmp_path, monkeypatch
 
     monkeypatch.setattr(*step, full)
     with pytest.raises(OSError, match="No space"):
-        write_whole(file, b"two", prefix=".half-")
+        write_whole(file, b"two")
     assert file.read_bytes() == b"one"
-    assert [name.startswith(".half-") for name in seen] == [True]
+    assert [name.startswith(".file.") for name in seen] == [True]
     assert list(tmp_path.iterdir()) == [file]

@@ -6,14 +6,13 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def write_whole(file: Path, *parts: bytes, mode: int = 0o600, prefix: str = "") -> None:
+def write_whole(file: Path, *parts: bytes, mode: int = 0o600) -> None:
     """Put a file where it belongs in one step, for its owner alone unless `mode` says more. Raises OSError.
 
-    It is on the disk when this is over. `prefix`: how its name begins until then, for those that look for what a
-    process which died has left behind.
+    It is on the disk when this is over.
     """
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=prefix or f".{file.name}.")  # 0600 from its first byte
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # 0600 from its first byte
     try:
         with os.fdopen(handle, "wb") as out:
             for part in parts:

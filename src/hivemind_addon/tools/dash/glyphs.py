@@ -19,7 +19,6 @@ class Tone(StrEnum):
     WAITS = "yellow"
     BAD = "bold yellow"
     BANNER = "bold reverse"
-    CHOSEN = "reverse"
 
 
 def cut(text: str, width: int) -> str:

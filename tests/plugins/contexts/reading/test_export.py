@@ -104,14 +104,14 @@ def test_whatever_a_client_sends_is_exported_and_shown_or_refused_in_words(conve
     ],
 )
 def test_it_sends_the_file_with_the_readers_own_key(dialect, key):
-    command = curl_command(context(dialect=dialect), "body.json")
+    command = curl_command(context(dialect=dialect))
     words = shlex.split(command)
     assert words[0] == "curl"
     assert URLS[dialect] in words
     assert words[words.index(key) - 1] == "-H"
     assert f'"{key}"' in command, "the shell puts the key in"
     assert "content-type: application/json" in words
-    assert words[-2:] == ["--data-binary", "@body.json"]
+    assert words[-2:] == ["--data-binary", "@FILE"]
     assert dialect in BODIES
 
 

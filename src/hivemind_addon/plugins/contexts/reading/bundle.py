@@ -25,7 +25,6 @@ from hivemind_addon.plugins.contexts.store import Context, ContextHead
 
 BUNDLE_MARK = b"hivemind contexts "
 BUNDLE_VERSION = 1
-SUFFIX = ".contexts"
 KEPT_HEADERS = frozenset(
     (
         *("content-type", "user-agent", "originator", "openai-beta", "x-openai-internal-codex-responses-lite"),

@@ -25,7 +25,7 @@ _LOGIN_BETA = "oauth-"
 """Of Claude Code's with a subscription: it does not go with a key."""
 
 
-def curl_command(context: Context, file: str = "FILE") -> str:
+def curl_command(context: Context) -> str:
     """A shell's line; the key is the reader's own, in the variable that it names."""
     words = ["curl", "-sSN", shlex.quote(context.url)]
     for name in _SENT:
@@ -34,7 +34,7 @@ def curl_command(context: Context, file: str = "FILE") -> str:
             words += ["-H", shlex.quote(f"{name}: {','.join(betas)}")]
     if key := _KEYS.get(dialect_named(context.head.dialect).name):
         words += ["-H", f'"{key}"']
-    return " ".join([*words, "--data-binary", f"@{file}"])
+    return " ".join([*words, "--data-binary", "@FILE"])
 
 
 class ExportForm(Enum):
