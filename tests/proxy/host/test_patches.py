@@ -3,7 +3,6 @@
 import copy
 import importlib.util
 import logging
-import uuid
 from collections.abc import Mapping
 
 import hpack
@@ -11,12 +10,9 @@ import pytest
 from h2 import utilities
 from h2.exceptions import ProtocolError
 from hpack.table import HeaderTable
-from mitmproxy import exceptions, flow, hooks, http, options, optmanager
+from mitmproxy import exceptions, http, options, optmanager
 from mitmproxy.coretypes import multidict
 from mitmproxy.proxy import layers
-from mitmproxy.proxy.commands import StartHook
-from mitmproxy.proxy.layers.http import HttpRequestHook
-from mitmproxy.test import tflow
 
 from hivemind_addon.proxy.host import patches as ours
 
@@ -173,44 +169,10 @@ def told(ask, *of):
         return type(error), str(error)
 
 
-def test_a_hooks_class_is_looked_at_once(monkeypatch):
-    looked = []
-    theirs = hooks.is_dataclass
-    monkeypatch.setattr(hooks, "is_dataclass", lambda cls: (looked.append(cls), theirs(cls))[1])
-    monkeypatch.setattr(StartHook, "__new__", staticmethod(getattr(StartHook.__new__, "theirs", StartHook.__new__)))
-    assert ours.make_hooks_quickly() == []
-    assert ours.make_hooks_quickly() == []  # a reloaded addon
-
-    class Plain(StartHook):
-        name = "plain"
-
-    of = tflow.tflow()
-    for _ in range(2):
-        assert HttpRequestHook(flow=of).args() == [of]
-        with pytest.raises(TypeError, match="not a dataclass"):
-            Plain()
-        with pytest.raises(TypeError, match="directly"):
-            StartHook()
-    assert looked == [HttpRequestHook, Plain, Plain]
-    del hooks.all_hooks["plain"]
-
-
-def test_a_flows_id_is_as_it_was(monkeypatch):
-    monkeypatch.setattr(flow, "uuid", uuid)
-    assert ours.name_flows_quickly() == []
-    ids = {tflow.tflow().id for _ in range(200)}
-    assert len(ids) == 200
-    for one in ids:
-        assert str(uuid.UUID(one)) == one
-        assert (uuid.UUID(one).version, uuid.UUID(one).variant) == (4, uuid.RFC_4122)
-
-
 def test_what_has_moved_in_mitmproxy_stays_as_it_is_with_one_warning(monkeypatch, caplog):
     monkeypatch.delattr(http.MessageData, "__post_init__")
     monkeypatch.delattr(http.Headers, "_kconv")
     monkeypatch.delattr(layers.http, "validate_headers")
-    monkeypatch.delattr(StartHook, "__new__")
-    monkeypatch.delattr(flow, "uuid")
     known = options.Options()
     monkeypatch.setattr(known.changed, "receivers", ())
     before = vars(http.Headers).copy(), vars(http.MessageData).copy()
@@ -221,8 +183,6 @@ def test_what_has_moved_in_mitmproxy_stays_as_it_is_with_one_warning(monkeypatch
         "Options.changed",
         "layers.http.validate_headers",
         "MessageData.__post_init__",
-        "StartHook.__new__",
-        "flow.uuid",
     ]
     (line,) = caplog.messages
     assert f"has no {', '.join(moved)} as we know it" in line

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-import uuid
 from operator import itemgetter, methodcaller
-from os import urandom
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakMethod
@@ -16,11 +14,10 @@ import hpack.table
 from h2 import utilities
 from hpack.table import HeaderTable
 from hyperframe import frame as h2_frame
-from mitmproxy import flow, http, version
+from mitmproxy import http, version
 from mitmproxy.net.http import http1, url
 from mitmproxy.options import Options
 from mitmproxy.proxy import layers
-from mitmproxy.proxy.commands import StartHook
 from mitmproxy.utils import strutils
 
 from hivemind_addon.formats.base.memo import by_text
@@ -49,8 +46,6 @@ def take_short_ways(options: Options) -> None:
         *remember_options(options),
         *check_heads_quickly(),
         *check_messages_quickly(),
-        *make_hooks_quickly(),
-        *name_flows_quickly(),
         *show_frames_quickly(),
         *code_heads_quickly(),
     ]:
@@ -202,47 +197,6 @@ def check_messages_quickly() -> list[str]:
     check.theirs = checked  # type: ignore[attr-defined]
     http.MessageData.__post_init__ = check  # type: ignore[method-assign]
     return []
-
-
-def make_hooks_quickly() -> list[str]:
-    """Let mitmproxy look once whether a hook's class is as it has to be, not for each hook.
-
-    Answers the name that it did not find.
-    """
-    if "__new__" not in vars(StartHook):
-        return ["StartHook.__new__"]
-    checked: Callable[..., StartHook] = StartHook.__new__
-    if hasattr(checked, "theirs"):  # a reloaded addon has been here
-        return []
-    passed = set[type]()
-
-    def make(cls: type[StartHook], *args: object, **named: object) -> StartHook:
-        if cls in passed:
-            return object.__new__(cls)
-        hook = checked(cls, *args, **named)
-        passed.add(cls)
-        return hook
-
-    make.theirs = checked  # type: ignore[attr-defined]
-    StartHook.__new__ = staticmethod(make)  # type: ignore[method-assign]
-    return []
-
-
-def name_flows_quickly() -> list[str]:
-    """Let a flow's id, which is random, be written without the number that it stands for.
-
-    Answers the name that it did not find.
-    """
-    if getattr(flow, "uuid", None) is uuid:
-        flow.uuid = SimpleNamespace(uuid4=_random_id)  # type: ignore[attr-defined, assignment]
-    return [] if hasattr(flow, "uuid") else ["flow.uuid"]
-
-
-def _random_id() -> str:
-    """As text what mitmproxy makes as a number first: a UUID of version 4."""
-    random = urandom(16).hex()
-    variant = "89ab"[int(random[16], 16) % 4]
-    return f"{random[:8]}-{random[8:12]}-4{random[13:16]}-{variant}{random[17:20]}-{random[20:]}"
 
 
 def show_frames_quickly() -> list[str]:
