@@ -1,4 +1,4 @@
-"""The command `hivemind`. What it can do stands in `tools/commands/index.py`, and is loaded when it is asked for."""
+"""The command `hivemind`. `tools/commands/index.py` lists the subcommands, which are loaded when called."""
 
 import click
 

@@ -1,6 +1,6 @@
 """Open files: as many as the system gives, and which connections wait when they are nearly spent.
 
-A client's connection takes one descriptor, and its request another one upstream. When accepting fails for want of one,
+A client's connection takes a descriptor, and the request another upstream. When accept fails for lack of descriptors,
 asyncio tries again without end, and everybody stands still; so connections wait before that, and some are refused.
 """
 
@@ -11,16 +11,16 @@ from collections.abc import Container
 ENOUGH = 1024
 """With fewer a fleet may have to wait for connections."""
 _WANTED = (65_536, 10_240, 4096)
-"""The first that the system grants; macOS grants less than its hard limit says."""
+"""The first that the system grants; macOS grants less than the hard limit says."""
 _RESERVE = 160
-"""For files and what else is open, and for the hundred connections that asyncio accepts at a time."""
+"""For files and other descriptors, and for the hundred connections that asyncio accepts at a time."""
 _TINY = 12
-"""Where the reserve leaves nothing, one client is served for so many."""
+"""Where the reserve leaves nothing, a client is served for each so many descriptors."""
 _LONGEST_WAIT_S = 60.0
 
 
 def raise_limit() -> int | None:
-    """Raise this process's limit of open files, as far as it may; what it is now (None: there is none)."""
+    """Raise this process's limit of open files, as far as allowed; the new limit (None: there is no limit)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     for wanted in _WANTED:
         new = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
@@ -75,7 +75,7 @@ class ConnectionPlaces:
         self._taken.add(client_id)
 
     async def wait(self, client_id: str) -> bool:
-        """Wait for one that is not. False: too many wait, or none was given back within a minute."""
+        """Wait for a free place. False: too many wait, or no place was given back within a minute."""
         if len(self._waiting) >= len(self._taken):
             return False
         turn = self._waiting[client_id] = asyncio.get_running_loop().create_future()
@@ -94,7 +94,7 @@ class ConnectionPlaces:
             self.give_back(client_id)
 
     def give_back(self, client_id: str) -> None:
-        """The connection is closed: its place is the next one's. One that had none changes nothing."""
+        """The connection is closed: the next gets the place. A connection without a place changes nothing."""
         if client_id not in self._taken:
             return
         self._taken.remove(client_id)

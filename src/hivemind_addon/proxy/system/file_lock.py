@@ -1,6 +1,6 @@
-"""Locks among processes: a file that the kernel locks, and lets go of when its holder ends, however it ends.
+"""Locks among processes: the kernel locks a file, and releases the lock when the holder ends, in any way.
 
-No stale files, no process ids that mean somebody else by now. The file stays; what it says is the holder's.
+No lock is stale, and no process id can mean another process by now. The file stays; the text inside is the holder's.
 """
 
 import fcntl
@@ -12,10 +12,10 @@ _LOOK_EVERY_S = 0.05
 
 
 def take_lock(path: Path, *, shared: bool = False, wait_s: float | None = 0.0) -> int | None:
-    """The lock, held as long as the descriptor is open; None: it is another's, and was for so long.
+    """The lock, held while the descriptor is open; None: another process held the lock for all of `wait_s`.
 
-    `shared`: beside others that share it. `wait_s` None: until it is had. The file is made if it is not there, for its
-    owner alone. Raises OSError.
+    `shared`: others may share the lock. `wait_s` None: wait without end. A missing file is made, for this user alone.
+    Raises OSError.
     """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -39,14 +39,14 @@ def is_free(path: Path) -> bool:
 
 
 def name_holder(descriptor: int, text: str) -> None:
-    """Write into the file who holds it. Raises OSError."""
+    """Write the holder's name into the file. Raises OSError."""
     os.ftruncate(descriptor, 0)
     os.lseek(descriptor, 0, os.SEEK_SET)
     os.write(descriptor, text.encode())
 
 
 def holder_of(path: Path) -> str:
-    """What the holder says of itself; empty: nothing that can be read."""
+    """The text that the holder wrote; empty: nothing that can be read."""
     try:
         with path.open("rb") as file:
             return file.read(200).decode(errors="replace").strip()

@@ -1,4 +1,4 @@
-"""Where a user's own files lie: what outlives a process, and what is only there while one runs."""
+"""The folders of a user's own files: files that outlive a process, and files of a running process."""
 
 import os
 import stat
@@ -10,11 +10,11 @@ LONGEST_SOCKET_PATH = 100
 
 
 class FolderNotPrivate(Exception):
-    """A folder that another user could write to; the text is one line that names it and the cure."""
+    """A folder that another user could write to; the text is a line with the folder and the cure."""
 
 
 def state_folder() -> Path:
-    """The user's folder for what outlives a process. It need not exist yet."""
+    """The user's folder for files that outlive a process. May not exist yet."""
     home = Path.home()
     if sys.platform == "darwin":
         folder = home / "Library" / "Application Support"
@@ -26,14 +26,14 @@ def state_folder() -> Path:
 
 
 def config_folder() -> Path:
-    """The user's folder for what a person writes. It need not exist."""
+    """The user's folder for files that a person writes. May not exist."""
     chosen = os.environ.get("XDG_CONFIG_HOME", "")
     folder = Path(chosen) if Path(chosen).is_absolute() else Path.home() / ".config"
     return folder / "hivemind"
 
 
 def runtime_folder() -> Path:
-    """The user's folder for sockets and locks; made if it is not there, 0700. Raises FolderNotPrivate, OSError."""
+    """The user's folder for sockets and locks; made with mode 0700 if missing. Raises FolderNotPrivate, OSError."""
     chosen = os.environ.get("XDG_RUNTIME_DIR")
     folder = Path(chosen) / "hivemind" if chosen and Path(chosen).is_dir() else state_folder() / "run"
     if len(os.fsencode(folder)) + len("/65535.sock") > LONGEST_SOCKET_PATH:
@@ -45,7 +45,7 @@ def runtime_folder() -> Path:
 
 
 def make_private(folder: Path, *, cure: str) -> None:
-    """Make it if it is not there; only its owner may enter it. Raises FolderNotPrivate, OSError."""
+    """Make the folder if missing; only the owner may enter. Raises FolderNotPrivate, OSError."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()

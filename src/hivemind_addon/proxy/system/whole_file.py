@@ -1,4 +1,4 @@
-"""A file that is written whole or not at all: readers have the one before until it is whole."""
+"""A file that is written whole or not at all: until then readers have the file before."""
 
 import os
 import tempfile
@@ -7,10 +7,7 @@ from pathlib import Path
 
 
 def write_whole(file: Path, *parts: bytes, mode: int = 0o600) -> None:
-    """Put a file where it belongs in one step, for its owner alone unless `mode` says more. Raises OSError.
-
-    It is on the disk when this is over.
-    """
+    """Replace a file in a single step, on the disk; for the owner alone unless `mode` says more. Raises OSError."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")  # 0600 from its first byte
     try:

@@ -1,4 +1,4 @@
-"""A group of commands that are loaded when they are asked for, listed by what people want."""
+"""A group of commands, listed by purpose; each is loaded when a user calls for it."""
 
 import os
 import re
@@ -24,7 +24,7 @@ class CommandEntry:
     place: str
     """`module:attribute`, below this package."""
     about: str
-    """What it does, in the list of commands: as short as a line of a terminal."""
+    """The effect, in the list of commands: as short as a line of a terminal."""
 
     def load(self) -> click.Command:
         """The command itself."""
@@ -38,10 +38,10 @@ _NOTHING: Mapping[str, Sequence[CommandEntry]] = MappingProxyType({})
 
 
 class IndexedGroup(click.Group):
-    """Its commands stand in an index; what is registered beside it is listed at the end."""
+    """A group whose commands stand in an index; other registered commands are listed at the end."""
 
     others = "Commands"
-    """The heading of what is not in the index."""
+    """The heading of commands that are not in the index."""
 
     def __init__(self, *args: Any, index: Mapping[str, Sequence[CommandEntry]] = _NOTHING, **kwargs: Any) -> None:
         """`index`: heading → the commands below it."""
@@ -97,12 +97,12 @@ class IndexedGroup(click.Group):
 
 
 class ListGroup(IndexedGroup):
-    """Without a subcommand it does what its usual one does; options may stand before a subcommand and behind it."""
+    """Without a subcommand the usual subcommand runs; options may stand before or behind a subcommand."""
 
     def __init__(self, *args: Any, usual: str = "list", takes_words: bool = False, **kwargs: Any) -> None:
-        """`usual`: the subcommand that may be left out; `takes_words`: before its arguments, too.
+        """`usual`: the subcommand that may be left out; `takes_words`: before arguments, too.
 
-        It is registered, not in the index, and so is each that has options which may stand before it.
+        That subcommand, and each with options that may stand before the subcommand, is registered, not in the index.
         """
         super().__init__(*args, **kwargs)
         self._usual = usual
@@ -169,7 +169,7 @@ def _read_or_not() -> Iterator[None]:
 
 
 def _brief(command: click.Command) -> str:
-    """One line of a list: what its help begins with."""
+    """The first sentence of the help, for a line of a list."""
     if command.short_help:
         return command.short_help
     said = " ".join((command.help or "").partition("\n\n")[0].split())
@@ -177,7 +177,7 @@ def _brief(command: click.Command) -> str:
 
 
 def every_command(group: click.Group, path: str = "hivemind") -> Iterator[tuple[str, click.Command]]:
-    """All commands below a group with what people type for each, in the order of its help; hidden ones, too."""
+    """All commands below a group with the words to type, in the order of the help; also hidden commands."""
     ctx = click.Context(group)
     for name in group.list_commands(ctx):
         command = group.get_command(ctx, name)
@@ -188,7 +188,7 @@ def every_command(group: click.Group, path: str = "hivemind") -> Iterator[tuple[
 
 
 def help_of(path: str, command: click.Command, *, width: int = 100) -> str:
-    """What `--help` prints for a command, in so many columns."""
+    """The output of `--help` for a command, in so many columns."""
     ctx = click.Context(command, info_name=path, terminal_width=width, max_content_width=width)
     ctx.help_option_names = ["-h", "--help"]
     return command.get_help(ctx)

@@ -1,4 +1,4 @@
-"""What `hivemind` can do, by what people want: the list that `hivemind --help` prints, and where each command is."""
+"""The commands of `hivemind` by purpose: the list that `hivemind --help` prints, and where each command is."""
 
 from collections.abc import Mapping, Sequence
 

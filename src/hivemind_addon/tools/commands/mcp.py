@@ -71,8 +71,8 @@ def mcp(
 ) -> None:
     """Serve tools for agents: the Model Context Protocol, on standard input and output.
 
-    An agent's tool starts it: `hivemind setup` writes that into its configuration. Without --allow an agent asks about
-    itself, lets others go first and takes leases; it steers nobody else.
+    An agent's program starts this server: `hivemind setup` writes the entry into the program's configuration. Without
+    --allow an agent asks about itself, lets others go first and takes leases, and cannot steer others.
 
     \b
     Examples:

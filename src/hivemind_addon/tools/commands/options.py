@@ -1,4 +1,4 @@
-"""Options that many commands have, and how they say what goes wrong. By itself: it loads nothing of a proxy."""
+"""Options and error messages that many commands share. Loads nothing of a proxy."""
 
 import os
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from hivemind_addon.tools.launch.port import DEFAULT_PORT, PORT_VARIABLE
 
 @contextmanager
 def in_one_line(*expected: type[Exception]) -> Iterator[None]:
-    """Around a command, or a part of it: these, whose text is one line, and what the system says of a file."""
+    """Report these exceptions, whose text is a single line, and errors of files as a command's error."""
     try:
         yield
     except expected as error:
@@ -33,7 +33,7 @@ def config() -> tuple[ConfigFile, ...]:
 
 
 def configured_port() -> int:
-    """The port that a file says, or the usual one. Raises ClickException."""
+    """The port from a file, or the default. Raises ClickException."""
     with in_one_line(DocumentError):
         return int(str(run_setting("port", {}, config()).value))
 

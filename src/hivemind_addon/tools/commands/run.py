@@ -68,7 +68,7 @@ _one_line = in_one_line(
 
 
 class _RunCommand(click.Command):
-    """It knows its own words, to say them again in the background."""
+    """A command that keeps the words it was called with, to repeat them in the background."""
 
     @override
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -175,11 +175,11 @@ def run(
     fresh: bool,
     while_used: bool,
 ) -> None:
-    """Start mitmdump (or mitmweb) with the addon, from anywhere, and start it again should it die.
+    """Start mitmdump (or mitmweb) with the addon, from anywhere, and start it again if the proxy dies.
 
-    What the command line does not say, variables `HIVEMIND_<OPTION>` and hivemind.yaml may (`hivemind config show`).
-    All other options go to mitmproxy. A proxy that the environment names already becomes its upstream, unless you
-    give a --mode.
+    Variables `HIVEMIND_<OPTION>` and hivemind.yaml set options that the command line leaves out (see `hivemind config
+    show`). All other options go to mitmproxy. A proxy that the environment names already becomes the upstream, unless
+    you give a --mode.
 
     \b
     Examples:
@@ -198,7 +198,7 @@ def run(
     configured = config()
 
     def said[T](key: str, given: T) -> T:
-        """What the command line says, or else a file or the environment."""
+        """The value from the command line, or else from a file or the environment."""
         if ctx.get_parameter_source(key) is not ParameterSource.DEFAULT:
             return given
         found = run_setting(key, os.environ, configured)
@@ -273,7 +273,7 @@ def run(
 
 
 def _detach(words: Sequence[str], port: int) -> None:
-    """Say where it serves. Raises NotServed, UnreadableReport."""
+    """Start the proxy in the background and print the addresses. Raises NotServed, UnreadableReport."""
     proxy = background.start(words, port, clock=SystemClock())
     lines = [
         ("serves", ", ".join(proxy.listens)),
@@ -289,7 +289,7 @@ def _detach(words: Sequence[str], port: int) -> None:
 
 
 def _check_cluster(url: str | None, name: str | None) -> None:
-    """Before anything is started: a proxy that ends at once may be taken for one that fails."""
+    """Check before anything is started: a proxy that ends at once may look like a proxy that fails."""
     said_by = click.get_current_context().get_parameter_source
     by_option = {
         parameter: said_by(parameter) is ParameterSource.COMMANDLINE for parameter in ("cluster", "cluster_name")

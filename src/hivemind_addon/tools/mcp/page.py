@@ -1,4 +1,4 @@
-"""What docs/mcp.md says of each tool, from the tools themselves. Pure."""
+"""The parts of docs/mcp.md on each tool, from the tools themselves. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from hivemind_addon.tools.mcp.tools import TOOLS
 
 
 def filled(page: str) -> str:
-    """The page with what is generated between its marks written anew."""
+    """The page with new text between the marks."""
     parts = {
         "permissions": "\n".join(_permissions()),
         "own tools": "\n".join(_sections(tool for tool in TOOLS if not tool.needs)),

@@ -1,4 +1,4 @@
-"""The server: what tools there are for a client, and what comes of its calls. Over standard input and output, too."""
+"""The MCP server: the tools that a client sees, and the results of calls. Also over standard input and output."""
 
 import asyncio
 import logging
@@ -40,7 +40,7 @@ requests so that shared rate limits are used and nobody gets an error that waiti
 stand in it, let you go behind others, and let agents coordinate with leases. A slow call usually means a queue: ask \
 `status` or `wait_estimate` instead of starting the work again."""
 MAX_CALLS = 32
-"""Of one client at once, each in a thread of its own; more wait."""
+"""Calls of a client at once, each in a separate thread; more wait."""
 EXPECTED: tuple[type[Exception], ...] = (
     ToolFailed,
     NoProxy,
@@ -53,18 +53,18 @@ EXPECTED: tuple[type[Exception], ...] = (
     UnknownContext,
     NoJournal,
 )
-"""What a call may raise: the text is one line for the model."""
+"""Exceptions that a call may raise: the text is a line for the model."""
 
 AnyTool = McpTool[Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """One client of a server."""
+    """A client of a server."""
 
     session: Session
     limiter: anyio.CapacityLimiter
-    """Its own: who waits for leases in all its calls keeps no other one waiting."""
+    """Per client: a client whose calls all wait for leases delays no other client."""
 
 
 def make_server(
@@ -72,7 +72,7 @@ def make_server(
     scope: ServerScope,
     session: Callable[[], Session],
 ) -> "Server[Client, Any]":
-    """A server of these tools; each client gets a session, which is closed when it goes."""
+    """A server of these tools; each client gets a session, which is closed when the client leaves."""
     known = {tool.name: tool for tool in tools}
 
     @asynccontextmanager
@@ -123,7 +123,7 @@ def make_server(
 
 
 def described(tool: AnyTool) -> types.Tool:
-    """A tool as clients see it."""
+    """A tool as clients see the tool."""
     return types.Tool(
         name=tool.name,
         title=tool.title,
@@ -173,9 +173,9 @@ def _failed(text: str) -> types.ServerResult:
 
 
 async def serve_stdio(server: "Server[Client, Any]") -> None:
-    """Serve the client at standard input and output until it goes.
+    """Serve the client at standard input and output until the client leaves.
 
-    Both are its alone from now on: whatever else is printed goes to standard error, and what a child reads is nothing.
+    Both belong to the client from now on: other output goes to standard error, and a child process reads nothing.
     """
     source, target = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
@@ -190,5 +190,5 @@ async def serve_stdio(server: "Server[Client, Any]") -> None:
 
 
 def run_stdio(server: "Server[Client, Any]") -> None:
-    """As `serve_stdio`, on a loop of its own."""
+    """As `serve_stdio`, on a new event loop."""
     asyncio.run(serve_stdio(server))
