@@ -39,6 +39,7 @@ from hivemind_addon.kernel.values.events import (
     ConcurrencyChanged,
     Event,
     Moved,
+    OrderEvent,
     PoolBlocked,
     PoolsMerged,
     Superseded,
@@ -205,7 +206,7 @@ class _Watched(Scheduler):
         return verdict
 
     @override
-    def drain_events(self) -> list[Event]:
+    def drain_events(self) -> list[Event | OrderEvent]:
         events = super().drain_events()
         for event in events:
             self._trail.note(event.at, event)
