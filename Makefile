@@ -68,10 +68,7 @@ prove: $(READY)         ## scenarios and the zoo of limiters in virtual time aga
 	$(BIN)/hivemind lab prove --output docs/proof.md
 
 evaluate: $(READY)      ## scenarios by policies by seeds, each primitive taken away, the nearest peer; 40 minutes
-	$(BIN)/hivemind lab evaluate --peer --out build/evaluation
-	mkdir -p docs/evaluation
-	cp build/evaluation/report.md docs/evaluation.md
-	cp build/evaluation/evaluation/*.svg build/evaluation/evaluation/charts.json docs/evaluation/
+	$(BIN)/hivemind lab prove --compare --peer --charts docs/evaluation --output docs/evaluation.md
 
 papers: $(READY)        ## what three papers claim, run again beside their own figures; minutes
 	$(BIN)/python -m lab.bench --only "1 KB plain, 1" --rounds 12 --json build/overhead.json

@@ -10,7 +10,7 @@ from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.sim.library import Case, cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.live import TOKENS_PER_CHUNK, live, scaled, virtual
-from hivemind_addon.sim.report import figures
+from hivemind_addon.sim.report import figures, markdown_table
 from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.workload import Scenario
 
@@ -121,10 +121,9 @@ def compare_all(
     return comparisons
 
 
-def prove(*, seeds: int, only: Sequence[str] = (), tell: Callable[[str], None]) -> Sequence[Comparison]:
-    """All live scenarios (or `only` the named ones), one after the other. Raises MitmdumpNotStarted."""
-    chosen = [scenario for scenario in LIVE if not only or scenario.name in only]
-    return compare_all(chosen, kinds=tuple(LimitKind), seeds=seeds, tell=tell)
+def disagreements(comparisons: Sequence[Comparison]) -> list[str]:
+    """A line for each."""
+    return [f"{one.name}: {words}" for one in comparisons for words in one.disagreements()]
 
 
 def as_json(comparisons: Sequence[Comparison]) -> str:
@@ -147,19 +146,17 @@ def as_json(comparisons: Sequence[Comparison]) -> str:
 
 def table(comparisons: Sequence[Comparison]) -> str:
     """Both ways in turn, as Markdown."""
-    rows = [
-        "| Scenario | Limits | Seed | Run | Lost | Attempts | 429 | 529 | End s | ÷ bound | Wait s: p50, p95 | Cost |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    rows = []
     for one in comparisons:
         for where, result in (("virtual", one.virtual), ("socket", one.live)):
             waits = "; ".join(f"{crowd.wait_s(0.5):.1f}, {crowd.wait_s(0.95):.1f}" for crowd in result.crowds.values())
             rows.append(
-                f"| {one.scenario} | {one.kind.value} | {one.seed} | {where} | {result.lost} of {result.agents} "
+                f"{one.scenario} | {one.kind.value} | {one.seed} | {where} | {result.lost} of {result.agents} "
                 f"| {result.attempts} | {result.statuses[429]} | {result.statuses[529]} | {result.makespan_s:.1f} "
-                f"| {result.stretch:.3f} | {waits} | {_cost(result):.3f} |"
+                f"| {result.stretch:.3f} | {waits} | {_cost(result):.3f}"
             )
-    return "\n".join(rows) + "\n"
+    titles = "Scenario | Limits | Seed | Run | Lost | Attempts | 429 | 529 | End s | ÷ bound | Wait s: p50, p95 | Cost"
+    return markdown_table(titles, rows)
 
 
 _HEAD = """\
@@ -218,7 +215,7 @@ followers wait for a leader, and what it does in the last seconds of a client's 
 
 def page(comparisons: Sequence[Comparison], command: str) -> str:
     """The comparison as Markdown."""
-    apart = [f"- {one.name}: {words}\n" for one in comparisons for words in one.disagreements()]
+    apart = [f"- {line}\n" for line in disagreements(comparisons)]
     verdict = "".join(["\nBeyond these margins:\n\n", *apart]) if apart else "\nAll of the above agree.\n"
     head = _HEAD.format(command=command, factor=FACTOR)
     return head + table(comparisons) + _MARGINS + verdict + _NOTES

@@ -1,12 +1,16 @@
 """`hivemind lab scenario | prove`: parse, call, print. What they need is loaded when they are called."""
 
+import os
+import platform
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from hivemind_addon.proxy.system.stop_signals import end_with_us
 from hivemind_addon.tools.commands.group import IndexedGroup
@@ -15,6 +19,13 @@ if TYPE_CHECKING:
     from hivemind_addon.sim.library import Case
     from hivemind_addon.sim.limits import LimitKind
     from hivemind_addon.sim.policy import Policy
+    from hivemind_addon.sim.trial import Series
+    from hivemind_addon.sim.workload import Scenario
+    from lab.agreement import Comparison
+    from lab.evaluate.campaign import Campaign
+    from lab.evaluate.chart_data import ChartData
+    from lab.evaluate.charts import Chart
+    from lab.evaluate.sockets import SocketRun
     from lab.zoo import Measure
 
 _WORKERS = 2
@@ -23,6 +34,8 @@ _ZOO = "zoo:"
 _RANDOM = "random:"
 """Before the number of random loads, where scenarios are named."""
 _RANDOM_LOADS = 300
+_SEEDS = 20
+_CHART_DATA = "charts.json"
 
 
 @click.group(cls=IndexedGroup)
@@ -148,11 +161,8 @@ def _run_virtual(
     from rich.console import Console  # noqa: PLC0415
 
     from hivemind_addon.sim import report  # noqa: PLC0415
-    from hivemind_addon.sim.trial import run_series, setups  # noqa: PLC0415
 
-    wanted = [setup for case in chosen for setup in setups(case, policies, kinds)]
-    with progress(len(wanted) * seeds) as done:
-        series = run_series(wanted, seeds=seeds, done=lambda trial: done(trial.setup.name))
+    series = _series(chosen, policies, kinds, seeds)
     missed = report.missed(series)
     if as_json:
         click.echo(report.as_json(series))
@@ -160,6 +170,20 @@ def _run_virtual(
         Console(highlight=False).print(report.table(series))
         _tell(missed, kept="every expectation is kept")
     sys.exit(1 if missed else 0)
+
+
+def _series(
+    chosen: "Sequence[Case]",
+    policies: "Sequence[Policy]",
+    kinds: "Sequence[LimitKind]",
+    seeds: int,
+    workers: int = 1,
+) -> "Sequence[Series]":
+    from hivemind_addon.sim.trial import run_series, setups  # noqa: PLC0415
+
+    wanted = [setup for case in chosen for setup in setups(case, policies, kinds)]
+    with progress(len(wanted) * seeds) as done:
+        return run_series(wanted, seeds=seeds, workers=workers, done=lambda trial: done(trial.setup.name))
 
 
 def _tell(missed: Sequence[str], *, kept: str = "") -> None:
@@ -170,27 +194,39 @@ def _tell(missed: Sequence[str], *, kept: str = "") -> None:
 
 
 def _run_real(chosen: "Sequence[Case]", kinds: "Sequence[LimitKind]", seeds: int, *, as_json: bool) -> None:
-    from hivemind_addon.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
     from lab import agreement  # noqa: PLC0415 - it takes a while to load
 
     for case in chosen:
         if why := agreement.why_not(case):
             raise click.ClickException(f"{case.name} does not run on the socket: {why}")
-    end_with_us()
-    total = sum(len(kinds) for _ in chosen) * seeds
-    try:
-        with progress(total) as done:
-            comparisons = agreement.compare_all([case.scenario for case in chosen], kinds=kinds, seeds=seeds, tell=done)
-    except MitmdumpNotStarted as error:
-        raise click.ClickException(str(error)) from error
-    told = [f"{one.name}: {word}" for one in comparisons for word in one.disagreements()]
+    comparisons = _on_socket([case.scenario for case in chosen], kinds, seeds)
     click.echo(agreement.as_json(comparisons) if as_json else agreement.table(comparisons), nl=as_json)
+    told = agreement.disagreements(comparisons)
     _tell(told, kept="socket and virtual time agree")
     sys.exit(1 if told else 0)
 
 
+def _on_socket(scenarios: "Sequence[Scenario]", kinds: "Sequence[LimitKind]", seeds: int) -> "Sequence[Comparison]":
+    from lab import agreement  # noqa: PLC0415
+
+    with _real_processes(), progress(len(scenarios) * len(kinds) * seeds) as done:
+        return agreement.compare_all(scenarios, kinds=kinds, seeds=seeds, tell=done)
+
+
+@contextmanager
+def _real_processes() -> Iterator[None]:
+    """They end with this command, and a mitmdump that does not start ends the command with its reason."""
+    from hivemind_addon.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
+
+    end_with_us()
+    try:
+        yield
+    except MitmdumpNotStarted as error:
+        raise click.ClickException(str(error)) from error
+
+
 @click.command()
-@click.option("--seeds", type=click.IntRange(1, 1000), help="Runs of each scenario.")
+@click.option("--seeds", type=click.IntRange(1, 1000), help="Runs of each scenario.  [default: 20; with --live 1]")
 @click.option(
     "--only",
     multiple=True,
@@ -198,14 +234,39 @@ def _run_real(chosen: "Sequence[Case]", kinds: "Sequence[LimitKind]", seeds: int
     help="Only this one, of the zoo those with zoo:PART in their names, or with random:COUNT the first so many random "
     "loads; may be given again.",
 )
+@click.option("--policy", "policies", multiple=True, metavar="POLICY", help="Beside the scheduler; may be given again.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the page into this file.")
 @click.option("--live", is_flag=True, help="Some scenarios on a real socket, through a real mitmdump: minutes.")
-def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live: bool) -> None:
+@click.option("--compare", is_flag=True, help="Policies beside each other, and the scheduler without each primitive.")
+@click.option("--peer", is_flag=True, help="With --compare: also hivemind-scheduler from PyPI, on real sockets.")
+@click.option(
+    "--charts",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="With --compare: draw charts into this folder (needs matplotlib).",
+)
+@click.option(
+    "--redraw", is_flag=True, help="Run nothing: draw the charts of --charts again from the charts.json beside them."
+)
+def prove(
+    seeds: int | None,
+    only: tuple[str, ...],
+    policies: tuple[str, ...],
+    output: Path | None,
+    charts: Path | None,
+    *,
+    live: bool,
+    compare: bool,
+    peer: bool,
+    redraw: bool,
+) -> None:
     """Run every scenario in virtual time against what it expects, and print a page with the tables (Markdown).
 
     The real scheduler, a simulated provider, nothing else: an hour takes a second. After the scenarios the zoo
     (limiters of many kinds, beside an oracle that may ask them) and 300 random loads, beside simpler policies. The
     exit status is 1 when an expectation is missed.
+
+    With --compare the page shows who loses agents under each policy, what a policy costs, and what each primitive of
+    the scheduler is worth. All of it takes 40 minutes on two cores.
 
     \b
     Examples:
@@ -214,44 +275,56 @@ def prove(seeds: int | None, only: tuple[str, ...], output: Path | None, *, live
       hivemind lab prove --seeds 3 --only zoo:cap-16 --only zoo:bucket
       hivemind lab prove --only random:40
       hivemind lab prove --live --only replay-11
+      hivemind lab prove --compare --seeds 2 --only replay-11 --charts build/charts
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    if live:
+    if ((peer or charts) and not (compare or redraw)) or (redraw and not charts):
+        raise click.UsageError("--peer and --charts go with --compare, and --redraw goes with --charts")
+    if charts and redraw:
+        _redraw(charts)
+    elif compare:
+        _compare(only, seeds, policies, output, charts, live=live, peer=peer)
+    elif live:
         _prove_live(seeds or 1, only, output)
-        return
-    from hivemind_addon.sim import report  # noqa: PLC0415
-    from hivemind_addon.sim.library import cases  # noqa: PLC0415
+    else:
+        _prove(seeds or _SEEDS, only, policies, output)
 
-    count = seeds or report.SEEDS
+
+def _command(only: Sequence[str], *words: str) -> str:
+    return " ".join(["hivemind lab prove", *words, *(f"--only {name}" for name in only)])
+
+
+def _prove(count: int, only: tuple[str, ...], policies: tuple[str, ...], output: Path | None) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    from hivemind_addon.sim import report  # noqa: PLC0415
+    from hivemind_addon.sim.limits import LimitKind  # noqa: PLC0415
+    from lab import random_proof, zoo  # noqa: PLC0415
+
     parts = [name.removeprefix(_ZOO) for name in only if name.startswith(_ZOO)]
     loads = _random_loads(only)
     named = [name for name in only if not name.startswith((_ZOO, _RANDOM))]
-    if unknown := sorted(set(named) - set(cases())):
-        raise click.BadParameter(f"no scenario {unknown[0]!r}; there are {', '.join(cases())}", param_hint="--only")
-    if parts and not named and not loads:
-        _prove_zoo(parts, count, output)
-        return
     workers = _WORKERS if count > 1 and not only else 1
     sections: list[str] = []
     missed: list[str] = []
     if named or not only:
-        series = report.prove(seeds=count, only=named, workers=workers, tell=lambda line: click.echo(line, err=True))
-        command = " ".join(["hivemind lab prove", f"--seeds {count}", *(f"--only {name}" for name in only)])
+        series = _series(_packaged(named), _beside(policies), tuple(LimitKind), count, workers)
+        command = _command(only, f"--seeds {count}", *(f"--policy {name}" for name in policies))
         sections.append(report.page(series, command))
         missed += report.missed(series)
     if parts or not only:
-        from lab import zoo  # noqa: PLC0415
-
         measures = _zoo(parts, count, workers)
-        sections.append(zoo.section(measures))
+        if sections or loads or output:
+            sections.append(zoo.section(measures))
+        else:
+            Console(highlight=False).print(zoo.table(measures))
         missed += zoo.missed(measures)
     if loads:
-        from lab import random_proof  # noqa: PLC0415
-
         with progress(loads * len(random_proof.POLICIES)) as done:
             proofs_of_loads = random_proof.prove(range(loads), workers=workers, done=done)
         sections.append(random_proof.section(proofs_of_loads))
         missed += random_proof.missed(proofs_of_loads)
-    _write("\n".join(sections), output)
+    if sections:
+        _write("\n".join(sections), output)
     _tell(missed)
     sys.exit(1 if missed else 0)
 
@@ -269,21 +342,6 @@ def _zoo(parts: Sequence[str], seeds: int, workers: int = 1) -> "list[Measure]":
         return zoo.measure(wanted, seeds=seeds, workers=workers, done=done)
 
 
-def _prove_zoo(parts: Sequence[str], seeds: int, output: Path | None) -> None:
-    from rich.console import Console  # noqa: PLC0415
-
-    from lab import zoo  # noqa: PLC0415
-
-    measures = _zoo(parts, seeds)
-    if output is None:
-        Console(highlight=False).print(zoo.table(measures))
-    else:
-        _write(zoo.section(measures), output)
-    missed = zoo.missed(measures)
-    _tell(missed)
-    sys.exit(1 if missed else 0)
-
-
 def _random_loads(only: Sequence[str]) -> int:
     """How many of them are wanted."""
     if not only:
@@ -296,25 +354,102 @@ def _random_loads(only: Sequence[str]) -> int:
     return max(map(int, counts), default=0)
 
 
+def _compare(
+    only: Sequence[str],
+    seeds: int | None,
+    policies: Sequence[str],
+    output: Path | None,
+    charts: Path | None,
+    *,
+    live: bool,
+    peer: bool,
+) -> None:
+    from hivemind_addon.sim.ablation import Primitive  # noqa: PLC0415
+    from lab.evaluate import report  # noqa: PLC0415
+    from lab.evaluate.campaign import CampaignPlan, run_campaign  # noqa: PLC0415
+
+    if charts:
+        _draw_with_matplotlib()
+    taken_away = () if policies else tuple(Primitive)
+    plan = CampaignPlan(_cases(only), seeds or _SEEDS, _beside(policies), taken_away)
+    with progress(len(plan.trials())) as done:
+        campaign = run_campaign(plan, workers=1 if only else os.cpu_count() or 1, done=done)
+    sockets, problem = _by_all_ways(peer=peer) if live or peer else ([], "")
+    given = {"--live": live, "--peer": peer, f"--seeds {seeds}": seeds is not None}
+    words = [*(word for word, is_given in given.items() if is_given), *(f"--policy {name}" for name in policies)]
+    setting = report.Setting(
+        command=_command(only, "--compare", *words),
+        versions=f"Python {platform.python_version()}, mitmproxy {version('mitmproxy')}",
+        machine=f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+        sockets=sockets,
+        peer_problem=problem,
+    )
+    pictures = _draw(campaign, charts, (output or Path()).parent) if charts else {}
+    _write(report.markdown(campaign, setting, pictures), output)
+
+
+def _draw(campaign: "Campaign", folder: Path, page_folder: Path) -> dict[str, str]:
+    """The Markdown of each chart, by name, for a page in `page_folder`; beside the charts are their numbers."""
+    from lab.evaluate.chart_data import data_of  # noqa: PLC0415
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / _CHART_DATA).write_bytes(msgspec.json.encode(data_of(campaign)))
+    place = os.path.relpath(folder, page_folder)
+    return {chart.name: f"![{chart.title}]({place}/{chart.name}.svg)" for chart in _redraw(folder)}
+
+
+def _redraw(folder: Path) -> "Sequence[Chart]":
+    from lab.evaluate.chart_data import ChartData  # noqa: PLC0415
+
+    draw = _draw_with_matplotlib()
+    try:
+        drawn = draw(msgspec.json.decode((folder / _CHART_DATA).read_bytes(), type=ChartData))
+    except (OSError, msgspec.DecodeError) as error:
+        cure = "name a folder that `hivemind lab prove --compare --charts FOLDER` wrote"
+        raise click.ClickException(f"{folder / _CHART_DATA}: {error}; {cure}") from error
+    for chart in drawn:
+        (folder / f"{chart.name}.svg").write_text(chart.svg, encoding="utf-8")
+    return drawn
+
+
+def _draw_with_matplotlib() -> "Callable[[ChartData], Sequence[Chart]]":
+    try:
+        from lab.evaluate.charts import charts  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        cure = f"{sys.executable} -m pip install 'hivemind-addon[evaluate]'"
+        raise click.ClickException(f"the charts need {error.name}: {cure}") from error
+    return charts
+
+
+def _by_all_ways(*, peer: bool) -> "tuple[Sequence[SocketRun], str]":
+    """Runs on real sockets, and why the peer was not run."""
+    from lab.evaluate import sockets  # noqa: PLC0415
+
+    through_peer, problem = None, ""
+    with ExitStack() as stack:
+        if peer:
+            try:
+                through_peer = stack.enter_context(sockets.installed_peer())
+            except sockets.PeerUnavailable as error:
+                problem = str(error)
+                click.echo(f"{problem}; the rest goes on", err=True)
+        with _real_processes(), progress(sockets.socket_setups()) as done:
+            return sockets.run_on_sockets(peer=through_peer, done=done), problem
+
+
 def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:
-    from hivemind_addon.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
+    from hivemind_addon.sim.limits import LimitKind  # noqa: PLC0415
     from lab import agreement  # noqa: PLC0415 - it takes a while to load
 
     known = [one.name for one in agreement.LIVE]
     if unknown := sorted(set(only) - set(known)):
         raise click.BadParameter(f"{unknown[0]!r} does not run live; {', '.join(known)} do", param_hint="--only")
-    end_with_us()
-    try:
-        comparisons = agreement.prove(seeds=seeds, only=only, tell=lambda line: click.echo(line, err=True))
-    except MitmdumpNotStarted as error:
-        raise click.ClickException(str(error)) from error
-    command = " ".join(["hivemind lab prove --live", f"--seeds {seeds}", *(f"--only {name}" for name in only)])
-    _write(agreement.page(comparisons, command), output)
-    told = [f"{one.name}: {word}" for one in comparisons for word in one.disagreements()]
-    for line in told:
-        click.echo(line, err=True)
-    if told:
-        sys.exit(1)
+    chosen = [scenario for scenario in agreement.LIVE if not only or scenario.name in only]
+    comparisons = _on_socket(chosen, tuple(LimitKind), seeds)
+    _write(agreement.page(comparisons, _command(only, "--live", f"--seeds {seeds}")), output)
+    told = agreement.disagreements(comparisons)
+    _tell(told)
+    sys.exit(1 if told else 0)
 
 
 def _write(page: str, output: Path | None) -> None:
@@ -341,6 +476,21 @@ def _policies(names: Sequence[str]) -> "list[Policy]":
         return [policy_named(name) for name in dict.fromkeys(names or ["hivemind"])]
     except UnknownPolicy as error:
         raise click.BadParameter(str(error), param_hint="--policy") from error
+
+
+def _packaged(names: Sequence[str]) -> "list[Case]":
+    from hivemind_addon.sim.library import cases  # noqa: PLC0415
+
+    if unknown := sorted(set(names) - set(cases())):
+        raise click.BadParameter(f"no scenario {unknown[0]!r}; there are {', '.join(cases())}", param_hint="--only")
+    return [case for case in cases().values() if not names or case.name in names]
+
+
+def _beside(names: Sequence[str]) -> "Sequence[Policy]":
+    """These policies and the scheduler; without a name all that are compared."""
+    from hivemind_addon.sim.policy import COMPARED  # noqa: PLC0415
+
+    return _policies([*names, "hivemind"]) if names else COMPARED
 
 
 @contextmanager

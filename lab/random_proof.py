@@ -17,6 +17,7 @@ from hivemind_addon.sim.library import RANDOM_GOALS, RANDOM_IDLE_S, RANDOM_LOST,
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.random_loads import is_feasible
+from hivemind_addon.sim.report import markdown_table
 from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.trial import Setup, Trial, run_trials
 from hivemind_addon.sim.workload import Crowd, Scenario
@@ -178,44 +179,36 @@ the scheduler by more than {lead:.0%} and loses no more.
 
 def section(proofs: Sequence[LoadProof]) -> str:
     """The proof as Markdown."""
-    titles = ["Policy", "Agents lost", *(one.value for one in _ALONE), "faster"]
-    rows = [f"| {' | '.join(titles)} |", "| --- " * len(titles) + "|"]
+    rows = []
     for policy in POLICIES:
         runs = [one.runs[policy] for one in proofs]
         short = [shortfall for run in runs for shortfall in run.shortfalls()]
-        counts = [short.count(one) for one in _ALONE]
+        counts = " | ".join(str(short.count(one)) for one in _ALONE)
+        faster = _BEHIND.get(policy)
+        ahead = "" if faster is None else sum(faster in one.shortfalls for one in proofs)
         rows.append(
-            f"| {policy.name} | {sum(run.lost for run in runs)} of {sum(run.agents for run in runs)} "
-            f"| {' | '.join(map(str, counts))} | {_faster(policy, proofs)} |"
+            f"{policy.name} | {sum(run.lost for run in runs)} of {sum(run.agents for run in runs)} | {counts} | {ahead}"
         )
+    titles = f"Policy | Agents lost | {' | '.join(one.value for one in _ALONE)} | faster"
     head = _HEAD.format(count=len(proofs), learning=_LEARNING, lead=LEAD - 1)
-    return head + "\n".join(rows) + "\n\n" + _offenders(proofs)
-
-
-def _faster(policy: Policy, proofs: Sequence[LoadProof]) -> str:
-    shortfall = _BEHIND.get(policy)
-    return "" if shortfall is None else str(sum(shortfall in one.shortfalls for one in proofs))
+    return f"{head}{markdown_table(titles, rows)}\n{_offenders(proofs)}"
 
 
 def _offenders(proofs: Sequence[LoadProof]) -> str:
     short = [one for one in proofs if one.shortfalls]
     if not short:
         return "The scheduler falls short in none of them.\n"
-    rows = [
-        f"The scheduler falls short in {len(short)} of them:",
-        "",
-        "| Load | Falls short | Lost | Refused | Idle s | Time s (fifo, aimd-pause) | Time ÷ bound | What |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    rows = []
     for one in short:
         mine = one.runs[Policy.HIVEMIND]
         times = ", ".join(f"{one.runs[rival].makespan_s:.0f}" for rival in _BEHIND)
         rows.append(
-            f"| {one.case.name} | {', '.join(shortfall.value for shortfall in one.shortfalls)} "
+            f"{one.case.name} | {', '.join(shortfall.value for shortfall in one.shortfalls)} "
             f"| {mine.lost} of {mine.agents} | {mine.refused} of {mine.attempts} | {mine.idle_s:.0f} "
-            f"| {mine.makespan_s:.0f} ({times}) | {mine.stretch:.2f} | {one.case.about.removeprefix('Random: ')} |"
+            f"| {mine.makespan_s:.0f} ({times}) | {mine.stretch:.2f} | {one.case.about.removeprefix('Random: ')}"
         )
-    return "\n".join(rows) + "\n"
+    titles = "Load | Falls short | Lost | Refused | Idle s | Time s (fifo, aimd-pause) | Time ÷ bound | What"
+    return f"The scheduler falls short in {len(short)} of them:\n\n{markdown_table(titles, rows)}"
 
 
 def missed(proofs: Sequence[LoadProof]) -> list[str]:

@@ -12,6 +12,7 @@ from statistics import mean, median
 from rich.table import Table
 from rich.text import Text
 
+from hivemind_addon.sim.report import markdown_table
 from hivemind_addon.sim.trial import in_processes
 from lab.closed_loop import Run, compare
 from lab.zoo_entries import ZOO, ZooEntry
@@ -169,19 +170,16 @@ def table(measures: Sequence[Measure]) -> Table:
 
 def section(measures: Sequence[Measure]) -> str:
     """The same as Markdown, with what each entry is."""
-    rows = [
-        "| Entry | What | Lost | Refused, oracle's | Time ÷ oracle's | Cap used, refused by it | |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    rows = []
     for one in measures:
         cap = "" if one.used is None else f"{one.used:.0%}, {one.over_cap:.1%}"
         word = "met" if not one.misses() else "beyond" if one.entry.beyond else "**missed**"
         rows.append(
-            f"| {one.entry.name} | {one.entry.about} | {one.lost} of {one.agents} "
+            f"{one.entry.name} | {one.entry.about} | {one.lost} of {one.agents} "
             f"| {one.refused:.1%}, {one.oracle_refused:.1%} "
-            f"| {one.stretch:.2f}, {max(one.stretches):.2f} | {cap} "
-            f"| {word} |"
+            f"| {one.stretch:.2f}, {max(one.stretches):.2f} | {cap} | {word}"
         )
     beyond = [f"- `{one.entry.name}` is beyond: {one.entry.beyond}" for one in measures if one.entry.beyond]
-    text = _SECTION.format(seeds=max((len(one.mine) for one in measures), default=0)) + "\n".join(rows) + "\n"
+    titles = "Entry | What | Lost | Refused, oracle's | Time ÷ oracle's | Cap used, refused by it |"
+    text = _SECTION.format(seeds=max((len(one.mine) for one in measures), default=0)) + markdown_table(titles, rows)
     return text + ("\n" + "\n".join(beyond) + "\n" if beyond else "")

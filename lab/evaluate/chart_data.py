@@ -1,14 +1,13 @@
-"""What the charts of an evaluation show, as plain numbers: few enough to be kept beside them, and drawn from anew."""
+"""The numbers of a comparison's charts: few enough to be kept beside the charts, which can be drawn again from them."""
 
 import math
 from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
-from hivemind_addon.sim.ablation import Primitive
 from hivemind_addon.sim.library import Case
 from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.policy import COMPARED, Policy, without
+from hivemind_addon.sim.policy import Policy, without
 from lab.evaluate.campaign import Campaign
 from lab.evaluate.figures import Figures, Spread, few_lost
 from lab.evaluate.findings import harm
@@ -59,7 +58,7 @@ def data_of(campaign: Campaign) -> ChartData:
         lost=_grid(campaign, _lost),
         refused=_grid(campaign, _refused),
         stretch=_stretch(campaign),
-        ablation=_ablation(campaign) if campaign.plan.ablated else None,
+        ablation=_ablation(campaign) if campaign.plan.primitives else None,
     )
 
 
@@ -75,18 +74,18 @@ def _refused(runs: Sequence[Figures]) -> float | None:
     return _mean([run.refused for run in runs])
 
 
-def _on(campaign: Campaign, case: Case, kind: LimitKind, policy: Policy) -> tuple[Figures, ...]:
+def _on(campaign: Campaign, case: Case, kind: LimitKind, policy: Policy) -> Sequence[Figures]:
     """The runs on one kind of limits; of a case that has no kinds, all."""
     return campaign.runs.of(case, kind if kind in case.kinds else None, policy)
 
 
 def _grid(campaign: Campaign, figure_of: Callable[[Sequence[Figures]], float | None]) -> ScenarioGrid:
-    cases = campaign.plan.cases
+    cases, policies = campaign.plan.cases, campaign.plan.policies
     return ScenarioGrid(
         scenarios=[case.name for case in cases],
-        policies=[policy.name for policy in COMPARED],
+        policies=[policy.name for policy in policies],
         panels={
-            kind.value: [[figure_of(_on(campaign, case, kind, policy)) for policy in COMPARED] for case in cases]
+            kind.value: [[figure_of(_on(campaign, case, kind, policy)) for policy in policies] for case in cases]
             for kind in LimitKind
         },
     )
@@ -104,21 +103,25 @@ def _stretch(campaign: Campaign) -> Bars:
         return round(spread.least, 3), round(spread.median, 3), round(spread.most, 3)
 
     cases = [case for case in campaign.plan.cases if math.isinf(case.scenario.duration_s)]
+    policies = campaign.plan.policies
     return Bars(
         scenarios=[case.name for case in cases],
-        policies=[policy.name for policy in COMPARED],
+        policies=[policy.name for policy in policies],
         panels={
-            kind.value: [[bar_of(case, kind, policy) for policy in COMPARED] for case in cases] for kind in LimitKind
+            kind.value: [[bar_of(case, kind, policy) for policy in policies] for case in cases] for kind in LimitKind
         },
     )
 
 
 def _ablation(campaign: Campaign) -> Changes:
     """Scenarios by primitives: what gets worse most when it is taken away."""
-    rows = [(case, kind) for case in campaign.plan.ablated for kind in case.kinds]
-    found = [[harm(campaign.runs, case, kind, without(primitive)) for primitive in Primitive] for case, kind in rows]
+    rows = [(case, kind) for case in campaign.plan.cases for kind in case.kinds]
+    found = [
+        [harm(campaign.runs, case, kind, without(primitive)) for primitive in campaign.plan.primitives]
+        for case, kind in rows
+    ]
     return Changes(
         rows=[f"{case.name}, {kind.value}" if kind else case.name for case, kind in rows],
-        primitives=[primitive.value for primitive in Primitive],
+        primitives=[primitive.value for primitive in campaign.plan.primitives],
         cells=[[(round(one.by.mean, 1), one.aspect.letter) if one else None for one in row] for row in found],
     )

@@ -1,8 +1,8 @@
-"""The charts of an evaluation, drawn by matplotlib: SVG for pages, PNG for whatever takes no SVG.
+"""The charts of a comparison, drawn by matplotlib as SVG.
 
-Colours are Okabe and Ito's, told apart by people who see few of them; every series has a marker of its own as well, so
-that grey paper is enough. Each chart is a card of its own colour, and so reads on a dark page as on a light one. The
-same numbers give the same bytes.
+Colours are Okabe and Ito's, which people with colour blindness can distinguish; every series also has a marker of its
+own, for grey paper. Each chart has a background, so that it reads on a dark page as on a light one. The same numbers
+give the same bytes.
 """
 
 import io
@@ -58,7 +58,6 @@ class Chart:
     name: str
     title: str
     svg: str
-    png: bytes
 
 
 def charts(data: ChartData) -> list[Chart]:
@@ -79,12 +78,10 @@ def charts(data: ChartData) -> list[Chart]:
 
 
 def _chart(name: str, title: str, figure: Figure) -> Chart:
-    svg, png = io.StringIO(), io.BytesIO()
+    svg = io.StringIO()
     figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    figure.savefig(png, format="png", dpi=110, metadata={"Software": None})
-    # From the first element on: what is before it has no place inside a page.
     text = svg.getvalue()
-    return Chart(name, title, text[text.index("<svg") :], png.getvalue())
+    return Chart(name, title, text[text.index("<svg") :])
 
 
 def _titled(figure: Figure, title: str) -> None:

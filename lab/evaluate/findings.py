@@ -98,7 +98,7 @@ def harm(runs: Runs, case: Case, kind: LimitKind | None, policy: Policy) -> Abla
 def worth(campaign: Campaign, primitive: Primitive) -> str:
     """What one primitive does, in a sentence for each scenario where it does something."""
     lines = []
-    for case in campaign.plan.ablated:
+    for case in campaign.plan.cases:
         for kind in case.kinds:
             told = [change for change in changes(campaign.runs, case, kind, without(primitive)) if change.is_told]
             if told:

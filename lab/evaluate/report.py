@@ -1,21 +1,15 @@
-"""An evaluation as pages: Markdown, one HTML file that needs nothing else, and JSON. Pure: figures in, text out."""
+"""A comparison as Markdown. Pure: figures in, text out."""
 
-import html
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-
-import msgspec
-from markdown_it import MarkdownIt
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from hivemind_addon import __version__
-from hivemind_addon.sim.ablation import Primitive
 from hivemind_addon.sim.actor import PRICED_AS
 from hivemind_addon.sim.library import Case
 from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.policy import COMPARED, Policy
+from hivemind_addon.sim.policy import Policy
+from hivemind_addon.sim.report import markdown_list, markdown_table
 from lab.evaluate.campaign import Campaign, CampaignPlan
-from lab.evaluate.charts import Chart
 from lab.evaluate.figures import Figures, Mean, Spread, few_lost
 from lab.evaluate.findings import worth
 from lab.evaluate.sockets import SocketRun
@@ -23,46 +17,29 @@ from lab.evaluate.sockets import SocketRun
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How an evaluation was made: enough to make it again."""
+    """How a comparison was made: enough to make it again."""
 
     command: str
     versions: str
     machine: str
     sockets: Sequence[SocketRun] = ()
     peer_problem: str = ""
-    """Why the peer was not run; empty: nobody asked, or it was."""
+    """Why the peer was not run; empty: the peer was run, or not asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
-    """A heading, and Markdown and charts below it."""
-
-    title: str
-    text: str
-    charts: Sequence[Chart] = ()
-
-
-def parts(campaign: Campaign, charts: Sequence[Chart], setting: Setting) -> list[Section]:
-    """The whole, in reading order."""
-    drawn = {chart.name: chart for chart in charts}
-
-    def some(*names: str) -> Sequence[Chart]:
-        return [drawn[name] for name in names if name in drawn]
-
-    made = [
-        Section("What came of it", _summary(campaign)),
-        Section("Who loses agents", _LOST, some("lost")),
-        Section("Refusals and waste", _WASTE, some("refused")),
-        Section("Time", _TIME, some("stretch")),
-        Section("Waits and fairness", _WAITS),
-        Section("All figures", _figures(campaign)),
-    ]
-    if campaign.plan.ablated:
-        made.append(Section("What each primitive is worth", _worths(campaign), some("ablation")))
+def _parts(campaign: Campaign, setting: Setting) -> Iterator[tuple[str, str, str]]:
+    """Title, text and chart of each part, in reading order. The chart's name is empty where there is no chart."""
+    yield "What came of it", _summary(campaign), ""
+    yield "Who loses agents", _LOST, "lost"
+    yield "Refusals and waste", _WASTE, "refused"
+    yield "Time", _TIME, "stretch"
+    yield "Waits and fairness", _WAITS, ""
+    yield "All figures", _figures(campaign), ""
+    if campaign.plan.primitives:
+        yield "What each primitive is worth", _worths(campaign), "ablation"
     if setting.sockets or setting.peer_problem:
-        made.append(Section("On real sockets", _sockets(setting)))
-    made.append(Section("The setting", _setting(campaign, setting)))
-    return made
+        yield "On real sockets", _sockets(setting), ""
+    yield "The setting", _setting(campaign, setting), ""
 
 
 _HEAD = """\
@@ -90,27 +67,23 @@ had answered when half of the time is over: 1 is equal, 1/n is one agent having 
 
 
 def _summary(campaign: Campaign) -> str:
-    rows = [
-        "| Policy | Agents lost | Attempts refused | Tokens in vain | Worst time ÷ bound | Input cost ÷ ideal |",
-        "| --- | --- | --- | --- | --- | --- |",
-    ]
-    for policy in COMPARED:
+    rows = []
+    for policy in campaign.plan.policies:
         runs = [run for case in campaign.plan.cases for run in campaign.runs.of_all_kinds(case, policy)]
         if not runs:
             continue
         known = [run.stretch for run in runs if run.stretch is not None and run.stretch > 0]
-        billed = sum(run.billed_tokens for run in runs) or 1
+        wasted, billed = sum(run.wasted_tokens for run in runs), sum(run.billed_tokens for run in runs)
         rows.append(
-            f"| {policy.name} | {_share([run.lost for run in runs])} | {_share([run.refused for run in runs])} "
-            f"| {100 * sum(run.wasted_tokens for run in runs) / billed:.1f} % "
-            f"| {f'{max(known):.2f}' if known else '-'} | {Mean.of([run.cost for run in runs]).mean:.2f} |"
+            f"{policy.name} | {_share([run.lost for run in runs])} | {_share([run.refused for run in runs])} "
+            f"| {100 * wasted / (billed or 1):.1f} % "
+            f"| {f'{max(known):.2f}' if known else '-'} | {Mean.of([run.cost for run in runs]).mean:.2f}"
         )
-    policies = "".join(f"- `{policy.name}`: {policy.about}.\n" for policy in COMPARED)
+    titles = "Policy | Agents lost | Attempts refused | Tokens in vain | Worst time ÷ bound | Input cost ÷ ideal"
     return (
         "Over all scenarios, kinds of limits and seeds; shares are means with a 95 % bootstrap interval.\n\n"
-        + "\n".join(rows)
-        + "\n\n"
-        + policies
+        f"{markdown_table(titles, rows)}\n"
+        + markdown_list({policy.name: f"{policy.about}." for policy in campaign.plan.policies})
     )
 
 
@@ -124,10 +97,10 @@ Medians over the seeds, least to most in brackets where they differ (waits witho
 p99 are of the one that waits most; the last wait is the p95 of the one that waits least. Money is at the prices of
 {model}.
 """
-_FIGURES_HEAD = """\
-| Scenario | Limits | Policy | Lost % | 429 % | Refused % | ÷ bound | Wait s: mean, p50, p95, p99; least p95 \
-| Fairness | In vain, tokens | In vain, $ | Cost |
-| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"""
+_FIGURES_TITLES = (
+    "Scenario | Limits | Policy | Lost % | 429 % | Refused % | ÷ bound | Wait s: mean, p50, p95, p99; least p95 "
+    "| Fairness | In vain, tokens | In vain, $ | Cost"
+)
 
 
 def _figures(campaign: Campaign) -> str:
@@ -135,10 +108,10 @@ def _figures(campaign: Campaign) -> str:
         _row(case, kind, policy, runs)
         for case in campaign.plan.cases
         for kind in case.kinds
-        for policy in COMPARED
+        for policy in campaign.plan.policies
         if (runs := campaign.runs.of(case, kind, policy))
     ]
-    return "\n".join([_FIGURES.format(model=PRICED_AS), _FIGURES_HEAD, *rows]) + "\n"
+    return f"{_FIGURES.format(model=PRICED_AS)}\n{markdown_table(_FIGURES_TITLES, rows)}"
 
 
 _WAITED: Sequence[Callable[[Figures], float]] = (
@@ -163,11 +136,11 @@ def _row(case: Case, kind: LimitKind | None, policy: Policy, runs: Sequence[Figu
     waits = ", ".join(f"{Spread.of([value(run) for run in runs]).median:.1f}" for value in _WAITED)
     waits += f"; {Spread.of([run.least_wait_p95_s for run in runs]).median:.1f}"
     return (
-        f"| {case.name} | {kind.value if kind else '-'} | {policy.name} "
+        f"{case.name} | {kind.value if kind else '-'} | {policy.name} "
         f"| {spread(lambda run: 100 * run.lost, '{:.0f}')} | {spread(lambda run: 100 * run.throttled, '{:.1f}')} "
         f"| {spread(lambda run: 100 * run.refused, '{:.1f}')} | {stretch} | {waits} "
         f"| {spread(lambda run: run.fairness)} | {spread(lambda run: run.wasted_tokens, '{:.0f}')} "
-        f"| {spread(lambda run: run.wasted_usd)} | {spread(lambda run: run.cost)} |"
+        f"| {spread(lambda run: run.wasted_usd)} | {spread(lambda run: run.cost)}"
     )
 
 
@@ -186,7 +159,7 @@ agents more are lost without either, 46 without both. And what nobody tries agai
 
 
 def _worths(campaign: Campaign) -> str:
-    lines = [f"- **{primitive.value}**: {worth(campaign, primitive)}" for primitive in Primitive]
+    lines = [f"- **{primitive.value}**: {worth(campaign, primitive)}" for primitive in campaign.plan.primitives]
     return "\n".join([_WORTH, *lines]) + "\n"
 
 
@@ -200,51 +173,44 @@ reaches its agents as a 502. A wait is all that a turn took beyond its service.
 
 
 def _sockets(setting: Setting) -> str:
-    lines = [_SOCKETS]
-    if setting.peer_problem:
-        lines.append(f"The peer was not run: {setting.peer_problem}.\n")
-    lines += [
-        "| Scenario | Limits | Way | Factor | Lost | Attempts | 429 % | Refused % | ÷ bound | Wait p95 s | Died of |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    problem = f"\nThe peer was not run: {setting.peer_problem}.\n" if setting.peer_problem else ""
+    rows = [
+        f"{run.scenario} | {run.kind.value} | {run.way} | {run.factor:g} "
+        f"| {round(run.figures.lost * run.agents)} of {run.agents} | {run.figures.attempts} "
+        f"| {100 * run.figures.throttled:.1f} | {100 * run.figures.refused:.1f} "
+        f"| {'' if run.figures.stretch is None else f'{run.figures.stretch:.2f}'} | {run.figures.wait_p95_s:.1f} "
+        f"| {run.deaths}"
+        for run in setting.sockets
     ]
-    for run in setting.sockets:
-        figures = run.figures
-        lines.append(
-            f"| {run.scenario} | {run.kind.value} | {run.way} | {run.factor:g} "
-            f"| {round(figures.lost * run.agents)} of {run.agents} | {figures.attempts} "
-            f"| {100 * figures.throttled:.1f} | {100 * figures.refused:.1f} "
-            f"| {'' if figures.stretch is None else f'{figures.stretch:.2f}'} | {figures.wait_p95_s:.1f} "
-            f"| {run.deaths} |"
-        )
-    lines.append("\nWhat a request costs on its way through the proxy is measured in [bench.md](bench.md).")
-    return "\n".join(lines) + "\n"
+    titles = "Scenario | Limits | Way | Factor | Lost | Attempts | 429 % | Refused % | ÷ bound | Wait p95 s | Died of"
+    after = "\nWhat a request costs on its way through the proxy is measured in [bench.md](bench.md).\n"
+    return f"{_SOCKETS}{problem}\n{markdown_table(titles, rows)}{after}"
 
 
 _SETTING = """
 Where nothing else is said: latencies are lognormal with a sigma of 0.2, think times and sizes uniform between the given
 ends. The files are `scenarios/*.yaml`; `hivemind lab scenario show NAME` prints one.
 
-| Scenario | Agents: turns, think s, latency s, output tokens | Patience s, re-sends | Limits | At once | Errors \
-| About |
-| --- | --- | --- | --- | --- | --- | --- |"""
+"""
+_SETTING_TITLES = (
+    "Scenario | Agents: turns, think s, latency s, output tokens | Patience s, re-sends | Limits | At once | Errors "
+    "| About"
+)
 
 
 def _setting(campaign: Campaign, setting: Setting) -> str:
     plan = campaign.plan
-    lines = [
-        f"- Command: `{setting.command}`",
-        f"- Seeds: 0 to {plan.seeds - 1}; without primitives {_seeds_without(plan)}",
-        f"- Versions: hivemind-addon {__version__}, {setting.versions}",
-        f"- Machine: {setting.machine} (virtual time does not depend on it)",
-        "",
-        _SETTING,
-    ]
-    lines += [_scenario(case) for case in plan.cases]
-    return "\n".join(lines) + "\n"
+    return (
+        f"- Command: `{setting.command}`\n"
+        f"- Seeds: 0 to {plan.seeds - 1}; without primitives {_seeds_without(plan)}\n"
+        f"- Versions: hivemind-addon {__version__}, {setting.versions}\n"
+        f"- Machine: {setting.machine} (virtual time does not depend on it)\n\n"
+        f"{_SETTING}{markdown_table(_SETTING_TITLES, map(_scenario, plan.cases))}"
+    )
 
 
 def _seeds_without(plan: CampaignPlan) -> str:
-    runs = sorted({plan.seeds_without(case) for case in plan.ablated} or {plan.ablation_seeds})
+    runs = sorted({plan.seeds_without(case) for case in plan.cases})
     if len(runs) == 1:
         return f"0 to {runs[0] - 1}"
     return f"{runs[0]} to {runs[-1]} of them, the fewer the more agents a scenario has"
@@ -283,8 +249,8 @@ def _scenario(case: Case) -> str:
         for point in provider.fault_course.points
     ]
     return (
-        f"| {case.name} | {'; '.join(agents)} | {'; '.join(patience)} | {limits} | {caps} "
-        f"| {', '.join(faults) or 'none'} | {case.about} |"
+        f"{case.name} | {'; '.join(agents)} | {'; '.join(patience)} | {limits} | {caps} "
+        f"| {', '.join(faults) or 'none'} | {case.about}"
     )
 
 
@@ -297,83 +263,11 @@ def _limit(limit: Limit) -> str:
     return f"{limit.amount:,} {limit.dimension.value.replace('_', ' ')} in {limit.window_s:g} s{hidden}"
 
 
-def markdown(campaign: Campaign, charts: Sequence[Chart], setting: Setting, *, folder: str) -> str:
-    """A page; its charts are files in `folder`."""
-    lines = ["# Evaluation", "", f"<!-- Generated by `{setting.command}`. -->", "", _intro(campaign, setting)]
-    for part in parts(campaign, charts, setting):
-        lines += [f"## {part.title}", "", part.text]
-        lines += [f"![{chart.title}]({folder}/{chart.name}.svg)\n" for chart in part.charts]
+def markdown(campaign: Campaign, setting: Setting, charts: Mapping[str, str]) -> str:
+    """A page. `charts`: the Markdown of each picture, by the chart's name."""
+    head = _HEAD.format(runs=len(campaign.runs), command=setting.command)
+    lines = ["# Evaluation", "", f"<!-- Generated by `{setting.command}`. -->", "", head]
+    for title, text, chart in _parts(campaign, setting):
+        lines += [f"## {title}", "", text]
+        lines += [f"{charts[chart]}\n"] if chart in charts else []
     return "\n".join(lines)
-
-
-def _intro(campaign: Campaign, setting: Setting) -> str:
-    return _HEAD.format(runs=len(campaign.runs), command=setting.command)
-
-
-_CSS = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; background: #fff; max-width: 62rem; margin: 2rem auto;
-  padding: 0 1rem }
-h1, h2 { line-height: 1.2 } h2 { margin-top: 2.5rem }
-table { border-collapse: collapse; font-size: 12px } th, td { text-align: left; vertical-align: top;
-  padding: .2rem .6rem .2rem 0; border-bottom: 1px solid #ddd }
-.wide { overflow-x: auto } figure { margin: 1.5rem 0 } figcaption { font-size: 13px; color: #555 }
-svg { max-width: 100%; height: auto } code { font-size: 13px; background: #f4f4f4 }
-"""
-
-
-def page(campaign: Campaign, charts: Sequence[Chart], setting: Setting) -> str:
-    """One HTML file, its charts inside, that fetches nothing."""
-    lines = [
-        "<!doctype html>",
-        '<html lang="en"><head><meta charset="utf-8"><title>Evaluation</title>',
-        '<meta name="viewport" content="width=device-width, initial-scale=1">',
-        f"<style>{_CSS}</style></head><body><h1>Evaluation</h1>",
-        _html(_intro(campaign, setting)),
-    ]
-    for part in parts(campaign, charts, setting):
-        lines += [f"<h2>{html.escape(part.title)}</h2>", _html(part.text)]
-        for chart in part.charts:
-            caption = f"{html.escape(chart.title)}. <code>{html.escape(setting.command)}</code>"
-            lines.append(f"<figure>{_own_ids(chart)}<figcaption>{caption}</figcaption></figure>")
-    return "\n".join([*lines, "</body></html>", ""])
-
-
-def _own_ids(chart: Chart) -> str:
-    """The picture with ids that no other one on the page has."""
-    text = re.sub(r'\bid="', f'id="{chart.name}-', chart.svg)
-    text = re.sub(r'href="#', f'href="#{chart.name}-', text)
-    return re.sub(r"url\(#", f"url(#{chart.name}-", text)
-
-
-def _html(text: str) -> str:
-    """Markdown as HTML. A table may be wider than the page; links lead to pages that are not beside this one."""
-    made = MarkdownIt("js-default")
-    for name in ("link_open", "link_close"):
-        made.add_render_rule(name, lambda *_: "")
-    made.add_render_rule("table_open", lambda *_: '<div class="wide"><table>\n')
-    made.add_render_rule("table_close", lambda *_: "</table></div>\n")
-    rendered: str = made.render(text)
-    return rendered
-
-
-def results(campaign: Campaign, setting: Setting) -> bytes:
-    """Every run's figures, as JSON."""
-    document = {
-        "command": setting.command,
-        "versions": f"hivemind-addon {__version__}, {setting.versions}",
-        "machine": setting.machine,
-        "runs": [
-            {
-                "scenario": key.scenario,
-                "limits": key.kind.value if key.kind else None,
-                "policy": key.policy,
-                "seed": seed,
-                **asdict(run),
-            }
-            for key, runs in campaign.runs.by_key.items()
-            for seed, run in enumerate(runs)
-        ],
-        "sockets": [{**asdict(run), "kind": run.kind.value} for run in setting.sockets],
-        "peer_problem": setting.peer_problem,
-    }
-    return msgspec.json.format(msgspec.json.encode(document))

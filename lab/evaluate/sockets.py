@@ -6,8 +6,6 @@ concurrency cap, as in its paper; all else is its default.
 """
 
 import asyncio
-import os
-import socket
 import ssl
 import subprocess
 import tempfile
@@ -17,6 +15,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import certifi
@@ -26,8 +25,9 @@ from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.live import LiveStage, Staging, live, scaled, serving, straight, through_proxy
-from hivemind_addon.sim.mitmdump import MitmdumpNotStarted
+from hivemind_addon.sim.mitmdump import MitmdumpNotStarted, end, off_proxies
 from hivemind_addon.sim.workload import Scenario
+from hivemind_addon.tools.launch.neighbour import free_port
 from lab.evaluate.figures import Figures, figures_of
 
 _FACTORS: Mapping[str, float] = {"replay-11": 1, "stress": 2}
@@ -38,9 +38,9 @@ _LONGEST = 3.0
 PEER = "hivemind-scheduler"
 _VERSION = "0.2.0"
 _DEFAULT_CAP = 5
+_PORT = 8100
 _INSTALL_S = 300
 _START_S = 30
-_STOP_S = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,25 +131,20 @@ async def through_peer(program: Path, scenario: Scenario, seed: int) -> AsyncIte
     """By the peer's proxy. Raises MitmdumpNotStarted."""
     async with serving(scenario, seed) as server:
         with tempfile.TemporaryDirectory(prefix="hivemind-peer-") as folder:
-            port = _free_port()
+            port = free_port(_PORT) or _PORT
+            words = {
+                "--port": str(port),
+                "--upstream": server.url,
+                "--max-concurrency": str(scenario.provider.concurrency or _DEFAULT_CAP),
+                "--db": f"{folder}/peer.db",
+            }
             process = await asyncio.create_subprocess_exec(
-                program,
-                "--log-level",
-                "WARNING",
-                "proxy",
-                "--port",
-                str(port),
-                "--upstream",
-                server.url,
-                "--max-concurrency",
-                str(scenario.provider.concurrency or _DEFAULT_CAP),
-                "--db",
-                str(Path(folder) / "peer.db"),
+                *(str(program), "--log-level", "WARNING", "proxy", *chain.from_iterable(words.items())),
                 cwd=folder,
                 stdin=DEVNULL,
                 stdout=DEVNULL,
                 stderr=STDOUT,
-                env={name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")},
+                env=off_proxies(),
                 start_new_session=True,
             )
             try:
@@ -157,14 +152,7 @@ async def through_peer(program: Path, scenario: Scenario, seed: int) -> AsyncIte
                 trust = ssl.create_default_context(cafile=certifi.where())
                 yield LiveStage(server, Route(trust, base_url=f"http://127.0.0.1:{port}"))
             finally:
-                await _end(process)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+                await end(process)
 
 
 async def _listens(port: int, process: asyncio.subprocess.Process) -> None:
@@ -179,14 +167,3 @@ async def _listens(port: int, process: asyncio.subprocess.Process) -> None:
                     writer.close()
                     return
     raise MitmdumpNotStarted(f"{PEER} {_VERSION} does not listen")
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    if process.returncode is None:
-        process.terminate()
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_STOP_S):
-            await process.wait()
-    if process.returncode is None:
-        process.kill()
-        await process.wait()

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from hivemind_addon.sim.ablation import Primitive
 from hivemind_addon.sim.library import Case, cases, random_case
 from hivemind_addon.sim.policy import AGENTRM, COMPARED, Policy, without
-from hivemind_addon.sim.trial import Setup, Trial, run_trials
+from hivemind_addon.sim.trial import Setup, Trial, once_each, run_trials
 from lab import compaction
-from lab.evaluate.campaign import Runs, once_each, run_all, trials_of
+from lab.evaluate.campaign import Runs, run_all, trials_of
 from lab.papers import paper_figures
 from lab.papers.claims import percent
 from lab.papers.overhead import Overhead

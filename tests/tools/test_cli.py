@@ -81,12 +81,12 @@ def test_prove_live_tells_where_socket_and_virtual_time_disagree(tmp_path, monke
         def disagreements(self):
             return ["2 guard trips"]
 
-    monkeypatch.setattr(agreement, "prove", lambda **_: [Apart()])
+    monkeypatch.setattr(agreement, "compare_all", lambda *_, **__: [Apart()])
     monkeypatch.setattr(agreement, "page", lambda _, command: f"made by {command}\n")
     monkeypatch.setattr("signal.signal", lambda *_: None)
     page = tmp_path / "live.md"
     result = run("lab", "prove", "--live", "--only", "stress", "--output", str(page))
-    assert (result.exit_code, result.stderr) == (1, "stress, bucket, seed 0: 2 guard trips\n")
+    assert (result.exit_code, result.stderr) == (1, "missed: stress, bucket, seed 0: 2 guard trips\n")
     assert page.read_text() == "made by hivemind lab prove --live --seeds 1 --only stress\n"
 
 

@@ -72,17 +72,27 @@ class Mitmdump:
             raise MitmdumpNotStarted(f"mitmdump does not listen:\n{words}")
 
     async def stop(self) -> None:
-        """End it by its own process id: politely, then by force."""
-        if self._process.returncode is None:
-            self._process.terminate()
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_STOP_S):
-                    await self._process.wait()
-        finally:
-            if self._process.returncode is None:
-                self._process.kill()
-        await self._process.wait()
+        """End it."""
+        await end(self._process)
+
+
+async def end(process: Process) -> None:
+    """End a process by its own id: politely, then by force."""
+    if process.returncode is None:
+        process.terminate()
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_S):
+                await process.wait()
+    finally:
+        if process.returncode is None:
+            process.kill()
+    await process.wait()
+
+
+def off_proxies() -> dict[str, str]:
+    """Our environment without the shell's proxies, so that simulations stay on loopback."""
+    return {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
 
 
 @asynccontextmanager
@@ -98,8 +108,6 @@ async def running_mitmdump(confdir: Path, settings: Sequence[str], *, web: bool 
     # A port of its own: of port 0 mitmweb does not tell what it became.
     told = ("web_open_browser=false", f"web_port={free_port(_WEB_PORT) or 0}") if web else ("flow_detail=0",)
     sets = (f"confdir={confdir}", "termlog_verbosity=info", "hivemind_journal=off", *told, *settings)
-    # Whatever proxies the shell uses, what is simulated stays on loopback.
-    environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
     process = await asyncio.create_subprocess_exec(
         executable,
         "--mode",
@@ -113,7 +121,7 @@ async def running_mitmdump(confdir: Path, settings: Sequence[str], *, web: bool 
         stdout=PIPE,
         stderr=STDOUT,
         limit=_MAX_LINE_BYTES,
-        env=environment | {"PYTHONUNBUFFERED": "1"},
+        env=off_proxies() | {"PYTHONUNBUFFERED": "1"},
         start_new_session=True,  # Ctrl-C is for us: we end it
     )
     mitmdump = Mitmdump(process)

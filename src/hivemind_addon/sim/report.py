@@ -1,17 +1,17 @@
 """Series of runs for people and programs: a table for a terminal, JSON, and the page of the proof."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 from rich.table import Table
 from rich.text import Text
 
 from hivemind_addon.sim.expectation import Verdict
-from hivemind_addon.sim.library import Case, cases
-from hivemind_addon.sim.policy import COMPARED, Policy
+from hivemind_addon.sim.library import Case
+from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.result import Result
-from hivemind_addon.sim.trial import Series, run_series, setups
+from hivemind_addon.sim.trial import Series
 
 _LOST = 0.01
 """With more agents lost than this share, the time that a run took says nothing."""
@@ -177,24 +177,6 @@ def figures(run: Result) -> dict[str, object]:
     }
 
 
-SEEDS = 20
-
-
-def prove(
-    *, seeds: int = SEEDS, only: Sequence[str] = (), workers: int = 1, tell: Callable[[str], None] = lambda _: None
-) -> list[Series]:
-    """Run every packaged scenario (or `only` the named ones) under all policies that are compared."""
-    wanted = [setup for case in cases().values() if not only or case.name in only for setup in setups(case, COMPARED)]
-    told: set[str] = set()
-
-    def first(name: str) -> None:
-        if name not in told:
-            told.add(name)
-            tell(name)
-
-    return run_series(wanted, seeds=seeds, workers=workers, done=lambda trial: first(trial.setup.name))
-
-
 _HEAD = """\
 # Proof
 
@@ -240,43 +222,44 @@ def page(series: Sequence[Series], command: str) -> str:
         _HEAD.format(command=command, seeds=len(series[0].runs)),
         _verdicts(series),
         _SCENARIOS,
-        _list(abouts),
+        markdown_list(abouts),
         series_table(mine),
     ]
     if others:
-        parts += [_OTHERS.format(policies=_list(policies).rstrip()), series_table(others)]
+        parts += [_OTHERS.format(policies=markdown_list(policies).rstrip()), series_table(others)]
     return "\n".join(parts)
 
 
-def _list(items: dict[str, str]) -> str:
+def markdown_list(items: Mapping[str, str]) -> str:
+    """An item of each name and text."""
     return "".join(f"- `{name}`: {text}\n" for name, text in items.items())
 
 
+def markdown_table(titles: str, rows: Iterable[str]) -> str:
+    """Titles and rows are cells with `|` between them."""
+    lines = [titles, " | ".join(["---"] * (titles.count("|") + 1)), *rows]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
 def _verdicts(series: Sequence[Series]) -> str:
-    rows = ["| Scenario | Limits | What | Expected | Measured | |", "| --- | --- | --- | --- | --- | --- |"]
-    for one, verdict in verdicts(series):
-        met = "met" if verdict.is_met else "**missed**"
-        rows.append(
-            f"| {one.setup.case.name} | {one.setup.limits} | {verdict.what} | {verdict.wanted} "
-            f"| {number(verdict.value)} | {met} |"
-        )
-    return "\n".join(rows) + "\n"
+    rows = [
+        f"{one.setup.case.name} | {one.setup.limits} | {verdict.what} | {verdict.wanted} | {number(verdict.value)} "
+        f"| {'met' if verdict.is_met else '**missed**'}"
+        for one, verdict in verdicts(series)
+    ]
+    return markdown_table("Scenario | Limits | What | Expected | Measured |", rows)
 
 
 def series_table(series: Sequence[Series]) -> str:
     """Every series in a line, as Markdown."""
     rows = [
-        "| Scenario | Limits | Policy | Lost | Attempts | 429 | 529, 503 | Time ÷ bound | Wait s | Cost |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+        f"{one.setup.case.name} | {one.setup.limits} | {one.setup.policy.name} | {one.lost} of {one.agents} "
+        f"| {one.attempts} | {one.status(429)} | {one.status(529, 503)} | {stretch(one)} | {waits(one)} "
+        f"| {one.median_of(lambda run: run.cost_ratio):.3f}"
+        for one in series
     ]
-    for one in series:
-        setup = one.setup
-        rows.append(
-            f"| {setup.case.name} | {setup.limits} | {setup.policy.name} | {one.lost} of {one.agents} "
-            f"| {one.attempts} | {one.status(429)} | {one.status(529, 503)} | {stretch(one)} | {waits(one)} "
-            f"| {one.median_of(lambda run: run.cost_ratio):.3f} |"
-        )
-    return "\n".join(rows) + "\n"
+    titles = "Scenario | Limits | Policy | Lost | Attempts | 429 | 529, 503 | Time ÷ bound | Wait s | Cost"
+    return markdown_table(titles, rows)
 
 
 def stretch(series: Series) -> str:

@@ -53,6 +53,11 @@ class Trial:
         return run(setup.case.at(setup.kind, headers=setup.headers), seed=self.seed, policy=setup.policy)
 
 
+def once_each(trials: Iterable[Trial]) -> list[Trial]:
+    """The same trials without repetitions, in their order."""
+    return list({(trial.setup.name, trial.seed): trial for trial in trials}.values())
+
+
 def run_trials[T](
     trials: Sequence[Trial],
     digest: Callable[[Trial, Result], T],

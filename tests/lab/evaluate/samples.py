@@ -5,18 +5,19 @@ from functools import cache
 from hivemind_addon.sim.ablation import Primitive
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.policy import Policy, without
-from lab.evaluate.campaign import Campaign, CampaignPlan, Key, Runs, run_campaign
+from hivemind_addon.sim.trial import Setup
+from lab.evaluate.campaign import Campaign, CampaignPlan, Runs, run_campaign
 from lab.evaluate.figures import Figures
 from lab.evaluate.report import Setting
 
 REPLAY = cases()["replay-11"]
-SETTING = Setting("hivemind lab evaluate --quick", "Python 3.12", "Linux, 2 cores")
+SETTING = Setting("hivemind lab prove --compare", "Python 3.12", "Linux, 2 cores")
 
 
 @cache
 def small_campaign() -> Campaign:
-    """Comparison of two scenarios, and one of them without each primitive; one seed."""
-    plan = CampaignPlan((cases()["micro-10"], REPLAY), seeds=1, ablation_seeds=1, ablated=(REPLAY,))
+    """Comparison of two scenarios, also without each primitive; one seed."""
+    plan = CampaignPlan((cases()["micro-10"], REPLAY), seeds=1)
     return run_campaign(plan, workers=1, done=lambda _: None)
 
 
@@ -55,10 +56,11 @@ def figures(**changed) -> Figures:
 
 def made_up(lost: dict[str, float], **changed) -> Campaign:
     """Replay-11 alone: shares of lost agents by policy, 0 where nothing is said; two seeds."""
-    plan = CampaignPlan((REPLAY,), seeds=2, ablation_seeds=2, ablated=(REPLAY,))
+    plan = CampaignPlan((REPLAY,), seeds=2)
     policies = [Policy.HIVEMIND, *map(without, Primitive)]
     runs = {
-        Key(REPLAY.name, kind, policy.name): (figures(lost=lost.get(policy.name, 0.0), **changed),) * 2
+        Setup(REPLAY, kind, headers=True, policy=policy).name: (figures(lost=lost.get(policy.name, 0.0), **changed),)
+        * 2
         for policy in policies
         for kind in REPLAY.kinds
     }

@@ -11,25 +11,23 @@ from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import COMPARED, Policy, only, without
 from hivemind_addon.sim.trial import Setup, Trial
-from lab.evaluate.campaign import CampaignPlan, full_plan, quick_plan, run_campaign, size
+from lab.evaluate.campaign import CampaignPlan, run_campaign
 from lab.evaluate.figures import Mean, Spread, digest, few_lost
 from lab.evaluate.findings import ASPECTS, changes, harm, worth
 from tests.lab.evaluate.samples import REPLAY, figures, made_up, small_campaign
 
 MICRO = cases()["micro-10"]
+EVERYTHING = tuple(cases().values())
 METERS, RETRY = Primitive.METERS, Primitive.RETRY
 
 
 def test_every_trial_is_done_once():
-    for plan in (full_plan(10), quick_plan(2)):
-        names = Counter((trial.setup.name, trial.seed) for trial in plan.trials())
-        assert set(names.values()) == {1}
-        assert size(plan) == len(names)
+    names = Counter((trial.setup.name, trial.seed) for trial in CampaignPlan(EVERYTHING, 10).trials())
+    assert set(names.values()) == {1}
 
 
 def test_the_full_plan_compares_all_and_takes_each_primitive_away_from_all():
-    plan = full_plan(4)
-    assert plan.cases == plan.ablated == tuple(cases().values())
+    plan = CampaignPlan(EVERYTHING, 4)
     policies = {trial.setup.policy for trial in plan.trials() if trial.setup.case is REPLAY}
     assert policies == {*COMPARED, *map(without, Primitive)}
     seeds = Counter(
@@ -41,8 +39,8 @@ def test_the_full_plan_compares_all_and_takes_each_primitive_away_from_all():
 
 
 def test_primitives_are_taken_away_from_enough_agents():
-    plan = full_plan(20)
-    runs = {case.name: plan.seeds_without(case) for case in plan.ablated}
+    plan = CampaignPlan(EVERYTHING, 20)
+    runs = {case.name: plan.seeds_without(case) for case in plan.cases}
     assert (runs["stress"], runs["changing-cap"], runs["two-hundred"]) == (20, 10, 5)
 
 
@@ -56,10 +54,10 @@ def test_figures_are_kept_by_scenario_limits_policy_and_seed():
 
 
 def test_one_plan_gives_one_campaign():
-    plan = CampaignPlan((MICRO,), seeds=2, ablation_seeds=1, ablated=())
+    plan = CampaignPlan((MICRO,), 2, primitives=())
     told = []
     once = run_campaign(plan, workers=1, done=told.append)
-    assert len(told) == size(plan)
+    assert len(told) == len(plan.trials())
     assert run_campaign(plan, workers=1, done=lambda _: None) == once
 
 

@@ -46,7 +46,7 @@ def test_the_scheduler_keeps_agents_alive_that_die_on_their_own(monkeypatch):
 def patient(monkeypatch):
     """It may take long to start, and meanwhile no connection of other tests gets its port."""
     monkeypatch.setattr(sockets, "_START_S", 120.0)
-    monkeypatch.setattr(sockets, "_free_port", free_port)
+    monkeypatch.setattr(sockets, "free_port", lambda _: free_port())
 
 
 @pytest.fixture

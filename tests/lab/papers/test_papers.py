@@ -11,7 +11,7 @@ from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.trial import Setup, Trial
 from hivemind_addon.tools.cli import main
-from lab.evaluate.campaign import Key, Runs
+from lab.evaluate.campaign import Runs
 from lab.papers import plan
 from lab.papers.overhead import Overhead
 from lab.papers.page import page
@@ -61,9 +61,9 @@ def row(text, title, begins):
 
 def with_run(made, policy, **changed):
     """The same experiments, and the first run of `stress` under a policy was another."""
-    key = Key("stress", LimitKind.BUCKET, policy.name)
-    first, *others = made.runs.by_key[key]
-    return replace(made, runs=Runs({**made.runs.by_key, key: (replace(first, **changed), *others)}))
+    key = Setup(STRESS, LimitKind.BUCKET, headers=True, policy=policy).name
+    first, *others = made.runs.by_setup[key]
+    return replace(made, runs=Runs({**made.runs.by_setup, key: (replace(first, **changed), *others)}))
 
 
 def test_agents_lost_are_those_of_the_runs(text):
@@ -110,14 +110,14 @@ def test_waste_is_told_as_a_sum_as_a_share_and_for_a_turn_and_why_the_sum_is_har
 def test_policies_whose_runs_are_the_same_are_named_together_with_the_reason(made, text):
     told = "The runs of `agentrm-fifo`, `round-robin`, `priority-queue` are the same: an agent asks for one turn"
     assert told in text.partition("### The cascade")[2].partition("###")[0]
-    other = replace(made.runs.by_key[key := _cascade_key(Policy.ROUND_ROBIN)][0], zombies=1)
-    runs = Runs({**made.runs.by_key, key: (other, *made.runs.by_key[key][1:])})
+    other = replace(made.runs.by_setup[key := _cascade_key(Policy.ROUND_ROBIN)][0], zombies=1)
+    runs = Runs({**made.runs.by_setup, key: (other, *made.runs.by_setup[key][1:])})
     assert told not in page(replace(made, runs=runs), "x")
 
 
 def _cascade_key(policy):
     (kind,) = SMALL.cascade.kinds
-    return Key(SMALL.cascade.name, kind, policy.name)
+    return Setup(SMALL.cascade, kind, headers=True, policy=policy).name
 
 
 def test_where_lane_time_goes_is_told_from_the_runs(made, text):
@@ -197,9 +197,10 @@ def test_an_incident_kills_who_is_alone_and_a_breaker_saves_attempts(text):
 
 def test_who_is_ahead_of_the_scheduler_is_named_unless_it_loses_more_agents(made):
     def told(**changed):
-        keys = [Key(SMALL.incident.name, kind, "mlfq") for kind in SMALL.incident.kinds]
-        others = {key: tuple(replace(run, **changed) for run in made.runs.by_key[key]) for key in keys}
-        text = page(replace(made, runs=Runs({**made.runs.by_key, **others})), "x")
+        case = SMALL.incident
+        keys = [Setup(case, kind, headers=True, policy=Policy.MLFQ).name for kind in case.kinds]
+        others = {key: tuple(replace(run, **changed) for run in made.runs.by_setup[key]) for key in keys}
+        text = page(replace(made, runs=Runs({**made.runs.by_setup, **others})), "x")
         return [line for line in text.splitlines() if line.startswith("- An incident, the last ends: ")]
 
     assert "`mlfq` " in "".join(told(makespan_s=1.0, lost=0.0))

@@ -31,9 +31,8 @@ class CheckoutEntry(CommandEntry):
 
 _COMMANDS = (
     CheckoutEntry("scenario", "lab.commands:scenario", "Simulated load: list it, read it, run it"),
-    CheckoutEntry("prove", "lab.commands:prove", "Every scenario against what it expects"),
+    CheckoutEntry("prove", "lab.commands:prove", "Scenarios against what they expect, and policies compared"),
     CheckoutEntry("digest", "lab.digest:digest", "Whether the scheduler decides as before"),
-    CheckoutEntry("evaluate", "lab.evaluate.commands:evaluate", "Scenarios by policies by seeds, with charts"),
     CheckoutEntry("papers", "lab.papers.commands:papers", "What three papers claim, run again beside theirs"),
     CheckoutEntry("docs", "lab.generators.commands:docs", "Write the generated pages of docs/"),
 )
@@ -47,5 +46,5 @@ def lab() -> None:
     Examples:
       hivemind lab scenario run stress incident
       hivemind lab prove --seeds 3 --only stress
-      hivemind lab evaluate --quick
+      hivemind lab prove --compare --seeds 2 --only replay-11
     """
