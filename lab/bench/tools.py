@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
+from hivemind_addon.sim.report import markdown_filled, markdown_table
 from lab.tool_fleet import GITHUB, SEARCH, USUAL, FleetRun, direct, scheduled
 
 PAGE = Path(__file__).parents[2] / "docs" / "tools.md"
-BEGIN, END = "<!-- fleet -->", "<!-- end -->"
 SEEDS = range(20)
 ARMS: dict[str, Callable[[int], FleetRun]] = {
     "direct": direct,
@@ -23,10 +23,7 @@ ARMS: dict[str, Callable[[int], FleetRun]] = {
 
 def table() -> str:
     """As Markdown: means over all seeds; the same at each run."""
-    lines = [
-        "| | calls lost | worst seed | lost of GitHub / of the search API | sent ÷ wanted | refused there | P50 | P95 | done after |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+    rows = []
     for name, play in ARMS.items():
         runs = [play(seed) for seed in SEEDS]
         wanted = mean(run.wanted.total() for run in runs)
@@ -44,15 +41,12 @@ def table() -> str:
             f"{mean(run.wait_s(0.95) for run in runs):.1f} s",
             f"{mean(run.took_s for run in runs):.0f} s",
         ]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    lines += [
-        "",
-        (
-            f"{USUAL.agents} agents, {wanted:,.0f} calls on one GitHub token and one search key, {len(SEEDS)} seeds, "
-            "virtual time (`python -m lab.bench.tools`)."
-        ),
-    ]
-    return "\n".join(lines)
+        rows.append(f"{name} | {' | '.join(cells)}")
+    titles = "| calls lost | worst seed | lost of GitHub / of the search API | sent ÷ wanted | refused there | P50 | P95 | done after"
+    return (
+        f"{markdown_table(titles, rows)}\n{USUAL.agents} agents, {wanted:,.0f} calls on one GitHub token and one search "
+        f"key, {len(SEEDS)} seeds, virtual time (`python -m lab.bench.tools`)."
+    )
 
 
 def main() -> None:
@@ -60,9 +54,7 @@ def main() -> None:
     found = table()
     print(found)
     if "--write" in sys.argv[1:]:
-        before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        _, _, after = rest.partition(END)
-        PAGE.write_text(f"{before}{BEGIN}\n\n{found}\n\n{END}{after}", encoding="utf-8")
+        PAGE.write_text(markdown_filled(PAGE.read_text(encoding="utf-8"), {"fleet": found}), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -5,26 +5,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from hivemind_addon.formats.profile.load import NamedTool, load_profiles, tool_names
 from hivemind_addon.formats.profile.model import MeterHeaders
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
+from hivemind_addon.sim.report import markdown_table
 
 _SPANS: dict[float, str] = {1: "second", 60: "minute", 3600: "hour", 86_400: "day", 2_592_000: "month"}
 _NOTHING = "\N{EN DASH}"
 
 
-def filled(page: str) -> str:
-    """The page with its table of ready profiles written anew."""
-    before, begin, rest = page.partition("<!-- ready profiles -->\n")
-    _, end, after = rest.partition("<!-- end -->")
-    assert begin, "docs/tools.md has no ready profiles"
-    return f"{before}{begin}\n{''.join(map(_line, _rows()))}\n{end}{after}"
-
-
-def _line(cells: tuple[str, ...]) -> str:
-    return f"| {' | '.join(cells)} |\n"
+def ready_profiles() -> str:
+    """The table of the ready profiles."""
+    return markdown_table("Name | Hosts | Told | Stated | At once | Safe", map(" | ".join, _rows()))
 
 
 def _rows() -> Iterator[tuple[str, ...]]:
-    yield ("Name", "Hosts", "Told", "Stated", "At once", "Safe")
-    yield ("---",) * 6
     for name, hosts in tool_names().items():
         profile = load_profiles(None, (NamedTool(name, hosts or ("localhost",)),)).by_name[name]
         yield (

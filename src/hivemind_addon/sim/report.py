@@ -241,6 +241,16 @@ def markdown_table(titles: str, rows: Iterable[str]) -> str:
     return "".join(f"| {line} |\n" for line in lines)
 
 
+def markdown_filled(page: str, parts: Mapping[str, str]) -> str:
+    """The page with new text for each part, which stands between `<!-- NAME -->` and `<!-- end -->`."""
+    for name, text in parts.items():
+        before, begin, rest = page.partition(f"<!-- {name} -->\n")
+        _, end, after = rest.partition("<!-- end -->")
+        assert end, f"the page has no part {name!r}"
+        page = f"{before}{begin}\n{text.strip()}\n\n{end}{after}"
+    return page
+
+
 def _verdicts(series: Sequence[Series]) -> str:
     rows = [
         f"{one.setup.case.name} | {one.setup.limits} | {verdict.what} | {verdict.wanted} | {number(verdict.value)} "

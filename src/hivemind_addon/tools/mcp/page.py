@@ -8,19 +8,13 @@ from hivemind_addon.tools.mcp.tool import McpTool, schema_of
 from hivemind_addon.tools.mcp.tools import TOOLS
 
 
-def filled(page: str) -> str:
-    """The page with new text between the marks."""
-    parts = {
+def parts() -> Mapping[str, str]:
+    """The generated parts of the page, by the names of their marks."""
+    return {
         "permissions": "\n".join(_permissions()),
         "own tools": "\n".join(_sections(tool for tool in TOOLS if not tool.needs)),
         "allowed tools": "\n".join(_sections(tool for tool in TOOLS if tool.needs)),
     }
-    for name, text in parts.items():
-        before, begin, rest = page.partition(f"<!-- {name} -->\n")
-        _, end, after = rest.partition("<!-- end -->")
-        assert begin, f"docs/mcp.md has no {name}"
-        page = f"{before}{begin}\n{text.rstrip()}\n\n{end}{after}"
-    return page
 
 
 def _permissions() -> Iterator[str]:
