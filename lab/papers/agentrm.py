@@ -1,62 +1,25 @@
 """AgentRM's tables beside ours: its cascade under its own policies and under the scheduler."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from hivemind_addon.formats.profile.model import Watchdog
 from hivemind_addon.sim.policy import Policy
+from hivemind_addon.sim.report import markdown_table
 from lab.evaluate.figures import Figures
 from lab.papers import paper_figures
-from lab.papers.claims import Contest, PaperClaim, alike, change, spread, table
+from lab.papers.claims import Contest, PaperClaim, alike, change, spread
 from lab.papers.plan import CASCADE_POLICIES, Experiments
 from lab.papers.significance import SignTest
 
-_HEAD = """\
-## AgentRM
 
-{source}. A middleware with a multi-level feedback queue, which also ends what hangs. No code of it is public, and its
-text gives no more of its cascade than this: {agents} agents, {turns} turns, calls that hang at a rate that goes up and
-down between 5 and 40 %. The rest of `scenarios/{name}.yaml` is ours, and so are its policies as built here
-(`sim/policy.py`); a figure of ours beside one of theirs compares directions and sizes, not runs.
-
-### The cascade
-
-Its figures are those of its queue beside a baseline that it does not name; here each stands beside FIFO. Means over
-{seeds} seeds, least to most in brackets. *P95*: of a turn, from the first ask to the answer. *Lanes wasted*: seconds
-that lanes were held by what hung, failed or was refused. *Zombies*: attempts in flight for more than ten times what a
-turn usually takes. What is silent for {silent:g} s hangs, says this scenario, to the queue's reaper and to the
-scheduler's watchdog alike; the last row has the watchdog as the profiles come, which waits longer so as to end no call
-that only thinks.
-
-"""
-_CONTEXTS = """\
-### What compaction keeps
-
-Its second half manages contexts: summaries, and a store to read back from. Ours takes old tool results out of a
-request and leaves stubs, and what a stub names is recalled from the store of contexts ([compaction.md](compaction.md)).
-Simulated sessions with facts planted in their tool results; how well a model works with less before it is not measured.
-
-"""
-_NOT_REPEATED = """\
-### What cannot be repeated
-
-Its motivation counts problems in 40,000 issues on GitHub, sorted by its author; neither the list nor the sorting is
-public. Its own figures come from a simulation whose sizes are not told; nothing here can say how far it is from ours.
-"""
-
-
-def section(made: Experiments) -> str:
-    """Everything on AgentRM, as Markdown."""
-    case = made.plan.cascade
-    head = _HEAD.format(
-        source=paper_figures.AGENTRM,
-        name=case.name,
-        agents=case.agents,
-        turns=sum(crowd.agents * (crowd.turns or 0) for crowd in case.scenario.crowds),
-        seeds=made.plan.seeds,
-        silent=case.scenario.silent_s,
+def parts(made: Experiments) -> Mapping[str, str]:
+    """The tables on AgentRM, as Markdown."""
+    rows = map(" | ".join, made.compaction)
+    kept = (
+        markdown_table("| Theirs | Ours", rows) if made.compaction else "Not measured in this run: `make papers` does."
     )
-    return "\n".join([head + _cascade(made), _contexts(made), _NOT_REPEATED])
+    return {"cascade": _cascade(made), "contexts": kept}
 
 
 def _p95(run: Figures) -> float:
@@ -73,38 +36,19 @@ def _done(run: Figures) -> float:
 
 def _cascade(made: Experiments) -> str:
     base = _runs(made, Policy.AGENTRM_FIFO)
-    rows = [
-        [
-            "*theirs, its queue*",
-            "",
-            f"{paper_figures.P95_LESS} % less",
-            f"{paper_figures.LANE_WASTE_LESS} % less",
-            f"{paper_figures.THROUGHPUT_MORE} % more",
-            f"{paper_figures.ZOMBIES[0]} → {paper_figures.ZOMBIES[1]}",
-        ]
-    ]
+    claimed = f"{paper_figures.P95_LESS} % less | {paper_figures.LANE_WASTE_LESS} % less | {paper_figures.THROUGHPUT_MORE} % more"
+    rows = [f"*theirs, its queue* |  | {claimed} | {paper_figures.ZOMBIES[0]} → {paper_figures.ZOMBIES[1]}"]
     ways = {f"`{policy.name}`": _runs(made, policy) for policy in CASCADE_POLICIES}
     ways[f"`{Policy.HIVEMIND.name}`, as packaged"] = made.runs.of_all_kinds(made.plan.packaged, Policy.HIVEMIND)
-    for way, runs in ways.items():
-        rows.append(
-            [
-                way,
-                f"{spread([100 * run.lost for run in runs])} %",
-                _beside(base, runs, _p95, "{:.0f} s"),
-                _beside(base, runs, _wasted, "{:,.0f} s"),
-                _beside(base, runs, _done, "{:.1f}"),
-                spread([run.zombies for run in runs]),
-            ]
-        )
-    titles = ("Policy", "Agents lost", "P95", "Lanes wasted", "Turns a minute", "Zombies")
+    rows += [
+        f"{way} | {spread([100 * run.lost for run in runs])} % | {_beside(base, runs, _p95, '{:.0f} s')} "
+        f"| {_beside(base, runs, _wasted, '{:,.0f} s')} | {_beside(base, runs, _done, '{:.1f}')} "
+        f"| {spread([run.zombies for run in runs])}"
+        for way, runs in ways.items()
+    ]
+    titles = "Policy | Agents lost | P95 | Lanes wasted | Turns a minute | Zombies"
     words = (alike({policy.name: _runs(made, policy) for policy in CASCADE_POLICIES}), _chance(made), _reaped(made))
-    return table(titles, rows) + "".join(f"\n{one}\n" for one in words if one)
-
-
-def _contexts(made: Experiments) -> str:
-    if not made.compaction:
-        return "### What compaction keeps\n\nNot measured in this run: `make papers` does.\n"
-    return _CONTEXTS + table(("", "Theirs", "Ours"), made.compaction)
+    return markdown_table(titles, rows) + "".join(f"\n{one}\n" for one in words if one)
 
 
 def _runs(made: Experiments, policy: Policy) -> Sequence[Figures]:

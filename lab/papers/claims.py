@@ -1,6 +1,6 @@
 """What the page is made of: claims, tables, and numbers in them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -48,12 +48,6 @@ class Contest:
 
         better = [f"`{name}` {self.form.format(means[name])}" for name in means if is_better(name)]
         return f"{self.where}, {self.what}: {self.form.format(mine)}; {', '.join(better)}" if better else None
-
-
-def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """With a line for each row."""
-    lines = [titles, ["---"] * len(titles), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def spread(values: Sequence[float], form: str = "{:.0f}") -> str:

@@ -19,9 +19,11 @@ _QUICK_SEEDS = 2
     type=click.Path(dir_okay=False, path_type=Path),
     help="What the bench wrote with --json: what a request costs, the only figure that is timed.",
 )
-@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the page into this file.")
+@click.option(
+    "--output", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Write the tables into this page."
+)
 def papers(*, quick: bool, seeds: int | None, overhead: Path | None, output: Path | None) -> None:
-    """The experiments of three papers again, each figure beside theirs, as a page (Markdown).
+    """The experiments of three papers again, each figure beside theirs, as the tables of docs/papers.md.
 
     Virtual time, some minutes on two cores; the same command gives the same numbers.
 
@@ -30,9 +32,10 @@ def papers(*, quick: bool, seeds: int | None, overhead: Path | None, output: Pat
       hivemind lab papers --quick
       hivemind lab papers --output docs/papers.md
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    from hivemind_addon.sim.report import markdown_filled  # noqa: PLC0415
     from lab.papers import plan as plans  # noqa: PLC0415 - loaded when it is needed, as below
     from lab.papers.overhead import BadOverhead, read_overhead  # noqa: PLC0415
-    from lab.papers.page import page  # noqa: PLC0415
+    from lab.papers.page import parts  # noqa: PLC0415
 
     try:
         measured = read_overhead(overhead) if overhead else None
@@ -41,12 +44,11 @@ def papers(*, quick: bool, seeds: int | None, overhead: Path | None, output: Pat
     plan = plans.quick_plan(seeds or _QUICK_SEEDS) if quick else plans.full_plan(seeds or _SEEDS)
     with progress(plans.size(plan)) as done:
         made = plans.run_papers(plan, workers=1 if quick else os.cpu_count() or 1, overhead=measured, done=done)
-    words = ["hivemind lab papers", *(["--quick"] if quick else []), *([f"--seeds {seeds}"] if seeds else [])]
-    text = page(made, "make papers" if words == ["hivemind lab papers"] else " ".join(words))
+    found = parts(made)
     if output is None:
-        click.echo(text, nl=False)
+        click.echo("\n".join(f"{name}\n\n{text}" for name, text in found.items()), nl=False)
     else:
-        output.write_text(text, encoding="utf-8")
+        output.write_text(markdown_filled(output.read_text(encoding="utf-8"), found), encoding="utf-8")
 
 
 COMMANDS = (papers,)

@@ -1,150 +1,52 @@
 """The article on fleets beside ours: thirty agents at once, philosophers, an incident, retries that add up."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from hivemind_addon.sim.library import Case
 from hivemind_addon.sim.policy import Policy
+from hivemind_addon.sim.report import markdown_table
 from lab.evaluate.figures import Figures
 from lab.papers import paper_figures
-from lab.papers.claims import Contest, PaperClaim, alike, percent, spread, table
-from lab.papers.philosophers import AGENTS, ROUNDS
+from lab.papers.claims import Contest, PaperClaim, alike, percent, spread
 from lab.papers.plan import ALIKE, EVERYONE, INCIDENT_POLICIES, DinnerSeries, Experiments
 
 _MOST = 0.5
-_HEAD = """\
-## The article on fleets
-
-{source}. It measures nothing itself; its figures are other people's.
-
-"""
-_PHILOSOPHERS = """\
-### Three agents, and each needs two things
-
-Each of {agents} agents needs two things at once, and shares each with a neighbour: the dining philosophers. DPBench
-({source}) has models play it. Of 20 runs with three GPT-5.2 that act at once {silent} % end in a deadlock without talk,
-{talk} % with it; one did what it had said {kept} of the time.
-
-Here the same rules, {runs} runs of {rounds} rounds for each way. **Modelled** are the agents: no model is asked. They
-reach for one thing first and keep it until they have the other: by a coin (*coin*, the kindest case), or all for the
-same side (*alike*, three copies of one model). Talk is modelled, too: where what they say would end in a deadlock,
-they agree that one puts down what it has, and it keeps its word so often. **Not modelled** are the locks: they are the
-store behind `hivemind lease`, in its own file, asked in virtual time.
-
-A deadlock is counted as DPBench does, at the first time that each has one thing and waits for the next. Here the run
-goes on: *stuck* are those that never get out of it. *Used* says how often somebody had both things, at most once a
-round.
-
-"""
-_PHILOSOPHERS_AFTER = """
-Advisory locks that are taken one after the other are worse than no word at all: who waits in line for a lock puts
-nothing down, and takes no other. Where nobody renews them such a deadlock lasts until their time is over (`--ttl`, a
-minute if nothing is said). One order for all cures it, where every agent knows the order and keeps to it; it is slower
-than taking all at once, since agents hold one thing while they wait for another. All or none
-(`hivemind lease acquire A B`) needs no agreement.
-"""
 
 
-_TWO = """\
-### Thirty agents at 02:00
-
-`scenarios/{name}.yaml`: {agents} agents of {turns} turns begin within {within:g} ms on one key. Means over {seeds}
-seeds and both kinds of limits. The article says that most fail; it has no count.
-
-"""
-_AFTER_TWO = """
-The scheduler serves whose context the provider still has in its cache before the others: half of the turns are sooner,
-the input costs less, all are done sooner, and those at the end of the line wait longer.
-"""
-_INCIDENT = """\
-### A provider's incident, with and without a shared breaker
-
-`scenarios/{name}.yaml`: {agents} agents of {turns} turns; from {begins:g} s to {ends:g} s every call is answered
-{status}. Each agent for itself re-sends twice; behind one queue all learn from one answer. *Refused*: attempts that
-were sent in vain. Without its breaker the scheduler takes what is refused for a limit that nobody told, which parks
-everybody as well; without both each call is tried again for itself.
-
-"""
-_RETRIES = """\
-### Retries that add up
-
-Three layers that try three times each send {layered} requests for one ({source}). Requests sent ÷ turns wanted, over
-the {scenarios} scenarios above and all seeds. A turn counts once however often it is sent. Whoever dies early asks for
-less, so requests sent ÷ turns answered stands beside it.
-
-"""
-
-
-def section(made: Experiments) -> str:
-    """Everything on the article, as Markdown."""
-    parts = [_at_two(made), _philosophers(made), _incident(made), _retries(made)]
-    return _HEAD.format(source=paper_figures.FLEETS) + "\n".join(parts)
+def parts(made: Experiments) -> Mapping[str, str]:
+    """The tables on the article, as Markdown."""
+    return {
+        "at two": _at_two(made),
+        "philosophers": _philosophers(made),
+        "incident": _incident(made),
+        "retries": _retries(made),
+    }
 
 
 def _at_two(made: Experiments) -> str:
-    case = made.plan.fleet
-    (crowd,) = case.scenario.crowds
-    head = _TWO.format(
-        name=case.name,
-        agents=case.agents,
-        turns=crowd.turns,
-        within=1000 * (crowd.starts_s[1] + crowd.think_s[1]),
-        seeds=made.plan.seeds,
+    every = {policy.name: made.runs.of_all_kinds(made.plan.fleet, policy) for policy in EVERYONE}
+    rows = (
+        f"`{name}` | {spread([100 * run.lost for run in runs])} % | {fmean(100 * run.refused for run in runs):.1f} % "
+        f"| {fmean(run.turns_done for run in runs):.0f} "
+        f"| {fmean(run.latency_p50_s for run in runs):.0f} and {fmean(run.latency_p95_s for run in runs):.0f} s "
+        f"| {fmean(run.makespan_s for run in runs):.0f} s | {fmean(run.cost for run in runs):.2f}"
+        for name, runs in every.items()
     )
-    rows = []
-    for policy in EVERYONE:
-        runs = made.runs.of_all_kinds(case, policy)
-        rows.append(
-            [
-                f"`{policy.name}`",
-                f"{spread([100 * run.lost for run in runs])} %",
-                f"{fmean(100 * run.refused for run in runs):.1f} %",
-                f"{fmean(run.turns_done for run in runs):.0f}",
-                f"{fmean(run.latency_p50_s for run in runs):.0f} and {fmean(run.latency_p95_s for run in runs):.0f} s",
-                f"{fmean(run.makespan_s for run in runs):.0f} s",
-                f"{fmean(run.cost for run in runs):.2f}",
-            ]
-        )
-    titles = (
-        "Policy",
-        "Agents lost",
-        "Attempts refused",
-        "Turns answered",
-        "P50 and P95 of a turn",
-        "The last ends",
-        "Input cost ÷ ideal",
-    )
-    same = alike({policy.name: made.runs.of_all_kinds(case, policy) for policy in EVERYONE})
-    return head + table(titles, rows) + _AFTER_TWO + (f"\n{same}\n" if same else "")
+    titles = "Policy | Agents lost | Attempts refused | Turns answered | P50 and P95 of a turn | The last ends"
+    return f"{markdown_table(f'{titles} | Input cost ÷ ideal', rows)}\n{alike(every)}\n"
 
 
 def _incident(made: Experiments) -> str:
-    case = made.plan.incident
-    (crowd,), (outage,) = case.scenario.crowds, case.scenario.provider.outages
-    head = _INCIDENT.format(
-        name=case.name,
-        agents=case.agents,
-        turns=crowd.turns,
-        begins=outage.from_s,
-        ends=outage.to_s,
-        status=outage.status,
+    rows = (
+        f"`{policy.name}` | {spread([100 * run.lost for run in runs])} % "
+        f"| {fmean(run.refused * run.attempts for run in runs):.0f} | {_sent_by(runs, lambda run: run.wanted):.2f} "
+        f"| {fmean(run.turns_done for run in runs):.0f} | {fmean(run.makespan_s for run in runs):.0f} s"
+        for policy in INCIDENT_POLICIES
+        if (runs := made.runs.of_all_kinds(made.plan.incident, policy))
     )
-    rows = []
-    for policy in INCIDENT_POLICIES:
-        runs = made.runs.of_all_kinds(case, policy)
-        rows.append(
-            [
-                f"`{policy.name}`",
-                f"{spread([100 * run.lost for run in runs])} %",
-                f"{fmean(run.refused * run.attempts for run in runs):.0f}",
-                f"{_sent_by(runs, lambda run: run.wanted):.2f}",
-                f"{fmean(run.turns_done for run in runs):.0f}",
-                f"{fmean(run.makespan_s for run in runs):.0f} s",
-            ]
-        )
-    titles = ("Policy", "Agents lost", "Refused", "Sent ÷ wanted", "Turns answered", "The last ends")
-    return head + table(titles, rows)
+    return markdown_table("Policy | Agents lost | Refused | Sent ÷ wanted | Turns answered | The last ends", rows)
 
 
 def _retries(made: Experiments) -> str:
@@ -153,17 +55,11 @@ def _retries(made: Experiments) -> str:
         runs = [run for case in made.plan.compared for run in made.runs.of_all_kinds(case, policy)]
         worst = max(made.plan.compared, key=lambda case: _amplified(made, case, policy))
         rows.append(
-            [
-                f"`{policy.name}`",
-                f"{_sent_by(runs, lambda run: run.wanted):.2f}",
-                f"{_sent_by(runs, lambda run: run.turns_done):.2f}",
-                f"{_amplified(made, worst, policy):.2f} (`{worst.name}`)",
-            ]
+            f"`{policy.name}` | {_sent_by(runs, lambda run: run.wanted):.2f} "
+            f"| {_sent_by(runs, lambda run: run.turns_done):.2f} "
+            f"| {_amplified(made, worst, policy):.2f} (`{worst.name}`)"
         )
-    head = _RETRIES.format(
-        layered=paper_figures.LAYERED_ATTEMPTS, source=paper_figures.AMPLIFICATION, scenarios=len(made.plan.compared)
-    )
-    return head + table(("Policy", "Sent ÷ wanted", "Sent ÷ answered", "Worst scenario, sent ÷ wanted"), rows)
+    return markdown_table("Policy | Sent ÷ wanted | Sent ÷ answered | Worst scenario, sent ÷ wanted", rows)
 
 
 def _amplified(made: Experiments, case: Case, policy: Policy) -> float:
@@ -177,31 +73,14 @@ def _sent_by(runs: Sequence[Figures], what: Callable[[Figures], int]) -> float:
 
 
 def _philosophers(made: Experiments) -> str:
-    head = _PHILOSOPHERS.format(
-        agents=AGENTS,
-        source=paper_figures.DPBENCH,
-        silent=paper_figures.PHILOSOPHERS_DEADLOCKED[0],
-        talk=paper_figures.PHILOSOPHERS_DEADLOCKED[1],
-        kept=percent(paper_figures.WORDS_KEPT),
-        runs=made.plan.dinners,
-        rounds=ROUNDS,
-    )
     names = {0.5: "coin", 1.0: "alike"}
-    titles = ["How they agree"]
-    for what in ("Deadlocked", "Stuck", "Used"):
-        titles += [f"{what}, {names[alike]}" for alike in ALIKE]
+    titles = [f"{what}, {names[alike]}" for what in ("Deadlocked", "Stuck", "Used") for alike in ALIKE]
     rows = []
     for way in dict.fromkeys(series.way for series in made.dinners):
         both = [series for series in made.dinners if series.way == way]
-        rows.append(
-            [
-                way,
-                *(percent(series.deadlocked) for series in both),
-                *(percent(series.stuck) for series in both),
-                *(f"{series.used:.0f}" for series in both),
-            ]
-        )
-    return head + table(titles, rows) + _PHILOSOPHERS_AFTER
+        shares = [percent(series.deadlocked) for series in both] + [percent(series.stuck) for series in both]
+        rows.append(" | ".join([way, *shares, *(f"{series.used:.0f}" for series in both)]))
+    return markdown_table(" | ".join(["How they agree", *titles]), rows)
 
 
 def contests(made: Experiments) -> list[Contest]:

@@ -1,45 +1,29 @@
 """HiveMind's tables beside ours: agents lost, waste, what a request costs, ablation, and what would falsify it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 
 from hivemind_addon.sim.library import Case
 from hivemind_addon.sim.policy import Policy, without
+from hivemind_addon.sim.report import markdown_table
 from lab.evaluate.campaign import Runs
 from lab.evaluate.figures import Figures
 from lab.evaluate.findings import LOST, AblationEffect, changes
 from lab.papers import paper_figures
-from lab.papers.claims import PaperClaim, change, percent, spread, table
-from lab.papers.plan import LOAD_POLICIES, PRIMITIVES, THIRTY, Experiments, LoadRun
+from lab.papers.claims import PaperClaim, change, percent, spread
+from lab.papers.plan import LOAD_POLICIES, PRIMITIVES, Experiments, LoadRun
 from lab.papers.significance import SignTest
 
-_HEAD = """\
-## HiveMind
 
-{source}. A proxy with five primitives: admission control, rate-limit tracking, backpressure with a breaker, token
-budgets, a priority queue; and it tries again what failed. Its seven scenarios are files here (`scenarios/*.yaml`),
-rebuilt from its own test bench: agents that die of their first error before a strict provider. Its program itself,
-beside ours on real sockets, is in [evaluation.md](evaluation.md).
-
-### Agents lost
-
-Mean over {seeds} seeds, least to most in brackets. Each is run before limits of both kinds, token bucket and fixed
-window. *Fewer* counts the seeds on which fewer are lost with the scheduler than without, and how likely that is by
-chance (exact sign test over the seeds, two-sided, each for itself).
-
-"""
-
-
-def section(made: Experiments) -> str:
-    """Everything on HiveMind, as Markdown."""
-    parts = [
-        _HEAD.format(source=paper_figures.HIVEMIND, seeds=made.plan.seeds) + _lost(made),
-        _waste(made),
-        _overhead(made),
-        _ablation(made),
-        _falsifier(made),
-    ]
-    return "\n".join(parts)
+def parts(made: Experiments) -> Mapping[str, str]:
+    """The tables on HiveMind, as Markdown."""
+    return {
+        "lost": _lost(made),
+        "waste": _waste(made),
+        "overhead": _overhead(made),
+        "ablation": _ablation(made),
+        "falsifier": _falsifier(made),
+    }
 
 
 def by_seed(runs: Runs, case: Case, policy: Policy, value: Callable[[Figures], float]) -> list[float]:
@@ -67,20 +51,13 @@ def _lost(made: Experiments) -> str:
         ours = by_seed(made.runs, case, Policy.HIVEMIND, _lost_percent)
         told = paper_figures.LOST.get(case.name)
         rows.append(
-            [
-                f"`{case.name}`",
-                str(case.agents),
-                f"{told[0]} → {told[1]} %" if told else "not told",
-                f"{spread(direct)} %",
-                f"{spread(ours, '{:.1f}')} %",
-                str(SignTest.of(direct, ours)),
-            ]
+            f"`{case.name}` | {case.agents} | {f'{told[0]} → {told[1]} %' if told else 'not told'} "
+            f"| {spread(direct)} % | {spread(ours, '{:.1f}')} % | {SignTest.of(direct, ours)}"
         )
-    titles = ("Scenario", "Agents", "Theirs, without → with", "Ours, direct", "Ours, scheduled", "Fewer")
+    titles = "Scenario | Agents | Theirs, without → with | Ours, direct | Ours, scheduled | Fewer"
     without_range, with_range = _over_all(made)
-    return table(titles, rows) + (
-        f"\nOver the contended ones they tell {paper_figures.LOST_WITHOUT} % lost without and "
-        f"{paper_figures.LOST_WITH} % with "
+    return markdown_table(titles, rows) + (
+        f"\nOver the contended ones they tell {paper_figures.LOST_WITHOUT} % lost without and {paper_figures.LOST_WITH} % with "
         f"HiveMind. Here single runs have {without_range} % without and {with_range} % with the scheduler.\n"
     )
 
@@ -97,44 +74,24 @@ def _over_all(made: Experiments) -> tuple[paper_figures.Range, paper_figures.Ran
 
 # Waste ---------------------------------------------------------------------------------------------------------------
 
-_WASTE = """\
-### Waste
-
-Tokens in vain are paid for and have come to nothing: attempts that broke off, and all that lost agents had used.
-HiveMind tells {theirs} % less. As a sum that flatters whoever dies early: an agent that is lost at its first call has
-wasted one call. So the share of all tokens paid stands here as well, and tokens in vain for each turn that was
-answered.
-
-"""
-
 
 def _waste(made: Experiments) -> str:
     rows, worse = [], []
     for case in made.plan.hivemind:
         if not _is_contended(made.runs, case):
             continue
-        direct, ours = (made.runs.of_all_kinds(case, policy) for policy in (Policy.DIRECT, Policy.HIVEMIND))
+        policies = (Policy.DIRECT, Policy.HIVEMIND)
+        direct, ours = (made.runs.of_all_kinds(case, policy) for policy in policies)
         sums = [sum(run.wasted_tokens for run in runs) for runs in (direct, ours)]
+        seeds = (by_seed(made.runs, case, policy, lambda run: run.wasted_tokens) for policy in policies)
         rows.append(
-            [
-                f"`{case.name}`",
-                change(*sums),
-                f"{percent(_share_in_vain(direct))} → {percent(_share_in_vain(ours))}",
-                f"{_for_a_turn(direct)} → {_for_a_turn(ours)}",
-                str(
-                    SignTest.of(
-                        *(
-                            by_seed(made.runs, case, policy, lambda run: run.wasted_tokens)
-                            for policy in (Policy.DIRECT, Policy.HIVEMIND)
-                        )
-                    )
-                ),
-            ]
+            f"`{case.name}` | {change(*sums)} | {percent(_share_in_vain(direct))} → {percent(_share_in_vain(ours))} "
+            f"| {_for_a_turn(direct)} → {_for_a_turn(ours)} | {SignTest.of(*seeds)}"
         )
         if 100 * (1 - sums[1] / sums[0]) < paper_figures.LESS_WASTE.least:
             worse.append(_told_of_little(case, direct, ours))
-    titles = ("Scenario", "Sum of tokens in vain", "Of all tokens paid", "For each answered turn", "Smaller sum")
-    return _WASTE.format(theirs=paper_figures.LESS_WASTE) + table(titles, rows) + "".join(worse)
+    titles = "Scenario | Sum of tokens in vain | Of all tokens paid | For each answered turn | Smaller sum"
+    return markdown_table(titles, rows) + "".join(worse)
 
 
 def _told_of_little(case: Case, direct: Sequence[Figures], ours: Sequence[Figures]) -> str:
@@ -163,32 +120,18 @@ def _for_a_turn(runs: Sequence[Figures]) -> str:
 
 
 def _overhead(made: Experiments) -> str:
-    head = "### Added to a request\n\n"
-    if made.overhead is None:
-        return f"{head}Not measured in this run: `make papers` does.\n"
     told = made.overhead
-    rows = [
-        ["added to a request", f"< {paper_figures.OVERHEAD_MS:g} ms, before Ollama", f"{told.added_ms:.2f} ms"],
-        ["by mitmdump alone, in the same rounds", "no such layer", f"{told.bare_added_ms:.2f} ms"],
-    ]
-    return (
-        f"{head}The only figures of this page that are timed, and so another machine's or another day's are others: "
-        f"median of 1 KB over one connection before a simulated provider, {told.rounds} rounds, by the bench of "
-        f"[bench.md](bench.md). {told.machine}\n\n{table(('', 'Theirs', 'Ours'), rows)}"
+    if told is None:
+        return "Not measured in this run: `make papers` does.\n"
+    rows = (
+        f"added to a request | < {paper_figures.OVERHEAD_MS:g} ms, before Ollama | {told.added_ms:.2f} ms",
+        f"by mitmdump alone, in the same rounds | no such layer | {told.bare_added_ms:.2f} ms",
     )
+    return f"{markdown_table('| Theirs | Ours', rows)}\n{told.rounds} rounds. {told.machine}\n"
 
 
 # Ablation ------------------------------------------------------------------------------------------------------------
 
-_ABLATION = """\
-### Each primitive taken away
-
-Theirs: {retry} % of the agents lost without retry, {alone} % with admission control alone, none without each of the
-others (its switch for rate-limit tracking is never read). Ours: agents lost over the scenarios of its paper without it,
-and where most gets worse without it, by how many points (95 % interval in brackets; {seeds} seeds). Its scenarios have
-neither budgets nor priorities; ours for these are `budgets` and `priorities`.
-
-"""
 _THEIRS_WITHOUT = {
     "transparent retry": f"{paper_figures.LOST_WITHOUT_RETRY} %",
     "rate-limit tracking": "never taken away",
@@ -205,21 +148,10 @@ def _ablation(made: Experiments) -> str:
             if case in made.plan.ablated
             for run in made.runs.of_all_kinds(case, policy)
         ]
-        rows.append(
-            [
-                name,
-                ", ".join(f"`{primitive.value}`" for primitive in primitives),
-                _THEIRS_WITHOUT.get(name, "0 %"),
-                f"{fmean(lost):.1f} %",
-                _worst_harm(made, policy),
-            ]
-        )
-    head = _ABLATION.format(
-        retry=paper_figures.LOST_WITHOUT_RETRY,
-        alone=paper_figures.LOST_WITH_ADMISSION_ALONE,
-        seeds=made.plan.ablation_seeds,
-    )
-    return head + table(("Primitive", "Ours", "Theirs, lost", "Ours, lost", "Worst without it"), rows)
+        ours = ", ".join(f"`{primitive.value}`" for primitive in primitives)
+        claimed = _THEIRS_WITHOUT.get(name, "0 %")
+        rows.append(f"{name} | {ours} | {claimed} | {fmean(lost):.1f} % | {_worst_harm(made, policy)}")
+    return markdown_table("Primitive | Ours | Theirs, lost | Ours, lost | Worst without it", rows)
 
 
 def _worst_harm(made: Experiments, policy: Policy) -> str:
@@ -243,47 +175,26 @@ def _suffering(worse: Sequence[AblationEffect]) -> tuple[float, float]:
 
 # What would falsify it -----------------------------------------------------------------------------------------------
 
-_FALSIFIER = """\
-### What would prove it wrong
-
-What would falsify HiveMind's claim is named with it: a new workload of thirty agents with other dynamics, of which
-more than {above} are lost. {loads} workloads that nobody chose (`sim/random_loads.py`: other limits, sizes, faults,
-outages, neighbours) have {least} to {most} agents; each is run with {seeds} seeds. All of them can be served: clients
-wait 1.5 to 4 times as long as a fair order needs, and faults that no patience cures are left out. The worst runs:
-
-"""
-
 
 def _falsifier(made: Experiments) -> str:
     if not made.loads:
-        return ""
+        return "Not run.\n"
     rows = []
     for policy in LOAD_POLICIES:
         runs = [run for run in made.loads if run.policy == policy]
         worst = worst_load(runs)
         above = len({run.case.name for run in runs if run.lost > paper_figures.FALSIFIED_ABOVE})
         rows.append(
-            [
-                policy.name,
-                f"{fmean(100 * run.lost for run in runs):.2f} %",
-                str(above),
-                f"{percent(worst.lost)} ({worst.figures.lost} of {worst.figures.agents})",
-                f"`{worst.case.name}`, seed {worst.seed}" if worst.lost else "none",
-            ]
+            f"{policy.name} | {fmean(100 * run.lost for run in runs):.2f} % | {above} "
+            f"| {percent(worst.lost)} ({worst.figures.lost} of {worst.figures.agents}) "
+            f"| {f'`{worst.case.name}`, seed {worst.seed}' if worst.lost else 'none'}"
         )
     worst = worst_load([run for run in made.loads if run.policy == Policy.HIVEMIND])
-    head = _FALSIFIER.format(
-        above=percent(paper_figures.FALSIFIED_ABOVE),
-        loads=len(made.plan.loads),
-        least=THIRTY[0],
-        most=THIRTY[-1],
-        seeds=made.plan.load_seeds,
-    )
-    titles = ("Policy", "Lost, mean", f"Loads above {percent(paper_figures.FALSIFIED_ABOVE)}", "Worst", "Which")
     after = f"\n`hivemind lab scenario show {worst.case.name}` prints it."
     if not worst.figures.lost:
         after = "\nThe scheduler loses nobody in any of them. Of 300 loads of all sizes: [proof.md](proof.md)."
-    return head + table(titles, rows) + f"{after}\n"
+    titles = f"Policy | Lost, mean | Loads above {percent(paper_figures.FALSIFIED_ABOVE)} | Worst | Which"
+    return f"{markdown_table(titles, rows)}{after}\n"
 
 
 def worst_load(runs: Sequence[LoadRun]) -> LoadRun:

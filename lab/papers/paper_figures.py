@@ -1,15 +1,7 @@
-"""What the papers say of themselves: their figures, and where they stand. Read in November 2026."""
+"""The papers' own figures, read in November 2026. docs/papers.md names the texts."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-HIVEMIND = "HiveMind: OS-Inspired Scheduling for Concurrent LLM Agent Workloads, arXiv:2604.17111"
-AGENTRM = "AgentRM: An OS-Inspired Resource Manager for LLM Agent Systems, arXiv:2603.13110"
-FLEETS = "Agent Fleet Concurrency, https://tianpan.co/blog/2026-04-22-agent-fleet-concurrency-coordination"
-AMPLIFICATION = (
-    "Retry Amplification, https://tianpan.co/blog/2026-04-23-retry-amplification-agent-tool-error-rate-cascade"
-)
-DPBENCH = "arXiv:2602.13255, and its results at https://github.com/najmulhasan-code/dpbench"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +32,6 @@ OVERHEAD_MS = 3.0
 """Added to a request before Ollama: less than this."""
 LOST_WITHOUT_RETRY = Range(36, 73)
 """Of its own ablation."""
-LOST_WITH_ADMISSION_ALONE = Range(46, 64)
 FALSIFIED_ABOVE = 0.20
 """Agents lost, of thirty, in a new workload with other dynamics: what would prove its claim wrong."""
 
