@@ -236,7 +236,11 @@ def _real_processes() -> Iterator[None]:
 )
 @click.option("--policy", "policies", multiple=True, metavar="POLICY", help="Beside the scheduler; may be given again.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the page into this file.")
-@click.option("--live", is_flag=True, help="Some scenarios on a real socket, through a real mitmdump: minutes.")
+@click.option(
+    "--live",
+    is_flag=True,
+    help="Some scenarios on a real socket, through a real mitmdump: minutes. --output names docs/live.md.",
+)
 @click.option("--compare", is_flag=True, help="Policies beside each other, and the scheduler without each primitive.")
 @click.option("--peer", is_flag=True, help="With --compare: also hivemind-scheduler from PyPI, on real sockets.")
 @click.option(
@@ -274,7 +278,7 @@ def prove(
       hivemind lab prove --seeds 3 --only stress --only incident
       hivemind lab prove --seeds 3 --only zoo:cap-16 --only zoo:bucket
       hivemind lab prove --only random:40
-      hivemind lab prove --live --only replay-11
+      hivemind lab prove --live --output docs/live.md
       hivemind lab prove --compare --seeds 2 --only replay-11 --charts build/charts
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     if ((peer or charts) and not (compare or redraw)) or (redraw and not charts):
@@ -439,6 +443,7 @@ def _by_all_ways(*, peer: bool) -> "tuple[Sequence[SocketRun], str]":
 
 def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:
     from hivemind_addon.sim.limits import LimitKind  # noqa: PLC0415
+    from hivemind_addon.sim.report import markdown_filled  # noqa: PLC0415
     from lab import agreement  # noqa: PLC0415 - it takes a while to load
 
     known = [one.name for one in agreement.LIVE]
@@ -446,7 +451,10 @@ def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:
         raise click.BadParameter(f"{unknown[0]!r} does not run live; {', '.join(known)} do", param_hint="--only")
     chosen = [scenario for scenario in agreement.LIVE if not only or scenario.name in only]
     comparisons = _on_socket(chosen, tuple(LimitKind), seeds)
-    _write(agreement.page(comparisons, _command(only, "--live", f"--seeds {seeds}")), output)
+    text = agreement.verdict(comparisons)
+    if output is not None:
+        text = markdown_filled(output.read_text(encoding="utf-8"), {"measured": text})
+    _write(text, output)
     told = agreement.disagreements(comparisons)
     _tell(told)
     sys.exit(1 if told else 0)

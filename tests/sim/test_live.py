@@ -3,6 +3,7 @@
 import dataclasses
 import random
 from collections import Counter
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -23,7 +24,7 @@ from hivemind_addon.sim.result import CrowdResult, Result
 from hivemind_addon.sim.route import SimTarget
 from hivemind_addon.sim.workload import Crowd, Scenario, turns
 from lab import agreement
-from lab.agreement import Comparison, page, table
+from lab.agreement import Comparison, table, verdict
 from tests.cases import each
 
 STRESS = cases()["stress"].scenario
@@ -235,18 +236,23 @@ def test_the_table_has_both_ways_under_one_head():
     assert lines[3].startswith("| stress | bucket | 4 | socket | 1 of 20 | 100 ")
 
 
-def test_the_page_says_how_it_was_made_and_what_the_margins_are():
-    text = page([comparison(result())], "hivemind lab prove --live --seeds 1")
-    assert "`hivemind lab prove --live --seeds 1`" in text
-    assert "divided by 5" in text
-    assert "within 10%" in text
-    assert "All of the above agree." in text
+def test_the_page_names_the_margins():
+    page = (Path(__file__).parents[2] / "docs" / "live.md").read_text()
+    assert f"divided by {agreement.FACTOR:g}" in page
+    assert f"at most {agreement._MORE_REFUSED:.0%} of the attempts (or\n{agreement._FEW_REFUSED}) more refused" in page
+    assert f"time ÷ bound within {agreement._TIME_APART:.0%}, and {agreement._WAY_S:g} s for each turn" in page
+    assert (
+        f"and {agreement._BACKOFF_S:g} s where calls fail; input cost ÷ ideal within {agreement._COST_APART:.0%}"
+        in page
+    )
+    assert f"{agreement._MORE_LOST:.0%} of them more may be lost" in page
 
 
-def test_the_page_tells_who_does_not_agree():
-    text = page([comparison(result()), comparison(result(cost=120))], "hivemind lab prove --live")
+def test_the_verdict_names_disagreements():
+    assert verdict([comparison(result())]).endswith("\nAll agree.\n")
+    text = verdict([comparison(result()), comparison(result(cost=120))])
     assert "- stress, bucket, seed 4: input cost ÷ ideal 1.200, 1.000 in virtual time\n" in text
-    assert "All of the above agree." not in text
+    assert "All agree." not in text
 
 
 def test_every_kind_and_seed_of_the_chosen_scenarios_is_compared(monkeypatch):

@@ -82,12 +82,14 @@ def test_prove_live_tells_where_socket_and_virtual_time_disagree(tmp_path, monke
             return ["2 guard trips"]
 
     monkeypatch.setattr(agreement, "compare_all", lambda *_, **__: [Apart()])
-    monkeypatch.setattr(agreement, "page", lambda _, command: f"made by {command}\n")
+    monkeypatch.setattr(agreement, "table", lambda _: "| a table |\n")
     monkeypatch.setattr("signal.signal", lambda *_: None)
     page = tmp_path / "live.md"
+    page.write_text("# Live\n\n<!-- measured -->\n\nold\n\n<!-- end -->\n")
     result = run("lab", "prove", "--live", "--only", "stress", "--output", str(page))
     assert (result.exit_code, result.stderr) == (1, "missed: stress, bucket, seed 0: 2 guard trips\n")
-    assert page.read_text() == "made by hivemind lab prove --live --seeds 1 --only stress\n"
+    told = "Beyond the margins:\n\n- stress, bucket, seed 0: 2 guard trips"
+    assert page.read_text() == f"# Live\n\n<!-- measured -->\n\n| a table |\n\n{told}\n\n<!-- end -->\n"
 
 
 def test_prove_live_knows_what_runs_live():
