@@ -8,6 +8,7 @@ from time import perf_counter
 
 import pytest
 
+from hivemind_addon.sim.report import markdown_filled
 from lab.bench import __main__ as command
 from lab.bench import cluster_scale, decisions, growth, night, report, soak, stack
 from lab.bench.__main__ import Check
@@ -75,13 +76,10 @@ def rounds(*pairs):
     return tuple({"direct": sample(1), "bare": sample(bare), "addon": sample(addon)} for bare, addon in pairs)
 
 
-def test_the_cluster_is_measured_and_put_in_the_place_of_what_was_measured_before():
-    text = cluster_scale.section(cluster_scale.measure(TINY))
+def test_the_cluster_is_measured():
+    text = cluster_scale.table(cluster_scale.measure(TINY))
     assert "Agents, at 2 members" in text
     assert "\n| 3 | " in text
-    before = f"# Page\n\n{cluster_scale.HEADING}\n\nold\n\n## More\n\nstays\n"
-    assert cluster_scale.written(before, text) == f"# Page\n\n{text}\n\n## More\n\nstays\n"
-    assert cluster_scale.written("# Page\n", text) == f"# Page\n\n{text}\n"
 
 
 @pytest.mark.slow
@@ -92,7 +90,8 @@ def test_a_run_measures_every_row_and_all_its_requests_were_scheduled(monkeypatc
     monkeypatch.setattr(growth, "QUEUED", 10)
     monkeypatch.setattr(growth, "_FETCHES", 1)
     told = []
-    page, check = command.run(TINY, "a test", tell=told.append)
+    parts, check = command.run(TINY, tell=told.append)
+    page = markdown_filled(command.PAGE.read_text(), parts)
     assert check.passed, check
     # A warm-up and one round.
     assert check.sent == 2 + 4 + 2 + 4 + (4 + 2) * (1 + 2)
@@ -179,11 +178,14 @@ def test_a_soak_complains_of_what_grows_and_of_nothing_else(series, complaints):
 )
 def test_what_was_not_scheduled_fails_the_check_and_the_command(wrong, monkeypatch, capsys):
     failed = replace(PASSED, **wrong)
-    monkeypatch.setattr(command, "run", lambda *_, **__: ("the page", failed))
+    monkeypatch.setattr(command, "run", lambda *_, **__: ({"rows": "the page"}, failed))
     assert not failed.passed
     assert "FAILED" in failed.text
     assert command.main(["--quick"]) == 1
     assert capsys.readouterr().out == "the page\n"
+
+
+OLD_PAGE = "# Page\n\n<!-- rows -->\n\nold\n\n<!-- end -->\n"
 
 
 def test_only_a_full_run_writes_the_page(monkeypatch, tmp_path):
@@ -191,14 +193,15 @@ def test_only_a_full_run_writes_the_page(monkeypatch, tmp_path):
 
     def run(plan, *_, **__):
         plans.append(plan)
-        return "the page", PASSED
+        return {"rows": "the page"}, PASSED
 
     monkeypatch.setattr(command, "run", run)
     monkeypatch.setattr(command, "PAGE", tmp_path / "bench.md")
+    command.PAGE.write_text(OLD_PAGE)
     assert command.main(["--quick"]) == 0
-    assert not command.PAGE.exists()
+    assert command.PAGE.read_text() == OLD_PAGE
     assert command.main([]) == 0
-    assert command.PAGE.read_text() == "the page"
+    assert command.PAGE.read_text() == OLD_PAGE.replace("old", "the page")
     assert plans == [QUICK, FULL]
 
 
@@ -227,10 +230,6 @@ def test_a_ratio_is_the_median_of_the_rounds_own_ratios():
 def test_what_misses_its_goal_is_marked(cell, bare, addon, missed):
     table = report.rows_table([Row(cell, rounds((bare, addon)))])
     assert table.count("**!** ") == missed
-
-
-def test_the_published_page_says_of_the_disk_what_the_next_run_would():
-    assert report.DISK in command.PAGE.read_text()
 
 
 def test_a_timing_tells_median_mean_and_the_worst():

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from hivemind_addon.sim.report import markdown_filled
 from lab.bench import (
     calls,
     cluster_scale,
@@ -68,8 +69,8 @@ def run_cells(plan, tell=print, loop=""):
     return f"{report.rows_table(rows)}\n\n{check.text}", check, report.added(rows)
 
 
-def run(plan, command, tell=print):
-    """Measure everything; the page and the check."""
+def run(plan, tell=print):
+    """Measure everything; the parts of the page and the check."""
     with tempfile.TemporaryDirectory(prefix="hivemind-bench-") as folder, Stack(Path(folder)) as stack:
         rows, check = compare(stack, plan, tell)
         tell("uvloop")
@@ -99,7 +100,7 @@ def run(plan, command, tell=print):
     results = report.Results(
         rows, check, looped, counted, spent, held, watching, started, called, intakes, core, ticket_bytes, grown, scales
     )
-    return report.page(results, command), check
+    return report.parts(results), check
 
 
 def main(arguments=None):
@@ -127,10 +128,11 @@ def main(arguments=None):
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(added))
     else:
-        page, check = run(plan, "python -m lab.bench --quick" if options.quick else "make bench", tell)
+        parts, check = run(plan, tell)
+        page = "\n\n".join(parts.values())
+        if not options.quick:
+            PAGE.write_text(markdown_filled(PAGE.read_text(), parts))
     print(page)
-    if not (options.quick or options.only is not None):
-        PAGE.write_text(page)
     return 0 if check.passed else 1
 
 

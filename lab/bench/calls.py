@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from hivemind_addon.sim.report import markdown_table
 from lab.bench.plan import FORWARD_TLS, HTTP2, LARGE_BYTES, SMALL_BYTES, STREAM_FORMATS, Cell
 from lab.bench.stack import HERE, Stack
 
@@ -178,17 +179,14 @@ def table(counted):
     numbers = [counted[cell][variant].numbers for cell in cells for variant in ("bare", "addon")]
     names = {name for one in numbers for name, number in one.items() if number}
     rows = [*(name for name in FIRST if name in names), *sorted(names - set(FIRST))]
-    lines = [
-        f"| one request: bare, addon | {' | '.join(cell.name for cell in cells)} |",
-        "| --- " * (len(cells) + 1) + "|",
-    ]
+    lines = []
     for name in rows:
         pairs = [
             ", ".join(_number(counted[cell][variant].numbers.get(name, 0)) for variant in ("bare", "addon"))
             for cell in cells
         ]
-        lines.append(f"| {name} | {' | '.join(pairs)} |")
-    return "\n".join(lines)
+        lines.append(f"{name} | {' | '.join(pairs)}")
+    return markdown_table(f"one request: bare, addon | {' | '.join(cell.name for cell in cells)}", lines)
 
 
 def _number(number):

@@ -10,7 +10,6 @@ import argparse
 import gc
 import itertools
 import random
-import re
 import sys
 from collections import deque
 from dataclasses import dataclass
@@ -34,11 +33,11 @@ from hivemind_addon.kernel.values.ticket import (
 )
 from hivemind_addon.plugins.cluster.messages import Publish
 from hivemind_addon.plugins.cluster.node import ClusterNode, Role
+from hivemind_addon.sim.report import markdown_filled, markdown_table
 from lab.bench.plan import FULL
 from lab.cluster.engine import SimEngine
 
 GOAL_PER_S = 2_000
-HEADING = "## One coordinator, many members"
 _PAGE = Path(__file__).parents[2] / "docs" / "bench.md"
 _SLOTS = 200
 _POOL = PoolKey("api.anthropic.com", "key-1", "claude-sonnet-4*")
@@ -227,45 +226,28 @@ def _measure(agents, members, admissions):
     )
 
 
-def section(scales):
-    """Of the page, in Markdown."""
-    lines = [
-        f"| Agents, at {scales[0].members} members | admissions a second | envelopes in | bytes in, out | members' time |",
-        "| --- | --- | --- | --- | --- |",
-    ]
+def table(scales):
+    """In Markdown."""
+    lines = []
     for one in scales:
         mark = "**!** " if one.admissions_per_s < GOAL_PER_S else ""
         lines.append(
-            f"| {one.agents:,} | {mark}{one.admissions_per_s:,.0f} | {one.envelopes:.1f} "
-            f"| {one.bytes_in:,.0f}, {one.bytes_out:,.0f} | {one.member_s * 1e6:.0f} µs |"
+            f"{one.agents:,} | {mark}{one.admissions_per_s:,.0f} | {one.envelopes:.1f} "
+            f"| {one.bytes_in:,.0f}, {one.bytes_out:,.0f} | {one.member_s * 1e6:.0f} µs"
         )
-    setting = (
-        "What one core could do: admissions by the processor time of the coordinator, which takes each ticket, each "
-        f"answer's head (four meters) and each attempt's end in an envelope of its own and has {_SLOTS} slots; each agent has one request all the time, so that "
-        "the others wait. Envelopes are handed over within one process, encoded as for the engine "
-        f"(`python -m lab.bench.cluster_scale`). Goal: {GOAL_PER_S:,} a second."
-    )
-    return f"{HEADING}\n\n{setting}\n\n" + "\n".join(lines)
-
-
-def written(page, text):
-    """The page with this section in the place of the one that it has, else at its end."""
-    pattern = rf"{re.escape(HEADING)}\n.*?(?=^## |\Z)"
-    if re.search(pattern, page, re.DOTALL | re.MULTILINE):
-        page = re.sub(pattern, lambda _: f"{text}\n\n", page, flags=re.DOTALL | re.MULTILINE)
-    else:
-        page = f"{page.rstrip()}\n\n{text}"
-    return page.rstrip() + "\n"
+    members = scales[0].members
+    titles = f"Agents, at {members} members | admissions a second | envelopes in | bytes in, out | members' time"
+    return markdown_table(titles, lines)
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m lab.bench.cluster_scale", description=__doc__)
-    parser.add_argument("--write", action="store_true", help="put the section into docs/bench.md")
+    parser.add_argument("--write", action="store_true", help="put the table into docs/bench.md")
     options = parser.parse_args(arguments)
-    text = section(measure(FULL))
+    text = table(measure(FULL))
     print(text)
     if options.write:
-        _PAGE.write_text(written(_PAGE.read_text(), text))
+        _PAGE.write_text(markdown_filled(_PAGE.read_text(), {"cluster": text}))
     return 0
 
 

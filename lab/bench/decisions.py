@@ -30,6 +30,7 @@ from hivemind_addon.kernel.values.ticket import (
     Reading,
     Ticket,
 )
+from hivemind_addon.sim.report import markdown_table
 from lab.bench.plan import FULL
 from lab.bench.timing import Timing
 
@@ -155,9 +156,9 @@ def bytes_per_ticket(queued):
 
 def report(rows, ticket_bytes):
     """A Markdown table."""
-    lines = ["| Queued | Decision: mean, p99, worst µs | Head: mean, p99, worst µs |", "| --- | --- | --- |"]
-    lines += [f"| {row.queued:,} | {_cell(row.decision)} | {_cell(row.head)} |" for row in rows]
-    return "\n".join([*lines, "", f"A queued ticket takes {ticket_bytes:,.0f} bytes."])
+    lines = (f"{row.queued:,} | {_cell(row.decision)} | {_cell(row.head)}" for row in rows)
+    table = markdown_table("Queued | Decision: mean, p99, worst µs | Head: mean, p99, worst µs", lines)
+    return f"{table}\nA queued ticket takes {ticket_bytes:,.0f} bytes."
 
 
 def _cell(timing):

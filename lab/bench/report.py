@@ -1,4 +1,4 @@
-"""The results as a page."""
+"""The results as the tables of docs/bench.md."""
 
 import os
 import platform
@@ -7,21 +7,13 @@ from importlib.metadata import version
 from math import log
 from pathlib import Path
 
+from hivemind_addon.sim.report import markdown_table
 from lab.bench import calls, cluster_scale, where
-from lab.bench.decisions import AGENTS, IN_FLIGHT, SESSIONS
 from lab.bench.stack import MEASURABLE, PINNED
 
-_COLUMNS = (
-    "Request, connections",
-    "direct p50",
-    "bare p50",
-    "addon p50",
-    "p50",
-    "first chunk",
-    "later pieces",
-    "throughput",
-    "processor time",
-    "bare req/s",
+_TITLES = (
+    "Request, connections | direct p50 | bare p50 | addon p50 | p50 | first chunk | later pieces | throughput "
+    "| processor time | bare req/s"
 )
 ADDED_AT = "1 KB plain, 1"
 """The cell whose cost is told beside direct."""
@@ -37,11 +29,6 @@ _HELD_GOAL = 1.02
 _IDLE_GOAL = 1.6
 _LISTENING_GOAL = 1.5
 _COMMAND_GOAL_S = 0.150
-DISK = """\
-The event loop does not wait for the disk: with journal, event log and capture on, its thread opened, read, wrote and
-synced no file in 200 streamed requests (`strace`); the only calls on files were mitmproxy's own, which looks at its
-scripts once a second. An agents file adds one `stat` every two seconds."""
-"""Not measured by a run; measured anew by hand when the way of a request changes."""
 
 
 @dataclass(frozen=True)
@@ -69,43 +56,19 @@ class Results:
     """Of a cluster's coordinator."""
 
 
-def page(results, command):
-    """Everything in Markdown."""
-    rounds = min(len(row.rounds) for row in results.rows)
-    parts = [
-        "# Benchmarks",
-        _command(command),
-        _machine(),
-        "## A request's way",
-        _setting(rounds),
-        rows_table(results.rows),
-        *_notes(results.rows),
-        results.check.text,
-        *_looped(results.looped),
-        "## What a request makes the proxy do",
-        COUNTED,
-        calls.table(results.counted),
-        _counted(results.counted),
-        "## Where the processor time goes",
-        SAMPLED,
-        where.table(results.spent),
-        DISK,
-        "## Event loop and core",
-        _inside(results),
-        "## Memory, starts, commands",
-        _around(results),
-        "## With more agents",
-        *_grown(results.grown),
-        cluster_scale.section(results.scales),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def _command(command):
-    return (
-        f"What the addon costs beside bare mitmdump, in one run on one machine: `{command}`. "
-        "The ratios are what counts; the absolute numbers are this machine's."
-    )
+def parts(results):
+    """The generated parts of docs/bench.md in Markdown, by the names of their marks."""
+    return {
+        "machine": _machine(),
+        "rows": "\n\n".join([rows_table(results.rows), *_notes(results.rows), results.check.text]),
+        "uvloop": _looped(results.looped),
+        "counts": f"{calls.table(results.counted)}\n{_counted(results.counted)}",
+        "time": where.table(results.spent),
+        "inside": _inside(results),
+        "around": _around(results),
+        "growth": _grown(results.grown),
+        "cluster": cluster_scale.table(results.scales),
+    }
 
 
 def _machine():
@@ -125,27 +88,8 @@ def _cpu():
     return names[0] if names else "unknown processor"
 
 
-def _setting(rounds):
-    return (
-        "`/v1/messages` through a reverse proxy unless the row says otherwise (forward: a forward proxy, TLS on both "
-        "sides; Gemini: `:streamGenerateContent?alt=sse`; Bedrock: `/converse-stream`, signed, with binary answers), "
-        "closed loop over kept connections (their number is the row's last), answers of 8 pieces that the provider "
-        "sends at once or so many milliseconds apart. Journal, control socket and all other options are as "
-        "users have them. Each connection is an agent's, whose requests say the same and go on in one session; in rows of a new "
-        "agent each request is the first of a session and of an agent, as few are; the pool's "
-        "profile says `concurrency: {initial: 256}`, so that no request waits for a slot of the addon. "
-        f"{rounds} rounds of direct, bare, addon, each second one the other way round. p50 to processor time: addon ÷ "
-        "bare, the median of the rounds' own ratios, their range in brackets. Later pieces: from the provider's write to the client's read, of "
-        "the pieces after the first (bare's in brackets). Processor time: of all threads of the proxy for one request, "
-        "with what is left to be written when its session is silent, "
-        "which other load on the machine disturbs least (bare's in brackets). `!` marks what misses its goal: p50 ≤ "
-        "0.85, throughput ≥ 1.15, of 1 KB over 20 and 200 connections ≤ 0.65 and ≥ 1.50; first chunk ≤ 0.90; later "
-        "pieces ≤ 1.00; processor time ≤ 0.80."
-    )
-
-
 def rows_table(rows):
-    lines = [f"| {' | '.join(_COLUMNS)} |", "| --- " * len(_COLUMNS) + "|"]
+    lines = []
     for row in rows:
         cells = [
             row.cell.name,
@@ -159,8 +103,8 @@ def rows_table(rows):
             f"{_ratio(row, 'cpu_s')} ({ms(row.value('bare', 'cpu_s'))})" if MEASURABLE else "",
             f"{row.value('bare', 'requests_per_s'):.0f}",
         ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        lines.append(" | ".join(cells))
+    return f"{min(len(row.rounds) for row in rows)} rounds.\n\n{markdown_table(_TITLES, lines)}".rstrip()
 
 
 def _ratio(row, what):
@@ -214,26 +158,16 @@ def _notes(rows):
 
 def _looped(rows):
     if not rows:
-        return ()
-    lines = ["| uvloop ÷ asyncio | p50 | throughput | processor time |", "| --- | --- | --- | --- |"]
+        return "uvloop is not installed."
+    lines = []
     for row in rows:
         cells = []
         for what in ("p50_s", "requests_per_s", "cpu_s"):
             low, high = row.spread(what, "uvloop", "addon")
             cells.append(f"{row.ratio(what, 'uvloop', 'addon'):.2f} [{low:.2f}-{high:.2f}]")
-        lines.append(f"| {row.cell.name} | {' | '.join(cells)} |")
-    return (
-        f"## On uvloop\n\nThe addon as `hivemind run` starts it beside the addon as above, in `mitmdump -s`, {len(rows[0].rounds)} rounds.",
-        "\n".join(lines),
-    )
-
-
-COUNTED = (
-    "Counted, not timed, so the same on every machine: bare's number and ours, of one request over a kept connection "
-    "(`python -m lab.bench.calls`, which also tells our functions with the most calls). Python calls count each start of a "
-    "function and each resumption of a generator or coroutine; addons asked: how often an addon was looked at for a "
-    "hook; hooks called: how many had it."
-)
+        lines.append(f"{row.cell.name} | {' | '.join(cells)}")
+    table = markdown_table("uvloop ÷ asyncio | p50 | throughput | processor time", lines)
+    return f"{len(rows[0].rounds)} rounds.\n\n{table}"
 
 
 def _counted(counted):
@@ -248,14 +182,8 @@ def _counted(counted):
     )
 
 
-SAMPLED = (
-    f"Streamed requests of 1 KB over {where.CONNECTIONS} connections, sampled by processor time; what a library needs counts for the "
-    "package that called it (`python -m lab.bench.where`)."
-)
-
-
 def _inside(results):
-    lines = ["| What | Median | Mean | p99 | Worst | Goal |", "| --- | --- | --- | --- | --- | --- |"]
+    lines = []
     for name, time in results.intakes.items():
         goal = f"median ≤ {ms(_BLOCKED_GOAL_S)}"
         lines.append(_timed(f"a 1 MB body's intake, {name}", time, ms, goal, time.median_s > _BLOCKED_GOAL_S))
@@ -270,17 +198,12 @@ def _inside(results):
     lag, goal = watched.lag, f"worst ≤ {ms(_LAG_GOAL_S)}"
     lines.append(_timed(f"the loop's delay, {watched.held} held", lag, ms, goal, lag.max_s > _LAG_GOAL_S))
     lines.append(_timed(f"`/report.json` meanwhile, {watched.page_bytes / 1000:,.0f} KB", watched.page, ms))
-    setting = (
-        "A decision is a ticket's arrival or an attempt's end, and what goes because of it, in a pool with four meters "
-        f"and {IN_FLIGHT} attempts in flight, whose tickets are of {SESSIONS} sessions of {AGENTS} agents. "
-        f"A queued ticket takes {results.ticket_bytes:,.0f} bytes. The loop's delay is its own work's only: requests of "
-        "600 KB are held, one goes each second, `/report.json` is fetched each second and `hivemind top` is open."
-    )
-    return "\n".join(lines) + f"\n\n{setting}"
+    table = markdown_table("What | Median | Mean | p99 | Worst | Goal", lines)
+    return f"{table}\nA queued ticket takes {results.ticket_bytes:,.0f} bytes."
 
 
 def _around(results):
-    lines = ["| What (of it processor time) | | Beside bare | Goal |", "| --- | --- | --- | --- |"]
+    lines = []
     if results.held is not None:
         held = results.held
         lines.append(
@@ -302,13 +225,13 @@ def _around(results):
     for one in results.commands:
         goal = f"≤ {ms(_COMMAND_GOAL_S)}" if one.name.startswith("hivemind") else ""
         mark = _mark(bool(goal) and one.wall_s > _COMMAND_GOAL_S)
-        lines.append(f"| `{one.name}` | {mark}{one.wall_s * 1e3:.0f} ms ({one.cpu_s * 1e3:.0f}) | | {goal} |")
-    return "\n".join(lines)
+        lines.append(f"`{one.name}` | {mark}{one.wall_s * 1e3:.0f} ms ({one.cpu_s * 1e3:.0f}) | | {goal}")
+    return markdown_table("What (of it processor time) | | Beside bare | Goal", lines)
 
 
 def _beside(what, values, ratio, goal):
     mark = _mark(goal is not None and ratio > goal)
-    return f"| {what} | {values} | {mark}{ratio:.2f} | {f'≤ {goal}' if goal else ''} |"
+    return f"{what} | {values} | {mark}{ratio:.2f} | {f'≤ {goal}' if goal else ''}"
 
 
 def _grown(grown):
@@ -325,26 +248,22 @@ def _grown(grown):
         "`/report.json`": (lambda one: one.page_s, ms),
         "`hivemind status`": (lambda one: one.status_s, ms),
     }
-    names = " | ".join(f"{one.agents:,}" for one in grown)
-    lines = [f"| Agents that the scheduler knows | {names} | last ÷ first |", "| --- " * (len(grown) + 2) + "|"]
+    lines = []
     for name, (figure, unit) in figures.items():
         growth = figure(last) / figure(first) if figure(first) else 0.0
-        values = " | ".join(unit(figure(one)) for one in grown)
-        lines.append(f"| {name} | {values} | {_mark(growth > most)}{growth:.2f} |")
+        lines.append(" | ".join([name, *(unit(figure(one)) for one in grown), f"{_mark(growth > most)}{growth:.2f}"]))
+    names = " | ".join(f"{one.agents:,}" for one in grown)
+    table = markdown_table(f"Agents that the scheduler knows | {names} | last ÷ first", lines)
     each_bytes = (last.rss_bytes - first.rss_bytes) / (last.agents - first.agents)
     return (
-        (
-            "Streamed requests of 1 KB over 20 connections, of so many agents in turn. `!` marks what grows faster than the "
-            f"logarithm of their number: more than {most:.1f} times from {first.agents:,} to {last.agents:,}."
-        ),
-        "\n".join(lines),
-        f"An agent takes about {each_bytes / 1000:.1f} KB of the proxy's memory.",
+        f"{table}\n`!` marks more than {most:.1f} times from {first.agents:,} to {last.agents:,}. "
+        f"An agent takes about {each_bytes / 1000:.1f} KB of the proxy's memory."
     )
 
 
 def _timed(what, time, unit, goal="", missed=False):
     figures = " | ".join(unit(seconds) for seconds in (time.median_s, time.mean_s, time.p99_s, time.max_s))
-    return f"| {what} | {figures} | {_mark(missed)}{goal} |"
+    return f"{what} | {figures} | {_mark(missed)}{goal}"
 
 
 def _mark(missed):

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 
+from hivemind_addon.sim.report import markdown_table
 from lab.bench.calls import counting
 from lab.bench.plan import LARGE_BYTES, SMALL_BYTES, Cell
 from lab.bench.rounds import sample
@@ -62,14 +63,14 @@ def _spent(told, loop_s, others_s, requests):
 def table(spent):
     """In Markdown."""
     bare, ours = spent["bare"], spent["addon"]
-    lines = ["| Processor time of a request | bare | addon |", "| --- | --- | --- |"]
+    lines = []
     for name in sorted({*bare.by_package, *ours.by_package}, key=lambda name: -ours.by_package.get(name, 0)):
         cells = [_ms(one.by_package.get(name, 0)) for one in (bare, ours)]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append(f"{name} | {' | '.join(cells)}")
     totals = [_ms(sum(one.by_package.values())) for one in (bare, ours)]
-    lines.append(f"| all | {' | '.join(totals)} |")
-    lines.append(f"| of it the cycle collector | {_ms(bare.collector_s)} | {_ms(ours.collector_s)} |")
-    return "\n".join(lines)
+    lines.append(f"all | {' | '.join(totals)}")
+    lines.append(f"of it the cycle collector | {_ms(bare.collector_s)} | {_ms(ours.collector_s)}")
+    return markdown_table("Processor time of a request | bare | addon", lines)
 
 
 def _ms(seconds):
