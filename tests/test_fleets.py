@@ -10,20 +10,23 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.sim.call import AgentTruth, DialectTruth, Truth
+from hivemind_addon.sim.report import markdown_filled
 from hivemind_addon.sim.task import SimTask
 from lab.fleets.agent import Agent, Launch, Scheduled, Straight, launch
 from lab.fleets.books import Book
 from lab.fleets.endurance import HELD, Case, Endured, Manner, cases
-from lab.fleets.endurance import page as endurance_page
+from lab.fleets.endurance import PAGE as ENDURANCE
+from lab.fleets.endurance import parts as endurance_parts
 from lab.fleets.experiment import experiments
 from lab.fleets.fleet import MIXED, Ended, FleetResult, FleetSettings, Route
 from lab.fleets.kinds import Program
-from lab.fleets.page import page, summary
+from lab.fleets.page import parts, summary
 from lab.fleets.process import Exit, run
 from lab.fleets.programs import AIDER, CLAUDE_CODE, NODE, NotInstalled, Programs, install
 from lab.fleets.tunnel import running_tunnel
 from tests.cases import each
 
+PAGE = Path(__file__).parents[1] / "docs" / "fleets.md"
 TASK = SimTask("claude-1", 2, "result.txt")
 TRUTH = Truth(
     attempts=10,
@@ -75,8 +78,7 @@ def test_tokens_of_lost_agents_are_wasted():
 
 
 def test_the_page_says_who_was_lost_and_why():
-    experiment = experiments(FleetSettings(), 1)["hivemind"]
-    text = page([(experiment, [RESULT])])
+    text = parts({"hivemind": [RESULT]})["hivemind"]
     assert "| seed 7 | **1 of 2** | 10 | 2 (20.0%) | 1 | 325 (42%) | 0 | 17 s |" in text
     assert "- seed 7: codex-1: exit status 1, `ERROR: exceeded retry limit`" in text
     messages, responses = "6 calls, 4 complete, 440 tokens", "calls, 2 complete, 220 tokens"
@@ -87,8 +89,7 @@ def test_the_page_says_who_was_lost_and_why():
 
 
 def test_the_page_says_how_long_a_killed_proxy_was_away():
-    experiment = experiments(FleetSettings(), 1)["hivemind"]
-    text = page([(experiment, [replace(RESULT, books=None, back_after_s=1.26)])])
+    text = parts({"hivemind": [replace(RESULT, books=None, back_after_s=1.26)]})["hivemind"]
     assert "seed 7: another process served after 1.3 s" in text
 
 
@@ -98,10 +99,11 @@ def test_agents_may_be_lost_only_where_nothing_could_save_them():
 
 
 def test_what_is_not_run_anew_stays_on_the_page():
-    both = experiments(FleetSettings(), 1)
-    old = page([(one, [RESULT]) for one in both.values()])
-    new = page([(both["stream"], [replace(RESULT, seed=8)])], old)
-    assert new == page([(one, [replace(RESULT, seed=8 if one is both["stream"] else 7)]) for one in both.values()])
+    old = markdown_filled(PAGE.read_text(), parts({name: [RESULT] for name in experiments(FleetSettings(), 1)}))
+    new = markdown_filled(old, parts({"stream": [replace(RESULT, seed=8)]}))
+    changed = {(one, other) for one, other in zip(old.splitlines(), new.splitlines(), strict=True) if one != other}
+    assert {one.replace("seed 7", "seed 8") for one, _ in changed} == {other for _, other in changed}
+    assert len(changed) == 4
 
 
 def test_a_mixed_fleet_has_thirty_agents_of_every_kind():
@@ -250,15 +252,13 @@ def test_the_endurance_page_says_who_died_of_what():
     alive = Endured(case, True, Exit(0, 61, "done"), [0, 55.2])
     dead = Endured(replace(case, patient=True), False, Exit(1, 40.4, "ERROR: timed out | gone"), [0, 10, 20])
     waiting = Endured(replace(case, manner=Manner.LIMITED), False, Exit(None, 420, ""), list(range(0, 80, 10)))
-    text = endurance_page([alive, dead, waiting], 600)
+    text = endurance_parts([alive, dead, waiting], 600)["codex"]
     assert (
         "| silent | bears it, sent 1 times more, after 55 s | "
         "**dead** after 40 s, sent 2 times more, after 10, 20 s: ERROR: timed out \\| gone |" in text
     )
     assert "| 429s | still waiting after 420 s, sent 7 times more, after 10, 20, 30, 40, …, 70 s |  |" in text
-    anew = endurance_page([Endured(replace(case, program=Program.AIDER), True, Exit(0, 61, "done"), [0])], 600, text)
-    assert text.partition("## ")[2].rstrip() in anew
-    assert (
-        "## aider\n\n| instead of an answer | own settings | patient |\n| --- | --- | --- |\n| silent | bears it |"
-        in anew
-    )
+    assert text.endswith("held for 10 minutes.\n")
+    page = ENDURANCE.read_text()
+    held = [Endured(replace(case, program=program), True, Exit(0, 61, "done"), [0]) for program in HELD]
+    assert markdown_filled(page, endurance_parts(held, 600)).count("\n| silent | bears it |  |\n") == len(HELD)

@@ -8,10 +8,11 @@ from pathlib import Path
 import click
 
 from hivemind_addon.sim.mitmdump import MitmdumpNotStarted
+from hivemind_addon.sim.report import markdown_filled
 from lab.fleets.experiment import experiments
-from lab.fleets.fleet import FleetSettings, run_fleet
+from lab.fleets.fleet import FleetResult, FleetSettings, run_fleet
 from lab.fleets.kinds import Program
-from lab.fleets.page import page, summary
+from lab.fleets.page import parts, summary
 from lab.fleets.programs import NotInstalled, install
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "fleets.md"
@@ -66,7 +67,7 @@ def main(
         programs = install(program.value.package for program in settings.agents)
     except NotInstalled as error:
         raise click.ClickException(str(error)) from error
-    done = []
+    done: dict[str, list[FleetResult]] = {}
     kept = True
     for name, experiment in experiments(settings, runs).items():
         if only and name not in only:
@@ -84,11 +85,11 @@ def main(
             click.echo(f"{name}: {summary(result)}")
             kept = kept and (result.kept_its_promise or not experiment.demands)
             results.append(result)
-        done.append((experiment, results))
+        done[name] = results
     file = output or (PAGE if counts is None else None)
     if file is not None:
-        before = file.read_text(encoding="utf-8") if only and file.is_file() else ""
-        file.write_text(page(done, before), encoding="utf-8")
+        before = (file if file.is_file() else PAGE).read_text(encoding="utf-8")
+        file.write_text(markdown_filled(before, parts(done)), encoding="utf-8")
         click.echo(f"written: {file}")
     if not kept:
         sys.exit(1)

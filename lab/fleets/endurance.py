@@ -6,7 +6,7 @@ attempt until then. Writes docs/endurance.md. Takes as long as the hold.
 
 import asyncio
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -16,12 +16,12 @@ import click
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.faults import OK, ErrorStatus, Hold, KeepAlive
 from hivemind_addon.sim.provider import LimitScope, ProviderSettings
+from hivemind_addon.sim.report import markdown_filled, markdown_table
 from hivemind_addon.sim.request import credential
 from hivemind_addon.sim.task import SimTask
 from hivemind_addon.tools.launch.programs import load_programs
 from lab.fleets.agent import Agent, Straight, launch
 from lab.fleets.kinds import Program
-from lab.fleets.page import sections
 from lab.fleets.process import Exit, run
 from lab.fleets.programs import NotInstalled, Programs, install
 from lab.fleets.stage import Stage, running_stage
@@ -171,40 +171,20 @@ def _sent_at(agent: Agent, stage: Stage) -> list[float]:
     return [view.at for view in server.requests() if view.method == "POST" and credential(view.headers) == agent.key]
 
 
-def page(results: Sequence[Endured], hold_s: float, before: str = "") -> str:
-    """The whole of docs/endurance.md. `before`: an older one, whose sections are kept where nothing was run anew."""
-    by_case: Mapping[Case, Endured] = {result.case: result for result in results}
-    old = dict(sections(before))
-    kinds = ", ".join(f"{program.value.title} {program.value.package.version}" for program in HELD)
-    parts = [_HEAD.format(kinds=kinds, hold=f"{hold_s / 60:g}", grace=_GRACE_S // 60, retry=f"{RETRY_AFTER_S:g}")]
-    for program in HELD:
-        if all(case.program is not program for case in by_case):
-            parts += [old[program.value.title]] if program.value.title in old else []
-            continue
-        rows = ["| instead of an answer | own settings | patient |", "| --- | --- | --- |"]
+def parts(results: Sequence[Endured], hold_s: float) -> dict[str, str]:
+    """The generated parts of docs/endurance.md, of the programs that were held, by the names of the marks."""
+    by_case = {result.case: result for result in results}
+    made = {}
+    for program in dict.fromkeys(case.program for case in by_case):
+        rows = []
         for manner in Manner:
             found = [by_case.get(Case(program, patient, manner)) for patient in (False, True)]
             if any(found):
-                rows.append(f"| {manner.value} | {' | '.join(one.words if one else '' for one in found)} |")
-        parts += [f"## {program.value.title}\n", "\n".join(rows) + "\n"]
-    return "\n".join(parts)
-
-
-_HEAD = """\
-# Endurance
-
-<!-- Written by `make endurance`, which holds real agents for half an hour: change lab/fleets/endurance.py instead. -->
-
-How long real agents do without an answer before they give up: {kinds}. Each has its own settings and, where
-`hivemind exec` knows how to make it patient, these, too; all are side by side before a simulated provider on this
-machine. The first request of an agent is answered when {hold} minutes are over, counted from its first attempt; so is
-every attempt that it makes until then. An agent has {grace} minutes more to finish its task, a file with one line.
-
-*Silent*: not even a response head comes. *Blank lines* and *comments*: a head, and one of these every 15 s. *Pings*: a
-head and the first event, and a `ping` event every 15 s; Messages has them. *429s* and *503s*: every attempt is refused
-at once, with `retry-after: {retry}` or what the provider has instead. Gemini CLI has its model named: its first call
-would ask otherwise which model to take.
-"""
+                rows.append(f"{manner.value} | {' | '.join(one.words if one else '' for one in found)}")
+        table = markdown_table("instead of an answer | own settings | patient", rows)
+        version = program.value.package.version
+        made[program.value.word] = f"{table}\nVersion {version}, held for {hold_s / 60:g} minutes.\n"
+    return made
 
 
 @click.command()
@@ -219,8 +199,8 @@ def main(hold_min: float, only: tuple[str, ...], output: Path) -> None:
     except NotInstalled as error:
         raise click.ClickException(str(error)) from error
     results = asyncio.run(endure(chosen, programs, hold_min * 60))
-    before = output.read_text(encoding="utf-8") if only and output.is_file() else ""
-    output.write_text(page(results, hold_min * 60, before), encoding="utf-8")
+    before = (output if output.is_file() else PAGE).read_text(encoding="utf-8")
+    output.write_text(markdown_filled(before, parts(results, hold_min * 60)), encoding="utf-8")
     click.echo(f"written: {output}")
 
 
