@@ -52,9 +52,6 @@ calls: $(READY)         ## the same counted, not timed: calls, hooks, tasks, tim
 budgets: $(READY)       ## how large the code is, beside its budgets in pyproject.toml; lowers those that are too large
 	$(BIN)/python -m lab.budgets --lower
 
-night: $(READY)         ## memory and event loop of mitmweb over 20,000 requests and 500 held ones
-	$(BIN)/python -m lab.bench.night
-
 machines: $(READY) engine  ## four proxies, 200 agents and an engine; what is killed, cut and emptied; 15 minutes
 	$(BIN)/python -m lab.bench.machines --output docs/cluster.md
 
@@ -63,6 +60,9 @@ mutants: $(READY)       ## change one place of the core or the wire at a time: w
 
 soak: $(READY)          ## a week of requests in five minutes, one in eight faulty: nothing may grow
 	$(BIN)/python -m lab.bench.soak
+
+night: $(READY)         ## the same in mitmweb with an open page, and 500 held requests; five minutes
+	$(BIN)/python -m lab.bench.soak --web --minutes 4
 
 prove: $(READY)         ## scenarios and the zoo of limiters in virtual time against what they promise; many minutes
 	$(BIN)/hivemind lab prove --output docs/proof.md

@@ -10,7 +10,7 @@ import pytest
 
 from hivemind_addon.sim.report import markdown_filled
 from lab.bench import __main__ as command
-from lab.bench import cluster_scale, decisions, growth, night, report, soak, stack
+from lab.bench import cluster_scale, decisions, growth, report, soak, stack
 from lab.bench.__main__ import Check
 from lab.bench.bodies import conversation, converse_request, gemini_request, next_turn
 from lab.bench.client import Asked, Connection, Http2Connection
@@ -58,7 +58,6 @@ TINY = Plan(
     where_requests=20,
     counted_cells=1,
 )
-SHORT_NIGHT = night.Night(requests=40, held_flows=4, lag_s=0.3)
 PASSED = Check(sent=5, tickets=5, delivered=5, guard_trips=0)
 
 
@@ -114,14 +113,13 @@ def test_a_run_measures_every_row_and_all_its_requests_were_scheduled(monkeypatc
 
 @pytest.mark.slow
 def test_a_night_in_mitmweb_is_measured():
-    soaked, lagged, held = night.run(SHORT_NIGHT, tell=lambda _: None)
-    assert soaked.failures == 0
-    assert len(soaked.rss_bytes) == 10
-    assert min(soaked.rss_bytes) > 10_000_000
-    assert lagged.max_s > 0
-    text = night.report(soaked, lagged, held)
-    assert "40 streamed requests of 20 KB" in text
-    assert f"{held} flows of 600 KB held" in text
+    soaked = soak.run(0, requests=20, lag_s=0.2, web=True, flows=5, held_lag_s=0.2, tell=lambda _: None)
+    assert [one.failures for one in soaked.rounds] == [0] * 4
+    assert min(one.rss_bytes for one in soaked.rounds) > 10_000_000
+    assert soaked.held_lag.max_s > 0
+    text = soak.report(soaked)
+    assert "80 streamed requests" in text
+    assert f"{soaked.held} flows of 600 KB held" in text
 
 
 @pytest.mark.slow

@@ -1,7 +1,10 @@
-"""`python -m lab.bench.soak [--minutes N]`: a week of requests in some minutes, at the highest rate, one in eight of them faulty.
+"""`python -m lab.bench.soak [--minutes N] [--web]`: a week of requests in some minutes, at the highest rate, one in eight faulty.
 
 Whole delivery, so that no client sees a fault: each is tried again. After every round memory, descriptors and the event
 loop are looked at; from when caches are full none of them may grow. Exit status 1: one did, or a request was lost.
+
+With `--web` through mitmweb with somebody before its page. Then hundreds of large requests are held and one goes each
+second, so that all comments change: does the event loop keep up?
 """
 
 import argparse
@@ -13,7 +16,7 @@ from pathlib import Path
 from statistics import linear_regression, median
 from threading import Thread
 
-from lab.bench.plan import REVERSE
+from lab.bench.plan import LARGE_BYTES, REVERSE
 from lab.bench.stack import Stack
 from lab.bench.timing import Timing
 
@@ -29,6 +32,7 @@ ROUND_REQUESTS = 1500
 CONNECTIONS = 24
 BODY_BYTES = 20_000
 LAG_S = 2.0
+HELD_FLOWS, HELD_LAG_S = 500, 20.0
 _SETTLED = 1 / 3
 """Of the rounds; until then caches fill."""
 _MOST_GROWTH_BYTES = 12_000_000
@@ -50,6 +54,9 @@ class Round:
 class Soaked:
     rounds: tuple[Round, ...]
     guard_trips: int
+    held: int = 0
+    """Flows that mitmweb held at the end; 0: it was no mitmweb."""
+    held_lag: Timing | None = None
 
     @property
     def settled(self):
@@ -73,10 +80,13 @@ class Soaked:
         return [what for what, grown, most in growths if grown > most]
 
 
-def run(seconds, *, requests=ROUND_REQUESTS, lag_s=LAG_S, tell=print):
+def run(
+    seconds, *, requests=ROUND_REQUESTS, lag_s=LAG_S, web=False, flows=HELD_FLOWS, held_lag_s=HELD_LAG_S, tell=print
+):
     """Rounds for so long, four at least."""
     with tempfile.TemporaryDirectory(prefix="hivemind-soak-") as folder, Stack(Path(folder), alone=True) as stack:
-        proxy = stack.start_soak("soak", FAULTS)
+        proxy = stack.start_soak("soak", FAULTS, web=web)
+        watcher = [stack.watch(proxy)] if web else []
         rounds, ends_at = [], time.perf_counter() + seconds
         while len(rounds) < 4 or time.perf_counter() < ends_at:
             rounds.append(_round(stack, proxy, requests, lag_s))
@@ -85,7 +95,23 @@ def run(seconds, *, requests=ROUND_REQUESTS, lag_s=LAG_S, tell=print):
                 f"{sum(done.requests for done in rounds):,} requests: {one.rss_bytes / 1e6:.0f} MB, "
                 f"{one.descriptors} descriptors, loop late by p99 {one.lag.p99_s * 1e3:.1f} ms, {one.failures} failures"
             )
-        return Soaked(tuple(rounds), proxy.counters()["guard_trips"])
+        trips = proxy.counters()["guard_trips"]
+        stack.stop(*watcher, proxy.process)
+        return Soaked(tuple(rounds), trips, *(_held(stack, flows, held_lag_s) if web else ()))
+
+
+def _held(stack, flows, seconds):
+    """How many flows another mitmweb holds, and how late its event loop runs."""
+    proxy = stack.start_lag("held", slots=1, web=True, settings=("hivemind_journal=off",))
+    watcher = stack.watch(proxy)
+    stack.pace(latency_s=1)
+    route = stack.route("held", REVERSE)
+    stack.ask("leave", route, concurrency=flows + 1, body_bytes=LARGE_BYTES, streamed=True)
+    proxy.settle_to(lambda counters: counters["queued"] + counters["delivered"] >= flows)
+    lags_s = proxy.lags_s(seconds)
+    held = proxy.counters()["queued"]
+    stack.stop(watcher, proxy.process)
+    return held, Timing.of(lags_s)
 
 
 def _round(stack, proxy, requests, lag_s):
@@ -103,6 +129,11 @@ def report(soaked):
     """In words."""
     first, last = soaked.settled[0], soaked.settled[-1]
     lags_ms = [one.lag.p99_s * 1e3 for one in soaked.settled]
+    held = soaked.held_lag
+    web = held and (
+        f"  {soaked.held} flows of {LARGE_BYTES // 1000} KB held: event loop late by p50 {held.median_s * 1e3:.2f} ms, "
+        f"p99 {held.p99_s * 1e3:.1f} ms, at most {held.max_s * 1e3:.1f} ms\n"
+    )
     return (
         f"Soak: {sum(one.requests for one in soaked.rounds):,} streamed requests, {sum(FAULTS.values()):.0%} of the "
         f"attempts faulty, {sum(one.failures for one in soaked.rounds)} lost; guard trips: {soaked.guard_trips}.\n"
@@ -111,15 +142,16 @@ def report(soaked):
         f"{soaked.growth(lambda one: one.rss_bytes) / 1e6:+.1f} MB\n"
         f"  descriptors {first.descriptors} to {last.descriptors}\n"
         f"  event loop late by p99 {median(lags_ms):.1f} ms in the median round, {max(lags_ms):.1f} ms in the worst\n"
-        f"{'FAILED: ' + ', '.join(soaked.complaints) if soaked.complaints else 'Nothing grows.'}"
+        f"{web or ''}{'FAILED: ' + ', '.join(soaked.complaints) if soaked.complaints else 'Nothing grows.'}"
     )
 
 
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m lab.bench.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=5.0)
-    minutes = parser.parse_args(arguments).minutes
-    soaked = run(minutes * 60, tell=lambda line: print(line, file=sys.stderr, flush=True))
+    parser.add_argument("--web", action="store_true", help="through mitmweb, whose page is open")
+    options = parser.parse_args(arguments)
+    soaked = run(options.minutes * 60, web=options.web, tell=lambda line: print(line, file=sys.stderr, flush=True))
     print(report(soaked))
     return 1 if soaked.complaints else 0
 

@@ -203,19 +203,16 @@ class Stack:
         """
         return self._start("mitmdump", name, (script_path(),), self._profile(name, slots), loop=loop)
 
-    def start_soak(self, name, faults):
+    def start_soak(self, name, faults, *, web=False):
         """The same with a journal, before a provider of its own that fails so often; no client sees that."""
         settings = self.folder / f"{name}.json"
         settings.write_text(json.dumps({"faults": faults}))
         faulty = ("hivemind_addon.sim.server", "--settings", str(settings))
+        usual = self.provider_port
         self.provider_port = _port(self.spawn(sys.executable, "-m", *faulty, core=-1))
-        lag_port = free_port()
-        scripts = (script_path(), HERE / "lag.py")
         journal = f"hivemind_journal={self.folder / 'journal.db'}"
-        started = self._start(
-            "mitmdump", name, scripts, self._profile(name, 64, QUICK), journal, f"bench_lag_port={lag_port}"
-        )
-        self.proxies[name] = proxy = replace(started, lag_port=lag_port)
+        proxy = self.start_lag(name, slots=64, more=QUICK, web=web, settings=(journal,))
+        self.provider_port = usual
         return proxy
 
     def _profile(self, name, slots, more=""):
@@ -230,22 +227,15 @@ class Stack:
             (profiles / f"bench-{extended}.yaml").write_text(stream)
         return f"hivemind_profiles={profiles}"
 
-    def start_web(self, name, *, slots):
-        """The same as mitmweb, which also tells its event loop's lag."""
-        lag_port, web_port = free_port(), free_port()
-        profile = self._profile(name, slots)
-        web = ("web_open_browser=false", f"web_port={web_port}", "web_password=bench", f"bench_lag_port={lag_port}")
+    def start_lag(self, name, *, slots, more="", web=False, settings=()):
+        """A proxy with the addon that also reports its event loop's lag; `web`: a mitmweb, `more`: of the profile."""
+        lag_port, web_port = free_port(), free_port() if web else 0
+        if web:
+            settings = ("web_open_browser=false", f"web_port={web_port}", "web_password=bench", *settings)
+        settings = (self._profile(name, slots, more), f"bench_lag_port={lag_port}", *settings)
         scripts = (script_path(), HERE / "lag.py")
-        started = self._start("mitmweb", name, scripts, profile, "hivemind_journal=off", *web)
+        started = self._start("mitmweb" if web else "mitmdump", name, scripts, *settings)
         self.proxies[name] = proxy = replace(started, lag_port=lag_port, web_port=web_port)
-        return proxy
-
-    def start_lag(self, name, *, slots):
-        """A proxy with the addon that also tells its event loop's lag."""
-        lag_port = free_port()
-        scripts = (script_path(), HERE / "lag.py")
-        started = self._start("mitmdump", name, scripts, self._profile(name, slots), f"bench_lag_port={lag_port}")
-        self.proxies[name] = proxy = replace(started, lag_port=lag_port)
         return proxy
 
     def watch(self, proxy):
