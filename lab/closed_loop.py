@@ -174,12 +174,8 @@ class _Loop(ABC):
             self.agenda.at(0.0, self._neighbour_calls, self.gateway.neighbour, random.Random(f"{self._seed} neighbour"))
         most = _STORM * self._crowd.agents * self._crowd.turns
         while any(agent.ended_at is None for agent in self.agents) and self._attempts < most:
-            instant = min(self.agenda.first_at, self._neighbours_look_at, self._wakes_at())
-            if instant > until or math.isinf(instant):
+            if not self.agenda.step(min(self._neighbours_look_at, self._wakes_at()), until=until, before=self._book):
                 break
-            self._book(instant)
-            self.agenda.now = instant
-            self.agenda.do_first_due()
             self._start_neighbours()
             self._after_each()
         return Run(

@@ -125,9 +125,7 @@ class _World(ABC):
         """All of it, to its end."""
         for agent in range(self.fleet.agents):
             self._turn(agent)
-        while (at := min(self.agenda.first_at, self.wakes_at())) < math.inf:
-            self.agenda.now = max(self.agenda.now, at)
-            self.agenda.do_first_due()
+        while self.agenda.step(self.wakes_at()):
             self.look()
         self.run.took_s = self.agenda.now
         for host, service in self.services.items():

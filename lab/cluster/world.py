@@ -187,8 +187,7 @@ class ClusterWorld:
         agenda = self.agenda
         over_at = math.inf
         while agenda.first_at < min(ALL_OVER_S, over_at + _TOLD_WITHIN_S):
-            agenda.now = agenda.first_at
-            agenda.do_first_due()
+            agenda.step()
             if over_at == math.inf and self._is_over:
                 over_at = agenda.now
         self._check_end()

@@ -1,6 +1,5 @@
 """Virtual time: agents, upstreams, what is due when, and what comes of a run."""
 
-import math
 import random
 from dataclasses import replace
 
@@ -255,9 +254,8 @@ def test_deeds_are_done_at_their_instants_and_those_of_one_instant_in_the_order_
     agenda.at(2.0, done.append, "second")
     agenda.after(2.0, done.append, "third")
     agenda.at(1.0, done.append, "first")
-    while agenda.first_at < math.inf:
-        agenda.now = agenda.first_at
-        agenda.do_first_due()
+    while agenda.step():
+        pass
     assert done == ["first", "second", "third"]
     assert agenda.now == 2.0
 
@@ -265,13 +263,12 @@ def test_deeds_are_done_at_their_instants_and_those_of_one_instant_in_the_order_
 def test_nothing_is_done_before_it_is_due():
     agenda, done = Agenda(), []
     agenda.after(5.0, done.append, "later")
-    agenda.now = 4.9
-    agenda.do_first_due()
-    assert done == []
-    agenda.now = 5.0
-    agenda.do_first_due()
-    agenda.do_first_due()
-    assert done == ["later"]
+    assert agenda.step(4.9, before=lambda instant: done.append(f"until {instant}"))
+    assert (done, agenda.now) == (["until 4.9"], 4.9)
+    assert not agenda.step(until=4.95)
+    assert agenda.step(5.0)
+    assert not agenda.step()
+    assert done == ["until 4.9", "later"]
 
 
 def test_what_should_have_been_done_before_is_due_now():

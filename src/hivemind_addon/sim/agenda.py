@@ -1,4 +1,4 @@
-"""Virtual time: what instant it is, and what happens at later ones. Pure."""
+"""Virtual time: the present instant, and deeds at later ones. Every simulated world steps through an agenda. Pure."""
 
 import heapq
 import math
@@ -10,7 +10,7 @@ class Agenda:
 
     def __init__(self) -> None:
         self.now = 0.0
-        """Moved by whoever runs it, and never back."""
+        """Moved by `step`, and never back."""
         self._deeds: list[tuple[float, int, Callable[..., None], tuple[object, ...]]] = []
         self._put_down = 0
 
@@ -31,8 +31,23 @@ class Agenda:
         """Put a deed down that is due so much later."""
         self.at(self.now + delay_s, do, *arguments)
 
-    def do_first_due(self) -> None:
-        """Do one deed that is due, if there is any."""
-        if self.first_at <= self.now:
+    def step(
+        self,
+        wakes_at: float | None = None,
+        *,
+        until: float = math.inf,
+        before: Callable[[float], None] = lambda _: None,
+    ) -> bool:
+        """Go on to the next instant and do one deed that is due then, if there is any; False: nothing comes by `until`.
+
+        `wakes_at`: something happens then though no deed is due. `before` hears of the instant while it is yet to come.
+        """
+        instant = self.first_at if wakes_at is None else min(self.first_at, wakes_at)
+        if instant > until or math.isinf(instant):
+            return False
+        before(instant)
+        self.now = instant
+        if self.first_at <= instant:
             _, _, do, arguments = heapq.heappop(self._deeds)
             do(*arguments)
+        return True

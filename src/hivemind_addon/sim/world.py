@@ -181,14 +181,7 @@ class World:
             self.agenda.at(0.0, self._neighbour, self._scenario.neighbour, random.Random(f"{self._seed} neighbour"))
         # Whoever follows a script ends with it, be it a night long.
         ends_at = self._scenario.duration_s if self._script else min(self._scenario.duration_s, _LONGEST_S)
-        while self._running:
-            wakeup_at = self.scheduler.next_wakeup()
-            instant = min(self.agenda.first_at, math.inf if wakeup_at is None else wakeup_at)
-            if instant > ends_at or math.isinf(instant):
-                break
-            self._let_pass(instant)
-            self.agenda.now = instant
-            self.agenda.do_first_due()
+        while self._running and self.agenda.step(self.scheduler.next_wakeup(), until=ends_at, before=self._let_pass):
             self._turn()
         if self._running:
             self._let_pass(ends_at)
