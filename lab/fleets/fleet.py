@@ -267,7 +267,7 @@ def _formats(agents: Sequence[Ended]) -> Mapping[str, str]:
 
 async def _kill(proxy: FleetProxy, after_s: float) -> None:
     await pause(after_s)
-    await proxy.kill()
+    await proxy.kill_once()
 
 
 def _agents(settings: FleetSettings, folder: Path) -> Sequence[Agent]:

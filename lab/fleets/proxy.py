@@ -1,33 +1,40 @@
-"""The proxy of a fleet, as a user starts it: `hivemind run`, which brings it back when it dies."""
+"""A proxy as a user starts it: `hivemind run`, which brings it back when it dies."""
 
 import asyncio
 import os
 import signal
 import socket
+import ssl
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections.abc import AsyncIterator, Mapping, Sequence
+from asyncio.subprocess import DEVNULL, STDOUT, Process
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import msgspec
-
+from hivemind_addon.proxy.api.control import UnreadableReport, read_report
 from hivemind_addon.proxy.api.report import Report
 from hivemind_addon.sim.exchange import pause
-from hivemind_addon.sim.mitmdump import MitmdumpNotStarted
+from hivemind_addon.sim.mitmdump import MitmdumpNotStarted, off_proxies
 from lab.fleets import inside
 
 _START_S = 60.0
-_LOOK_EVERY_S = 0.1
 _STOP_S = 15.0
+_REPORT_S = 20.0
+_LOOK_EVERY_S = 0.05
 _TRIP = "guard trip in"
 _SHOWN_LINES = 10
+
+
+class NotServing(MitmdumpNotStarted):
+    """A proxy does not do what it must; the text has its last words."""
 
 
 class FleetProxy:
     """One proxy, whichever process it is at the moment."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "the proxy") -> None:
+        self.name = name
+        self.folder = folder
         self.port = _free_port()
         """The same for all its processes."""
         self.variables = {"XDG_RUNTIME_DIR": str(folder), "XDG_STATE_HOME": str(folder)}
@@ -36,100 +43,111 @@ class FleetProxy:
         """How long nothing served after the kill; None: it was not killed, or is not back."""
         self.journal = folder / "hivemind_addon" / "journal.db"
         """What it wrote down of every call: its usual place, where contexts are looked for, too."""
+        self.process: Process | None = None
+        """`hivemind run`."""
         self._log = folder / "proxy.log"
 
     def __repr__(self) -> str:
-        return f"<FleetProxy on port {self.port}>"
+        return f"<FleetProxy {self.name} on port {self.port}>"
+
+    @property
+    def log(self) -> str:
+        """Of all its processes."""
+        return self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
 
     @property
     def guard_trips(self) -> int:
         """Exceptions of the addon's own, in all its processes."""
-        return self._log.read_text(encoding="utf-8", errors="replace").count(_TRIP)
+        return self.log.count(_TRIP)
 
     @property
     def last_words(self) -> str:
         """The newest lines of its log."""
-        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join(lines[-_SHOWN_LINES:])
+        return "\n".join(self.log.splitlines()[-_SHOWN_LINES:])
 
-    async def start(self, settings: Sequence[str]) -> Process:
-        """Start `hivemind run` and wait until it serves. `settings`: `name=value`, for `--set`.
+    def trust(self) -> ssl.SSLContext:
+        """For its agents."""
+        return ssl.create_default_context(cafile=self.folder / "mitmproxy" / "mitmproxy-ca-cert.pem")
 
-        Raises MitmdumpNotStarted.
-        """
-        sets = (argument for one in settings for argument in ("--set", one))
-        with self._log.open("wb") as output:
-            process = await asyncio.create_subprocess_exec(
-                *_hivemind("run", self.port),
-                *sets,
-                "-s",
-                str(Path(inside.__file__)),
+    async def start(self, *settings: str) -> None:
+        """Start it and wait until it serves. `settings`: `name=value`, for `--set`. Raises NotServing."""
+        sets = (f"confdir={self.folder / 'mitmproxy'}", "flow_detail=0", *settings)
+        with self._log.open("ab") as output:
+            self.process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", "hivemind_addon", "run", "--port", str(self.port)),
+                *(word for one in sets for word in ("--set", one)),
+                *("-s", str(Path(inside.__file__))),
                 stdin=DEVNULL,
                 stdout=output,
                 stderr=STDOUT,
-                env=self._environment,
+                env=off_proxies() | self.variables | {"PYTHONUNBUFFERED": "1"},
                 start_new_session=True,  # Ctrl-C is for us: we end it
             )
-        try:
-            async with asyncio.timeout(_START_S):
-                while await self.report() is None:
-                    if process.returncode is not None:
-                        break
-                    await pause(_LOOK_EVERY_S)
-        except TimeoutError:
-            process.terminate()
-        if process.returncode is not None or await self.report() is None:
-            raise MitmdumpNotStarted(f"the proxy does not serve:\n{self.last_words}")
-        return process
-
-    async def kill(self) -> None:
-        """Kill its process, as a crash would, and wait until another one serves."""
-        report = await self.report()
-        assert report is not None, "it serves"
-        loop = asyncio.get_running_loop()
-        os.kill(report.proxy.pid, signal.SIGKILL)
-        killed_at = loop.time()
-        async with asyncio.timeout(_START_S):
-            while True:
-                now = await self.report()
-                if now is not None and now.proxy.pid != report.proxy.pid:
-                    break
-        self.back_after_s = loop.time() - killed_at
+        await self.when(lambda _: True, "start", within_s=_START_S)
 
     async def report(self) -> Report | None:
         """What `hivemind status` says; None: nothing serves."""
-        asked = await asyncio.create_subprocess_exec(
-            *_hivemind("status", self.port), "--json", stdout=PIPE, stderr=DEVNULL, env=self._environment
-        )
-        said, _ = await asked.communicate()
-        return msgspec.json.decode(said, type=Report) if asked.returncode == 0 else None
+        try:
+            path = self.folder / "hivemind" / f"{self.port}.sock"
+            return await asyncio.to_thread(read_report, path, timeout_s=_REPORT_S)
+        except UnreadableReport:
+            return None
 
-    @property
-    def _environment(self) -> Mapping[str, str]:
-        # Whatever proxies the shell uses, what is simulated stays on this machine.
-        inherited = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
-        return inherited | self.variables | {"PYTHONUNBUFFERED": "1"}
+    async def when(self, condition: Callable[[Report], bool], what: str, *, within_s: float) -> Report:
+        """The first report for which it holds. Raises NotServing."""
+        assert self.process is not None, "it was started"
+        report = None
+        try:
+            async with asyncio.timeout(within_s):
+                while True:
+                    report = await self.report()
+                    if report is not None and condition(report):
+                        return report
+                    if self.process.returncode is not None:
+                        raise NotServing(f"{self.name} has ended before its {what}:\n{self.last_words}")
+                    await pause(_LOOK_EVERY_S)
+        except TimeoutError as error:
+            seen = "no report" if report is None else report.cluster or report.snapshot
+            raise NotServing(f"{self.name}: no {what} in {within_s:g} s ({seen}):\n{self.last_words}") from error
+
+    async def kill(self) -> int:
+        """Kill its process, as a crash would; `hivemind run` starts another one. The process id that it had."""
+        report = await self.report()
+        if report is None:
+            raise NotServing(f"{self.name} is to be killed, and does not serve:\n{self.last_words}")
+        os.kill(report.proxy.pid, signal.SIGKILL)
+        return report.proxy.pid
+
+    async def kill_once(self) -> None:
+        """Kill its process, and wait until another one serves."""
+        loop = asyncio.get_running_loop()
+        gone = await self.kill()
+        killed_at = loop.time()
+        await self.when(lambda report: report.proxy.pid != gone, "return", within_s=_START_S)
+        self.back_after_s = loop.time() - killed_at
+
+    async def stop(self) -> None:
+        """End it, where it runs."""
+        if self.process is None or self.process.returncode is not None:
+            return
+        self.process.terminate()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await self.process.wait()
+        except TimeoutError:
+            self.process.terminate()  # the second one ends what it waits for
+            await self.process.wait()
 
 
 @asynccontextmanager
 async def running_proxy(folder: Path, settings: Sequence[str]) -> AsyncIterator[FleetProxy]:
-    """It serves, until the block ends. `settings`: `name=value`, for `--set`. Raises MitmdumpNotStarted."""
+    """It serves, until the block ends. `settings`: `name=value`, for `--set`. Raises NotServing."""
     proxy = FleetProxy(folder)
-    process = await proxy.start((f"confdir={folder / 'mitmproxy'}", "flow_detail=0", *settings))
     try:
+        await proxy.start(*settings)
         yield proxy
     finally:
-        process.terminate()
-        try:
-            async with asyncio.timeout(_STOP_S):
-                await process.wait()
-        except TimeoutError:
-            process.terminate()  # the second one ends what it waits for
-            await process.wait()
-
-
-def _hivemind(command: str, port: int) -> tuple[str, ...]:
-    return (sys.executable, "-P", "-m", "hivemind_addon", command, "--port", str(port))
+        await proxy.stop()
 
 
 def _free_port() -> int:

@@ -15,10 +15,10 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from lab.bench.machines.member import NotServing
 from lab.bench.machines.page import table, written
 from lab.bench.machines.scenarios import SCENARIOS
 from lab.bench.machines.stage import Plan, smaller
+from lab.fleets.proxy import NotServing
 
 _NUMBERS = {
     "machines": "proxies",

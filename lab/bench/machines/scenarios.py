@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from hivemind_addon.sim.exchange import pause
 from lab.bench.machines.latency import pairs_s, quick_provider
-from lab.bench.machines.member import NotServing
 from lab.bench.machines.stage import BUDGET, staged
+from lab.fleets.proxy import NotServing
 
 _BUDGET = f"hivemind_total_budget={BUDGET}"
 _CALM_S = 10

@@ -14,7 +14,7 @@ from hivemind_addon.sim.live import profile_of_windows
 from hivemind_addon.sim.provider import ProviderSettings
 from lab.bench.machines.agents import MAX_TOKENS, Agents
 from lab.bench.machines.link import Link
-from lab.bench.machines.member import Member, NotServing
+from lab.fleets.proxy import FleetProxy, NotServing
 from lab.fleets.stage import running_stage
 from tests.engine_server import EngineServer
 
@@ -208,7 +208,7 @@ async def staged(plan, folder, tell, *, machines=None, cluster=True, linked=Fals
     async with AsyncExitStack() as stack:
         stage = await stack.enter_async_context(running_stage(folder, {HOST: plan.provider}, seed=1))
         (stage.profiles / "anthropic.yaml").write_text(profile_of_windows(plan.window_s))
-        members = [Member(folder, n) for n in range(plan.machines if machines is None else machines)]
+        members = [_member(folder, n + 1) for n in range(plan.machines if machines is None else machines)]
         settings = [*(provider or stage.proxy_settings), f"hivemind_max_concurrency={plan.at_once}", *more]
         engine, links = None, []
         if cluster:
@@ -226,6 +226,12 @@ async def staged(plan, folder, tell, *, machines=None, cluster=True, linked=Fals
         if cluster:
             await whole.together()
         yield whole
+
+
+def _member(folder, number):
+    place = folder / f"m{number}"
+    place.mkdir()
+    return FleetProxy(place, f"machine-{number}")
 
 
 def clustered(port):
