@@ -36,7 +36,7 @@ class Grown:
 
 def measure(stack, plan, tell):
     """One proxy, whose scheduler knows more and more agents."""
-    stack.proxies["grown"] = proxy = stack.start_addon("grown", slots=256)
+    proxy = stack.start_addon("grown", slots=256)
     stack.proxies["addon"] = proxy
     grown = []
     for agents in plan.agents:

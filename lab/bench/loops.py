@@ -12,7 +12,7 @@ def measure(stack, plan):
     """Rows of some cells; none where uvloop is not installed."""
     if not AVAILABLE:
         return []
-    stack.proxies["uvloop"] = proxy = stack.start_addon("uvloop", slots=256, loop="uvloop")
+    proxy = stack.start_addon("uvloop", slots=256, loop="uvloop")
     for cell in plan.loop_cells:
         for variant in VARIANTS:
             sample(stack, cell, variant, requests=cell.concurrency)

@@ -24,15 +24,15 @@ def measure(stack, plan):
     """None where the system does not tell. Two fresh proxies; the addon's lets one request go at a time."""
     if not MEASURABLE:
         return None
-    stack.proxies["memory bare"] = stack.start_proxy("memory-bare", Path(bare_script))
-    stack.proxies["memory addon"] = stack.start_addon("memory-addon", slots=1)
-    bare_bytes = _growth(stack, "memory bare", plan.held_flows)
+    stack.proxies["memory-bare"] = stack.start_proxy("memory-bare", Path(bare_script))
+    stack.start_addon("memory-addon", slots=1)
+    bare_bytes = _growth(stack, "memory-bare", plan.held_flows)
     # One more than are held: the first one goes at once, and keeps the only slot.
-    addon_bytes = _growth(stack, "memory addon", plan.held_flows + 1)
-    held = stack.proxies["memory addon"].counters()["queued"]
+    addon_bytes = _growth(stack, "memory-addon", plan.held_flows + 1)
+    held = stack.proxies["memory-addon"].counters()["queued"]
     if held != plan.held_flows:
         raise SystemExit(f"{held} flows were held, not {plan.held_flows}")
-    for variant in ("memory bare", "memory addon"):
+    for variant in ("memory-bare", "memory-addon"):
         stack.ask("close", stack.route(variant, REVERSE))
         stack.proxies.pop(variant).process.kill()
     return Memory(plan.held_flows, LARGE_BYTES, bare_bytes, addon_bytes)

@@ -102,7 +102,7 @@ def run(
 
 def _held(stack, flows, seconds):
     """How many flows another mitmweb holds, and how late its event loop runs."""
-    proxy = stack.start_lag("held", slots=1, web=True, settings=("hivemind_journal=off",))
+    proxy = stack.start_addon("held", slots=1, web=True, settings=("hivemind_journal=off",))
     watcher = stack.watch(proxy)
     stack.pace(latency_s=1)
     route = stack.route("held", REVERSE)

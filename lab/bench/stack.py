@@ -43,9 +43,8 @@ class Proxy:
     forward_port: int
     ca: Path
     counters_port: int
-    lag_port: int = 0
     web_port: int = 0
-    """Both of a mitmweb only."""
+    """Of a mitmweb only."""
 
     def counters(self):
         """The addon's counters."""
@@ -64,9 +63,7 @@ class Proxy:
 
     def lags_s(self, seconds):
         """How late its event loop ran, for so long from now on."""
-        with _connected(self.lag_port) as sock, sock.makefile() as answer:
-            sock.sendall(f"{seconds}\n".encode())
-            return json.loads(answer.read())
+        return self._asked(f"lag {seconds}")
 
     def cpu_s(self):
         """Processor time of its threads so far, where the system tells it."""
@@ -145,7 +142,7 @@ class Stack:
             self._client = self.spawn(sys.executable, "-m", "lab.bench.client", core=-1, stdin=subprocess.PIPE)
             if not self._alone:
                 self.proxies["bare"] = self.start_proxy("bare", HERE / "bare.py")
-                self.proxies["addon"] = self.start_addon("addon", slots=256, loop=self._loop)
+                self.start_addon("addon", slots=256, loop=self._loop)
             self._exits = exits.pop_all()
         return self
 
@@ -196,12 +193,18 @@ class Stack:
         port = proxy.reverse_tls_port if mode == REVERSE_TLS else proxy.reverse_port
         return {"port": port, "host": f"127.0.0.1:{port}", "tls": None, "connect": None, "http2": False}
 
-    def start_addon(self, name, *, slots, loop=""):
+    def start_addon(self, name, *, slots, more="", web=False, loop="", settings=()):
         """A proxy with the addon, and a profile of its own: the concurrency limit must not be what is measured.
 
-        With a `loop`, as `hivemind run --loop` starts it.
+        `more`: of the profile; `web`: as mitmweb. With a `loop`, as `hivemind run --loop` starts it.
         """
-        return self._start("mitmdump", name, (script_path(),), self._profile(name, slots), loop=loop)
+        web_port = free_port() if web else 0
+        if web:
+            settings = ("web_open_browser=false", f"web_port={web_port}", "web_password=bench", *settings)
+        program, profile = "mitmweb" if web else "mitmdump", self._profile(name, slots, more)
+        started = self._start(program, name, (script_path(),), profile, *settings, loop=loop)
+        self.proxies[name] = proxy = replace(started, web_port=web_port)
+        return proxy
 
     def start_soak(self, name, faults, *, web=False):
         """The same with a journal, before a provider of its own that fails so often; no client sees that."""
@@ -211,7 +214,7 @@ class Stack:
         usual = self.provider_port
         self.provider_port = _port(self.spawn(sys.executable, "-m", *faulty, core=-1))
         journal = f"hivemind_journal={self.folder / 'journal.db'}"
-        proxy = self.start_lag(name, slots=64, more=QUICK, web=web, settings=(journal,))
+        proxy = self.start_addon(name, slots=64, more=QUICK, web=web, settings=(journal,))
         self.provider_port = usual
         return proxy
 
@@ -226,17 +229,6 @@ class Stack:
             stream = STREAM_PROFILE.format(name=extended, port=self.stream_ports[api], slots=slots)
             (profiles / f"bench-{extended}.yaml").write_text(stream)
         return f"hivemind_profiles={profiles}"
-
-    def start_lag(self, name, *, slots, more="", web=False, settings=()):
-        """A proxy with the addon that also reports its event loop's lag; `web`: a mitmweb, `more`: of the profile."""
-        lag_port, web_port = free_port(), free_port() if web else 0
-        if web:
-            settings = ("web_open_browser=false", f"web_port={web_port}", "web_password=bench", *settings)
-        settings = (self._profile(name, slots, more), f"bench_lag_port={lag_port}", *settings)
-        scripts = (script_path(), HERE / "lag.py")
-        started = self._start("mitmweb" if web else "mitmdump", name, scripts, *settings)
-        self.proxies[name] = proxy = replace(started, lag_port=lag_port, web_port=web_port)
-        return proxy
 
     def watch(self, proxy):
         """Somebody before mitmweb's page."""

@@ -30,7 +30,7 @@ class Watched:
 
 def measure(stack, flows, seconds):
     """One request goes each second, so that what is shown changes."""
-    proxy = stack.start_lag("watched", slots=1)
+    proxy = stack.start_addon("watched", slots=1)
     stack.pace(latency_s=1)
     route = stack.route("watched", REVERSE)
     stack.ask("leave", route, concurrency=flows + 1, body_bytes=LARGE_BYTES, streamed=True)
