@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from hivemind_addon.proxy.api.config_file import HELD_KEY
+from hivemind_addon.formats.profile.upstreams import HELD_KEY
 from hivemind_addon.proxy.gate.settings import BadOption, read_profiles
 from tests.formats.profile.test_load import error_of, load
 

@@ -22,8 +22,9 @@ from urllib.parse import urlsplit
 from hivemind_addon.formats.base.patterns import glob_matches, normal_host
 from hivemind_addon.formats.base.typed import BadValue, DocumentError
 from hivemind_addon.kernel.values.ticket import CallKind
-from hivemind_addon.proxy.api.config_file import HELD_KEY
 
+HELD_KEY = "held-by-hivemind"
+"""What agents have in the variable of a key that the proxy has: many do not start without any, and it is replaced."""
 _MOST_KEY_BYTES = 16_384
 _HERE = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 """Hosts that are this machine, so that nobody listens on the way."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from hivemind_addon.formats.base.json_values import read_object, read_value
 from hivemind_addon.formats.base.pointer import Pointer
@@ -35,6 +35,13 @@ _MAX_READ_BYTES = 192 * 1024
 _MAX_COUNTED_CHARS = 64 * 1024
 # tiktoken's time grows with the square of a run without spaces; short pieces bound it.
 _PIECE_CHARS = 4096
+
+
+class AnswerClock(Protocol):
+    """When something came. Implemented by the proxy's clock."""
+
+    def monotonic(self) -> float: ...  # noqa: D102
+    def wall(self) -> float: ...  # noqa: D102
 
 
 class Phase(Enum):

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hivemind_addon.formats.profile.model import Profile
+    from hivemind_addon.formats.wire.answer import AnswerClock
     from hivemind_addon.formats.wire.conversation_parts import Values
     from hivemind_addon.formats.wire.dialect import Dialect
-    from hivemind_addon.proxy.system.clock import Clock
 
 JUDGED_BODY_MAX_BYTES = 8 * 1024 * 1024
 """How much of a plain answer is decoded and read; a longer one is judged by its status."""
@@ -59,7 +59,7 @@ class AnswerInProgress:
 
     profile: Profile
     dialect: Dialect
-    clock: Clock
+    clock: AnswerClock
     is_stream_asked: bool = False
     """Whether its request asked for a stream: then one that looks like a plain answer may be one."""
     sent_at: float = 0.0

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from hivemind_addon.formats.profile.model import Profile
+    from hivemind_addon.formats.wire.answer import AnswerClock
     from hivemind_addon.formats.wire.dialect import Dialect
     from hivemind_addon.formats.wire.transcript import Transcript
     from hivemind_addon.kernel.values.ticket import Usage
-    from hivemind_addon.proxy.system.clock import Clock
 
 MOST_READ_BYTES = 64 * 1024
 """Of an error's body."""
@@ -43,7 +43,7 @@ class PlainAnswer:
 
     profile: Profile
     dialect: Dialect
-    clock: Clock
+    clock: AnswerClock
     group: str
     """The limit group of its request."""
     sent_at: float = 0.0

@@ -21,8 +21,6 @@ CONFIG_VARIABLE = "HIVEMIND_CONFIG"
 ALERTS_VARIABLE = "HIVEMIND_ALERTS"
 """Addresses that call for help, separated by spaces or line ends; for where the option says nothing. No option's own
 variable: what an option says is shown."""
-HELD_KEY = "held-by-hivemind"
-"""What agents have in the variable of a key that the proxy has: many do not start without any, and it is replaced."""
 OFF = "off"
 DEFAULT = "default"
 PREFIX = "hivemind_"

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import certifi
 
+from hivemind_addon.formats.profile.upstreams import HELD_KEY
 from hivemind_addon.kernel.values.ticket import Delivery
-from hivemind_addon.proxy.api.config_file import ALERTS_VARIABLE, HELD_KEY
+from hivemind_addon.proxy.api.config_file import ALERTS_VARIABLE
 from hivemind_addon.proxy.api.report import ProxyView
 from hivemind_addon.proxy.api.trust import ca_certificate
 from hivemind_addon.proxy.system.engine_url import (
