@@ -32,7 +32,7 @@ def assistant(text):
 
 
 def request(*messages, model="m", dialect=ANTHROPIC, **keys):
-    return read_request(json.dumps({"model": model, "messages": messages, **keys}).encode(), dialect)
+    return read_request(json.dumps({"model": model, "messages": messages, **keys}).encode(), dialect.plan)
 
 
 def usage(total, output=100, *, read=0, write=0):
@@ -114,7 +114,7 @@ def test_a_request_is_one_request_and_its_total_is_the_sum(estimator):
 
 
 def test_an_empty_body_still_takes_a_token(estimator):
-    assert demand_of(estimator, ALL, read_request(b"", CHAT), "s") == Demand(1, 1, 1000, 1001)
+    assert demand_of(estimator, ALL, read_request(b"", CHAT.plan), "s") == Demand(1, 1, 1000, 1001)
 
 
 def test_the_same_conversation_is_anchored_on_its_last_real_usage(estimator):
@@ -182,10 +182,12 @@ def test_without_a_sign_of_caching_all_of_it_is_charged_again(estimator):
 
 def test_a_request_that_names_an_earlier_answer_adds_to_it(estimator):
     dialect = RESPONSES
-    first = read_request(json.dumps({"model": "m", "input": "x"}).encode(), dialect)
+    first = read_request(json.dumps({"model": "m", "input": "x"}).encode(), dialect.plan)
     learn(estimator, ALL, first, "s", usage(30_000, 500))
     then = json.dumps({"model": "m", "input": "go on", "previous_response_id": "r"}).encode()
-    assert demand_of(estimator, ALL, read_request(then, dialect), "s").input_tokens == pytest.approx(30_500, abs=10)
+    assert demand_of(estimator, ALL, read_request(then, dialect.plan), "s").input_tokens == pytest.approx(
+        30_500, abs=10
+    )
 
 
 def test_pictures_cost_by_their_number(estimator):

@@ -221,7 +221,7 @@ PACKAGED = load_profiles(None).by_name
 
 def of(profile, headers, *, body=None, path="/v1/messages", user=""):
     name = dialect_of(format_for(PACKAGED[profile], path))
-    facts = read_request(json.dumps({"model": "m", **(body or {})}).encode(), name)
+    facts = read_request(json.dumps({"model": "m", **(body or {})}).encode(), name.plan)
     one = identify(PACKAGED[profile], headers, facts, user, PEER)
     # Whichever proxy of a cluster a sub-agent uses, it finds its parent's tree.
     other = identify(PACKAGED[profile], headers, facts, user, f"{PEER}@ci-2", machine=Machine(name="ci-2"))
@@ -545,7 +545,7 @@ def test_a_session_may_be_named_in_the_body():
     """As Gemini CLI's Code Assist does; a profile of one's own says where."""
     profile = replace(PACKAGED["openai"], session_headers=("body#request.session_id",))
     facts = read_request(
-        b'{"model": "gemini-3", "request": {"session_id": "s", "contents": []}}', dialect_of(profile.format)
+        b'{"model": "gemini-3", "request": {"session_id": "s", "contents": []}}', dialect_of(profile.format).plan
     )
     assert identify(profile, {"user-agent": "GeminiCLI/0.20"}, facts, "", PEER).session == "s"
 

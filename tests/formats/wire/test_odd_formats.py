@@ -57,7 +57,7 @@ def read_by(form: WireFormat) -> None:
             dialect.usage_of_event(event, None)
     dialect.parser().feed(b"data: {}\n\n")
     for body in BODIES:
-        read_request(body, dialect, "/x")
+        read_request(body, dialect.plan, "/x")
         request_of(dialect, body)
         answer_of(dialect, body)
         error_in_body(body, form.error)

@@ -35,7 +35,7 @@ def test_an_anthropic_request_is_read():
             tools=[{"name": "t"}],
             messages=[message(), message("hi", "assistant")],
         ),
-        ANTHROPIC,
+        ANTHROPIC.plan,
     )
     assert (facts.model, facts.stream, facts.max_output_tokens) == ("claude-sonnet-4-5", True, 64000)
     assert len(facts.messages) == 2
@@ -46,7 +46,7 @@ def test_an_anthropic_request_is_read():
 
 
 def test_without_its_text_a_request_keeps_what_was_read_of_it_and_nothing_of_its_body():
-    facts = read_request(body(model="m", system="You are", messages=[message(), message("hi")]), ANTHROPIC)
+    facts = read_request(body(model="m", system="You are", messages=[message(), message("hi")]), ANTHROPIC.plan)
     kept = facts.without_text()
     assert (kept.messages, kept.preamble) == ((), ())
     assert list(kept.message_bytes) == list(facts.message_bytes)
@@ -67,14 +67,14 @@ def test_each_dialect_names_its_maximum_in_its_own_way(subtests):
     ]
     for dialect, keys, maximum in cases:
         with subtests.test(dialect=dialect, keys=keys):
-            facts = read_request(body(**keys), dialect)
+            facts = read_request(body(**keys), dialect.plan)
             assert facts.max_output_tokens == maximum
             assert facts.oddities == ()
 
 
 def test_the_input_of_responses_is_items_or_a_plain_text():
-    items = read_request(body(input=[message(), message()], instructions="Be kind"), RESPONSES)
-    text = read_request(body(input="hello there"), RESPONSES)
+    items = read_request(body(input=[message(), message()], instructions="Be kind"), RESPONSES.plan)
+    text = read_request(body(input="hello there"), RESPONSES.plan)
     assert len(items.messages) == 2
     assert items.prompt_bytes == sum(items.message_bytes) + len('"Be kind"')
     assert text.message_bytes == (len('"hello there"'),)
@@ -82,8 +82,8 @@ def test_the_input_of_responses_is_items_or_a_plain_text():
 
 
 def test_a_request_that_names_an_earlier_answer_continues_it():
-    assert read_request(body(input="x", previous_response_id="resp_1"), RESPONSES).continues
-    assert not read_request(body(input="x", previous_response_id=None), RESPONSES).continues
+    assert read_request(body(input="x", previous_response_id="resp_1"), RESPONSES.plan).continues
+    assert not read_request(body(input="x", previous_response_id=None), RESPONSES.plan).continues
 
 
 def test_the_body_may_say_which_session_it_belongs_to(subtests):
@@ -105,14 +105,14 @@ def test_the_body_may_say_which_session_it_belongs_to(subtests):
     ]
     for dialect, keys, hint in cases:
         with subtests.test(dialect=dialect, keys=keys):
-            facts = read_request(body(**keys), dialect)
+            facts = read_request(body(**keys), dialect.plan)
             assert facts.session_hint == hint
             assert facts.oddities == ()
 
 
 def test_embedded_media_are_no_text():
     picture = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PICTURE}}
-    facts = read_request(body(messages=[{"role": "user", "content": [picture]}, message()]), ANTHROPIC)
+    facts = read_request(body(messages=[{"role": "user", "content": [picture]}, message()]), ANTHROPIC.plan)
     assert facts.media == 1
     assert facts.prompt_bytes < 500
     assert PICTURE not in text_of(facts.messages[0])
@@ -120,7 +120,7 @@ def test_embedded_media_are_no_text():
 
 def test_a_data_address_is_no_text_either():
     picture = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PICTURE}"}}
-    facts = read_request(body(messages=[{"role": "user", "content": [picture, picture]}]), CHAT)
+    facts = read_request(body(messages=[{"role": "user", "content": [picture, picture]}]), CHAT.plan)
     assert facts.media == 2
     assert facts.prompt_bytes < 500
 
@@ -130,11 +130,11 @@ def test_what_is_embedded_is_found_wherever_it_stands():
     for words in range(0, 3000, 97):
         content = [{"type": "text", "text": "a word " * words}, {"type": "image", "source": source}]
         said = [{"role": "user", "content": [*content, {"type": "text", "text": "a word " * 700}]}]
-        assert read_request(body(messages=said), ANTHROPIC).media == 1
+        assert read_request(body(messages=said), ANTHROPIC.plan).media == 1
 
 
 def test_a_long_text_that_only_speaks_of_base64_is_text():
-    facts = read_request(body(messages=[message("base64 is an encoding. " * 1000)]), CHAT)
+    facts = read_request(body(messages=[message("base64 is an encoding. " * 1000)]), CHAT.plan)
     assert facts.media == 0
     assert facts.prompt_bytes > 20_000
 
@@ -171,7 +171,7 @@ def test_a_body_that_is_no_json_object_is_one_oddity_and_its_size(subtests):
     ]
     for content, odd in cases:
         with subtests.test(content=content, odd=odd):
-            facts = read_request(content, CHAT)
+            facts = read_request(content, CHAT.plan)
             assert facts == RequestFacts(prompt_bytes=len(content), oddities=facts.oddities)
             (oddity,) = facts.oddities
             assert oddity.startswith(odd)
@@ -194,7 +194,7 @@ def test_one_bad_value_spoils_no_other(subtests):
     for keys, odd in cases:
         with subtests.test(keys=keys, odd=odd):
             facts = read_request(
-                body(**{"model": "m", "stream": True, "max_tokens": 5, "messages": [message()]} | keys), ANTHROPIC
+                body(**{"model": "m", "stream": True, "max_tokens": 5, "messages": [message()]} | keys), ANTHROPIC.plan
             )
             (oddity,) = facts.oddities
             assert oddity.startswith(f"request body: {odd}: ")
@@ -205,31 +205,31 @@ def test_one_bad_value_spoils_no_other(subtests):
 
 
 def test_of_a_key_that_stands_twice_the_last_counts():
-    assert read_request(b'{"model": "a", "model": "b"}', CHAT).model == "b"
+    assert read_request(b'{"model": "a", "model": "b"}', CHAT.plan).model == "b"
 
 
 def test_half_a_surrogate_pair_is_no_reason_to_read_nothing():
     content = b'{"model": "m", "messages": [{"role": "user", "content": "a \\ud83d b"}]}'
-    facts = read_request(content, CHAT)
+    facts = read_request(content, CHAT.plan)
     assert facts.model == "m"
     assert "a � b" in text_of(facts.messages[0])
     assert facts.oddities == ()
 
 
 def test_bytes_that_are_no_utf8_are_counted_as_they_stand():
-    facts = read_request(b'{"model": "m", "messages": [{"content": "a\xffb"}]}', CHAT)
+    facts = read_request(b'{"model": "m", "messages": [{"content": "a\xffb"}]}', CHAT.plan)
     assert facts.model == "m"
     assert "a�b" in text_of(facts.messages[0])
 
 
 def test_a_body_of_100_mb_is_not_decoded():
-    facts = read_request(b'{"model":"' + b"x" * 100_000_000 + b'"}', CHAT)
+    facts = read_request(b'{"model":"' + b"x" * 100_000_000 + b'"}', CHAT.plan)
     assert facts.prompt_bytes > 100_000_000
     assert facts.oddities[0].endswith("bytes, not read")
 
 
 def test_the_representation_shows_no_text():
-    assert "secret" not in repr(read_request(body(messages=[message("secret")], system="secret"), ANTHROPIC))
+    assert "secret" not in repr(read_request(body(messages=[message("secret")], system="secret"), ANTHROPIC.plan))
 
 
 def test_a_body_of_1_mb_costs_about_a_millisecond():
@@ -237,7 +237,7 @@ def test_a_body_of_1_mb_costs_about_a_millisecond():
     content = body(model="m", system="s" * 3000, messages=[message(text) for _ in range(400)])
     assert len(content) > 1_000_000
     # The goal is 1 ms; slow machines get five.
-    assert least_cpu_s(lambda: read_request(content, ANTHROPIC), tries=20) < 0.005
+    assert least_cpu_s(lambda: read_request(content, ANTHROPIC.plan), tries=20) < 0.005
 
 
 json_values = st.recursive(
@@ -250,7 +250,7 @@ KEYS = [*{name for dialect in ALL for name in dialect.plan.attributes}, "x"]
 
 @given(st.dictionaries(st.sampled_from(KEYS), json_values), st.sampled_from(ALL))
 def test_any_json_object_is_read(keys, dialect):
-    facts = read_request(json.dumps(keys).encode(), dialect)
+    facts = read_request(json.dumps(keys).encode(), dialect.plan)
     assert facts.prompt_bytes >= 0
     assert len(facts.messages) == len(facts.message_bytes)
     for one in (*facts.messages, *facts.preamble):
@@ -260,19 +260,19 @@ def test_any_json_object_is_read(keys, dialect):
 
 @given(st.binary(max_size=200), st.sampled_from(ALL))
 def test_any_bytes_are_read(content, dialect):
-    assert isinstance(read_request(content, dialect), RequestFacts)
+    assert isinstance(read_request(content, dialect.plan), RequestFacts)
 
 
 def test_tools_are_noticed_where_there_are_any():
-    assert read_request(body(tools=[{"name": "t"}]), ANTHROPIC).has_tools
-    assert read_request(body(functions=[{"name": "t"}]), CHAT).has_tools
+    assert read_request(body(tools=[{"name": "t"}]), ANTHROPIC.plan).has_tools
+    assert read_request(body(functions=[{"name": "t"}]), CHAT.plan).has_tools
     for nothing in ({}, {"tools": []}, {"tools": None}):
-        assert not read_request(body(**nothing), CHAT).has_tools
+        assert not read_request(body(**nothing), CHAT.plan).has_tools
 
 
 def test_claude_codes_user_id_may_name_the_parent_session():
     user_id = json.dumps({"session_id": "b", "parent_session_id": "a"})
-    facts = read_request(body(metadata={"user_id": user_id}), ANTHROPIC)
+    facts = read_request(body(metadata={"user_id": user_id}), ANTHROPIC.plan)
     assert (facts.session_hint, facts.parent_hint) == ("b", "a")
 
 
@@ -280,7 +280,7 @@ def test_claude_codes_user_id_may_name_the_parent_session():
 
 
 def prints(salt="agent", **keys):
-    return fingerprints(read_request(body(**{"model": "m", "messages": [message()], **keys}), ANTHROPIC), salt)
+    return fingerprints(read_request(body(**{"model": "m", "messages": [message()], **keys}), ANTHROPIC.plan), salt)
 
 
 def test_a_request_that_is_sent_again_has_the_same_fingerprints():
@@ -326,7 +326,7 @@ def test_parts_do_not_run_into_each_other():
 def test_cache_marks_move_and_do_not_change_the_prefix(subtests):
     def of(*blocks):
         text = json.dumps({"model": "m", "system": blocks}, separators=separators)
-        return fingerprints(read_request(text.encode(), ANTHROPIC), "")
+        return fingerprints(read_request(text.encode(), ANTHROPIC.plan), "")
 
     block = {"type": "text", "text": 'says "cache_control": {"x": 1}'}
     for separators in [(",", ":"), (", ", ": ")]:
@@ -342,12 +342,12 @@ def test_cache_marks_move_and_do_not_change_the_prefix(subtests):
 
 def test_a_request_without_anything_has_fingerprints_too():
     assert fingerprints(RequestFacts(), "").prefix_bytes == 0
-    assert fingerprints(read_request(b"not JSON", ANTHROPIC), "").whole == ""
+    assert fingerprints(read_request(b"not JSON", ANTHROPIC.plan), "").whole == ""
     assert fingerprints(RequestFacts(model="\udcff"), "\udcff").prefix
 
 
 def test_a_megabyte_is_hashed_within_a_millisecond_or_a_few_on_a_busy_machine():
-    facts = read_request(body(model="m", system="s" * 100_000, messages=[message("x" * 100_000)] * 9), ANTHROPIC)
+    facts = read_request(body(model="m", system="s" * 100_000, messages=[message("x" * 100_000)] * 9), ANTHROPIC.plan)
     assert least_cpu_s(lambda: fingerprints(facts, "a"), tries=20) < 0.005
 
 
@@ -366,23 +366,25 @@ def test_ollama_streams_unless_it_is_told_not_to(subtests):
     ]
     for keys, stream, maximum in cases:
         with subtests.test(keys=keys, stream=stream):
-            facts = read_request(body(model="qwen3", messages=[message()], **keys), OLLAMA)
+            facts = read_request(body(model="qwen3", messages=[message()], **keys), OLLAMA.plan)
             assert (facts.model, facts.stream, facts.max_output_tokens) == ("qwen3", stream, maximum)
             assert len(facts.messages) == 1
 
 
 def test_a_prompt_is_the_one_message_of_a_completion():
     for dialect in (OLLAMA, CHAT):
-        facts = read_request(body(model="qwen3", system="You are", prompt="Say hello"), dialect)
+        facts = read_request(body(model="qwen3", system="You are", prompt="Say hello"), dialect.plan)
         assert [text_of(one) for one in facts.messages] == ["Say hello"]
         assert facts.prompt_bytes == len('"You are"') + len('"Say hello"')
 
 
 def test_pictures_of_ollama_are_weighed_apart():
-    chat = read_request(body(messages=[{"role": "user", "content": "what?", "images": [PICTURE, PICTURE]}]), OLLAMA)
+    chat = read_request(
+        body(messages=[{"role": "user", "content": "what?", "images": [PICTURE, PICTURE]}]), OLLAMA.plan
+    )
     assert chat.media == 2
     assert chat.prompt_bytes < 200
-    completion = read_request(body(prompt="what?", images=[PICTURE]), OLLAMA)
+    completion = read_request(body(prompt="what?", images=[PICTURE]), OLLAMA.plan)
     assert completion.media == 1
     assert completion.prompt_bytes == len('"what?"')
 
@@ -398,7 +400,7 @@ def test_short_texts_of_the_body_are_there_for_whoever_names_sessions_in_them():
             request={"session_id": "s", "contents": [{"parts": []}]},
             client_metadata={"x-codex-window-id": "w", "odd": 7},
         ),
-        CHAT,
+        CHAT.plan,
     )
     assert facts.members == {
         "prompt_cache_key": "k",
@@ -410,4 +412,4 @@ def test_short_texts_of_the_body_are_there_for_whoever_names_sessions_in_them():
 
 @pytest.mark.parametrize("odd", [{"request": 7}, {"prompt_cache_key": ["k"]}, {"user_prompt_id": "x" * 2000}])
 def test_other_members_name_nothing(odd):
-    assert read_request(body(**odd), RESPONSES).members == {}
+    assert read_request(body(**odd), RESPONSES.plan).members == {}

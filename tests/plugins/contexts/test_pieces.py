@@ -92,7 +92,7 @@ def test_long_values_beside_the_messages_are_pieces_of_places_of_their_own():
 @each("dialect", BODIES)
 def test_a_conversation_that_was_read_already_is_taken_apart_alike(dialect):
     body = json.dumps({**BODIES[dialect], "about": "x" * 300, "tools": [{"name": f"t{at}" * 40} for at in range(9)]})
-    facts = read_request(body.encode(), dialect_named(dialect))
+    facts = read_request(body.encode(), dialect_named(dialect).plan)
     way = conversation_in(dialect_named(dialect))
     assert split(body.encode(), way, facts.messages) == split(body.encode(), way)
 

@@ -183,7 +183,7 @@ def read_body(request: PlainRequest, dialect: Dialect) -> RequestFacts:
     if encoding:
         with suppress(DecodeError):  # else it is read as it is, and the reader says that it cannot be
             body = decode(body, encoding, MAX_BODY_BYTES)
-    return read_request(body, dialect, request.path)
+    return read_request(body, dialect.plan, request.path)
 
 
 def signed_for_s(profile: Profile, headers: Mapping[str, str], wall_now: float) -> float | None:

@@ -10,7 +10,7 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -20,9 +20,6 @@ from hivemind_addon.formats.base.json_values import read_object
 from hivemind_addon.formats.base.patterns import matching_path
 from hivemind_addon.formats.base.pointer import Pointer
 from hivemind_addon.formats.profile.format import RequestPlaces, TextPlace
-
-if TYPE_CHECKING:
-    from hivemind_addon.formats.wire.dialect import Dialect
 
 NO_RAW = Raw()
 _NULL = b"null"
@@ -296,18 +293,18 @@ _ITEM = msgspec.json.Decoder(_Item)
 _ANY = msgspec.json.Decoder()
 
 
-def read_request(body: bytes, dialect: "Dialect", path: str = "") -> RequestFacts:
+def read_request(body: bytes, plan: RequestPlan, path: str = "") -> RequestFacts:
     """Never raises: what is not understood gets its default and one oddity text. `path`: the request's."""
     if not body:
         return RequestFacts(oddities=("request body: empty",))
     if len(body) > MAX_BODY_BYTES:
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {len(body)} bytes, not read",))
     try:
-        return _facts(RequestBody(body, dialect.plan), dialect.plan, path)
+        return _facts(RequestBody(body, plan), plan, path)
     except UNREADABLE as error:
         repaired = with_whole_characters(body)
         if repaired != body:
-            return read_request(repaired, dialect, path)
+            return read_request(repaired, plan, path)
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {_short(error)}",))
 
 

@@ -145,14 +145,14 @@ def plain_body(request: SentRequest) -> bytes:
 
 
 def _read(body: bytes, dialect: Dialect) -> ReadBody:
-    facts = read_request(body, dialect)
+    facts = read_request(body, dialect.plan)
     if not facts.messages:
         raise NotKept("there is no conversation in it")
     breathe_after(len(body))
     parts = _split(body, dialect, facts)
     if not (parts.is_object and _is_text(body)):
         body = _made_readable(body)
-        facts = read_request(body, dialect)
+        facts = read_request(body, dialect.plan)
         parts = _split(body, dialect, facts)
     breathe_after(len(body))
     return ReadBody(body, len(facts.messages), _thread(dialect, facts.messages), facts.continues, parts)
