@@ -16,11 +16,11 @@ from hivemind_addon.kernel.values.ticket import AttemptResult
 from hivemind_addon.plugins.cluster import asks, journal_questions
 from hivemind_addon.plugins.cluster.membership import Membership, name_of_process
 from hivemind_addon.plugins.cluster.node import ClusterNode, Role
-from hivemind_addon.plugins.cluster.settings import read_cluster
 from hivemind_addon.proxy.api.cluster_words import cluster_line
 from hivemind_addon.proxy.journal.questions import Unanswered
 from hivemind_addon.proxy.run.driver import Driver
 from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.engine_url import read_cluster
 from tests.kernel.samples import POOL, SUCCESS, ticket
 
 PATIENCE_S = 60
@@ -43,7 +43,7 @@ class OneProxy:
         self.membership = Membership(
             node=self.node, driver=self.driver, settings=read_cluster(url, "team", environment={})
         )
-        self.membership.start()
+        self.membership.start(answer=None)
 
     async def until(self, is_so) -> None:
         async with asyncio.timeout(PATIENCE_S):

@@ -361,8 +361,8 @@ def test_without_a_cluster_nothing_of_one_is_loaded():
 import sys
 from mitmproxy.options import Options
 from hivemind_addon.proxy.run import compose
-from hivemind_addon.proxy.mitm import addon, options
-from tests.proxy.mitm.playbook import Loader
+from hivemind_addon.proxy.gate import addon, options
+from tests.proxy.gate.playbook import Loader
 made = Options()
 options.add_options(Loader(made))
 options.read_settings(made)

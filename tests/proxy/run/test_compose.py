@@ -9,6 +9,7 @@ from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.values.events import OddityNoted
 from hivemind_addon.kernel.values.ticket import AttemptResult, PoolKey
 from hivemind_addon.proxy.run.compose import _make_traces, make_runtime
+from hivemind_addon.proxy.system.engine_url import read_cluster
 from tests.kernel.samples import SUCCESS, ticket
 
 
@@ -49,6 +50,12 @@ async def test_the_end_of_a_request_that_nobody_looks_at_sums_words_and_encodes_
     assert runtime.histories.of("t1").end == "delivered"
     (pool,) = runtime.stats.view(driver.clock.monotonic()).pools
     assert (pool.admitted, pool.delivered) == (2, 2)
+
+
+async def test_where_an_option_asks_for_a_cluster_its_member_is_driven():
+    membership = make_runtime(cluster=read_cluster("valkey://localhost", "team", {}), port=8080).membership
+    assert (membership.view(0.0).name, membership.view(0.0).role) == ("team", "joining")
+    assert not membership.decides_here
 
 
 async def test_two_runtimes_share_nothing():

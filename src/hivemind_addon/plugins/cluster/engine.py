@@ -20,9 +20,9 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import assert_never
+from typing import Any, assert_never
 
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import AbstractConnection, Connection, parse_url
 from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from hivemind_addon.plugins.cluster.messages import (
@@ -39,7 +39,6 @@ from hivemind_addon.plugins.cluster.messages import (
     TakeLease,
 )
 from hivemind_addon.plugins.cluster.node import ClusterNode
-from hivemind_addon.plugins.cluster.settings import connection_maker
 from hivemind_addon.proxy.run.driver import Driver
 from hivemind_addon.proxy.system.engine_trouble import TooOld, has_gone, trouble
 from hivemind_addon.proxy.system.engine_url import EngineAddress
@@ -149,7 +148,7 @@ class Engine:
         self._node = node
         self._driver = driver
         self._clock = driver.clock
-        self._connection = connection_maker(address)
+        self._connection = _connection_maker(address)
         self._address = address.shown
         self._speaks_tls = address.tls
         self._name = name
@@ -466,3 +465,10 @@ async def _close(session: _Session) -> None:
     for connection in (session.commands, session.channel):
         with suppress(RedisError, OSError):
             await connection.disconnect(nowait=True)
+
+
+def _connection_maker(address: EngineAddress) -> Callable[[], AbstractConnection]:
+    """Makes connections that are not open yet: for RESP2, and without a time limit of their own."""
+    options: dict[str, Any] = dict(parse_url(address.redis_url))
+    kind = options.pop("connection_class", Connection)
+    return lambda: kind(**options, protocol=2, socket_timeout=None)

@@ -1,24 +1,38 @@
 """A proxy's membership in its cluster: the node that its driver drives, and what serves that."""
 
 import logging
+import random
 import secrets
 import socket
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import msgspec
 from msgspec.structs import replace
 
+from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import CommandReply, SchedulerCommand
 from hivemind_addon.plugins.cluster.asks import Asks, WholeStats
 from hivemind_addon.plugins.cluster.engine import Engine
 from hivemind_addon.plugins.cluster.journal_questions import Beside
 from hivemind_addon.plugins.cluster.node import ClusterNode, Role
-from hivemind_addon.plugins.cluster.settings import ClusterSettings
 from hivemind_addon.proxy.api.report import ClusterView, StatsView
 from hivemind_addon.proxy.record.news import NOTICE
+from hivemind_addon.proxy.run.driven import ClusterMembership, DrivenScheduler
 from hivemind_addon.proxy.run.driver import Driver
+from hivemind_addon.proxy.system.engine_url import ClusterSettings
 
 logger = logging.getLogger("hivemind")
+
+
+def make_node(settings: ClusterSettings, port: int, make_scheduler: Callable[[], Scheduler]) -> DrivenScheduler:
+    """The node that a proxy's driver drives in place of a scheduler."""
+    return ClusterNode(
+        me=name_of_process(port),
+        cluster=settings.name,
+        identity=settings.identity,
+        rng=random.Random(),  # noqa: S311 - jitter, no secret
+        make_scheduler=make_scheduler,
+    )
 
 
 def name_of_process(port: int) -> str:
@@ -26,11 +40,10 @@ def name_of_process(port: int) -> str:
     return f"{socket.gethostname().partition('.')[0] or 'proxy'}-{port}-{secrets.token_hex(3)}"
 
 
-class Membership:
+class Membership(ClusterMembership):
     """From `start` to `close`; both on the running event loop."""
 
     def __init__(self, *, node: ClusterNode, driver: Driver, settings: ClusterSettings) -> None:
-        self.settings = settings
         self._node = node
         self._clock = driver.clock
         self._stats = WholeStats()
@@ -55,8 +68,9 @@ class Membership:
     def __repr__(self) -> str:
         return f"<Membership {self._node!r}, {self._engine!r}>"
 
-    def start(self) -> None:
-        """Connect, and go on trying."""
+    def start(self, answer: Callable[[str], Awaitable[str]]) -> None:
+        """Connect, and go on trying. `answer` answers other proxies' questions to this proxy's journal."""
+        self.beside.answer = answer
         self._engine.start()
 
     async def close(self) -> None:

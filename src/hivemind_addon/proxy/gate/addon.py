@@ -281,7 +281,7 @@ class Hivemind:
         if self.proxy is None:
             return
         if self.proxy.membership is not None:
-            self.proxy.membership.start()
+            self.proxy.membership.start(self.proxy.answer_history)
         self.proxy.hooks.take_over(ctx.master.addons)
         self.proxy.runtime.tokenizer.wanted = partial(self._load_soon, self.proxy.runtime.tokenizer)
         self._telling = asyncio.ensure_future(tell_listeners(self._rebinding))

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mitmproxy import optmanager
 from mitmproxy.addonmanager import Loader
@@ -45,11 +45,10 @@ from hivemind_addon.proxy.system.engine_url import (
     OFF,
     PASSWORD_VARIABLE,
     BadEngineUrl,
+    ClusterSettings,
+    read_cluster,
 )
 from hivemind_addon.proxy.system.folders import LONGEST_SOCKET_PATH
-
-if TYPE_CHECKING:
-    from hivemind_addon.plugins.cluster.settings import ClusterSettings
 
 PREFIX = "hivemind_"
 _HTTP = ("http", "https", "http3")
@@ -465,15 +464,13 @@ def cluster_url(options: optmanager.OptManager) -> str:
     return "" if url == OFF else url
 
 
-def _cluster(options: optmanager.OptManager) -> "ClusterSettings | None":
+def _cluster(options: optmanager.OptManager) -> ClusterSettings | None:
     url = cluster_url(options)
     if not url:
         if options.hivemind_cluster_name:
             raise BadOption("hivemind_cluster_name: there is no cluster; say hivemind_cluster=URL, too")
         return None
     name = options.hivemind_cluster_name or os.environ.get(CLUSTER_NAME_VARIABLE) or DEFAULT_CLUSTER
-    from hivemind_addon.plugins.cluster.settings import read_cluster  # noqa: PLC0415 - for who asks for it
-
     try:
         return read_cluster(url, name, os.environ)
     except BadEngineUrl as error:

@@ -73,7 +73,7 @@ class Proxy:
         self.runtime = runtime
         self.driver = runtime.driver
         self.guard = runtime.guard
-        self.membership = runtime.membership
+        self.membership = membership = runtime.membership
         self.began_wall = runtime.driver.clock.wall()
         self.settings = LiveSettings(settings, runtime.driver)
         self.claims = Claims(self.settings)
@@ -109,7 +109,6 @@ class Proxy:
         self._annotating = self.guarded("annotate")
         self._listens: list[tuple[str, int]] = []
         """As it was last told: who asks for it has asked by one of them."""
-        membership = runtime.membership
         reports = ReportSource(
             self.report_in_parts, runtime.driver.clock.monotonic, prepare=membership.refresh if membership else None
         )
@@ -144,8 +143,6 @@ class Proxy:
             past=self.past,
         )
         """Where people read it, with a browser."""
-        if membership is not None:
-            membership.beside.answer = self._answer_history
 
     def __repr__(self) -> str:
         return f"<Proxy, {len(self.live)} requests>"
@@ -158,7 +155,8 @@ class Proxy:
         self.runtime.sinks.follow(log=settings.event_log, notify=settings.notify)
         self.files.follow(settings)
 
-    async def _answer_history(self, question: str) -> str:
+    async def answer_history(self, question: str) -> str:
+        """The journal's answer to a question of another proxy of the cluster."""
         return await ask_journal(self.settings.current.journal, question)
 
     async def _ask_for_page(self, question: str) -> str:
@@ -402,7 +400,7 @@ class Proxy:
         """Everything that is told, now; others may have the processor in between."""
         self._listens = listens() or self._listens
         claims, clock = self.settings.current.profiles.claims.values(), self.driver.clock
-        cluster = self.membership.settings if self.membership else None
+        cluster = self.settings.current.cluster
         view = ProxyView(
             pid=os.getpid(),
             port=self._listens[0][1],

@@ -30,13 +30,13 @@ if TYPE_CHECKING:
     from hivemind_addon.formats.profile.load import NamedTool, Profiles
     from hivemind_addon.kernel.pool import PoolSettings
     from hivemind_addon.kernel.values.ticket import PoolKey
-    from hivemind_addon.plugins.cluster.settings import ClusterSettings
     from hivemind_addon.plugins.contexts.policy import KeepPolicy
     from hivemind_addon.proxy.gate.addresses import Network, Upstream
     from hivemind_addon.proxy.gate.authentication import AgentSecrets
     from hivemind_addon.proxy.gate.interfaces.flow_view import Keep
     from hivemind_addon.proxy.run.driver import Driver
     from hivemind_addon.proxy.run.notifier import Way
+    from hivemind_addon.proxy.system.engine_url import ClusterSettings
 
 logger = logging.getLogger("hivemind")
 

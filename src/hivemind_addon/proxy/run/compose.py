@@ -3,9 +3,9 @@
 import logging
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from importlib import import_module
 
 from hivemind_addon.formats.wire.estimate import Estimator
 from hivemind_addon.formats.wire.tokenizer import Tokenizer
@@ -21,17 +21,16 @@ from hivemind_addon.proxy.record.metrics import Metrics
 from hivemind_addon.proxy.record.news import News
 from hivemind_addon.proxy.record.stats import Stats
 from hivemind_addon.proxy.record.sums import Sums
+from hivemind_addon.proxy.run.driven import ClusterMembership
 from hivemind_addon.proxy.run.driver import Driver
 from hivemind_addon.proxy.run.guard import Guard
 from hivemind_addon.proxy.run.sinks import Sink, Sinks
 from hivemind_addon.proxy.system.clock import Clock, SystemClock
-
-if TYPE_CHECKING:
-    from hivemind_addon.plugins.cluster.membership import Membership
-    from hivemind_addon.plugins.cluster.settings import ClusterSettings
+from hivemind_addon.proxy.system.engine_url import ClusterSettings
 
 logger = logging.getLogger("hivemind")
 
+_CLUSTER = "hivemind_addon.plugins.cluster.membership"  # loaded where an option asks for it: it needs an extra
 _OTLP_ENDPOINTS = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 
 
@@ -56,12 +55,12 @@ class Runtime:
     metrics: Metrics
     sinks: Sinks
     histories: Histories
-    membership: "Membership | None" = None
+    membership: ClusterMembership | None = None
     """In a cluster; None: the scheduler is this process's own."""
 
 
 def make_runtime(
-    *, observers: tuple[Callable[[Event], None], ...] = (), cluster: "ClusterSettings | None" = None, port: int = 0
+    *, observers: tuple[Callable[[Event], None], ...] = (), cluster: ClusterSettings | None = None, port: int = 0
 ) -> Runtime:
     """A scheduler and what drives it, for the running event loop; with `cluster`, a member of that in its place.
 
@@ -76,11 +75,9 @@ def make_runtime(
     buffer.feed(contexts)
     clock = SystemClock()
     hear: list[Callable[[Event], None]] = [news, buffer, *observers]
-    membership = None
-    if cluster is None:
-        driver = Driver(scheduler=_make_scheduler(), clock=clock, observers=hear)
-    else:
-        driver, membership = _join(cluster, port, clock, hear)
+    plugin = import_module(_CLUSTER) if cluster else None
+    scheduler = plugin.make_node(cluster, port, _make_scheduler) if plugin else _make_scheduler()
+    driver = Driver(scheduler=scheduler, clock=clock, observers=hear)
     contexts.tell = driver.note
     return Runtime(
         driver=driver,
@@ -97,29 +94,12 @@ def make_runtime(
         metrics=Metrics(sums, contexts),
         sinks=Sinks(driver, traces=_make_traces(os.environ, driver.clock)),
         histories=histories,
-        membership=membership,
+        membership=plugin.Membership(node=scheduler, driver=driver, settings=cluster) if plugin else None,
     )
 
 
 def _make_scheduler() -> Scheduler:
     return Scheduler(rng=random.Random())  # noqa: S311 - jitter, no secret
-
-
-def _join(
-    cluster: "ClusterSettings", port: int, clock: Clock, observers: Iterable[Callable[[Event], None]]
-) -> "tuple[Driver, Membership]":
-    from hivemind_addon.plugins.cluster.membership import Membership, name_of_process  # noqa: PLC0415 - needs an extra
-    from hivemind_addon.plugins.cluster.node import ClusterNode  # noqa: PLC0415 - for who asks for it
-
-    node = ClusterNode(
-        me=name_of_process(port),
-        cluster=cluster.name,
-        identity=cluster.identity,
-        rng=random.Random(),  # noqa: S311 - jitter, no secret
-        make_scheduler=_make_scheduler,
-    )
-    driver = Driver(scheduler=node, clock=clock, observers=observers)
-    return driver, Membership(node=node, driver=driver, settings=cluster)
 
 
 def _make_traces(environment: Mapping[str, str], clock: Clock) -> Sink | None:

@@ -2,16 +2,17 @@
 
 # ruff: noqa: D102 - the contract is told in kernel/scheduler.py
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Protocol
 
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Refused, Shed, Verdict
-from hivemind_addon.kernel.values.command import CommandResult, SchedulerCommand
+from hivemind_addon.kernel.values.command import CommandReply, CommandResult, SchedulerCommand
 from hivemind_addon.kernel.values.events import Event, SchedulerEvent
 from hivemind_addon.kernel.values.snapshot import Snapshot
 from hivemind_addon.kernel.values.spend import AccountState
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Hints, PoolKey, Ticket
+from hivemind_addon.proxy.api.report import ClusterView, StatsView
 
 
 class DrivenScheduler(Protocol):
@@ -47,3 +48,17 @@ class DrivenScheduler(Protocol):
     def snapshot_in_parts(
         self, clock: Callable[[], float], *, most_queued: int | None = None
     ) -> Generator[None, None, Snapshot]: ...
+
+
+class ClusterMembership(Protocol):
+    """A proxy's membership in a cluster; the contract is in `plugins/cluster/membership.py`."""
+
+    @property
+    def decides_here(self) -> bool: ...
+    def start(self, answer: Callable[[str], Awaitable[str]]) -> None: ...
+    async def close(self) -> None: ...
+    def command(self, command: SchedulerCommand) -> Awaitable[CommandReply]: ...
+    async def refresh(self) -> None: ...
+    async def ask_members(self, question: str) -> CommandReply: ...
+    def stats(self, now: float) -> StatsView | None: ...
+    def view(self, now: float) -> ClusterView: ...

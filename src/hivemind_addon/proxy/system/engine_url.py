@@ -9,6 +9,7 @@ the variable HIVEMIND_CLUSTER_PASSWORD has it where the URL has none, as HIVEMIN
 
 import hashlib
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -82,6 +83,30 @@ class EngineAddress:
         host = f"[{self.host}]" if ":" in self.host else self.host
         query = f"?{urlencode(options, safe='/')}" if options else ""
         return f"{scheme}{'s' if self.tls else ''}://{user}{host}:{self.port}/{self.db}{query}"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSettings:
+    """An engine, and the name of the cluster there."""
+
+    address: EngineAddress
+    name: str
+    identity: str = ""
+    """How this proxy tells agents and accounts apart: all members have to do it alike."""
+
+
+def read_cluster(url: str, name: str, environment: Mapping[str, str]) -> ClusterSettings:
+    """The cluster that a proxy's options name. Raises BadEngineUrl, also where the client library is missing."""
+    name = check_cluster_name(name, option="hivemind_cluster_name")
+    address = parse_engine_url(url, environment, option="hivemind_cluster")
+    try:
+        import redis.asyncio.connection  # noqa: F401, PLC0415 - an extra
+    except ImportError as error:
+        missing = error.name or "redis"
+        raise BadEngineUrl(
+            f"hivemind_cluster needs {missing}: {sys.executable} -m pip install 'hivemind-addon[cluster]'"
+        ) from error
+    return ClusterSettings(address, name)
 
 
 def parse_engine_url(

@@ -43,10 +43,10 @@ from hivemind_addon.proxy.system.engine_url import parse_engine_url
 from hivemind_addon.proxy.system.folders import FolderNotPrivate
 
 if TYPE_CHECKING:
-    from hivemind_addon.plugins.cluster.membership import Membership
     from hivemind_addon.proxy.api.report_source import ReportSource
     from hivemind_addon.proxy.gate.settings import LiveSettings
     from hivemind_addon.proxy.gate.written_files import Files
+    from hivemind_addon.proxy.run.driven import ClusterMembership
     from hivemind_addon.proxy.run.driver import Driver
 
 logger = logging.getLogger("hivemind")
@@ -68,7 +68,7 @@ class ControlSocket:
         driver: Driver,
         reports: ReportSource,
         sessions: PageSessions,
-        membership: Membership | None = None,
+        membership: ClusterMembership | None = None,
     ) -> None:
         """`membership`: in a cluster; commands of the scheduler are carried out by its coordinator."""
         self._sessions = sessions

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
     from mitmproxy.connection import Client
 
-    from hivemind_addon.plugins.cluster.membership import Membership
     from hivemind_addon.proxy.api.report_source import ReportSource
     from hivemind_addon.proxy.gate.addresses import Upstream
     from hivemind_addon.proxy.gate.authentication import Authentication
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.gate.interfaces.steering_page import PageSteering
     from hivemind_addon.proxy.host.port import TakesBody
     from hivemind_addon.proxy.record.metrics import Metrics
+    from hivemind_addon.proxy.run.driven import ClusterMembership
     from hivemind_addon.proxy.run.driver import Driver
     from hivemind_addon.proxy.run.guard import Guard
     from hivemind_addon.proxy.system.clock import Clock
@@ -99,7 +99,7 @@ class Pages:
         reports: ReportSource,
         metrics: Metrics,
         driver: Driver,
-        membership: Membership | None,
+        membership: ClusterMembership | None,
         guard: Guard,
         authentication: Authentication,
         is_stopping: Callable[[], bool],
