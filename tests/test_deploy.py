@@ -18,11 +18,11 @@ import yaml
 
 from hivemind_addon.proxy.gate.addresses import PAGE_HOST
 from hivemind_addon.proxy.gate.interfaces.pages import _PATHS
-from hivemind_addon.proxy.gate.options import OPTIONS
 from hivemind_addon.proxy.gate.proxy import DRAIN_S
 from hivemind_addon.proxy.record.contexts import Contexts
 from hivemind_addon.proxy.record.metrics import Metrics
 from hivemind_addon.proxy.record.sums import Sums
+from hivemind_addon.proxy.run.option_table import OPTIONS
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands.run import run
 from hivemind_addon.tools.launch.port import DEFAULT_PORT

@@ -11,8 +11,8 @@ from hivemind_addon.formats.profile.model import Profile
 from hivemind_addon.formats.profile.rules import PROFILE_RULES
 from hivemind_addon.kernel.order.lanes import TRANSITIONS, EntryState
 from hivemind_addon.kernel.values.events import SCHEMA_VERSION, Event
-from hivemind_addon.proxy.gate.options import OPTIONS
 from hivemind_addon.proxy.record.metrics import MAX_POOLS
+from hivemind_addon.proxy.run.option_table import OPTIONS
 from hivemind_addon.sim.report import markdown_filled
 from lab.generators import docs
 from lab.generators.docstrings import field_docstrings

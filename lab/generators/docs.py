@@ -20,10 +20,10 @@ from hivemind_addon.kernel.order.lanes import TRANSITIONS, WAITING, EntryState
 from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.kernel.values.spend import Period
 from hivemind_addon.kernel.values.ticket import Priority
-from hivemind_addon.proxy.gate.options import OPTIONS
 from hivemind_addon.proxy.record.contexts import Contexts
 from hivemind_addon.proxy.record.metrics import Metrics
 from hivemind_addon.proxy.record.sums import Sums
+from hivemind_addon.proxy.run.option_table import OPTIONS
 from hivemind_addon.sim.report import markdown_filled, markdown_table
 from hivemind_addon.tools.commands.group import every_command, help_of
 from hivemind_addon.tools.commands.index import SECTIONS

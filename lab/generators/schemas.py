@@ -9,8 +9,8 @@ from hivemind_addon.formats.profile.model import Profile
 from hivemind_addon.formats.profile.rules import FORMAT_RULES, PROFILE_RULES
 from hivemind_addon.plugins.fleets.tasks.fleet_file import BATCH_RULES, FLEET_RULES, FleetFile
 from hivemind_addon.plugins.fleets.tasks.model import TaskSpec
-from hivemind_addon.proxy.api.config_file import RUN_KEYS
-from hivemind_addon.proxy.gate.options import OPTIONS, PREFIX
+from hivemind_addon.proxy.api.config_file import PREFIX, RUN_KEYS
+from hivemind_addon.proxy.run.option_table import OPTIONS
 from hivemind_addon.sim.library import SCENARIO_RULES, ScenarioFile
 from hivemind_addon.tools.launch.programs import ProgramTable
 from lab.generators.json_schema import DocumentKind

@@ -12,6 +12,7 @@ from hivemind_addon.formats.base.resources import checkout_folder
 from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.proxy.api.config_file import (
     BOOLEANS,
+    PREFIX,
     PROJECT_KEYS,
     RUN_KEYS,
     ConfigFile,
@@ -22,7 +23,7 @@ from hivemind_addon.proxy.api.config_file import (
     setting,
     user_file,
 )
-from hivemind_addon.proxy.gate.options import OPTIONS, PREFIX
+from hivemind_addon.proxy.run.option_table import OPTIONS
 from lab.generators.schemas import config_schema
 from tests.cases import each
 

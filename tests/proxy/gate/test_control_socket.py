@@ -15,8 +15,8 @@ from hivemind_addon.kernel.values.command import CommandReply, OpenPage, Pause, 
 from hivemind_addon.kernel.values.events import PersonActed
 from hivemind_addon.proxy.api.control import read_report, send_command
 from hivemind_addon.proxy.gate.interfaces.control_socket import option_views, set_option
-from hivemind_addon.proxy.gate.interfaces.flow_view import DEFAULT_KEEP
-from hivemind_addon.proxy.gate.options import OPTIONS, BadOption, add_options, read_settings
+from hivemind_addon.proxy.gate.options import BadOption, add_options, read_settings
+from hivemind_addon.proxy.run.option_table import DEFAULT_KEEP, OPTIONS
 from tests.patience import PATIENCE_S
 from tests.proxy.gate.samples import make_proxy
 

@@ -4,7 +4,6 @@ from mitmproxy.test import taddons, tflow
 
 from hivemind_addon.proxy.gate.interfaces.annotation import write
 from hivemind_addon.proxy.gate.interfaces.flow_view import (
-    DEFAULT_KEEP,
     MOST_PER_REFRESH,
     Keep,
     Retention,
@@ -13,6 +12,7 @@ from hivemind_addon.proxy.gate.interfaces.flow_view import (
     size_of,
 )
 from hivemind_addon.proxy.record.history import TicketHistory
+from hivemind_addon.proxy.run.option_table import DEFAULT_KEEP
 from hivemind_addon.proxy.run.refresh_timer import REFRESHES_PER_S
 from tests.plugins.captures.captured import answered
 from tests.proxy.gate.samples import make_flow, make_proxy

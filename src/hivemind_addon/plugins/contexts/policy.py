@@ -8,7 +8,6 @@ IDLE_S = 30.0
 """A session that was silent for so long is idle."""
 OVER_S = 3600.0
 """A session that was silent for so long has ended."""
-DEFAULT = "idle"
 FORMS = "`turn`, `every:N`, `idle`, `end` or `off`"
 _EVERY = re.compile(r"every\s*:\s*([1-9][0-9]{0,5})")
 

@@ -15,6 +15,7 @@ from mitmproxy.proxy.layers import ClientTLSLayer, TCPLayer
 from mitmproxy.utils import human
 
 from hivemind_addon.formats.base.patterns import normal_host
+from hivemind_addon.proxy.api.config_file import PREFIX
 from hivemind_addon.proxy.gate.addresses import PAGE_HOST, hang_up, own_addresses
 from hivemind_addon.proxy.gate.flow_readers import FlowReaders
 from hivemind_addon.proxy.gate.interfaces.commands import Commands
@@ -31,7 +32,6 @@ from hivemind_addon.proxy.gate.listeners import (
 )
 from hivemind_addon.proxy.gate.options import (
     LISTENER_OPTIONS,
-    PREFIX,
     add_configured,
     add_options,
     check_deferred,

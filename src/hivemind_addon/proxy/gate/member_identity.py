@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from hivemind_addon.formats.wire.identity import ALONE, Machine
 from hivemind_addon.formats.wire.proxy_user import short_hash
 from hivemind_addon.proxy.gate.settings import BadOption
+from hivemind_addon.proxy.run.option_table import APART, JOINED
 from hivemind_addon.proxy.system.engine_url import SECRET_VARIABLE
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
 
     from mitmproxy import optmanager
 
-JOINED, APART = AGENTS = "joined", "apart"
 _LEAST_SECRET_CHARS = 16
 _LONGEST_NAME = 63
 _NAME = re.compile(rf"[\w.-]{{1,{_LONGEST_NAME}}}", re.ASCII)
@@ -25,7 +25,7 @@ _NAME = re.compile(rf"[\w.-]{{1,{_LONGEST_NAME}}}", re.ASCII)
 def read_machine(options: optmanager.OptManager, environment: Mapping[str, str], *, has_cluster: bool) -> Machine:
     """What a proxy has to say of its machine; ALONE: it is in no cluster. Raises BadOption."""
     agents, host = options.hivemind_cluster_agents, options.hivemind_cluster_host
-    if agents not in AGENTS:
+    if agents not in (JOINED, APART):
         raise BadOption(f"hivemind_cluster_agents: {agents!r} is neither {JOINED} nor {APART}")
     if host and not _NAME.fullmatch(host):
         raise BadOption(f"hivemind_cluster_host: {host!r} is no name; use letters, digits, `-` and `.`, at most 63")

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from hivemind_addon.proxy.system.database import give_back, transaction, used_bytes
 
-DEFAULT_KEEP = "30 days, 512 MB"
 MOST_PER_STEP = 500
 """Tickets, or other rows, that one step deletes."""
 _PAGES_PER_STEP = 2_000

@@ -31,14 +31,15 @@ from hivemind_addon.kernel.values.command import (
     ShowConfig,
 )
 from hivemind_addon.kernel.values.events import PersonActed
-from hivemind_addon.proxy.api.config_file import ALERTS_VARIABLE
+from hivemind_addon.proxy.api.config_file import ALERTS_VARIABLE, PREFIX
 from hivemind_addon.proxy.api.control import control_socket
 from hivemind_addon.proxy.api.control_server import ControlServer
 from hivemind_addon.proxy.api.replies import asker
 from hivemind_addon.proxy.gate.addresses import listens
 from hivemind_addon.proxy.gate.listeners import page_address
-from hivemind_addon.proxy.gate.options import OPTIONS, PREFIX, Option, cluster_url
+from hivemind_addon.proxy.gate.options import cluster_url
 from hivemind_addon.proxy.page.sessions import KEY_LASTS_S, PageSessions
+from hivemind_addon.proxy.run.option_table import OPTIONS, Option
 from hivemind_addon.proxy.system.engine_url import parse_engine_url
 from hivemind_addon.proxy.system.folders import FolderNotPrivate
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from hivemind_addon.proxy.gate.proxy import Proxy
 
-DEFAULT_KEEP = "500 flows, 256 MB"
 _PART = re.compile(r"(\d+)\s*(flows?|[KMG]B|)", re.IGNORECASE)
 _FACTORS = {"kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
 MOST_PER_REFRESH = 100
