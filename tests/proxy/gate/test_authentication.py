@@ -2,6 +2,7 @@
 
 import base64
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -69,6 +70,17 @@ def test_a_changed_file_counts_for_open_tunnels_too(known):
 
 def basic(user, password):
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+async def test_the_option_may_be_set_and_unset_while_the_proxy_runs(known):
+    file, _, _ = known
+    proxy = make_proxy()
+    before, authentication = proxy.settings.current, proxy.intake.authentication
+    assert not authentication.is_on
+    proxy.follow(replace(before, secrets=AgentSecrets(file)))
+    assert authentication.refuse(make_flow()).status_code == 407
+    proxy.follow(before)
+    assert authentication.refuse(make_flow()) is None
 
 
 async def test_what_an_agent_is_called_is_what_it_proved_and_its_secret_goes_no_further(known):

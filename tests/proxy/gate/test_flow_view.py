@@ -5,12 +5,12 @@ from mitmproxy.test import taddons, tflow
 from hivemind_addon.proxy.gate.interfaces.annotation import write
 from hivemind_addon.proxy.gate.interfaces.flow_view import (
     MOST_PER_REFRESH,
-    Keep,
     Retention,
     ViewSync,
-    parse_keep,
     size_of,
 )
+from hivemind_addon.proxy.gate.options import parse_keep
+from hivemind_addon.proxy.gate.settings import Keep
 from hivemind_addon.proxy.record.history import TicketHistory
 from hivemind_addon.proxy.run.option_table import DEFAULT_KEEP
 from hivemind_addon.proxy.run.refresh_timer import REFRESHES_PER_S

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from mitmproxy.connection import Client
 
     from hivemind_addon.proxy.api.agent_secrets import SecretHash
-    from hivemind_addon.proxy.gate.settings import LiveSettings
     from hivemind_addon.proxy.run.guard import Guard
 
 logger = logging.getLogger("hivemind")
@@ -106,10 +105,11 @@ class AgentSecrets:
 
 
 class Authentication:
-    """Asks clients who they are, as the settings of the moment say. On the event loop."""
+    """Asks clients who they are. On the event loop."""
 
-    def __init__(self, settings: LiveSettings, *, now: Callable[[], float], guard: Guard) -> None:
-        self._settings = settings
+    def __init__(self, secrets: AgentSecrets | None, *, now: Callable[[], float], guard: Guard) -> None:
+        self.secrets = secrets
+        """Replaced when the option changes; None: no client is asked."""
         self._now = now
         self._guard = guard
         self._tunnels: dict[str, Proof] = {}
@@ -119,7 +119,7 @@ class Authentication:
     @property
     def is_on(self) -> bool:
         """Whether clients are asked at all."""
-        return self._settings.current.secrets is not None
+        return self.secrets is not None
 
     def refuse(self, flow: http.HTTPFlow) -> http.Response | None:
         """What a CONNECT or a request gets that proves no name; None: it goes on, its name is known. Never raises.
@@ -157,7 +157,7 @@ class Authentication:
         self, client: Client, said: str, status: int, *, is_tunnel: bool
     ) -> tuple[Proof | None, http.Response | None]:
         """What is proved, and what is answered where nothing is."""
-        agents, now = self._settings.current.secrets, self._now()
+        agents, now = self.secrets, self._now()
         if agents is None:
             return None, None
         if not said:

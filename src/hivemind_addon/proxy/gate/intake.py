@@ -81,7 +81,9 @@ class Intake:
         self._on_end = on_end
         self._token = os.urandom(_TOKEN_BYTES).hex()
         """Tells connections to this process from those to other members of its cluster, whatever these are called."""
-        self.authentication = Authentication(settings, now=runtime.driver.clock.monotonic, guard=runtime.guard)
+        self.authentication = Authentication(
+            settings.current.secrets, now=runtime.driver.clock.monotonic, guard=runtime.guard
+        )
         """Who has to prove who it is."""
         self._compactor: Compactor | None = None
         """Who makes contexts shorter; None: nobody's rules have asked for it."""

@@ -6,6 +6,7 @@ start. Live (in mitmweb) it is an OptionsError: the value is rolled back.
 
 import difflib
 import os
+import re
 import shlex
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,9 +27,8 @@ from hivemind_addon.plugins.contexts.policy import FORMS, KeepPolicy, parse_poli
 from hivemind_addon.proxy.api.config_file import ALERTS_VARIABLE, PREFIX, check_keys, option_values, read_config
 from hivemind_addon.proxy.gate.addresses import Network, Upstream, is_loopback, parse_networks, parse_upstream
 from hivemind_addon.proxy.gate.authentication import AgentSecrets
-from hivemind_addon.proxy.gate.interfaces.flow_view import Keep, parse_keep
 from hivemind_addon.proxy.gate.member_identity import identity_of, read_machine
-from hivemind_addon.proxy.gate.settings import AgentsFile, BadOption, Settings, read_profiles
+from hivemind_addon.proxy.gate.settings import AgentsFile, BadOption, Keep, Settings, read_profiles
 from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.proxy.journal.retention import JournalKeep, parse_journal_keep
 from hivemind_addon.proxy.record.agent_use import MOST_AGENTS
@@ -46,6 +46,8 @@ from hivemind_addon.proxy.system.engine_url import (
 )
 from hivemind_addon.proxy.system.folders import LONGEST_SOCKET_PATH
 
+_KEEP_PART = re.compile(r"(\d+)\s*(flows?|[KMG]B|)", re.IGNORECASE)
+_FACTORS = {"kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
 _HTTP = ("http", "https", "http3")
 
 _TYPES = {option.name: option.type for option in OPTIONS}
@@ -233,6 +235,25 @@ def _budget(name: str, value: str) -> Allowance | None:
 def _keep(value: str) -> Keep | None:
     cure = f"is no amount of flows; say a number, a size, or both: `{DEFAULT_KEEP}`, or `off`"
     return _parsed("hivemind_keep", value, parse_keep, cure)
+
+
+def parse_keep(text: str) -> Keep | None:
+    """`500 flows, 256 MB`, one of the two, or `off`: None. ValueError: it is none of these."""
+    if text.strip().lower() == "off":
+        return None
+    flows = size_bytes = None
+    for part in text.split(","):
+        match = _KEEP_PART.fullmatch(part.strip())
+        if match is None:
+            raise ValueError(part)
+        factor = _FACTORS.get(match[2].lower())
+        if factor is None and flows is None:
+            flows = int(match[1])
+        elif factor is not None and size_bytes is None:
+            size_bytes = int(match[1]) * factor
+        else:
+            raise ValueError(part)
+    return Keep(flows, size_bytes)
 
 
 def _metrics_agents(value: str) -> int:

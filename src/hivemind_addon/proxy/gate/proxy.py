@@ -150,6 +150,7 @@ class Proxy:
     def follow(self, settings: Settings) -> None:
         """Go on with these settings. Raises BadOption."""
         self.settings.follow(settings)
+        self.intake.authentication.secrets = settings.secrets
         self.runtime.contexts.warn_at = settings.context_warning
         self.runtime.agent_use.most = settings.metrics_agents
         self.runtime.sinks.follow(log=settings.event_log, notify=settings.notify)

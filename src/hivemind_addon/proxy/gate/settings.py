@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from hivemind_addon.plugins.contexts.policy import KeepPolicy
     from hivemind_addon.proxy.gate.addresses import Network, Upstream
     from hivemind_addon.proxy.gate.authentication import AgentSecrets
-    from hivemind_addon.proxy.gate.interfaces.flow_view import Keep
     from hivemind_addon.proxy.run.driver import Driver
     from hivemind_addon.proxy.run.notifier import Way
     from hivemind_addon.proxy.system.engine_url import ClusterSettings
@@ -66,6 +65,15 @@ class AgentsFile:
     def rules(self, now: float, *, log: Callable[..., None] = logger.error) -> AgentRules:
         """The newest rules that are good: a file that was changed for the worse is told of, once."""
         return self._rules if self._followed is None else self._followed.current(now, log=log)
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """What may stay in the view; None: any number."""
+
+    flows: int | None = None
+    size_bytes: int | None = None
+    """Of their bodies."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from mitmproxy import http
 from msgspec.structs import replace as replaced
@@ -26,9 +26,10 @@ if TYPE_CHECKING:
 
     from hivemind_addon.formats.profile.model import Profile
     from hivemind_addon.proxy.gate.exchange import Exchange
-    from hivemind_addon.proxy.gate.proxy import Proxy
+    from hivemind_addon.proxy.gate.interfaces.annotation import Annotator
     from hivemind_addon.proxy.host.port import Written
     from hivemind_addon.proxy.host.turns import Turn
+    from hivemind_addon.proxy.run.guard import Guard, GuardedBlock
 
 KEEP_ALIVE_S = 20.0
 """Between the frames that a held client hears, where its profile says nothing: no answer's status is lost by them."""
@@ -38,10 +39,22 @@ _LEAST_KEPT = 4
 """Frames: the layer still looks at the newest."""
 
 
+class SocketProxy(Protocol):
+    """The part of `Proxy` that its sockets need."""
+
+    annotator: Annotator
+    guard: Guard
+    wake_layer: Callable[[http.HTTPFlow], None]
+
+    def guarded(self, where: str) -> GuardedBlock: ...  # noqa: D102 - see Proxy, as for the next
+    def make_turn(self, flow: http.HTTPFlow, profile: Profile, turn: Turn) -> Exchange: ...  # noqa: D102
+    def forget_turn(self, exchange: Exchange) -> None: ...  # noqa: D102
+
+
 class ScheduledSocket:
     """One WebSocket. Implements `mitm.port.SocketPort` for its layer, and `mitm.turns.Wire` for its turns."""
 
-    def __init__(self, flow: http.HTTPFlow, profile: Profile, proxy: Proxy) -> None:
+    def __init__(self, flow: http.HTTPFlow, profile: Profile, proxy: SocketProxy) -> None:
         self.flow = flow
         self.profile = _with_keep_alive(profile)
         self._proxy = proxy

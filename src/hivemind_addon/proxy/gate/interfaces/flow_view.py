@@ -8,8 +8,6 @@ Flows that did not come through the proxy (from a file, duplicates) are a person
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mitmproxy import ctx, http
@@ -24,39 +22,10 @@ if TYPE_CHECKING:
     from mitmproxy.flow import Flow
 
     from hivemind_addon.proxy.gate.proxy import Proxy
+    from hivemind_addon.proxy.gate.settings import Keep
 
-_PART = re.compile(r"(\d+)\s*(flows?|[KMG]B|)", re.IGNORECASE)
-_FACTORS = {"kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
 MOST_PER_REFRESH = 100
 """Taking one out costs mitmweb a message to each browser, and the console a redraw."""
-
-
-@dataclass(frozen=True, slots=True)
-class Keep:
-    """What may stay in the view; None: any number."""
-
-    flows: int | None = None
-    size_bytes: int | None = None
-    """Of their bodies."""
-
-
-def parse_keep(text: str) -> Keep | None:
-    """`500 flows, 256 MB`, one of the two, or `off`: None. ValueError: it is none of these."""
-    if text.strip().lower() == "off":
-        return None
-    flows = size_bytes = None
-    for part in text.split(","):
-        match = _PART.fullmatch(part.strip())
-        if match is None:
-            raise ValueError(part)
-        factor = _FACTORS.get(match[2].lower())
-        if factor is None and flows is None:
-            flows = int(match[1])
-        elif factor is not None and size_bytes is None:
-            size_bytes = int(match[1]) * factor
-        else:
-            raise ValueError(part)
-    return Keep(flows, size_bytes)
 
 
 class Retention:
