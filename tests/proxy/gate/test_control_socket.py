@@ -16,7 +16,7 @@ from hivemind_addon.kernel.values.events import PersonActed
 from hivemind_addon.proxy.api.control import read_report, send_command
 from hivemind_addon.proxy.gate.interfaces.control_socket import option_views, set_option
 from hivemind_addon.proxy.gate.options import BadOption, add_options, read_settings
-from hivemind_addon.proxy.run.option_table import DEFAULT_KEEP, OPTIONS
+from hivemind_addon.proxy.run.option_table import OPTIONS, VIEW_KEEP
 from tests.patience import PATIENCE_S
 from tests.proxy.gate.samples import make_proxy
 
@@ -161,7 +161,7 @@ def shown(name):
 
 def test_every_option_is_told(options):
     assert [view.name for view in option_views()] == [option.name for option in OPTIONS]
-    assert shown("hivemind_keep").value == shown("hivemind_keep").default == DEFAULT_KEEP
+    assert shown("hivemind_keep").value == shown("hivemind_keep").default == VIEW_KEEP
     assert shown("hivemind_redirect").value == []
     assert not shown("hivemind_control").settable
 

@@ -12,7 +12,7 @@ from hivemind_addon.proxy.gate.interfaces.flow_view import (
 from hivemind_addon.proxy.gate.options import parse_keep
 from hivemind_addon.proxy.gate.settings import Keep
 from hivemind_addon.proxy.record.history import TicketHistory
-from hivemind_addon.proxy.run.option_table import DEFAULT_KEEP
+from hivemind_addon.proxy.run.option_table import VIEW_KEEP
 from hivemind_addon.proxy.run.refresh_timer import REFRESHES_PER_S
 from tests.plugins.captures.captured import answered
 from tests.proxy.gate.samples import make_flow, make_proxy
@@ -20,7 +20,7 @@ from tests.proxy.gate.samples import make_flow, make_proxy
 
 def test_an_amount_is_flows_or_a_size_or_both():
     cases = (
-        (DEFAULT_KEEP, Keep(500, 256_000_000)),
+        (VIEW_KEEP, Keep(500, 256_000_000)),
         ("off", None),
         ("20", Keep(20, None)),
         ("1 flow", Keep(1, None)),

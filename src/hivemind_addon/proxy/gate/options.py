@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,23 +24,25 @@ from hivemind_addon.formats.base.patterns import normal_host
 from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.formats.profile.grants import Allowance, parse_allowance
 from hivemind_addon.formats.profile.load import UnknownTool, parse_tools
+from hivemind_addon.formats.wire.identity import ALONE, Machine
+from hivemind_addon.formats.wire.proxy_user import short_hash
 from hivemind_addon.plugins.contexts.policy import FORMS, KeepPolicy, parse_policy
 from hivemind_addon.proxy.api.config_file import ALERTS_VARIABLE, PREFIX, check_keys, option_values, read_config
 from hivemind_addon.proxy.gate.addresses import Network, Upstream, is_loopback, parse_networks, parse_upstream
 from hivemind_addon.proxy.gate.authentication import AgentSecrets
-from hivemind_addon.proxy.gate.member_identity import identity_of, read_machine
 from hivemind_addon.proxy.gate.settings import AgentsFile, BadOption, Keep, Settings, read_profiles
 from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.proxy.journal.retention import JournalKeep, parse_journal_keep
 from hivemind_addon.proxy.record.agent_use import MOST_AGENTS
 from hivemind_addon.proxy.run.alerts import Alerts, BadAddresses, read_addresses
 from hivemind_addon.proxy.run.notifier import Command, Way
-from hivemind_addon.proxy.run.option_table import DEFAULT_KEEP, JOURNAL_KEEP, KEEP_CONTEXTS, OPTIONS, Option
+from hivemind_addon.proxy.run.option_table import APART, JOINED, JOURNAL_KEEP, KEEP_CONTEXTS, OPTIONS, VIEW_KEEP, Option
 from hivemind_addon.proxy.system.engine_url import (
     CLUSTER_NAME_VARIABLE,
     CLUSTER_VARIABLE,
     DEFAULT_CLUSTER,
     OFF,
+    SECRET_VARIABLE,
     BadEngineUrl,
     ClusterSettings,
     read_cluster,
@@ -48,8 +51,10 @@ from hivemind_addon.proxy.system.folders import LONGEST_SOCKET_PATH
 
 _KEEP_PART = re.compile(r"(\d+)\s*(flows?|[KMG]B|)", re.IGNORECASE)
 _FACTORS = {"kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
+_LEAST_SECRET_CHARS = 16
+_LONGEST_NAME = 63
+_HOST_NAME = re.compile(rf"[\w.-]{{1,{_LONGEST_NAME}}}", re.ASCII)
 _HTTP = ("http", "https", "http3")
-
 _TYPES = {option.name: option.type for option in OPTIONS}
 
 LISTENER_OPTIONS = frozenset(
@@ -158,7 +163,7 @@ def read_settings(options: optmanager.OptManager) -> Settings:
         raise BadOption(f"hivemind_agents: {error}") from error
     redirects = dict(_redirect(spec) for spec in options.hivemind_redirect)
     cluster = _cluster(options)
-    machine = read_machine(options, os.environ, has_cluster=cluster is not None)
+    machine = _machine(options, has_cluster=cluster is not None)
     return Settings(
         profiles=profiles,
         profiles_folder=folder,
@@ -185,7 +190,7 @@ def read_settings(options: optmanager.OptManager) -> Settings:
         keep=_keep(options.hivemind_keep),
         capture=_capture(options.hivemind_capture),
         capture_content=options.hivemind_capture_content,
-        cluster=replace(cluster, identity=identity_of(machine)) if cluster is not None else None,
+        cluster=replace(cluster, identity=_identity(machine)) if cluster is not None else None,
         machine=machine,
     )
 
@@ -207,6 +212,31 @@ def _cluster(options: optmanager.OptManager) -> ClusterSettings | None:
         return read_cluster(url, name, os.environ)
     except BadEngineUrl as error:
         raise BadOption(str(error)) from None
+
+
+def _machine(options: optmanager.OptManager, *, has_cluster: bool) -> Machine:
+    """How members of a cluster know this machine; ALONE: there is no cluster."""
+    agents, host = options.hivemind_cluster_agents, options.hivemind_cluster_host
+    if agents not in (JOINED, APART):
+        raise BadOption(f"hivemind_cluster_agents: {agents!r} is neither {JOINED} nor {APART}")
+    if host and not _HOST_NAME.fullmatch(host):
+        raise BadOption(f"hivemind_cluster_host: {host!r} is no name; use letters, digits, `-` and `.`, at most 63")
+    if not has_cluster:
+        for name, is_said in (("agents", agents != JOINED), ("host", bool(host))):
+            if is_said:
+                raise BadOption(f"hivemind_cluster_{name}: there is no cluster; say hivemind_cluster=URL, too")
+        return ALONE
+    secret = os.environ.get(SECRET_VARIABLE, "")
+    if 0 < len(secret) < _LEAST_SECRET_CHARS:
+        raise BadOption(f"{SECRET_VARIABLE}: it is shorter than 16 characters; `openssl rand -hex 32` makes one")
+    own = re.sub(r"[^\w.-]", "-", socket.gethostname(), flags=re.ASCII)[:_LONGEST_NAME]
+    return Machine(has_own_agents=agents == APART, name=host or own or "host", account_key=secret.encode())
+
+
+def _identity(machine: Machine) -> str:
+    """Compared by the members of a cluster, so that a person hears where they differ; without the secret."""
+    key = machine.account_key
+    return f"{APART if machine.has_own_agents else JOINED} {short_hash('hivemind', key=key) if key else ''}"
 
 
 def _parsed[T](name: str, value: str, parse: Callable[[str], T], cure: str) -> T:
@@ -233,7 +263,7 @@ def _budget(name: str, value: str) -> Allowance | None:
 
 
 def _keep(value: str) -> Keep | None:
-    cure = f"is no amount of flows; say a number, a size, or both: `{DEFAULT_KEEP}`, or `off`"
+    cure = f"is no amount of flows; say a number, a size, or both: `{VIEW_KEEP}`, or `off`"
     return _parsed("hivemind_keep", value, parse_keep, cure)
 
 

@@ -12,7 +12,7 @@ from hivemind_addon.proxy.system.engine_url import (
     PASSWORD_VARIABLE,
 )
 
-DEFAULT_KEEP, JOURNAL_KEEP, KEEP_CONTEXTS = "500 flows, 256 MB", "30 days, 512 MB", "idle"
+VIEW_KEEP, JOURNAL_KEEP, KEEP_CONTEXTS = "500 flows, 256 MB", "30 days, 512 MB", "idle"
 JOINED, APART = "joined", "apart"
 """Whether agents of one name at several machines of a cluster are one agent."""
 
@@ -222,7 +222,7 @@ OPTIONS = (
     Option(
         "hivemind_keep",
         str,
-        DEFAULT_KEEP,
+        VIEW_KEEP,
         "How many finished flows, and how much of their bodies, stay in mitmweb and the console, for example "
         "`200 flows` or `500 flows, 1 GB`; `off` for all. What you marked or commented stays anyway.",
     ),
