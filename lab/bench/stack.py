@@ -287,7 +287,7 @@ class Stack:
             stdout=stdout,
             stderr=stderr,
             env=self.environment,
-            cwd=HERE.parent,
+            cwd=HERE.parents[1],
         )
         if PINNED:
             os.sched_setaffinity(process.pid, {_CPUS[0] if core == 0 else _CPUS[1]})

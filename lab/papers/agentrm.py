@@ -36,7 +36,10 @@ def _done(run: Figures) -> float:
 
 def _cascade(made: Experiments) -> str:
     base = _runs(made, Policy.AGENTRM_FIFO)
-    claimed = f"{paper_figures.P95_LESS} % less | {paper_figures.LANE_WASTE_LESS} % less | {paper_figures.THROUGHPUT_MORE} % more"
+    claimed = (
+        f"{paper_figures.P95_LESS} % less | {paper_figures.LANE_WASTE_LESS} % less "
+        f"| {paper_figures.THROUGHPUT_MORE} % more"
+    )
     rows = [f"*theirs, its queue* |  | {claimed} | {paper_figures.ZOMBIES[0]} → {paper_figures.ZOMBIES[1]}"]
     ways = {f"`{policy.name}`": _runs(made, policy) for policy in CASCADE_POLICIES}
     ways[f"`{Policy.HIVEMIND.name}`, as packaged"] = made.runs.of_all_kinds(made.plan.packaged, Policy.HIVEMIND)

@@ -57,7 +57,8 @@ def _lost(made: Experiments) -> str:
     titles = "Scenario | Agents | Theirs, without → with | Ours, direct | Ours, scheduled | Fewer"
     without_range, with_range = _over_all(made)
     return markdown_table(titles, rows) + (
-        f"\nOver the contended ones they tell {paper_figures.LOST_WITHOUT} % lost without and {paper_figures.LOST_WITH} % with "
+        f"\nOver the contended ones they tell {paper_figures.LOST_WITHOUT} % lost without and "
+        f"{paper_figures.LOST_WITH} % with "
         f"HiveMind. Here single runs have {without_range} % without and {with_range} % with the scheduler.\n"
     )
 
