@@ -1,4 +1,4 @@
-"""Whether a real proxy does what virtual time says: scenarios on the socket and in virtual time, side by side."""
+"""Whether a real proxy agrees with virtual time: scenarios on the socket and in virtual time, side by side."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ LIVE = tuple(cases()[name].scenario for name in ("replay-11", "stress", "fan-out
 """Scenarios that run on the socket: conversations, no neighbour, and a concurrency cap that stays."""
 
 _SPARE_S = 30.0
-"""A run takes at most this much longer than three times what virtual time says."""
+"""A run takes at most this much longer than three times the virtual time."""
 _MORE_LOST = 0.15
 """Of the agents: so many more may be lost on the socket where virtual time loses some, too."""
 _MORE_REFUSED = 0.02
@@ -39,7 +39,7 @@ _COST_APART = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One scaled scenario, both ways."""
+    """A scaled scenario, both ways."""
 
     scenario: str
     kind: LimitKind
@@ -93,7 +93,7 @@ async def compare(scenario: Scenario, kind: LimitKind, *, seed: int) -> Comparis
 
 
 def why_not(case: Case) -> str:
-    """Why a scenario cannot run on the socket; empty: it can."""
+    """Why a scenario cannot run on the socket; empty where a run is possible."""
     scenario = case.scenario
     if scenario.neighbour or scenario.caps or scenario.sites or scenario.script:
         return "neighbours, moving caps, more than one provider and scripts are of virtual time only"
@@ -111,7 +111,7 @@ def why_not(case: Case) -> str:
 def compare_all(
     scenarios: Sequence[Scenario], *, kinds: Sequence[LimitKind], seeds: int, tell: Callable[[str], None]
 ) -> Sequence[Comparison]:
-    """Each of them on each kind of limits, one after the other. Raises MitmdumpNotStarted."""
+    """Each of them on each kind of limits, in turn. Raises MitmdumpNotStarted."""
     comparisons = []
     for scenario in scenarios:
         for kind in kinds:

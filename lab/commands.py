@@ -1,4 +1,4 @@
-"""`hivemind lab scenario | prove`: parse, call, print. What they need is loaded when they are called."""
+"""`hivemind lab scenario | prove`: parse, call, print. Modules are loaded by the calls."""
 
 import os
 import platform
@@ -40,7 +40,7 @@ _CHART_DATA = "charts.json"
 
 @click.group(cls=IndexedGroup)
 def scenario() -> None:
-    """Simulated load before a simulated provider: list it, read it, run it.
+    """Simulated load before a simulated provider: list, read and run scenarios.
 
     \b
     Examples:
@@ -52,7 +52,7 @@ def scenario() -> None:
 
 @scenario.command("list")
 def list_scenarios() -> None:
-    """Names of the packaged scenarios, and what they are about.
+    """Names of the packaged scenarios, with a sentence on each.
 
     \b
     Examples:
@@ -69,7 +69,7 @@ def list_scenarios() -> None:
 @scenario.command()
 @click.argument("name")
 def show(name: str) -> None:
-    """Print a scenario's YAML: to read it, or to begin one of your own.
+    """Print a scenario's YAML, for reading or as the start of your own.
 
     \b
     Examples:
@@ -88,10 +88,10 @@ def show(name: str) -> None:
 @click.argument("name")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the YAML into this file.")
 def minimise(name: str, output: Path | None) -> None:
-    """Make a scenario smaller while the scheduler still falls short on it, and print what is left as YAML.
+    """Make a scenario smaller while the scheduler still falls short on it, and print the rest as YAML.
 
-    Fewer agents, turns, limits and faults, one after the other, as long as one run still loses agents, is refused too
-    often, sleeps for nothing, or is behind a simpler policy. It takes seconds to minutes.
+    Fewer agents, turns, limits and faults, step by step, as long as a run still loses agents, is refused too
+    often, sleeps for nothing, or is behind a simpler policy. Takes seconds to minutes.
 
     \b
     Examples:
@@ -126,14 +126,14 @@ def run_scenarios(
     limits: str,
     as_json: bool,
 ) -> None:
-    """Run scenarios (packaged ones by name, your own by path; without a name all) against what they expect.
+    """Run scenarios (packaged by name, your own by path; without a name all) against their expectations.
 
     Virtual time: an hour takes a second, and the same command gives the same numbers. The exit status is 1 when an
     expectation is missed under the policy hivemind; with --real when socket and virtual time disagree.
 
     \b
     Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-without-X,
-    only-X; X is one of meters, hidden-limits, breaker, retry, fair-order,
+    only-X; X is among meters, hidden-limits, breaker, retry, fair-order,
     cache-order, comeback, last-chance, watchdog, budgets, priority, or A+B.
     AgentRM's: agentrm-fifo, round-robin, priority-queue, mlfq.
 
@@ -263,14 +263,14 @@ def prove(
     peer: bool,
     redraw: bool,
 ) -> None:
-    """Run every scenario in virtual time against what it expects, and print a page with the tables (Markdown).
+    """Run every scenario in virtual time against its expectations, and print a page with the tables (Markdown).
 
     The real scheduler, a simulated provider, nothing else: an hour takes a second. After the scenarios the zoo
     (limiters of many kinds, beside an oracle that may ask them) and 300 random loads, beside simpler policies. The
     exit status is 1 when an expectation is missed.
 
-    With --compare the page shows who loses agents under each policy, what a policy costs, and what each primitive of
-    the scheduler is worth. All of it takes 40 minutes on two cores.
+    With --compare the page shows who loses agents under each policy, each policy's cost, and the worth of each
+    primitive of the scheduler. Takes 40 minutes on two cores.
 
     \b
     Examples:
@@ -279,7 +279,7 @@ def prove(
       hivemind lab prove --seeds 3 --only zoo:cap-16 --only zoo:bucket
       hivemind lab prove --only random:40
       hivemind lab prove --live --output docs/live.md
-      hivemind lab prove --compare --seeds 2 --only replay-11 --charts build/charts
+      hivemind lab prove --compare --seeds 2 --charts build/charts
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     if ((peer or charts) and not (compare or redraw)) or (redraw and not charts):
         raise click.UsageError("--peer and --charts go with --compare, and --redraw goes with --charts")
@@ -334,7 +334,7 @@ def _prove(count: int, only: tuple[str, ...], policies: tuple[str, ...], output:
 
 
 def _zoo(parts: Sequence[str], seeds: int, workers: int = 1) -> "list[Measure]":
-    """What the zoo gives, or its entries with one of these parts in their names."""
+    """The measures of the zoo, or of the entries with any of these parts in their names."""
     from lab import zoo  # noqa: PLC0415
     from lab.zoo_entries import ZOO, entries  # noqa: PLC0415
 
@@ -503,7 +503,7 @@ def _beside(names: Sequence[str]) -> "Sequence[Policy]":
 
 @contextmanager
 def progress(total: int) -> Iterator[Callable[[str], None]]:
-    """A bar on stderr where that is a terminal: call what you get with the name of each that is done."""
+    """A bar on stderr where that is a terminal: call the result with the name of each step that is done."""
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 

@@ -1,11 +1,11 @@
-"""What the scheduler makes of random loads, beside first come first served and what the field does.
+"""The scheduler under random loads, beside first come first served and the field's habits.
 
-Four ways to fall short of what a load is feasible for: agents lost, attempts that a limit or the cap refuses, time
-that nothing is sent for nothing, and a simpler policy that is done earlier and loses no more. What chance does to one
+Four ways to fall short on a feasible load: agents lost, attempts that a limit or the cap refuses, time
+that nothing is sent for nothing, and a simpler policy that is done earlier and loses no more. Chance in a single
 run is no lead: who is ahead after one seed has to be ahead in the median of five.
 
-`minimised` makes a load smaller that the scheduler still falls short on: greedily, the large steps first. What is left
-out as a whole comes before halves, ones, and what is plain instead of various.
+`minimised` makes a load smaller that the scheduler still falls short on: greedily, the large steps first. Whole
+parts are left out before halves and single ones, and various values become plain last.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,17 +24,17 @@ from hivemind_addon.sim.workload import Crowd, Scenario
 
 POLICIES = (Policy.HIVEMIND, Policy.FIFO, Policy.AIMD_PAUSE, Policy.SDK)
 _SEEDS = 5
-"""Of a comparison that one seed does not decide."""
+"""Of a comparison that a single seed does not decide."""
 REFUSED = 0.1
 """Of the attempts."""
 _LEARNING = 5
-"""Refusals of one run that may be what finding its limits out costs."""
+"""Refusals of a run that may be the price of finding the limits."""
 LEAD = 1.05
 """The scheduler's time ÷ the other's."""
 
 
 class Shortfall(Enum):
-    """In what a run falls short."""
+    """In which way a run falls short."""
 
     LOSES = f"loses > {RANDOM_LOST:.0%}"
     REFUSED = f"refused > {REFUSED:.0%}"
@@ -50,15 +50,15 @@ _BEHIND = {Policy.FIFO: Shortfall.BEHIND_FIFO, Policy.AIMD_PAUSE: Shortfall.BEHI
 
 @dataclass(frozen=True, slots=True)
 class LoadFigures:
-    """One run."""
+    """A run."""
 
     agents: int
     lost: int
     attempts: int
     refused: int
     unforeseen: int
-    """Of the refused, see `Result`: no header tells what a neighbour has in flight, so that each of its calls may
-    refuse one attempt of anybody. What is refused beyond that could have been known."""
+    """Of the refused, see `Result`: no header reports a neighbour's calls in flight, so that each of these may
+    refuse an attempt of anybody. Further refusals could have been foreseen."""
     idle_s: float
     makespan_s: float
     stretch: float
@@ -79,7 +79,7 @@ class LoadFigures:
 
 @dataclass(frozen=True, slots=True)
 class LoadProof:
-    """One load under every policy."""
+    """A load under every policy."""
 
     case: Case
     runs: Mapping[Policy, LoadFigures]
@@ -88,7 +88,7 @@ class LoadProof:
 
 
 def figures_of(_: Trial, result: Result) -> LoadFigures:
-    """What is kept of a run."""
+    """The figures of a run."""
     return LoadFigures(
         agents=result.agents,
         lost=result.lost,
@@ -122,7 +122,7 @@ def falls_short(case: Case, how: Shortfall) -> bool:
 
 
 def minimised(case: Case) -> Case | None:
-    """The smallest that still falls short as this one first does, and is feasible if it is; None: it does not."""
+    """The smallest case that falls short in the first way of this case, and is feasible if this is; None: no way."""
     how = next((one for one in Shortfall if falls_short(case, one)), None)
     if how is None:
         return None
@@ -145,7 +145,7 @@ def _judged(case: Case, runs: Mapping[Policy, LoadFigures]) -> LoadProof:
 
 
 def _stays_behind(case: Case, policy: Policy) -> bool:
-    """Whether it was no chance."""
+    """Whether the lead was no chance."""
     mine = [_run(case, Policy.HIVEMIND, seed) for seed in range(_SEEDS)]
     theirs = [_run(case, policy, seed) for seed in range(_SEEDS)]
     ratios = [one.makespan_s / other.makespan_s for one, other in zip(mine, theirs, strict=True)]
@@ -212,7 +212,7 @@ def _offenders(proofs: Sequence[LoadProof]) -> str:
 
 
 def missed(proofs: Sequence[LoadProof]) -> list[str]:
-    """One line for each load on which the scheduler falls short."""
+    """A line for each load on which the scheduler falls short."""
     return [
         f"{one.case.name}: {', '.join(shortfall.value for shortfall in one.shortfalls)}"
         for one in proofs
@@ -221,14 +221,14 @@ def missed(proofs: Sequence[LoadProof]) -> list[str]:
 
 
 def minimise(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
-    """The smallest that is found, of which each simpler one does not fail."""
+    """The smallest scenario found, of which no simpler fails."""
     while (smaller := next(filter(fails, _simpler(scenario)), None)) is not None:
         scenario = smaller
     return scenario
 
 
 def _simpler(scenario: Scenario) -> Iterator[Scenario]:
-    """One thing less, from the most that can be left out to the least."""
+    """A part less, from the largest parts to the smallest."""
     for index in range(len(scenario.crowds) if len(scenario.crowds) > 1 else 0):
         yield replace(scenario, crowds=_without(scenario.crowds, index))
     if scenario.neighbour is not None:
@@ -280,7 +280,7 @@ def _one_less(crowd: Crowd) -> Iterator[Crowd]:
 
 
 def _plainer(crowd: Crowd) -> Iterator[Crowd]:
-    """One habit less; ranges become their lower ends."""
+    """A habit less; ranges become their lower ends."""
     plain = (
         replace(crowd, parent_session=""),
         replace(crowd, per_session=1),

@@ -1,8 +1,8 @@
 """A fleet of agents that stampedes services which are no models, in virtual time: direct, and through the scheduler.
 
 Profiles, heads, refusals and the scheduler are the proxy's own; only mitmproxy is left out. An agent works in turns: it
-thinks as long as its model takes, then calls several tools at once, and goes on when it has all answers. A call that is
-refused in the end is lost; the agent goes on without it.
+thinks as long as a model takes, then calls several tools at once, and goes on after the last answer. A call that is
+refused in the end is lost; the agent goes on without that answer.
 """
 
 import math
@@ -37,7 +37,7 @@ _WAKE_S = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class ToolFleet:
-    """How many agents, and what they do."""
+    """The number of agents, and their work."""
 
     agents: int = 20
     turns: int = 12
@@ -57,7 +57,7 @@ USUAL = ToolFleet()
 
 @dataclass(slots=True)
 class FleetCall:
-    """One call that an agent wants."""
+    """A call that an agent wants."""
 
     agent: int
     host: str
@@ -69,18 +69,18 @@ class FleetCall:
 
 @dataclass(slots=True)
 class FleetRun:
-    """What came of it."""
+    """The result of a run."""
 
     wanted: Counter[str] = field(default_factory=Counter)
     """By host."""
     refused: Counter[str] = field(default_factory=Counter)
     """Calls that an agent lost, by host."""
     sent: Counter[str] = field(default_factory=Counter)
-    """What came to each service."""
+    """Calls that came to each service."""
     refused_there: Counter[str] = field(default_factory=Counter)
-    """What the services refused."""
+    """Calls that the services refused."""
     waits_s: list[float] = field(default_factory=list)
-    """From a call that was answered to its answer."""
+    """From a call to the answer."""
     took_s: float = 0.0
     """Until the last agent had done."""
 
@@ -96,7 +96,7 @@ class FleetRun:
 
 
 class _World(ABC):
-    """One run: agents, services and an agenda. A subclass says how a call gets to its service."""
+    """A run: agents, services and an agenda. A subclass says how a call gets to a service."""
 
     def __init__(self, fleet: ToolFleet, seed: int) -> None:
         self.fleet, self.agenda, self.run = fleet, Agenda(), FleetRun()
@@ -112,7 +112,7 @@ class _World(ABC):
         return f"<{type(self).__name__} at {self.agenda.now:.1f} s>"
 
     def monotonic(self) -> float:
-        """As the proxy's clock has it."""
+        """As the proxy's clock has the time."""
         return self.agenda.now
 
     awake = monotonic
@@ -122,7 +122,7 @@ class _World(ABC):
         return _EPOCH + self.agenda.now
 
     def play(self) -> FleetRun:
-        """All of it, to its end."""
+        """Run to the end."""
         for agent in range(self.fleet.agents):
             self._turn(agent)
         while self.agenda.step(self.wakes_at()):
@@ -161,10 +161,10 @@ class _World(ABC):
 
     @abstractmethod
     def call(self, call: FleetCall) -> None:
-        """An agent wants it."""
+        """An agent wants a call."""
 
     def over(self, call: FleetCall, *, answered: bool) -> None:
-        """The agent has its answer, or a refusal."""
+        """The agent has an answer, or a refusal."""
         if answered:
             self.run.waits_s.append(self.agenda.now - call.wanted_at)
         else:
@@ -175,7 +175,7 @@ class _World(ABC):
 
 
 class _Direct(_World):
-    """Each call goes at once. `resends`: so often a refused one is sent again, as its retry-after says."""
+    """Each call goes at once. `resends`: so often a refused call is sent again, by the retry-after."""
 
     def __init__(self, fleet: ToolFleet, seed: int, *, resends: int) -> None:
         super().__init__(fleet, seed)
@@ -268,7 +268,7 @@ class _Scheduled(_World):
 
 
 def direct(seed: int, fleet: ToolFleet = USUAL, *, resends: int = 0) -> FleetRun:
-    """The fleet without a proxy. `resends`: what its clients do with a refusal, as the services tell them."""
+    """The fleet without a proxy. `resends`: the clients' reaction to a refusal, by the services' retry-after."""
     return _Direct(fleet, seed, resends=resends).play()
 
 

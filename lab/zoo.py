@@ -1,6 +1,6 @@
 """The zoo: limiters of many kinds before the real scheduler, beside an oracle that may ask them, and the goals.
 
-Nobody is lost; what is refused, how far a cap is used, and the time stay near the oracle's. The entries are in
+Nobody is lost; refusals, use of a cap, and the time stay near the oracle's. The entries are in
 `zoo_entries.py`, the runs in `closed_loop.py`.
 """
 
@@ -25,7 +25,7 @@ _CAP_USED = 0.9
 
 @dataclass(frozen=True)
 class Measure:
-    """The runs of one entry, by seed: through the scheduler, and the oracle's."""
+    """The runs of an entry, by seed: through the scheduler, and the oracle's."""
 
     entry: ZooEntry
     mine: tuple[Run, ...]
@@ -58,7 +58,7 @@ class Measure:
 
     @property
     def stretch(self) -> float:
-        """Time ÷ the oracle's, the mean of the runs: one that stalls is not to be hidden by the others."""
+        """Time ÷ the oracle's, the mean of the runs: a run that stalls is not to be hidden by the others."""
         return mean(self.stretches)
 
     @property
@@ -68,13 +68,13 @@ class Measure:
 
     @property
     def used(self) -> float | None:
-        """Share of the cap that was used while there was enough to fill it, of what the oracle used."""
+        """Share of the cap that was used while there was enough to fill the cap, of the oracle's use."""
         pairs = zip(self.mine, self.oracle, strict=True)
         shares = [mine.used / oracle.used for mine, oracle in pairs if mine.used is not None and oracle.used]
         return mean(shares) if shares else None
 
     def misses(self) -> list[str]:
-        """One line for each goal that is not reached."""
+        """A line for each goal that is not reached."""
         return [f"{self.entry.name}: {what}" for what in self._misses()]
 
     def _misses(self) -> Iterator[str]:
@@ -98,7 +98,7 @@ def _failed_share(runs: Sequence[Run]) -> float:
 def measure(
     wanted: Sequence[ZooEntry], *, seeds: int, workers: int = 1, done: Callable[[str], None] = lambda _: None
 ) -> list[Measure]:
-    """Run each entry with so many seeds; with more than one worker the entries have to be the zoo's own."""
+    """Run each entry with so many seeds; with several workers the entries have to be the zoo's own."""
     if workers == 1:
         runs_of = (_runs(entry, seeds) for entry in wanted)
         return [_measured(entry, runs, done) for entry, runs in zip(wanted, runs_of, strict=True)]
@@ -124,7 +124,7 @@ def _runs(entry: ZooEntry, seeds: int) -> list[tuple[Run, Run]]:
 
 
 def missed(measures: Iterable[Measure]) -> list[str]:
-    """One line for each goal that is not reached and could be."""
+    """A line for each goal that is not reached and could be."""
     return [line for one in measures if not one.entry.beyond for line in one.misses()]
 
 
@@ -146,7 +146,7 @@ The goals: nobody lost; refused ≤ 3 %, or 1 point over the oracle's; time ≤ 
 
 
 def table(measures: Sequence[Measure]) -> Table:
-    """Each entry in a line, with what `section` explains. Fits 80 columns."""
+    """Each entry in a line, with the columns that `section` explains. Fits 80 columns."""
     made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
     made.add_column("entry", no_wrap=True)
     for name in ("lost", "refused", "oracle", "÷ oracle", "s", "cap", "over"):
@@ -169,7 +169,7 @@ def table(measures: Sequence[Measure]) -> Table:
 
 
 def section(measures: Sequence[Measure]) -> str:
-    """The same as Markdown, with what each entry is."""
+    """The same as Markdown, with a description of each entry."""
     rows = []
     for one in measures:
         cap = "" if one.used is None else f"{one.used:.0%}, {one.over_cap:.1%}"

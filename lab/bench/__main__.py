@@ -34,7 +34,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "bench.md"
 
 @dataclass(frozen=True)
 class Check:
-    """Whether what was measured is what was meant: every request scheduled, and no guard tripped."""
+    """Whether every request was scheduled, and no guard tripped."""
 
     sent: int
     tickets: int
@@ -54,7 +54,7 @@ class Check:
 
 
 def compare(stack, plan, tell):
-    """The cells, and whether what was measured is what is meant."""
+    """The cells, and the check."""
     rows = rounds.measure(stack, plan, tell)
     sent = stack.sent["addon"]
     # A client has its answer a moment before the scheduler has counted it.
@@ -63,7 +63,7 @@ def compare(stack, plan, tell):
 
 
 def run_cells(plan, tell=print, loop=""):
-    """Only some cells: their table and the check, and what they cost (see `report.added`)."""
+    """Only some cells: their table and the check, and their cost (see `report.added`)."""
     with tempfile.TemporaryDirectory(prefix="hivemind-bench-") as folder, Stack(Path(folder), loop=loop) as stack:
         rows, check = compare(stack, plan, tell)
     return f"{report.rows_table(rows)}\n\n{check.text}", check, report.added(rows)

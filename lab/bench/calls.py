@@ -1,7 +1,7 @@
-"""`python -m lab.bench.calls [--only CELL] [--top N]`: what one request costs, counted. No time is measured: on a busy machine, too,
+"""`python -m lab.bench.calls [--only CELL] [--top N]`: counts the work of a request. No time is measured: on a busy machine, too,
 the numbers are the same again.
 
-Bare mitmdump beside the addon, one request at a time; the least of some requests, so that what happens once a second is
+Bare mitmdump beside the addon, with single requests; the least of some requests, so that events of every second are
 left out. Python calls count each start of a function and each resumption of a generator or coroutine.
 """
 
@@ -23,7 +23,7 @@ from lab.bench.stack import HERE, Stack
 REQUESTS = 9
 WARM_UP = 3
 APART_MS = 30
-"""Between the pieces of a stream: each comes in a turn of its own."""
+"""Between the pieces of a stream: each comes in a turn of the loop by itself."""
 CELLS = (
     Cell(SMALL_BYTES, False, 1, REQUESTS),
     Cell(SMALL_BYTES, True, 1, REQUESTS, interval_ms=APART_MS),
@@ -70,11 +70,11 @@ _MOST_WAITS = 50
 
 @dataclass(frozen=True)
 class Counts:
-    """Of one request of one cell through one proxy."""
+    """Of a request of a cell through a proxy."""
 
     numbers: dict[str, float]
     left: dict[str, float]
-    """What only the collector frees, by type."""
+    """Objects that only the collector frees, by type."""
     steps: dict[str, float]
     """The interpreter's instructions in each function."""
     functions: dict[str, float]
@@ -112,7 +112,7 @@ class Questions:
 
 @contextmanager
 def counting():
-    """Both proxies of a stack, with the script that counts; what asks each."""
+    """Both proxies of a stack with the script that counts, and their `Questions`."""
     with (
         tempfile.TemporaryDirectory(prefix="hivemind-calls-") as folder,
         Stack(Path(folder), HERE / "counted.py") as stack,
@@ -121,7 +121,7 @@ def counting():
 
 
 def measure(stack, questions, cell, variant):
-    """One cell through one proxy."""
+    """A cell through a proxy."""
     asked = questions[variant]
 
     def send(requests):
@@ -194,7 +194,7 @@ def _number(number):
 
 
 def details(counted, most):
-    """For each cell what is left to the collector, and our functions with the most calls."""
+    """For each cell the objects left to the collector, and our functions with the most calls."""
     lines = []
     for cell, variants in counted.items():
         for title, numbers in (

@@ -1,8 +1,8 @@
-"""`python -m lab.bench.cluster_scale [--write]`: what an admission costs the coordinator of a cluster of many members.
+"""`python -m lab.bench.cluster_scale [--write]`: the cost of an admission for the coordinator of a cluster of many members.
 
-One coordinator, 100 members, and more and more agents, each of which has one request: nodes in one process that hand
-each other their envelopes, encoded as they go through the engine, one message after the other. Time is virtual, at
-the pace of the goal; only what the coordinator does is timed, by the thread's processor time. `--write` puts the
+A coordinator, 100 members, and more and more agents, each of which has a request: nodes in the same process that hand
+each other their envelopes in turn, encoded as they go through the engine. Time is virtual, at
+the pace of the goal; only the coordinator's work is timed, by the thread's processor time. `--write` puts the
 section anew into docs/bench.md.
 """
 
@@ -46,7 +46,7 @@ _SUCCESS = AttemptResult(Outcome(OutcomeKind.SUCCESS, "200", status=200))
 _JOINS_WITHIN_S = 10.0
 _LONG_S = 1e6
 FIRST = "host0"
-"""It becomes the coordinator."""
+"""Make the first member the coordinator."""
 HEAD = Hints(
     readings=tuple(
         Reading(dimension.value, dimension, 60.0, limit=1e9, remaining=1e9, reset_in_s=1.0) for dimension in Dimension
@@ -63,12 +63,12 @@ class Scale:
     members: int
     admissions_per_s: float
     envelopes: float
-    """That the coordinator took for one admission."""
+    """That the coordinator took for an admission."""
     bytes_in: float
     """In these."""
     bytes_out: float
     member_s: float
-    """Processor time of all members for one admission."""
+    """Processor time of all members for an admission."""
 
 
 class Cluster:
@@ -104,7 +104,7 @@ class Cluster:
         return me
 
     def submit(self, me, agent):
-        """An agent asks at its member."""
+        """An agent asks at a member."""
         ticket = Ticket(
             id=f"{agent}.{next(self._numbers)}",
             pool=_POOL,
@@ -127,7 +127,7 @@ class Cluster:
         self._do(me, lambda node: node.settle(attempt, _SUCCESS, self.now))
 
     def step(self, seconds):
-        """Time passes; what is due is done."""
+        """Time passes; all that is due is done."""
         self.now += seconds
         for me, node in self._nodes.items():
             wakeup_at = node.next_wakeup()
@@ -198,7 +198,7 @@ def measure(plan):
 
 
 def _measure(agents, members, admissions):
-    """The cost of an admission with so many agents, each of which has one request all the time."""
+    """The cost of an admission with so many agents, each of which has a request all the time."""
     cluster = Cluster(members)
     home = {f"agent-{number}": cluster.members[number % members] for number in range(agents)}
     for agent, me in home.items():

@@ -1,4 +1,4 @@
-"""`python -m lab.bench.compaction`: what compaction keeps and costs; writes the table of docs/compaction.md.
+"""`python -m lab.bench.compaction`: measures compaction, and writes the table of docs/compaction.md.
 
 In virtual terms: the same numbers on every machine. Half a minute.
 """

@@ -1,4 +1,4 @@
-"""A script in the proxies that answers questions on a port, a line each. It has no hook for requests.
+"""A script in the proxies that answers questions on a port, a line each. The script has no hook for requests.
 
 counters      the addon's counters
 write         nothing, once the conversations are written that the addon holds until their sessions are silent

@@ -1,4 +1,4 @@
-"""`python -m lab.bench.decisions`: what one request costs the core with so many tickets queued, and what a ticket weighs.
+"""`python -m lab.bench.decisions`: the core's time for a request with so many tickets queued, and the weight of a ticket.
 
 A decision is a call into the core and the poll after it: a ticket is submitted; an attempt is settled, and the next
 ticket goes. An answer's head, from which meters learn, is timed apart. The queue keeps its length: tickets of 200
@@ -47,7 +47,7 @@ _NO_LIMIT = 10**9
 
 @dataclass(frozen=True)
 class Row:
-    """One length of the queue."""
+    """A length of the queue."""
 
     queued: int
     decision: Timing
@@ -127,7 +127,7 @@ _HINTS = Hints(readings=tuple(map(_reading, Dimension)))
 
 
 def time_calls(queued, turns, *, sessions=SESSIONS, agents=AGENTS):
-    """What the core's calls cost with so many tickets queued; a turn is one request's way through."""
+    """The time of the core's calls with so many tickets queued; a turn is a request's way through."""
     load = Load(queued, sessions=sessions, agents=agents)
     load.poll()
     samples = {load.head: [], load.end: [], load.arrive: []}
@@ -143,7 +143,7 @@ def time_calls(queued, turns, *, sessions=SESSIONS, agents=AGENTS):
 
 
 def bytes_per_ticket(queued):
-    """What a queued ticket weighs, the ticket itself included."""
+    """The memory of a queued ticket, the ticket itself included."""
     gc.collect()
     tracemalloc.start()
     load = Load(queued)

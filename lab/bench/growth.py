@@ -35,7 +35,7 @@ class Grown:
 
 
 def measure(stack, plan, tell):
-    """One proxy, whose scheduler knows more and more agents."""
+    """A proxy, whose scheduler knows more and more agents."""
     proxy = stack.start_addon("grown", slots=256)
     stack.proxies["addon"] = proxy
     grown = []

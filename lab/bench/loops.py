@@ -1,4 +1,4 @@
-"""What uvloop changes: the addon on it (`hivemind run --loop uvloop`) beside the addon on asyncio."""
+"""The addon on uvloop (`hivemind run --loop uvloop`) beside the addon on asyncio."""
 
 from importlib.util import find_spec
 

@@ -1,4 +1,4 @@
-"""Memory of a held flow: a proxy that holds many large requests, beside a bare one that has as many in flight."""
+"""Memory of a held flow: a proxy that holds many large requests, beside bare mitmdump with as many in flight."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ class Memory:
 
 
 def measure(stack, plan):
-    """None where the system does not tell. Two fresh proxies; the addon's lets one request go at a time."""
+    """None where the system does not report memory. Two fresh proxies; the addon's has a single slot."""
     if not MEASURABLE:
         return None
     stack.proxies["memory-bare"] = stack.start_proxy("memory-bare", Path(bare_script))

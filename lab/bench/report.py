@@ -16,7 +16,7 @@ _TITLES = (
     "| processor time | bare req/s"
 )
 ADDED_AT = "1 KB plain, 1"
-"""The cell whose cost is told beside direct."""
+"""The cell whose cost stands beside direct."""
 _BLOCKED_GOAL_S = 0.002
 _DECISION_MEAN_GOAL_S = 50e-6
 _DECISION_P99_GOAL_S = 0.0005
@@ -38,9 +38,9 @@ class Results:
     rows: list
     check: object
     looped: list
-    """On uvloop; empty: it is not installed."""
+    """On uvloop; empty where uvloop is not installed."""
     counted: dict
-    """What the proxies did for a request, by cell: see bench.calls."""
+    """The proxies' work for a request, by cell: see bench.calls."""
     spent: dict
     """Where the time went, by proxy: see bench.where."""
     held: object
@@ -113,7 +113,7 @@ def _ratio(row, what):
 
 
 def added(rows):
-    """What a request of `ADDED_AT` costs more than direct, for `hivemind lab papers`; None: it was not measured."""
+    """The added time of a request of `ADDED_AT`, for `hivemind lab papers`; None where that cell was not measured."""
     row = next((row for row in rows if row.cell.name == ADDED_AT), None)
     if row is None:
         return None
@@ -127,7 +127,7 @@ def added(rows):
 
 
 def _notes(rows):
-    """What the rows say together."""
+    """Sums of the rows in words."""
     notes = []
     cost = added(rows)
     if cost is not None:
@@ -171,7 +171,7 @@ def _looped(rows):
 
 
 def _counted(counted):
-    """What has to be so, whatever the machine."""
+    """Counts that have to hold on every machine."""
     ours = [variants["addon"].numbers for variants in counted.values()]
     # Mitmproxy's own page is asked in another way whether a request is for it.
     hooks = all(one["hooks called"] <= one[calls.LISTENERS] and not one.get("addons asked") for one in ours)
@@ -235,7 +235,7 @@ def _beside(what, values, ratio, goal):
 
 
 def _grown(grown):
-    """What grows faster than the logarithm of the number is marked."""
+    """Marked: figures that grow faster than the logarithm of the number."""
     first, last = grown[0], grown[-1]
     most = log(last.agents) / log(first.agents)
     figures = {

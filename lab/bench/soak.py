@@ -1,9 +1,9 @@
-"""`python -m lab.bench.soak [--minutes N] [--web]`: a week of requests in some minutes, at the highest rate, one in eight faulty.
+"""`python -m lab.bench.soak [--minutes N] [--web]`: a week of requests in some minutes at full speed; an eighth is faulty.
 
 Whole delivery, so that no client sees a fault: each is tried again. After every round memory, descriptors and the event
-loop are looked at; from when caches are full none of them may grow. Exit status 1: one did, or a request was lost.
+loop are looked at; from when caches are full none of them may grow. Exit status 1: some did, or a request was lost.
 
-With `--web` through mitmweb with somebody before its page. Then hundreds of large requests are held and one goes each
+With `--web` through mitmweb with somebody before its page. Then hundreds of large requests are held and a request goes each
 second, so that all comments change: does the event loop keep up?
 """
 
@@ -36,7 +36,7 @@ HELD_FLOWS, HELD_LAG_S = 500, 20.0
 _SETTLED = 1 / 3
 """Of the rounds; until then caches fill."""
 _MOST_GROWTH_BYTES = 12_000_000
-"""From then on, by the slope: what a busy allocator goes to and fro by, and a leak of 500 bytes a request does not."""
+"""From then on, by the slope: more than the noise of a busy allocator, and less than a leak of 500 bytes a request."""
 _MOST_DESCRIPTORS = 8
 _MOST_LAG_S = 0.010
 
@@ -55,7 +55,7 @@ class Soaked:
     rounds: tuple[Round, ...]
     guard_trips: int
     held: int = 0
-    """Flows that mitmweb held at the end; 0: it was no mitmweb."""
+    """Flows that mitmweb held at the end; 0 with mitmdump."""
     held_lag: Timing | None = None
 
     @property
@@ -63,13 +63,13 @@ class Soaked:
         return self.rounds[round(len(self.rounds) * _SETTLED) :]
 
     def growth(self, of):
-        """By how much it has grown from when everything was full to the end: the slope's word, not one round's."""
+        """The growth from when everything was full to the end, by the slope of all rounds."""
         values = [of(one) for one in self.settled]
         return linear_regression(range(len(values)), values).slope * (len(values) - 1)
 
     @property
     def complaints(self):
-        """What has grown, or went wrong."""
+        """The names of all that has grown, or went wrong."""
         growths = (
             ("memory", self.growth(lambda one: one.rss_bytes), _MOST_GROWTH_BYTES),
             ("descriptors", self.growth(lambda one: one.descriptors), _MOST_DESCRIPTORS),
@@ -101,7 +101,7 @@ def run(
 
 
 def _held(stack, flows, seconds):
-    """How many flows another mitmweb holds, and how late its event loop runs."""
+    """How many flows another mitmweb holds, and how late the event loop runs."""
     proxy = stack.start_addon("held", slots=1, web=True, settings=("hivemind_journal=off",))
     watcher = stack.watch(proxy)
     stack.pace(latency_s=1)

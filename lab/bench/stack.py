@@ -21,7 +21,7 @@ HERE = Path(__file__).parent
 VARIANTS = ("direct", "bare", "addon")
 PROFILE = "extends: anthropic\nhosts: ['127.0.0.1:{plain}', 'localhost:{tls}', 'localhost:{tls1}']\nconcurrency: {{initial: {slots}, maximum: {slots}}}\n"
 STREAM_PROFILES = {GEMINI: "gemini", CONVERSE: "bedrock"}
-"""Each has a provider of its own."""
+"""Formats that have a provider each."""
 STREAM_PROFILE = "extends: {name}\nhosts: ['127.0.0.1:{port}']\nconcurrency: {{initial: {slots}, maximum: {slots}}}\n"
 QUICK = "delivery: whole\nretry: {first_backoff_s: 0.01, max_backoff_s: 0.05}\nbreaker: {failures_to_open: 1000}\n"
 MEASURABLE = Path("/proc/self/schedstat").exists()
@@ -51,30 +51,30 @@ class Proxy:
         return self._asked("counters")
 
     def write_held(self):
-        """Have it write now what it holds to be written later."""
+        """Have the proxy write now all that waits to be written later."""
         self._asked("write")
 
     def rss_bytes(self):
         return int(self._proc("statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def descriptors(self):
-        """How many files and connections it has open."""
+        """How many files and connections the proxy has open."""
         return len(list(Path(f"/proc/{self.process.pid}/fd").iterdir()))
 
     def lags_s(self, seconds):
-        """How late its event loop ran, for so long from now on."""
+        """How late the event loop runs, for so long from now on."""
         return self._asked(f"lag {seconds}")
 
     def cpu_s(self):
-        """Processor time of its threads so far, where the system tells it."""
+        """Processor time of all threads so far, where the system reports that."""
         return cpu_s(self.process.pid)
 
     def loop_cpu_s(self):
-        """Of it the event loop's own."""
+        """The event loop's part of the processor time."""
         return int(self._proc("schedstat").split()[0]) / 1e9 if MEASURABLE else 0.0
 
     def settle_down(self):
-        """Wait until it has nothing to do for a while."""
+        """Wait until the proxy has had nothing to do for a while."""
         idle = 0
         before_s = self.cpu_s()
         while idle < 5:
@@ -84,12 +84,12 @@ class Proxy:
             before_s = now_s
 
     def settle_to(self, condition):
-        """Wait until its counters are so."""
+        """Wait until the counters are so."""
         if not condition(counters := self.counters_when(condition)):
             raise SystemExit(f"the proxy did not come to it: {counters}")
 
     def counters_when(self, condition):
-        """Its counters as soon as they are so, and if they do not come to it as they are then."""
+        """The counters as soon as they are so, or else as they are at the deadline."""
         deadline = time.perf_counter() + _START_S
         while not condition(counters := self.counters()) and time.perf_counter() < deadline:
             select.select([], [], [], 0.1)
@@ -108,13 +108,13 @@ class Stack:
     """Everything that runs. A context manager."""
 
     def __init__(self, folder, beside=HERE / "counters.py", loop="", *, alone=False):
-        """`alone`: without the proxies `bare` and `addon`; what is started later has the machine for itself."""
+        """`alone`: without the proxies `bare` and `addon`; proxies that are started later have the machine for themselves."""
         self.folder = folder
         self._alone = alone
         self._loop = loop
         """Of the addon's first proxy."""
         self.beside = beside
-        """A script in all proxies, for what is asked of them."""
+        """A script in all proxies, for our questions."""
         self.environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
         """Of all processes. Journal and control socket are on, as users have them, but not among the user's own."""
         self.environment |= {
@@ -150,14 +150,14 @@ class Stack:
         self._exits.close()
 
     def ask(self, do, route, **plan):
-        """One order to the client; its answer."""
+        """An order to the client; the client's answer."""
         order = {"do": do, "route": route, "sessions": 0, **plan}
         self._client.stdin.write(json.dumps(order).encode() + b"\n")
         self._client.stdin.flush()
         return json.loads(_line(self._client, _LINE_S))
 
     def pace(self, *, latency_s=0.0, interval_s=0.0):
-        """How long the providers let an answer wait, and each of its pieces."""
+        """How long the providers delay an answer, and each of the pieces."""
         for provider in self._providers:
             provider.stdin.write(json.dumps({"latency_s": latency_s, "interval_s": interval_s}).encode() + b"\n")
             provider.stdin.flush()
@@ -194,7 +194,7 @@ class Stack:
         return {"port": port, "host": f"127.0.0.1:{port}", "tls": None, "connect": None, "http2": False}
 
     def start_addon(self, name, *, slots, more="", web=False, loop="", settings=()):
-        """A proxy with the addon, and a profile of its own: the concurrency limit must not be what is measured.
+        """A proxy with the addon, and a profile in which the concurrency limit does not matter.
 
         `more`: of the profile; `web`: as mitmweb. With a `loop`, as `hivemind run --loop` starts it.
         """
@@ -207,7 +207,7 @@ class Stack:
         return proxy
 
     def start_soak(self, name, faults, *, web=False):
-        """The same with a journal, before a provider of its own that fails so often; no client sees that."""
+        """The same with a journal, before another provider that fails so often; no client sees that."""
         settings = self.folder / f"{name}.json"
         settings.write_text(json.dumps({"faults": faults}))
         faulty = ("hivemind_addon.sim.server", "--settings", str(settings))
@@ -243,7 +243,7 @@ class Stack:
             process.wait()
 
     def start_proxy(self, name, script, *settings):
-        """A mitmdump with this script, and with the one that tells counters: each script costs every hook a little."""
+        """A mitmdump with this script, and with `counters.py`: each script costs every hook a little."""
         return self._start("mitmdump", name, (script,), *settings)
 
     def _start(self, program, name, scripts, *settings, loop=""):
@@ -308,7 +308,7 @@ def _ended(process):
 
 
 def cpu_s(pid):
-    """Processor time of a process so far, of threads that have ended, too; 0 where the system does not tell it."""
+    """Processor time of a process so far, of threads that have ended, too; 0 where the system does not report that."""
     if not MEASURABLE:
         return 0.0
     with suppress(OSError):  # it has ended

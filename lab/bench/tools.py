@@ -1,4 +1,4 @@
-"""What the queue before tools is worth: twenty agents that stampede a simulated GitHub and a search API.
+"""The worth of the queue before tools: twenty agents that stampede a simulated GitHub and a search API.
 
 python -m lab.bench.tools             the table, over twenty seeds of virtual time; some ten seconds
 python -m lab.bench.tools --write     and into docs/tools.md
@@ -50,7 +50,7 @@ def table() -> str:
 
 
 def main() -> None:
-    """Print it, or write it."""
+    """Print the table, or write the page."""
     found = table()
     print(found)
     if "--write" in sys.argv[1:]:

@@ -29,7 +29,7 @@ class Watched:
 
 
 def measure(stack, flows, seconds):
-    """One request goes each second, so that what is shown changes."""
+    """A request goes each second, so that the views change."""
     proxy = stack.start_addon("watched", slots=1)
     stack.pace(latency_s=1)
     route = stack.route("watched", REVERSE)
@@ -59,7 +59,7 @@ def measure(stack, flows, seconds):
 
 
 def fetch(port, path):
-    """What the proxy's own page says. Raises SystemExit when it is none."""
+    """A page of the proxy's own. Raises SystemExit when there is none."""
     connection = HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", path)
@@ -74,7 +74,7 @@ def fetch(port, path):
 
 @contextmanager
 def _top(stack, port):
-    """`hivemind top` on a terminal that somebody reads; it has drawn."""
+    """`hivemind top` on a terminal that somebody reads, from when something is drawn."""
     ours, terminal = pty.openpty()
     process = stack.spawn(str(_TOP), "top", "-p", str(port), core=-1, stdin=terminal, stdout=terminal, stderr=terminal)
     os.close(terminal)

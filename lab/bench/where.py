@@ -1,6 +1,6 @@
 """`python -m lab.bench.where [--top N] [--large] [--plain]`: in which packages the proxy spends the processor time of a request, bare mitmdump beside the addon.
 
-Sampled by processor time; what a library needs counts for the package that called it.
+Sampled by processor time; time inside a library counts for the package that called the library.
 """
 
 import argparse
@@ -15,21 +15,21 @@ from lab.bench.rounds import sample
 
 CONNECTIONS = 20
 _TURNS = 4
-"""Of each proxy, so that what drifts is no variant's burden."""
+"""Of each proxy, so that drift is no variant's burden."""
 
 
 @dataclass(frozen=True)
 class Spent:
-    """For one request, in seconds."""
+    """For a request, in seconds."""
 
     by_package: dict[str, float]
     by_function: dict[str, float]
     collector_s: float
-    """Of it the cycle collector's."""
+    """The cycle collector's part."""
 
 
 def measure(stack, questions, requests, *, body_bytes=SMALL_BYTES, streamed=True):
-    """By proxy. The collector runs as it does for users."""
+    """By proxy. The collector runs as for users."""
     cell = Cell(body_bytes, streamed, CONNECTIONS, requests)
     told = {variant: [] for variant in questions}
     loop_s, others_s = dict.fromkeys(questions, 0.0), dict.fromkeys(questions, 0.0)
@@ -78,7 +78,7 @@ def _ms(seconds):
 
 
 def top(spent, most):
-    """The functions in which the most time is spent, what their libraries need included."""
+    """The functions in which the most time is spent, their libraries included."""
     lines = []
     for variant, one in spent.items():
         lines += [f"\nthrough {variant}"]

@@ -1,7 +1,7 @@
-"""A simulated cluster in virtual time: processes, their clients, an engine and a provider. One seed, one run.
+"""A simulated cluster in virtual time: processes, their clients, an engine and a provider. One seed gives one run.
 
 Everything that happens is on one agenda, and every random choice comes of the seed: the same seed gives the same run.
-What a cluster promises is checked while it runs and at its end; a promise that is broken raises `Violation`.
+The cluster's promises are checked during and after the run; a promise that is broken raises `Violation`.
 """
 
 import math
@@ -41,42 +41,42 @@ CALM_FROM_S = 10.0
 """No fault begins or lasts after this."""
 LAST_SUBMIT_S = 14.0
 ONE_AGAIN_S = 8.0
-"""After the last fault, all are one cluster again within this."""
+"""After the last fault, all are in the same cluster again within this."""
 ALL_OVER_S = 150.0
 """All requests have ended by then."""
 _KEPT_WITHIN_S = 2.0
-"""What a coordinator is told is at the engine, unless its connections break time and again."""
+"""News for a coordinator is at the engine, unless the coordinator's connections break time and again."""
 _TOLD_WITHIN_S = 0.5
-"""After the last end, the coordinator knows it."""
+"""After the last end, the coordinator knows that."""
 _decode_tag = msgspec.msgpack.Decoder(dict[str, msgspec.Raw]).decode
 _ADMITS = msgspec.msgpack.encode("admits")
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What holds in a scenario."""
+    """The promises of a scenario."""
 
     over_limit: Callable[[int, int], float] = lambda limit, members: 0.0  # noqa: ARG005 - each takes both
     """Limit, members → by how many attempts the provider's limit may be exceeded for a while."""
     books: str = "exact"
-    """`exact`: to the unit; `what died`: but for what a process that was killed had in flight, or had not told."""
+    """`exact`: to the unit; `what died`: but for spending that a killed process had in flight, or unreported."""
     never_alone: bool = True
     """No member goes alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class FailureScenario:
-    """What goes wrong."""
+    """The faults."""
 
     name: str
-    """As `docs/cluster.md` calls it."""
+    """As in `docs/cluster.md`."""
     faults: Callable[["ClusterWorld"], None]
     promise: Promise = Promise()
 
 
 @dataclass(slots=True)
 class RunFigures:
-    """What a run came to."""
+    """The figures of a run."""
 
     tickets: int = 0
     delivered: int = 0
@@ -90,7 +90,7 @@ class RunFigures:
 
 @dataclass(slots=True)
 class Place:
-    """Where a process runs; started anew, it is another process."""
+    """Where a process runs; a new start makes another process."""
 
     number: int
     process: SimProcess
@@ -105,13 +105,13 @@ class _Agent:
     priority: Priority
     asked: int = 0
     coming_back: str = ""
-    """The hash of the request that it was asked to come back with."""
+    """The hash of the request that the agent was asked to come back with."""
     is_done: bool = False
     ended: Counter[str] = field(default_factory=Counter)
 
 
 class ClusterWorld:
-    """One run. `run` raises Violation, with what has happened in `lines`."""
+    """A run. `run` raises Violation, with the history in `lines`."""
 
     def __init__(self, seed: int, scenario: FailureScenario) -> None:
         self.rng = random.Random(f"{scenario.name}/{seed}")
@@ -135,12 +135,12 @@ class ClusterWorld:
         self.late_s = 0.1
         """A busy process is no later."""
         self.untold_s = 4.0
-        """What a process had settled so shortly before it was killed may be known to nobody."""
+        """Spending that a process had settled so shortly before a kill may be known to nobody."""
         self.figures = RunFigures()
         self.lines: list[tuple[object, ...]] = []
         self.true_spend = Spend()
         self.died_with = 0
-        """Tokens of what processes had in flight, or had not told, when they were killed."""
+        """Tokens that processes had in flight, or had not reported, when they were killed."""
         self.left_with = 0
         """All tokens of processes that are gone."""
         self._settings = PoolSettings(
@@ -180,7 +180,7 @@ class ClusterWorld:
         return [place.process for place in self.places]
 
     def run(self) -> RunFigures:
-        """All of it. Raises Violation, and whatever a node raises."""
+        """Run to the end. Raises Violation, and any error of a node."""
         self.scenario.faults(self)
         self.agenda.at(CALM_FROM_S, self._calm)
         self.agenda.at(CALM_FROM_S + ONE_AGAIN_S, self._check_one)
@@ -203,7 +203,7 @@ class ClusterWorld:
             self.agenda.after(again_after_s, self._start, place)
 
     def stop(self, place: Place, *, again_after_s: float | None = None) -> None:
-        """SIGTERM, and perhaps a new start once it has ended."""
+        """SIGTERM, and perhaps a new start after the end."""
         self.trace(place.process.me, "stopped")
         place.process.close()
         if again_after_s is not None:
@@ -224,25 +224,25 @@ class ClusterWorld:
         self.agenda.after(lasts_s, self._go_on, process)
 
     def cut(self, place: Place, lasts_s: float, *, up: bool = True, down: bool = True) -> None:
-        """Nothing gets from the process to the engine, or from the engine to it."""
+        """Nothing gets from the process to the engine, or back."""
         line = place.process.line
         self.trace(line.me, "cut", "up" if up else "", "down" if down else "", lasts_s)
         line.up, line.down = line.up and not up, line.down and not down
         self.agenda.after(lasts_s, self._mend, line)
 
     def engine_gone(self, lasts_s: float, *, empty: bool = False) -> None:
-        """The engine cannot be reached; with `empty`, it has lost everything when it is back."""
+        """The engine cannot be reached; with `empty`, the engine is empty when that ends."""
         self.trace("engine", "gone", lasts_s, "empty" if empty else "")
         self.network.engine_goes()
         self.agenda.after(lasts_s, self._engine_back, empty)
 
     def engine_flushed(self) -> None:
-        """It loses its keys, and is there all the time."""
+        """The engine loses all keys, and stays reachable."""
         self.trace("engine", "flushed")
         self.engine.lose_keys()
 
     def foul_weather(self, weather: Weather) -> None:
-        """Hops are worse, until it is calm."""
+        """Hops are worse, until the calm."""
         self.trace("weather", weather)
         self.network.weather = weather
 
@@ -253,7 +253,7 @@ class ClusterWorld:
         return (found or there or self.places)[0]
 
     def member(self) -> Place:
-        """Another one than the coordinator, at random."""
+        """Any other than the coordinator, at random."""
         first = self.coordinator()
         return self.rng.choice([place for place in self.places if place is not first])
 
@@ -303,7 +303,7 @@ class ClusterWorld:
     # Clients --------------------------------------------------------------------------------------------------------
 
     def settings_of(self, pool: PoolKey) -> PoolSettings:  # noqa: ARG002 - all are alike
-        """What profiles say."""
+        """The profiles' settings."""
         return self._settings
 
     def _ask(self, agent: _Agent) -> None:
@@ -349,7 +349,7 @@ class ClusterWorld:
             self.agenda.after(patience_s + rng.uniform(0.0, 1.0), self._ask_again, agent, process, ticket_id)
 
     def _ask_again(self, agent: _Agent, process: SimProcess, ticket_id: str) -> None:
-        """A client whose patience has ended sends the same request anew, at any member, while the first one runs."""
+        """A client whose patience has ended sends the same request anew, at any member, while the first still runs."""
         request = process.requests.get(ticket_id)
         if request is None or request.flight is None or self.now > LAST_SUBMIT_S:
             return
@@ -402,7 +402,7 @@ class ClusterWorld:
     # What processes tell the world, for its books ---------------------------------------------------------------------
 
     def trace(self, who: str, what: object, *more: object) -> None:
-        """Put down what has happened."""
+        """Note an event of the run."""
         self.lines.append((round(self.now, 4), who, what, *more))
 
     def events_of(self, ticket_id: str) -> TicketEvents:
@@ -459,7 +459,7 @@ class ClusterWorld:
             raise Violation(f"{in_flight} in flight, above the limit {self.limit}")
 
     def spent(self, spend: Spend) -> None:
-        """What an attempt really took."""
+        """The real spending of an attempt."""
         self.true_spend += spend
         over = self.true_spend.tokens - (self.budget.tokens or 0)
         self.figures.most_over_budget = max(self.figures.most_over_budget, over)
@@ -467,18 +467,18 @@ class ClusterWorld:
             raise Violation(f"{over} tokens above the budget")
 
     def over(self, request: ClientRequest) -> None:
-        """A client has its answer."""
+        """A client has an answer."""
         self._told[request.ticket.id].over = True
 
     def died(self, process: SimProcess, tokens: int) -> None:
-        """A process was killed: so much of what it had in flight or had settled may be unknown."""
+        """A process was killed: so much of the spending in flight or settled there may be unknown."""
         self.died_with += tokens
         self.left_with += process.settled_tokens
         for request in process.requests.values():
             self._told[request.ticket.id].over = True
 
     def left(self, process: SimProcess) -> None:
-        """A process has ended in order. What it told last dies with a coordinator that has not kept it yet."""
+        """A process has ended in order. The last reports are lost with a coordinator that has not kept them yet."""
         self.died_with += process.untold(math.inf if self.network.weather.break_rate else _KEPT_WITHIN_S)
         self.left_with += process.settled_tokens
         self.trace(process.me, "has ended")

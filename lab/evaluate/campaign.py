@@ -68,11 +68,11 @@ class Runs:
         return sum(map(len, self.by_setup.values()))
 
     def of(self, case: Case, kind: LimitKind | None, policy: Policy) -> Sequence[Figures]:
-        """The runs of one setup; empty when it was not run."""
+        """The runs of a setup; empty when there were none."""
         return self.by_setup.get(Setup(case, kind, headers=True, policy=policy).name, ())
 
     def of_all_kinds(self, case: Case, policy: Policy) -> Sequence[Figures]:
-        """Of every kind of limits, one after the other."""
+        """The runs on every kind of limits, in turn."""
         return [figures for kind in case.kinds for figures in self.of(case, kind, policy)]
 
     def paired(self, case: Case, kind: LimitKind | None, policy: Policy) -> list[tuple[Figures, Figures]]:
@@ -82,7 +82,7 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Campaign:
-    """A plan and the runs that it led to."""
+    """A plan and the runs of that plan."""
 
     plan: CampaignPlan
     runs: Runs

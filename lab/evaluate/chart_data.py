@@ -32,7 +32,7 @@ class Bars(Struct):
 
 
 class Changes(Struct):
-    """What gets worse without a primitive: points and the letter of what they are of."""
+    """The changes for the worse without a primitive: points, and the letter of the aspect."""
 
     rows: list[str]
     primitives: list[str]
@@ -41,7 +41,7 @@ class Changes(Struct):
 
 
 class ChartData(Struct):
-    """All charts of one evaluation."""
+    """All charts of a comparison."""
 
     lost: ScenarioGrid
     """Percent of agents."""
@@ -53,7 +53,7 @@ class ChartData(Struct):
 
 
 def data_of(campaign: Campaign) -> ChartData:
-    """What the campaign's figures allow."""
+    """All that the campaign's figures allow."""
     return ChartData(
         lost=_grid(campaign, _lost),
         refused=_grid(campaign, _refused),
@@ -75,7 +75,7 @@ def _refused(runs: Sequence[Figures]) -> float | None:
 
 
 def _on(campaign: Campaign, case: Case, kind: LimitKind, policy: Policy) -> Sequence[Figures]:
-    """The runs on one kind of limits; of a case that has no kinds, all."""
+    """The runs on a kind of limits; of a case that has no kinds, all."""
     return campaign.runs.of(case, kind if kind in case.kinds else None, policy)
 
 
@@ -114,7 +114,7 @@ def _stretch(campaign: Campaign) -> Bars:
 
 
 def _ablation(campaign: Campaign) -> Changes:
-    """Scenarios by primitives: what gets worse most when it is taken away."""
+    """Scenarios by primitives: the largest change for the worse without each."""
     rows = [(case, kind) for case in campaign.plan.cases for kind in case.kinds]
     found = [
         [harm(campaign.runs, case, kind, without(primitive)) for primitive in campaign.plan.primitives]

@@ -1,7 +1,7 @@
 """The charts of a comparison, drawn by matplotlib as SVG.
 
 Colours are Okabe and Ito's, which people with colour blindness can distinguish; every series also has a marker of its
-own, for grey paper. Each chart has a background, so that it reads on a dark page as on a light one. The same numbers
+own, for grey paper. Each chart has a background, so that dark and light pages can show the chart. The same numbers
 give the same bytes.
 """
 
@@ -53,7 +53,7 @@ _ROW_IN = 0.26
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """One picture."""
+    """A picture."""
 
     name: str
     title: str
@@ -89,7 +89,7 @@ def _titled(figure: Figure, title: str) -> None:
 
 
 def _grid(grid: ScenarioGrid, title: str) -> Figure:
-    """Scenarios by policies, a number in each cell; one panel for each kind of limits."""
+    """Scenarios by policies, a number in each cell; a panel for each kind of limits."""
     figure = Figure(figsize=(8.2, 1.3 + _ROW_IN * len(grid.scenarios)))
     panels = figure.subplots(1, len(grid.panels), sharey=True)
     for axes, (kind, values) in zip(panels, grid.panels.items(), strict=True):
@@ -110,7 +110,7 @@ def _grid(grid: ScenarioGrid, title: str) -> Figure:
 
 
 def _cells(axes: Axes, values: Sequence[Sequence[float]], *, cmap: str, most: tuple[float, float]) -> None:
-    """A coloured cell for each value, the first row on top; drawn as shapes, so that an SVG stays one."""
+    """A coloured cell for each value, the first row on top; drawn as shapes, so that an SVG holds no bitmap."""
     edges_x = [place - 0.5 for place in range(len(values[0]) + 1)]
     edges_y = [place - 0.5 for place in range(len(values) + 1)]
     axes.pcolormesh(edges_x, edges_y, values, edgecolors=_CARD, linewidth=0.5, cmap=cmap, vmin=most[0], vmax=most[1])
@@ -125,7 +125,7 @@ def _write(axes: Axes, x: float, y: float, text: str, *, is_dark: bool) -> None:
 
 
 def _stretch(bars: Bars) -> Figure:
-    """Scenarios by policies, those of one scenario beneath each other; one panel for each kind of limits."""
+    """Scenarios by policies, those of a scenario beneath each other; a panel for each kind of limits."""
     figure = Figure(figsize=(8.2, 1.4 + 0.42 * len(bars.scenarios)))
     panels = figure.subplots(1, len(bars.panels), sharey=True, sharex=True)
     middle = (len(bars.policies) - 1) / 2
@@ -169,7 +169,7 @@ def _legend(figure: Figure, panels: Sequence[Axes]) -> None:
 
 
 def _ablation(changes: Changes) -> Figure:
-    """Scenarios by primitives: what gets worse most when it is taken away."""
+    """Scenarios by primitives: the largest change for the worse without each."""
     figure = Figure(figsize=(8.2, 1.6 + 0.24 * len(changes.rows)))
     axes = figure.subplots()
     values = [[cell[0] if cell else 0.0 for cell in row] for row in changes.cells]

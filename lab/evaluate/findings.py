@@ -1,4 +1,4 @@
-"""What the figures say, in words: what each primitive is worth. Pure."""
+"""The figures in words: the worth of each primitive. Pure."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ from lab.evaluate.campaign import Campaign, Runs
 from lab.evaluate.figures import Figures, Mean
 
 _NOTEWORTHY = 2.0
-"""Points: a smaller change is not told."""
+"""Points: smaller changes are left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class Aspect:
-    """One of the things that may get worse."""
+    """A figure that may get worse."""
 
     name: str
     letter: str
     """For charts."""
     worse_by: Callable[[Figures, Figures], float | None]
-    """From one run to another of the same seed, in points or per cent; None: it cannot be compared."""
+    """From a run to another of the same seed, in points or per cent; None: there is no comparison."""
 
 
 def _stretch_worse_by(ours: Figures, theirs: Figures) -> float | None:
@@ -55,14 +55,14 @@ ASPECTS: Sequence[Aspect] = (
 
 @dataclass(frozen=True, slots=True)
 class AblationEffect:
-    """What taking something away does to one figure, mean over the seeds, in points; more is worse."""
+    """The effect of a missing primitive on a figure, mean over the seeds, in points; more is worse."""
 
     aspect: Aspect
     by: Mean
 
     @property
     def is_told(self) -> bool:
-        """Whether it is large enough, and no chance."""
+        """Whether the change is large enough, and no chance."""
         return self.by.is_sure and abs(self.by.mean) >= _NOTEWORTHY
 
     @property
@@ -86,7 +86,7 @@ def changes(runs: Runs, case: Case, kind: LimitKind | None, policy: Policy) -> l
 
 
 def harm(runs: Runs, case: Case, kind: LimitKind | None, policy: Policy) -> AblationEffect | None:
-    """What gets worst under a policy without some primitive, or, when nothing gets worse, best.
+    """The worst change under a policy without some primitive, or, when nothing gets worse, the best.
 
     None: nothing noteworthy changes.
     """
@@ -96,7 +96,7 @@ def harm(runs: Runs, case: Case, kind: LimitKind | None, policy: Policy) -> Abla
 
 
 def worth(campaign: Campaign, primitive: Primitive) -> str:
-    """What one primitive does, in a sentence for each scenario where it does something."""
+    """The effects of a primitive, in a sentence for each scenario with an effect."""
     lines = []
     for case in campaign.plan.cases:
         for kind in case.kinds:

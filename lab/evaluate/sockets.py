@@ -1,8 +1,8 @@
 """Some scenarios on real sockets, side by side: straight, through a real mitmdump with the addon, through the peer.
 
-The peer is `hivemind-scheduler` from PyPI, as it is, in an environment that lives as long as the evaluation. It is a
-proxy behind a base URL, so agents speak plain HTTP with it, and it with the provider. It is told the provider's true
-concurrency cap, as in its paper; all else is its default.
+The peer is `hivemind-scheduler` from PyPI, unchanged, in an environment that lives as long as the comparison. The peer
+is a proxy behind a base URL, so agents speak plain HTTP, and so does the provider. The peer gets the provider's true
+concurrency cap, as in the paper; all else is the default.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ _FACTORS: Mapping[str, float] = {"replay-11": 1, "stress": 2}
 """How many times as fast each runs. Backoffs and guards shrink in nobody's program, so the less the fairer."""
 _SPARE_S = 30.0
 _LONGEST = 3.0
-"""Times the patience that a run's windows ask for; then it is cut."""
+"""Times the patience that a run's windows ask for; then the run is cut."""
 PEER = "hivemind-scheduler"
 _VERSION = "0.2.0"
 _DEFAULT_CAP = 5
@@ -45,7 +45,7 @@ _START_S = 30
 
 @dataclass(frozen=True, slots=True)
 class SocketRun:
-    """One run."""
+    """A run."""
 
     scenario: str
     kind: LimitKind
@@ -98,7 +98,7 @@ def socket_setups(names: Sequence[str] = tuple(_FACTORS)) -> int:
 
 
 class PeerUnavailable(Exception):
-    """It cannot be installed here; the text is one line that says why."""
+    """The peer cannot be installed here; the text is a line with the reason."""
 
 
 @contextmanager

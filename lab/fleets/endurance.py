@@ -1,6 +1,6 @@
-"""How long agents wait: each of them kept from its answer for long, in every manner, all side by side.
+"""How long agents wait: each of them kept from an answer for long, in every manner, all side by side.
 
-A held agent's first request is answered when its hold is over, counted from its first attempt; so is every later
+A held agent's first request is answered when the hold is over, counted from the first attempt; so is every later
 attempt until then. Writes docs/endurance.md. Takes as long as the hold.
 """
 
@@ -30,7 +30,7 @@ from lab.fleets.tunnel import running_tunnel
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "endurance.md"
 _HOLD_MIN = 30.0
 _GRACE_S = 300
-"""After its hold an agent has so long to finish."""
+"""After the hold an agent has so long to finish."""
 _START_EVERY_S = 2.0
 """Many processes that start at once would wait for each other, not for us."""
 _LOOK_EVERY_S = 0.5
@@ -42,7 +42,7 @@ HELD = tuple(program for program in Program if program is not Program.CODEX_SOCK
 
 
 class Manner(Enum):
-    """What an agent gets instead of its answer."""
+    """The substitute for an agent's answer."""
 
     SILENT = "silent"
     BLANKS = "blank lines"
@@ -53,7 +53,7 @@ class Manner(Enum):
 
     @property
     def keep_alive(self) -> KeepAlive | None:
-        """None: it is refused."""
+        """None: a refusal."""
         return _KEEP_ALIVES.get(self)
 
 
@@ -68,7 +68,7 @@ _STATUSES = {Manner.LIMITED: 429, Manner.OVERLOADED: 503}
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One agent and its hold."""
+    """An agent and a hold."""
 
     program: Program
     patient: bool
@@ -82,7 +82,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Endured:
-    """What came of it."""
+    """The end of a case."""
 
     case: Case
     finished: bool
@@ -105,7 +105,7 @@ class Endured:
 
 
 def cases(programs: Sequence[Program]) -> Iterator[Case]:
-    """Every agent in every manner, with its own settings and, where there are such, with patient ones."""
+    """Every agent in every manner, with the usual settings and, where there are such, with patient settings."""
     for program in programs:
         manners = [manner for manner in Manner if manner.keep_alive in (None, *program.value.manners)]
         for patient in (False, True) if _can_be_patient(program) else (False,):
@@ -153,7 +153,7 @@ async def _endure(
 
 
 async def _hold(case: Case, agent: Agent, stage: Stage, hold_s: float) -> None:
-    """Keep an agent from its answers until its hold is over."""
+    """Keep an agent from answers until the hold is over."""
     server = stage.servers[case.program.value.host]
     if (keep_alive := case.manner.keep_alive) is not None:
         server.script(agent.key, [], then=Hold(hold_s, keep_alive))
@@ -166,7 +166,7 @@ async def _hold(case: Case, agent: Agent, stage: Stage, hold_s: float) -> None:
 
 
 def _sent_at(agent: Agent, stage: Stage) -> list[float]:
-    """When it asked its model."""
+    """When the agent asked a model."""
     server = stage.servers[agent.program.value.host]
     return [view.at for view in server.requests() if view.method == "POST" and credential(view.headers) == agent.key]
 

@@ -1,4 +1,4 @@
-"""What is run: a few fleets, each in its own way. docs/fleets.md says what each is for."""
+"""The fleets that are run, each in another way. docs/fleets.md explains each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -10,7 +10,7 @@ KILLED_AFTER_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """One fleet, run a few times."""
+    """A fleet, run a few times."""
 
     route: Route
     settings: FleetSettings
@@ -18,7 +18,7 @@ class Experiment:
 
     @property
     def demands(self) -> bool:
-        """Whether every agent has to finish; else it shows what happens otherwise."""
+        """Whether every agent has to finish; else the experiment only shows how many do."""
         return self.route in (Route.WHOLE, Route.AUTO)
 
 

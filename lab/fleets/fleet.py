@@ -1,4 +1,4 @@
-"""One run of one fleet: its agents side by side, until the last one has ended."""
+"""A run of a fleet: agents side by side, until the last has ended."""
 
 import asyncio
 import tempfile
@@ -62,32 +62,32 @@ class Route(Enum):
     WHOLE = "hivemind, whole delivery"
     """Through the proxy, answers kept back until they are complete."""
     AUTO = "mitmdump, auto delivery"
-    """Through a bare `mitmdump -s hivemind_addon`, which is told nothing of the agents, nor they of it."""
+    """Through a bare `mitmdump -s hivemind_addon`, which knows nothing of the agents, nor they of the proxy."""
 
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """A fleet and what it meets."""
+    """A fleet and its troubles."""
 
     agents: Mapping[Program, int] = MIXED
     """How many of each kind."""
     lines: int = 4
-    """Of each agent's file: so many tool calls, and one more turn."""
+    """Of each agent's file: so many tool calls, and a turn more."""
     faults: Mapping[str, float] = field(default_factory=lambda: STRICT)
     """Share of the admitted calls."""
     tokens_per_minute: int = 250_000
     """Of each provider: OpenAI's count the most that may come out, too."""
     requests_per_minute: int = 40
     concurrency: int = 6
-    """Calls that may run at once; one more is a 529."""
+    """Calls that may run at the same time; any more is a 529."""
     latency_s: float = 0.8
     """Median, before an answer begins."""
     interval_s: float = 0.02
-    """Between its pieces."""
+    """Between the pieces of an answer."""
     patient: bool = True
-    """Whether the agents behind the proxy are told to be patient; direct ones never are."""
+    """Whether the agents behind the proxy get patient settings; direct agents never do."""
     kill_after_s: float | None = None
-    """When the proxy's process is killed, once; None: it is not."""
+    """When the proxy's process is killed, once; None: never."""
     agent_max_s: float = 480
     """After which an agent that still runs is ended, and lost."""
 
@@ -117,17 +117,17 @@ class FleetSettings:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """One agent at its end."""
+    """An agent at the end."""
 
     name: str
     program: Program
     finished: bool
-    """Whether its file is there and right."""
+    """Whether the file is there and right."""
     exit: Exit
 
     @property
     def words(self) -> str:
-        """What became of it, where it has not finished."""
+        """Why the agent has not finished, where that is so."""
         if self.exit.status is None:
             return f"still running after {self.exit.elapsed_s:.0f} s"
         return f"exit status {self.exit.status}, `{self.exit.last_words[:_MAX_WORDS]}`"
@@ -135,7 +135,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class FleetResult:
-    """What came of one run."""
+    """The result of a run."""
 
     route: Route
     seed: int
@@ -143,10 +143,10 @@ class FleetResult:
     truths: Mapping[str, Truth]
     """By host."""
     books: Mapping[str, Book] | None
-    """The addon's own, by format; None: there is no addon, or nobody can ask it."""
+    """The addon's own, by format; None: there is no addon, or nobody can ask the addon."""
     guard_trips: int
     back_after_s: float | None
-    """How long nothing served when the proxy had been killed; None: it was not."""
+    """How long nothing served when the proxy had been killed; None where the proxy was not killed."""
     elapsed_s: float
 
     @property
@@ -156,12 +156,12 @@ class FleetResult:
 
     @property
     def kept_its_promise(self) -> bool:
-        """Nobody was lost through the proxy, and nothing in it broke."""
+        """Nobody was lost through the proxy, and nothing in the proxy broke."""
         return self.finished == len(self.agents) and self.guard_trips == 0
 
     @property
     def truth(self) -> Mapping[str, Book]:
-        """What the providers counted, by format."""
+        """The providers' own counts, by format."""
         return provider_book(self.truths.values())
 
     @property

@@ -1,4 +1,4 @@
-"""The generated parts of docs/fleets.md: what came of every run."""
+"""The generated parts of docs/fleets.md: the results of every run."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ _TITLES = "run | finished | calls upstream | 429s | 529s, 503s | wasted tokens |
 
 
 def parts(done: Mapping[str, Sequence[FleetResult]]) -> dict[str, str]:
-    """By the names of the page's marks: its agents, and each experiment that was run."""
+    """By the names of the marks: the agents, and each experiment that was run."""
     agents = "".join(map(_kind, *zip(*FleetSettings().agents.items(), strict=True)))
     return {"agents": agents} | {name: _section(results) for name, results in done.items()}
 
@@ -37,7 +37,7 @@ def _by_kind(results: Sequence[FleetResult]) -> str:
 
 
 def summary(result: FleetResult) -> str:
-    """One line for the terminal."""
+    """A line for the terminal."""
     lost = ", ".join(agent.name for agent in result.agents if not agent.finished)
     return (
         f"{result.route.value}, seed {result.seed}: {result.finished} of {len(result.agents)} finished"

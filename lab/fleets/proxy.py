@@ -1,4 +1,4 @@
-"""A proxy as a user starts it: `hivemind run`, which brings it back when it dies."""
+"""A proxy as a user starts one: `hivemind run`, which starts a new process when the old process dies."""
 
 import asyncio
 import os
@@ -26,23 +26,23 @@ _SHOWN_LINES = 10
 
 
 class NotServing(MitmdumpNotStarted):
-    """A proxy does not do what it must; the text has its last words."""
+    """A proxy does not serve as expected; the text has the last words."""
 
 
 class FleetProxy:
-    """One proxy, whichever process it is at the moment."""
+    """A proxy, whichever process serves at the moment."""
 
     def __init__(self, folder: Path, name: str = "the proxy") -> None:
         self.name = name
         self.folder = folder
         self.port = _free_port()
-        """The same for all its processes."""
+        """The same for all processes."""
         self.variables = {"XDG_RUNTIME_DIR": str(folder), "XDG_STATE_HOME": str(folder)}
-        """What leads the commands of the fleet to this proxy."""
+        """Environment variables that lead the fleet's commands to this proxy."""
         self.back_after_s: float | None = None
-        """How long nothing served after the kill; None: it was not killed, or is not back."""
+        """How long nothing served after the kill; None: there was no kill, or nothing serves yet."""
         self.journal = folder / "hivemind_addon" / "journal.db"
-        """What it wrote down of every call: its usual place, where contexts are looked for, too."""
+        """The journal of every call, in the usual place, where contexts are looked for, too."""
         self.process: Process | None = None
         """`hivemind run`."""
         self._log = folder / "proxy.log"
@@ -52,25 +52,25 @@ class FleetProxy:
 
     @property
     def log(self) -> str:
-        """Of all its processes."""
+        """The log of all processes."""
         return self._log.read_text(encoding="utf-8", errors="replace") if self._log.exists() else ""
 
     @property
     def guard_trips(self) -> int:
-        """Exceptions of the addon's own, in all its processes."""
+        """Exceptions of the addon's own, in all processes."""
         return self.log.count(_TRIP)
 
     @property
     def last_words(self) -> str:
-        """The newest lines of its log."""
+        """The newest lines of the log."""
         return "\n".join(self.log.splitlines()[-_SHOWN_LINES:])
 
     def trust(self) -> ssl.SSLContext:
-        """For its agents."""
+        """The certificate authority for agents."""
         return ssl.create_default_context(cafile=self.folder / "mitmproxy" / "mitmproxy-ca-cert.pem")
 
     async def start(self, *settings: str) -> None:
-        """Start it and wait until it serves. `settings`: `name=value`, for `--set`. Raises NotServing."""
+        """Start `hivemind run`, wait until that serves. `settings`: `name=value`, for `--set`. Raises NotServing."""
         sets = (f"confdir={self.folder / 'mitmproxy'}", "flow_detail=0", *settings)
         with self._log.open("ab") as output:
             self.process = await asyncio.create_subprocess_exec(
@@ -86,7 +86,7 @@ class FleetProxy:
         await self.when(lambda _: True, "start", within_s=_START_S)
 
     async def report(self) -> Report | None:
-        """What `hivemind status` says; None: nothing serves."""
+        """The report that `hivemind status` shows; None: nothing serves."""
         try:
             path = self.folder / "hivemind" / f"{self.port}.sock"
             return await asyncio.to_thread(read_report, path, timeout_s=_REPORT_S)
@@ -94,7 +94,7 @@ class FleetProxy:
             return None
 
     async def when(self, condition: Callable[[Report], bool], what: str, *, within_s: float) -> Report:
-        """The first report for which it holds. Raises NotServing."""
+        """The first report that meets the condition. Raises NotServing."""
         assert self.process is not None, "it was started"
         report = None
         try:
@@ -111,7 +111,7 @@ class FleetProxy:
             raise NotServing(f"{self.name}: no {what} in {within_s:g} s ({seen}):\n{self.last_words}") from error
 
     async def kill(self) -> int:
-        """Kill its process, as a crash would; `hivemind run` starts another one. The process id that it had."""
+        """Kill the process, as a crash would; `hivemind run` starts another. Returns the old process id."""
         report = await self.report()
         if report is None:
             raise NotServing(f"{self.name} is to be killed, and does not serve:\n{self.last_words}")
@@ -119,7 +119,7 @@ class FleetProxy:
         return report.proxy.pid
 
     async def kill_once(self) -> None:
-        """Kill its process, and wait until another one serves."""
+        """Kill the process, and wait until another serves."""
         loop = asyncio.get_running_loop()
         gone = await self.kill()
         killed_at = loop.time()
@@ -127,7 +127,7 @@ class FleetProxy:
         self.back_after_s = loop.time() - killed_at
 
     async def stop(self) -> None:
-        """End it, where it runs."""
+        """End `hivemind run`, if that runs."""
         if self.process is None or self.process.returncode is not None:
             return
         self.process.terminate()
@@ -141,7 +141,7 @@ class FleetProxy:
 
 @asynccontextmanager
 async def running_proxy(folder: Path, settings: Sequence[str]) -> AsyncIterator[FleetProxy]:
-    """It serves, until the block ends. `settings`: `name=value`, for `--set`. Raises NotServing."""
+    """A proxy that serves until the block ends. `settings`: `name=value`, for `--set`. Raises NotServing."""
     proxy = FleetProxy(folder)
     try:
         await proxy.start(*settings)

@@ -1,4 +1,4 @@
-"""The generated parts of docs/: written from the code, so that they cannot disagree with it."""
+"""The generated parts of docs/: written from the code, so that they cannot disagree with the code."""
 
 import inspect
 import json
@@ -178,7 +178,7 @@ def _decisions(records: Iterable[Path]) -> str:
 
 
 def _states() -> str:
-    """The states of a ticket in its pool: their picture, and which may follow which."""
+    """The states of a ticket in a pool: their picture, and which may follow which."""
     _, picture, about = (inspect.getdoc(EntryState) or "").split("\n\n")
     said = field_docstrings(EntryState)
     rows = []

@@ -1,4 +1,4 @@
-"""docs/providers.md: what is known of each provider, from its profile and the samples that test it."""
+"""The generated parts of docs/providers.md: our knowledge of each provider, from the profile and the tested samples."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -97,7 +97,7 @@ def _hosts(profile: Profile) -> str:
 
 
 def _formats(profile: Profile) -> list[WireFormat]:
-    """Those that its paths lead to."""
+    """The formats of the profile's paths."""
     paths = (path.replace("*", "x") for path in profile.paths)
     return list({one.name: one for one in (format_for(profile, f"/{path.lstrip('/')}") for path in paths)}.values())
 

@@ -1,4 +1,4 @@
-"""AgentRM's tables beside ours: its cascade under its own policies and under the scheduler."""
+"""AgentRM's tables beside ours: the paper's cascade under the paper's policies and under the scheduler."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -59,14 +59,14 @@ def _runs(made: Experiments, policy: Policy) -> Sequence[Figures]:
 
 
 def _beside(base: Sequence[Figures], runs: Sequence[Figures], value: Callable[[Figures], float], form: str) -> str:
-    """The mean, and by how much it differs from the base's, where the runs are others."""
+    """The mean, and the difference to the base's, where the runs are others."""
     means = [fmean(map(value, some)) for some in (base, runs)]
     told = form.format(means[1])
     return told if runs == base else f"{told} ({change(*means)})"
 
 
 def _chance(made: Experiments) -> str:
-    """Whether the scheduler is ahead of its queue by chance."""
+    """Whether the scheduler is ahead of AgentRM's queue by chance."""
     mlfq, ours = _runs(made, Policy.MLFQ), _runs(made, Policy.HIVEMIND)
     tests = [
         f"{name} on {SignTest.of([sign * value(run) for run in mlfq], [sign * value(run) for run in ours])}"
@@ -80,7 +80,7 @@ def _chance(made: Experiments) -> str:
 
 
 def _reaped(made: Experiments) -> str:
-    """Why lane time is wasted: what is ended, and after how long."""
+    """Why lane time is wasted: which attempts are ended, and after how long."""
     hung, each_s = [], []
     for policy in (Policy.MLFQ, Policy.HIVEMIND):
         runs = _runs(made, policy)
@@ -95,7 +95,7 @@ def _reaped(made: Experiments) -> str:
 
 
 def contests(made: Experiments) -> list[Contest]:
-    """The scheduler beside its policies."""
+    """The scheduler beside AgentRM's policies."""
     runs = {policy.name: _runs(made, policy) for policy in CASCADE_POLICIES}
     where = "AgentRM's cascade"
     return [
@@ -109,7 +109,7 @@ def contests(made: Experiments) -> list[Contest]:
 
 
 def claims(made: Experiments) -> list[PaperClaim]:
-    """Theirs, and what came of them here: the scheduler beside FIFO."""
+    """Their claims, and our results: the scheduler beside FIFO."""
     base, ours = _runs(made, Policy.AGENTRM_FIFO), _runs(made, Policy.HIVEMIND)
 
     def told(what: str, value: Callable[[Figures], float], claimed: int, word: str, direction: int) -> PaperClaim:

@@ -1,4 +1,4 @@
-"""What the page is made of: claims, tables, and numbers in them."""
+"""The pieces of the page: claims, and numbers in words."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,12 +25,12 @@ class PaperClaim:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """One figure of one scenario under several policies."""
+    """A figure of a scenario under several policies."""
 
     where: str
     what: str
     runs: Mapping[str, Sequence[Figures]]
-    """By the policy's name; `OURS` is one of them."""
+    """By the policy's name, `OURS` among them."""
     value: Callable[[Figures], float]
     form: str
     more_is_better: bool = False

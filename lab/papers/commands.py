@@ -1,4 +1,4 @@
-"""`hivemind lab papers`: parse, call, write. What it needs is loaded when it is called."""
+"""`hivemind lab papers`: parse, call, write. Modules are loaded by the call."""
 
 import os
 from pathlib import Path

@@ -99,7 +99,7 @@ def contests(made: Experiments) -> list[Contest]:
 
 
 def claims(made: Experiments) -> list[PaperClaim]:
-    """Theirs, and what came of them here."""
+    """Their claims, and our results."""
     leases: list[DinnerSeries] = [series for series in made.dinners if series.way.startswith("leases")]
     worst = max(series.deadlocked for series in leases)
     silent, talk = paper_figures.PHILOSOPHERS_DEADLOCKED

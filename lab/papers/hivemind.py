@@ -1,4 +1,4 @@
-"""HiveMind's tables beside ours: agents lost, waste, what a request costs, ablation, and what would falsify it."""
+"""HiveMind's tables beside ours: agents lost, waste, the cost of a request, ablation, and the falsifier."""
 
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
@@ -27,7 +27,7 @@ def parts(made: Experiments) -> Mapping[str, str]:
 
 
 def by_seed(runs: Runs, case: Case, policy: Policy, value: Callable[[Figures], float]) -> list[float]:
-    """Of each seed the mean over the kinds of limits: what two kinds have of one seed is not two samples."""
+    """Of each seed the mean over the kinds of limits: two kinds of the same seed are not two samples."""
     kinds = [runs.of(case, kind, policy) for kind in case.kinds]
     return [fmean(value(run) for run in of_seed) for of_seed in zip(*kinds, strict=True)]
 
@@ -156,7 +156,7 @@ def _ablation(made: Experiments) -> str:
 
 
 def _worst_harm(made: Experiments, policy: Policy) -> str:
-    """What gets worse in the one scenario and kind of limits that suffer most: agents lost first, then by size."""
+    """The changes for the worse where they are largest, of all scenarios and kinds of limits; lost agents first."""
     found = [
         (worse, case, kind)
         for case in made.plan.ablated
@@ -207,7 +207,7 @@ def worst_load(runs: Sequence[LoadRun]) -> LoadRun:
 
 
 def claims(made: Experiments) -> list[PaperClaim]:
-    """Theirs, and what came of them here."""
+    """Their claims, and our results."""
     _, lost = _over_all(made)
     contended = [case for case in made.plan.hivemind if _is_contended(made.runs, case)]
     least, most = (pick(contended, key=lambda case: _saved(made.runs, case)) for pick in (min, max))

@@ -23,7 +23,7 @@ LOST: Mapping[str, tuple[int, int]] = {
     "stress": (100, 10),
     "micro-50": (100, 0),
 }
-"""Scenario → agents lost without HiveMind and with it, in per cent. Of the other three no figure is at hand."""
+"""Scenario → agents lost without and with HiveMind, in per cent. Of the other three no figure is at hand."""
 LOST_WITHOUT, LOST_WITH = Range(72, 100), Range(0, 18)
 """Over their seven scenarios."""
 LESS_WASTE = Range(48, 100)
@@ -31,24 +31,24 @@ LESS_WASTE = Range(48, 100)
 OVERHEAD_MS = 3.0
 """Added to a request before Ollama: less than this."""
 LOST_WITHOUT_RETRY = Range(36, 73)
-"""Of its own ablation."""
+"""In the paper's own ablation."""
 FALSIFIED_ABOVE = 0.20
-"""Agents lost, of thirty, in a new workload with other dynamics: what would prove its claim wrong."""
+"""Agents lost, of thirty, in a new workload with other dynamics: more would prove the claim wrong."""
 
 # AgentRM -------------------------------------------------------------------------------------------------------------
 
 P95_LESS, LANE_WASTE_LESS, THROUGHPUT_MORE = 86, 96, 168
-"""Of its MLFQ beside a baseline that is not named, in per cent."""
+"""Of AgentRM's MLFQ beside a baseline without a name, in per cent."""
 ZOMBIES = (29, 0)
 """Without and with."""
 
 # The article on fleets -----------------------------------------------------------------------------------------------
 
 LAYERED_ATTEMPTS = 27
-"""Attempts of one request where SDK, gateway and agent each try three times."""
+"""Attempts for a request where SDK, gateway and agent each try three times."""
 PHILOSOPHERS_DEADLOCKED = (95, 100)
-"""Of 20 runs each with three GPT-5.2 that act at once: without talk and with it, in per cent."""
+"""Of 20 runs each with three GPT-5.2 that act at once: without and with talk, in per cent."""
 WORDS_KEPT = 0.42
-"""How often one of the three did what it had said."""
+"""How often an agent did as announced."""
 WORDS_KEPT_AT_BEST = 0.76
 """The same of five Gemini 2.5 Flash that talk three times before they act."""

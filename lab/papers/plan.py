@@ -1,4 +1,4 @@
-"""What `hivemind lab papers` runs, and what came of it."""
+"""The runs of `hivemind lab papers`, and their results."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ from lab.random_proof import LoadFigures
 from lab.random_proof import figures_of as load_figures
 
 THIRTY = range(25, 36)
-"""What counts as thirty agents in a random load."""
+"""Sizes of random loads that count as thirty agents."""
 EVERYONE = (*COMPARED, *AGENTRM)
 """Every policy but the scheduler without something."""
 CASCADE_POLICIES = (*AGENTRM, Policy.SDK, Policy.HIVEMIND)
@@ -29,10 +29,10 @@ INCIDENT_POLICIES = (
     without(Primitive.BREAKER),
     Policy.HIVEMIND,
 )
-"""Each for itself; in one queue without a shared breaker, and with it."""
+"""Each for itself; in a queue without a shared breaker, and with such a breaker."""
 LOAD_POLICIES = (Policy.HIVEMIND, Policy.AIMD_PAUSE, Policy.SDK)
 TALKED_KEPT = (0.0, paper_figures.WORDS_KEPT, paper_figures.WORDS_KEPT_AT_BEST, 1.0)
-"""How often an agent does what was agreed."""
+"""How often an agent keeps an agreement."""
 ALIKE = (0.5, 1.0)
 """How alike the agents are: a coin, and three copies."""
 _ABLATION_SEEDS = 10
@@ -52,10 +52,10 @@ PRIMITIVES: Mapping[str, Sequence[Primitive]] = {
 
 @dataclass(frozen=True, slots=True)
 class PapersPlan:
-    """What to run. Seeds are counted from 0."""
+    """The runs. Seeds are counted from 0."""
 
     hivemind: tuple[Case, ...]
-    """The scenarios of its paper."""
+    """The scenarios of the HiveMind paper."""
     ablated: tuple[Case, ...]
     """Where primitives are taken away."""
     cascade: Case
@@ -83,7 +83,7 @@ class PapersPlan:
 
     @property
     def compared(self) -> tuple[Case, ...]:
-        """What every policy runs."""
+        """The cases of every policy."""
         return (*self.hivemind, self.fleet, self.incident, self.cascade)
 
     def trials(self) -> list[Trial]:
@@ -130,7 +130,7 @@ def full_plan(seeds: int) -> PapersPlan:
 
 
 def quick_plan(seeds: int) -> PapersPlan:
-    """A few small scenarios, to see that it works."""
+    """A few small scenarios, as a test of the command."""
     papers = tuple(cases()[name] for name in ("micro-10", "replay-11", "stress"))
     return PapersPlan(
         hivemind=papers,
@@ -154,7 +154,7 @@ def loads_of_thirty(count: int) -> tuple[Case, ...]:
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """One run of a random load."""
+    """A run of a random load."""
 
     case: Case
     policy: Policy
@@ -169,7 +169,7 @@ class LoadRun:
 
 @dataclass(frozen=True, slots=True)
 class DinnerSeries:
-    """Runs of three agents in one way."""
+    """Runs of three agents in the same way."""
 
     way: str
     alike: float
@@ -177,12 +177,12 @@ class DinnerSeries:
 
     @property
     def deadlocked(self) -> float:
-        """Share of the runs in which each held one thing at some time."""
+        """Share of the runs in which each held a single thing at some time."""
         return sum(run.deadlocked for run in self.runs) / len(self.runs)
 
     @property
     def stuck(self) -> float:
-        """Share of the runs in which it was so at the end."""
+        """Share of the runs in which that was so at the end."""
         return sum(run.is_stuck for run in self.runs) / len(self.runs)
 
     @property
@@ -200,7 +200,7 @@ class Experiments:
     loads: Sequence[LoadRun]
     dinners: Sequence[DinnerSeries]
     compaction: Sequence[tuple[str, str, str]]
-    """What, theirs, ours; empty: not measured."""
+    """Name, theirs, ours; empty: not measured."""
     overhead: Overhead | None
     """None: nobody measured it."""
 
@@ -208,7 +208,7 @@ class Experiments:
 def run_papers(
     plan: PapersPlan, *, workers: int, overhead: Overhead | None, done: Callable[[str], None]
 ) -> Experiments:
-    """Run it all; the same figures with any number of workers."""
+    """Run all; the same figures with any number of workers."""
     runs = run_all(plan.trials(), workers=workers, done=done)
     trials = plan.load_trials()
     figures = run_trials(trials, load_figures, workers=workers, done=lambda trial: done(trial.setup.name))

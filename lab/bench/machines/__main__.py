@@ -1,7 +1,7 @@
-"""`python -m lab.bench.machines [--quick] [--only SCENARIO] [--output PAGE]`: machines on one key, and what befalls them.
+"""`python -m lab.bench.machines [--quick] [--only SCENARIO] [--output PAGE]`: machines on one key, and their troubles.
 
-Starts a simulated provider, a Valkey or Redis server, proxies and agents on loopback, lets one thing after the other
-happen, and prints the goals beside what was measured; all of it takes about twelve minutes. Exit status 1: a goal was
+Starts a simulated provider, a Valkey or Redis server, proxies and agents on loopback, lets the scenarios happen in
+turn, and prints goals beside measurements; all together take about twelve minutes. Exit status 1: a goal was
 not kept.
 """
 

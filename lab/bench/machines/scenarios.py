@@ -1,4 +1,4 @@
-"""What happens to the machines, and what is promised of it."""
+"""Troubles of the machines, and the promises for each."""
 
 import asyncio
 import os
@@ -13,14 +13,14 @@ from lab.fleets.proxy import NotServing
 
 _BUDGET = f"hivemind_total_budget={BUDGET}"
 _CALM_S = 10
-"""Before something happens, and after it."""
+"""Before and after a trouble."""
 _KILL_GAP_S = 3.0
 _BACK_S = 60
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table."""
+    """A line of the table."""
 
     what: str
     goal: str
@@ -64,7 +64,7 @@ def _times(seen):
 
 
 async def alike(plan, folder, tell):
-    """The same agents at one proxy, at several that do not know of each other, and at members of one cluster."""
+    """The same agents at one proxy, at several that do not know of each other, and at members of a cluster."""
     seen = {}
     for name, machines, cluster in (
         ("one", 1, False),
@@ -109,7 +109,7 @@ def _quantile(values, share):
 
 
 async def admission(plan, folder, tell):
-    """A call that nobody is in the way of, at a member that is not the coordinator, beside one without a cluster."""
+    """A call without competition, at a member that is not the coordinator, beside a proxy without a cluster."""
     alone, together = folder / "alone", folder / "together"
     alone.mkdir()
     together.mkdir()
@@ -146,7 +146,7 @@ async def admission(plan, folder, tell):
 
 
 async def _through(stage, happening):
-    """Agents without end, until what happens has happened; what came of them, and what it returned."""
+    """Agents without end, until `happens` has ended; their results, and its own."""
     agents = stage.load()
     running = asyncio.create_task(stage.run(agents))
     try:
@@ -157,7 +157,7 @@ async def _through(stage, happening):
 
 
 async def _books(stage, seen):
-    """What the whole says that was spent, beside the provider's own count; within what was cut is right."""
+    """The spending that the cluster reports, beside the provider's own count; a difference within the cut calls is right."""
     complete, cut = seen.tokens
     members = stage.members
     told = []
@@ -258,7 +258,7 @@ _OUTAGE = "nobody lost, ≤ 2 % refused, budgets right after"
 
 
 async def engine_killed(plan, folder, tell):
-    """The engine is killed, and comes back without anything that it knew."""
+    """The engine is killed, and comes back empty."""
     what = f"Engine killed for {plan.outage_s:g} s"
     return await _outage(
         plan,
@@ -273,7 +273,7 @@ async def engine_killed(plan, folder, tell):
 
 
 async def engine_emptied(plan, folder, tell):
-    """It is back at once, and knows nothing."""
+    """The engine is back at once, and empty."""
     return await _outage(
         plan,
         folder,
@@ -287,7 +287,7 @@ async def engine_emptied(plan, folder, tell):
 
 
 async def engine_hangs(plan, folder, tell):
-    """It takes connections and answers nobody."""
+    """The engine takes connections and answers nobody."""
     return await _outage(
         plan,
         folder,
@@ -340,7 +340,7 @@ async def _cut(plan, folder, tell, *, of_coordinator):
 
 
 def _turns(agents, number):
-    """Of the agents at one machine, and of all others."""
+    """Of the agents at a machine, and of all others."""
     its = sum(one.turns for one in agents.done if one.machine == number)
     return its, sum(one.turns for one in agents.done) - its
 

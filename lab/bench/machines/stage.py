@@ -1,4 +1,4 @@
-"""What every scenario stands on: a strict provider, an engine, machines, and agents before them."""
+"""The stage of every scenario: a strict provider, an engine, machines, and agents before them."""
 
 import asyncio
 import statistics
@@ -27,7 +27,7 @@ _LOOK_EVERY_S = 0.25
 
 @dataclass(frozen=True)
 class Plan:
-    """How large all of it is."""
+    """The sizes."""
 
     machines: int = 4
     agents: int = 50
@@ -60,10 +60,10 @@ class Plan:
 
 @dataclass
 class Seen:
-    """What came of one run."""
+    """The result of a run."""
 
     done: list
-    """Its agents."""
+    """Every agent at the end."""
     truth: object
     """The provider's."""
     elapsed_s: float
@@ -97,14 +97,14 @@ class Seen:
 
     @property
     def tokens(self):
-        """What the provider counted: of answers that were complete, and of those that were cut."""
+        """The provider's count: of complete answers, and of cut answers."""
         truth = self.truth
         complete = truth.input_tokens + truth.cached_tokens + truth.output_tokens
         return complete, truth.wasted_input_tokens + truth.wasted_output_tokens
 
 
 class Stage:
-    """One provider, some machines, and perhaps an engine."""
+    """A provider, some machines, and perhaps an engine."""
 
     def __init__(self, plan, server, engine, links, members, tell):
         self.plan = plan
@@ -119,7 +119,7 @@ class Stage:
         return Agents(self.members, per_machine or self.plan.agents, turns=turns)
 
     async def run(self, agents):
-        """All of them to the end, and what came of it."""
+        """Run all of them to the end; the result."""
         self.server.reset()
         elapsed_s = await agents.run()
         truth = self.server.truth()
@@ -136,12 +136,12 @@ class Stage:
         return max(later - earlier for earlier, later in zip([from_at, *came], [*came, to_at], strict=True))
 
     async def views(self):
-        """What each machine tells of the cluster; None: it does not serve, or tells of none."""
+        """Each machine's view of the cluster; None: the machine does not serve, or is in no cluster."""
         reports = await asyncio.gather(*(member.report() for member in self.members))
         return [report and report.cluster for report in reports]
 
     async def together(self, *, within_s=_TOGETHER_S, without=()):
-        """Wait until all (but these) are members of one coordinator; the seconds that it took, and the coordinator.
+        """Wait until all (but these) are members with the same coordinator; the seconds that this took, and the coordinator.
 
         Raises NotServing.
         """
@@ -167,7 +167,7 @@ class Stage:
         raise NotServing(f"they are not one after {within_s} s:\n{told}\n{self.members[0].last_words}")
 
     async def spent(self, member):
-        """Tokens that the budget of all knows of, as a machine tells it."""
+        """Tokens in the budget of all, as a machine reports them."""
         report = await member.when(lambda report: report.snapshot.budgets, "budget", within_s=_TOGETHER_S)
         (budget,) = report.snapshot.budgets
         return budget.spent.tokens, budget.reserved.tokens
@@ -188,7 +188,7 @@ class Stage:
 
 
 def is_one(views):
-    """Whether they name one coordinator and epoch, and it knows all of them."""
+    """Whether they name the same coordinator and epoch, and that coordinator knows all of them."""
     if not views or None in views:
         return False
     named = {(view.coordinator, view.epoch) for view in views}
@@ -202,8 +202,8 @@ def is_one(views):
 
 @asynccontextmanager
 async def staged(plan, folder, tell, *, machines=None, cluster=True, linked=False, provider=(), more=()):
-    """All of it, until the block ends. `linked`: each machine's way to the engine can be cut; `provider`: what leads to
-    another one than the stage's; `more`: settings of the proxies. Raises NotServing.
+    """A stage, until the block ends. `linked`: each machine's way to the engine can be cut; `provider`: settings that lead
+    to another provider than the stage's; `more`: settings of the proxies. Raises NotServing.
     """
     async with AsyncExitStack() as stack:
         stage = await stack.enter_async_context(running_stage(folder, {HOST: plan.provider}, seed=1))
@@ -235,7 +235,7 @@ def _member(folder, number):
 
 
 def clustered(port):
-    """What a proxy is told to be a member."""
+    """A member's settings."""
     return f"hivemind_cluster=redis://127.0.0.1:{port}/0", f"hivemind_cluster_name={CLUSTER}"
 
 

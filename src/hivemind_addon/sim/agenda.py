@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class Agenda:
-    """Deeds by their instants; of those at one instant the one goes first that was put down first."""
+    """Deeds by their instants; of those at the same instant the first to be put down goes first."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -23,7 +23,7 @@ class Agenda:
         return self._deeds[0][0] if self._deeds else math.inf
 
     def at(self, instant: float, do: Callable[..., None], *arguments: object) -> None:
-        """Put a deed down; one of the past is due now."""
+        """Put a deed down; a deed of the past is due now."""
         self._put_down += 1
         heapq.heappush(self._deeds, (max(instant, self.now), self._put_down, do, arguments))
 
@@ -38,9 +38,9 @@ class Agenda:
         until: float = math.inf,
         before: Callable[[float], None] = lambda _: None,
     ) -> bool:
-        """Go on to the next instant and do one deed that is due then, if there is any; False: nothing comes by `until`.
+        """Go on to the next instant and do the first deed that is due then, if any; False: nothing comes by `until`.
 
-        `wakes_at`: something happens then though no deed is due. `before` hears of the instant while it is yet to come.
+        `wakes_at`: something happens then though no deed is due. `before` gets the instant while that is yet to come.
         """
         instant = self.first_at if wakes_at is None else min(self.first_at, wakes_at)
         if instant > until or math.isinf(instant):

@@ -1,4 +1,4 @@
-"""A real mitmdump with the addon, as a process of its own: started, heard and ended by whoever needs one."""
+"""A real mitmdump with the addon, as a process of its own."""
 
 import asyncio
 import os
@@ -25,22 +25,22 @@ _KEPT_LINES = 200
 
 
 class MitmdumpNotStarted(Exception):
-    """Mitmdump did not start; the text says why, its own last words included."""
+    """Mitmdump did not start; the text has the reason, and the last lines of the log."""
 
 
 class Mitmdump:
-    """One running mitmdump."""
+    """A running mitmdump."""
 
     def __init__(self, process: Process) -> None:
         self.port = 0
         self.web_url = ""
-        """Of mitmweb's page, as soon as it is told; its token is in it."""
+        """Of mitmweb's page with the token, as soon as the log shows that."""
         self.guard_trips = 0
-        """Exceptions of the addon's own, as its log tells them: of many alike the first few."""
+        """Exceptions of the addon's own, by the log: of many alike the first few."""
         self.breaker_opened = 0
         """Times that a provider was taken for down, failed probes included."""
         self.lines: deque[str] = deque(maxlen=_KEPT_LINES)
-        """The newest lines of its log."""
+        """The newest lines of the log."""
         self._process = process
         self._listens = asyncio.Event()
 
@@ -48,7 +48,7 @@ class Mitmdump:
         return f"<Mitmdump {self._process.pid} on port {self.port}>"
 
     async def listen(self) -> None:
-        """Read its log to the end."""
+        """Read the log to the end."""
         assert self._process.stdout is not None, "it was started with a pipe"
         async for raw in self._process.stdout:
             line = raw.decode(errors="replace").rstrip()
@@ -63,7 +63,7 @@ class Mitmdump:
         self._listens.set()
 
     async def started(self) -> None:
-        """Wait until it listens. Raises MitmdumpNotStarted."""
+        """Wait until mitmdump listens. Raises MitmdumpNotStarted."""
         with suppress(TimeoutError):
             async with asyncio.timeout(_START_S):
                 await self._listens.wait()
@@ -72,12 +72,12 @@ class Mitmdump:
             raise MitmdumpNotStarted(f"mitmdump does not listen:\n{words}")
 
     async def stop(self) -> None:
-        """End it."""
+        """End mitmdump."""
         await end(self._process)
 
 
 async def end(process: Process) -> None:
-    """End a process by its own id: politely, then by force."""
+    """End a process by id: politely, then by force."""
     if process.returncode is None:
         process.terminate()
     try:
@@ -99,7 +99,7 @@ def off_proxies() -> dict[str, str]:
 async def running_mitmdump(confdir: Path, settings: Sequence[str], *, web: bool = False) -> AsyncIterator[Mitmdump]:
     """A mitmdump with the addon on a free port of loopback, until the block ends; `web`: a mitmweb.
 
-    `settings`: `name=value`, as `--set` takes them; `confdir` gets its CA. Raises MitmdumpNotStarted.
+    `settings`: `name=value`, for `--set`; `confdir` gets the CA. Raises MitmdumpNotStarted.
     """
     program = "mitmweb" if web else "mitmdump"
     executable = Path(sys.executable).parent / program

@@ -18,7 +18,7 @@ _LOST = 0.01
 
 
 def listing(cases: Sequence[Case]) -> Table:
-    """One line for each."""
+    """A line for each."""
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
@@ -28,7 +28,7 @@ def listing(cases: Sequence[Case]) -> Table:
 
 
 def table(series: Sequence[Series]) -> Table:
-    """Every series in a line; the scheduler's says whether it keeps what is expected. Fits 80 columns."""
+    """Every series in a line; the scheduler's line has the verdict. Fits 80 columns."""
     has_policies = len({one.setup.policy for one in series}) > 1
     made = Table(
         box=None,
@@ -67,13 +67,13 @@ def table(series: Sequence[Series]) -> Table:
 
 
 def percent(part: float, whole: float) -> str:
-    """A share, as short as it may be."""
+    """A share, as short as possible."""
     share = 100 * part / whole if whole else 0.0
     return f"{share:.0f} %" if share >= 9.95 or not share else f"{share:.1f} %"
 
 
 def _stretch(one: Series) -> str:
-    """Median and worst; what a neighbour took counts as spent. Empty where the scenario's time is given."""
+    """Median and worst; a neighbour's use counts as spent. Empty where the scenario's time is given."""
     if math.isfinite(one.setup.case.scenario.duration_s):
         return ""
     return f"{one.median_of(lambda run: run.shared_stretch):.2f}-{one.worst_of(lambda run: run.shared_stretch):.2f}"
@@ -91,7 +91,7 @@ def _kept(one: Series, series: Sequence[Series]) -> Text:
 
 
 def verdicts(series: Sequence[Series]) -> Iterator[tuple[Series, Verdict]]:
-    """What is expected of the scheduler, and what it gave."""
+    """The expectations of the scheduler, with the measured values."""
     for one in series:
         if one.setup.policy == Policy.HIVEMIND:
             for verdict in one.verdicts(series):
@@ -99,7 +99,7 @@ def verdicts(series: Sequence[Series]) -> Iterator[tuple[Series, Verdict]]:
 
 
 def missed(series: Sequence[Series]) -> list[str]:
-    """One line for each expectation that the scheduler does not keep."""
+    """A line for each expectation that the scheduler misses."""
     return [
         f"{one.setup.case.name}, {one.setup.limits}: {verdict.text}"
         for one, verdict in verdicts(series)
@@ -108,7 +108,7 @@ def missed(series: Sequence[Series]) -> list[str]:
 
 
 def as_json(series: Sequence[Series]) -> str:
-    """All of it, indented; the same runs give the same text."""
+    """All series, indented; the same runs give the same text."""
     rows = [
         {
             "scenario": one.setup.case.name,
@@ -133,7 +133,7 @@ def as_json(series: Sequence[Series]) -> str:
 
 
 def figures(run: Result) -> dict[str, object]:
-    """One run's numbers."""
+    """A run's numbers."""
     return {
         "agents": run.agents,
         "lost": run.lost,

@@ -1,4 +1,4 @@
-"""Runs of scenarios in virtual time, one after the other or on several cores, and series of them to judge."""
+"""Runs of scenarios in virtual time, in turn or on several cores, and series of them to judge."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,7 +20,7 @@ _CHUNK = 8
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A case on one kind of limits, under one policy."""
+    """A case on a kind of limits, under a policy."""
 
     case: Case
     kind: LimitKind | None
@@ -42,13 +42,13 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One run to be done."""
+    """A run to be done."""
 
     setup: Setup
     seed: int
 
     def run(self) -> Result:
-        """Do it."""
+        """Do the run."""
         setup = self.setup
         return run(setup.case.at(setup.kind, headers=setup.headers), seed=self.seed, policy=setup.policy)
 
@@ -65,9 +65,9 @@ def run_trials[T](
     workers: int = 1,
     done: Callable[[Trial], None] = lambda _: None,
 ) -> list[T]:
-    """What `digest` makes of each run, in the trials' order; the same with any number of workers.
+    """The result of `digest` for each run, in the trials' order; the same with any number of workers.
 
-    With more than one, `digest` has to be a module's function, and what it makes has to be picklable.
+    With more than one, `digest` has to be a module's function with picklable results.
     """
     digests = []
     with in_processes(min(workers, len(trials))) as each:
@@ -78,7 +78,7 @@ def run_trials[T](
 
 
 class in_processes:  # noqa: N801 - used as a function
-    """A `map` that works in so many processes, or in this one. What it is given and makes has to be picklable."""
+    """A `map` that works in so many processes, or in this process. Arguments and results have to be picklable."""
 
     def __init__(self, count: int) -> None:
         # Spawned, not forked: whoever calls may have threads.
@@ -98,7 +98,7 @@ def _run[T](digest: Callable[[Trial, Result], T], trial: Trial) -> T:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The runs of one setup, one for each seed from 0."""
+    """The runs of a setup, for each seed from 0."""
 
     setup: Setup
     runs: tuple[Result, ...]
@@ -119,7 +119,7 @@ class Series:
         return sum(run.attempts for run in self.runs)
 
     def status(self, *statuses: int) -> int:
-        """Attempts that got one of them."""
+        """Attempts with any of these."""
         return sum(run.statuses[status] for run in self.runs for status in statuses)
 
     def median_of(self, value: Callable[[Result], float]) -> float:
@@ -131,7 +131,7 @@ class Series:
         return max(map(value, self.runs))
 
     def verdicts(self, others: Sequence["Series"]) -> Iterator[Verdict]:
-        """What the case expects of these runs; `others` may hold the same first come, first served."""
+        """The verdicts of the case on these runs; `others` may hold the same first come, first served."""
         setup = self.setup
         fifo = next(
             (
@@ -149,8 +149,8 @@ class Series:
 
 
 def setups(case: Case, policies: Sequence[Policy], kinds: Sequence[LimitKind] = tuple(LimitKind)) -> Iterator[Setup]:
-    """All that a case is run on: its kinds of limits (those of `kinds`), and for the scheduler also without headers
-    where something is expected of that; first come, first served where something is compared with it.
+    """All setups of a case: the kinds of limits (those of `kinds`), and for the scheduler also without headers
+    where a case expects something of that; first come, first served where a case compares with that policy.
     """
     for kind in case.kinds:
         if kind is not None and kind not in kinds:

@@ -3,9 +3,9 @@
     agent ──ask──► scheduler ──Admitted──► provider.begin ──head──► observe ──end──► settle ──► agent
                        └──Shed──► agent                                          └──Backoff──► scheduler
 
-The scheduler is the same object that the proxy drives, called in the same order: after each call one poll, and a wakeup
-at `next_wakeup`. What an answer says is read by the same parsers (`formats/wire/hints.py`, `formats/wire/outcome.py`).
-Other policies, for comparison, put something else in its place, or nothing (`policy.py`).
+The scheduler is the same object that the proxy drives, called in the same order: after each call a poll, and a wakeup
+at `next_wakeup`. Answers are read by the same parsers (`formats/wire/hints.py`, `formats/wire/outcome.py`).
+Other policies, for comparison, take the scheduler's place, or nothing does (`policy.py`).
 """
 
 import math
@@ -48,35 +48,35 @@ from hivemind_addon.sim.result import Result, RunLedger
 from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario, ScriptedCall, Site, turns
 
 _LONGEST_S = 6 * 3600.0
-"""A run that has no end is cut here; whoever still runs is lost."""
+"""A run that has no end is cut here; agents that still run are lost."""
 _POOL = PoolKey(host="api.sim", account="key-sim", model_group="sim-1")
 _COME_BACK_MAX_S = 30
 _BACKOFF = SdkBackoff()
 
 
 def run(scenario: Scenario, *, seed: int, policy: Policy = Policy.HIVEMIND) -> Result:
-    """One run of a scenario."""
+    """A run of a scenario."""
     return World(scenario, seed=seed, policy=policy).run()
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """One request of an agent, as its client sees it."""
+    """A request of an agent, as the client sees that."""
 
     id: str
     agent: Actor
     over: bool = False
     has_begun: bool = False
-    """Its answer streams: the client's patience starts anew with each byte."""
+    """The answer streams: the client's patience starts anew with each byte."""
     attempt: "_Attempt | None" = None
     kept: KnownRequest | None = None
-    """As the scheduler has it."""
+    """As the scheduler has the request."""
     waits_at: SimUpstream | None = None
-    """Whose pool it is in; None: its agent's."""
+    """Whose pool holds the call; None: the agent's."""
 
     @property
     def upstream(self) -> SimUpstream:
-        """Where it waits, or was sent."""
+        """Where the call waits, or was sent."""
         return self.waits_at or self.agent.upstream
 
 
@@ -84,7 +84,7 @@ class _Call:
 class _Attempt:
     call: _Call
     sent: Attempt | None
-    """None: it goes past the scheduler."""
+    """None: the attempt goes past the scheduler."""
     over: bool = False
     answer: SimAnswer | None = None
     arrived_at: float = 0.0
@@ -93,14 +93,14 @@ class _Attempt:
     is_open: bool = False
     """At the provider."""
     upstream: SimUpstream = field(init=False)
-    """Whose provider got it."""
+    """Whose provider got the attempt."""
 
     def __post_init__(self) -> None:
         self.upstream = self.call.upstream
 
 
 class World:
-    """One run. `run` it once."""
+    """A run. `run` may be called once."""
 
     def __init__(
         self,
@@ -125,7 +125,7 @@ class World:
         self._at_pool = {(one.pool.host, one.pool.account): one for one in self._upstreams.values()}
         equal = (self._own, *(self._upstreams[site.name] for site in scenario.sites if site.equal))
         self._equal = equal if len(equal) > 1 else ()
-        """To the scenario's own provider, which is one of them; empty: there is only that."""
+        """To the scenario's own provider, which is among them; empty: there is only that."""
         self._scenario = scenario
         self._seed = seed
         self._policy = policy
@@ -189,7 +189,7 @@ class World:
         return self._ledger.result(self._agents, self.now)
 
     def _turn(self) -> None:
-        """What the driver does after each call: poll, and hand the decisions out."""
+        """As the driver does after each call: poll, and hand the decisions out."""
         for decision in self.scheduler.poll(self.now):
             match decision:
                 case Admitted(sent):
@@ -267,7 +267,7 @@ class World:
             self.agenda.at(agent.call.turn.think_s, self._ask, agent)
 
     def _release(self, agent: ScriptedActor) -> None:
-        """A scripted call is over: whoever waited for it alone thinks, and asks."""
+        """A scripted call is over: calls that waited for this alone begin to think, and ask."""
         for follower in agent.followers:
             follower.waits_for -= 1
             follower.path_s = max(follower.path_s, agent.path_s)
@@ -449,7 +449,7 @@ class World:
             self.agenda.after(course.silent_from_s + silent_s + way_s, self._stalled, attempt)
 
     def _may_be_silent_s(self, sent: Attempt, attempt: _Attempt, course: Course) -> float:
-        """How long, until the policy closes it; infinite: for ever. No scenario's streams are silent after content."""
+        """How long, until the policy closes it; infinite: never. No scenario's streams are silent after content."""
         stated_s = self._scenario.silent_s
         if self._policy.reaps_after_s is not None:
             return self._policy.reaps_after_s if stated_s is None else stated_s
@@ -461,7 +461,7 @@ class World:
         return self._first_bytes.silent_s(sent.ticket.pool, least_s=least_s, factor=watchdog.factor)
 
     def _request(self, call: _Call) -> SimRequestFacts:
-        """What the provider sees of a call."""
+        """A call as the provider sees that."""
         agent, turn = call.agent, call.agent.turn
         assert turn is not None
         streamed = agent.crowd.streamed
@@ -493,7 +493,7 @@ class World:
         self._close(attempt, answer, tokens, None)
 
     def _abandon(self, attempt: _Attempt) -> None:
-        """Whoever waited for the attempt goes, and closes it."""
+        """The waiting side goes, and closes the attempt."""
         attempt.over = True
         self._ledger.attempt_over(attempt, self.now)
         if attempt.is_open:
@@ -629,5 +629,5 @@ class World:
 
 
 def _budgets(crowd: Crowd, agent: str) -> tuple[Budget, ...]:
-    """What the agents file would give one agent of the crowd."""
+    """The budgets that the agents file would give an agent of the crowd."""
     return () if crowd.budget_tokens is None else (Budget(Scope.AGENT, agent, tokens=crowd.budget_tokens),)

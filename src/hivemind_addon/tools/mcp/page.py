@@ -1,4 +1,4 @@
-"""The parts of docs/mcp.md on each tool, from the tools themselves. Pure."""
+"""The generated parts of docs/mcp.md, from the tools themselves. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
