@@ -2,17 +2,17 @@
 
 import ast
 import inspect
+import sys
 from collections.abc import Mapping
+from functools import cache
+from itertools import pairwise
 
 
 def field_docstrings(cls: type) -> Mapping[str, str]:
     """The docstring under each field (or enum member) of the class itself that has one."""
-    tree = ast.parse(inspect.getsource(cls))
-    body = tree.body[0]
-    if not isinstance(body, ast.ClassDef):
-        return {}
+    body = _classes(cls.__module__)[cls.__qualname__].body
     found: dict[str, str] = {}
-    for target, below in zip(body.body, body.body[1:], strict=False):
+    for target, below in pairwise(body):
         match target, below:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
@@ -21,4 +21,24 @@ def field_docstrings(cls: type) -> Mapping[str, str]:
                 found[name] = inspect.cleandoc(text)
             case _:
                 pass
+    return found
+
+
+@cache
+def _classes(module: str) -> Mapping[str, ast.ClassDef]:
+    """All classes of a module by their qualified names: its file is parsed once for all of them."""
+    found: dict[str, ast.ClassDef] = {}
+
+    def search(node: ast.AST, prefix: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            match child:
+                case ast.ClassDef(name=name):
+                    found[prefix + name] = child
+                    search(child, f"{prefix}{name}.")
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    search(child, f"{prefix}{name}.<locals>.")
+                case _:
+                    pass
+
+    search(ast.parse(inspect.getsource(sys.modules[module])), "")
     return found
