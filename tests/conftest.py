@@ -5,6 +5,7 @@ fails once and for all.
 `HYPOTHESIS_PROFILE=deep pytest …` looks longer and elsewhere; it prints its seed, and `HYPOTHESIS_SEED=…` repeats it.
 """
 
+import gc
 import os
 import random
 import signal
@@ -40,6 +41,7 @@ if _PROFILE != "deep":
 @pytest.hookimpl(tryfirst=True)  # before hypothesis reads it
 def pytest_configure(config: pytest.Config) -> None:
     """Choose the seed of hypothesis here, so that it can be printed; and let the machine be the same everywhere."""
+    gc.disable()  # until all tests are collected
     if config.getoption("hypothesis_seed", None) is None:
         # Every worker of a parallel run has to choose the same.
         seed = random.SystemRandom().randrange(2**32) if _PROFILE == "deep" else 1
@@ -101,6 +103,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return places.get(marked, len(places))
 
     items.sort(key=place)
+
+
+def pytest_collection_finish() -> None:
+    """The garbage collector need not look through all modules and tests again and again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_report_header(config: pytest.Config) -> str:

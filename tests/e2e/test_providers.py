@@ -11,9 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import anthropic
 import httpx
-import openai
 import pytest
 import zstandard
 
@@ -378,6 +376,9 @@ ASKED = {"model": "sim-1", "messages": [{"role": "user", "content": "hello"}]}
 
 @pytest.mark.parametrize("version", ["h1", "h2"])
 def test_the_official_sdks_see_one_good_answer_and_one_good_stream(stage, key, version):
+    import anthropic
+    import openai
+
     context = ssl.create_default_context(cafile=str(stage.proxy.ca))
     way = {"proxy": stage.proxy.url("sdk"), "verify": context, "http2": version == "h2", "trust_env": False}
     way["timeout"] = PATIENCE_S  # all is what a user gives to an SDK

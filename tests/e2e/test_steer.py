@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import anthropic
 import pytest
 from click.testing import CliRunner
 
@@ -164,6 +163,8 @@ def test_one_whose_client_got_keep_alives_hears_of_it_in_its_stream(desk, key):
 
 
 def test_the_official_sdk_does_not_send_it_again(desk, key):
+    import anthropic
+
     desk.providers.script(key, [], then=STALLED)
     context = ssl.create_default_context(cafile=str(desk.proxy.ca))
     with anthropic.DefaultHttpxClient(

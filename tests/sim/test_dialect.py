@@ -3,8 +3,6 @@
 import json
 from dataclasses import replace
 
-from openai import OpenAI
-
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim.dialect import LimitView, SimDialect, TaskTurn
@@ -303,8 +301,10 @@ def test_an_error_in_a_stream_is_a_failed_response():
 
 
 def test_openais_own_library_reads_it():
+    import openai
+
     with running_server() as server:
-        client = OpenAI(api_key="sk-sim-1", base_url=f"{server.url}/v1", max_retries=0)
+        client = openai.OpenAI(api_key="sk-sim-1", base_url=f"{server.url}/v1", max_retries=0)
         whole = client.responses.create(model="sim-1", input="hello")
         assert whole.output_text.startswith("req_000001 attempt 1")
         with client.responses.stream(model="sim-1", input="hello") as stream:
