@@ -4,14 +4,20 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.py
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test browser engine check digest prove papers bench calls budgets machines mutants newcomer night pictures site soak evaluate fleets endurance run docs clean
+.PHONY: demo test quick browser engine check digest prove papers bench calls budgets machines mutants newcomer night pictures site soak evaluate fleets endurance run docs clean
 
 demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
 	$(BIN)/hivemind demo
 
-test: $(READY) browser engine  ## all tests
-	@# The hundreds of processes that tests start need not compile the package each.
-	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder
+# The hundreds of processes that tests start need not compile the package each.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
+
+test: $(READY) browser engine  ## all tests; five minutes on two cores
+	@# More processes than cores: many tests wait for other programs.
+	$(PYTEST) -n 4
+
+quick: $(READY)         ## the tests in a minute: without whole scenarios, pages in a browser, real agents and all but a few real proxies
+	$(PYTEST) -n 2 -m "quick or not (slow or long)"
 
 run: $(READY)           ## the proxy, for your own agents
 	$(BIN)/hivemind run

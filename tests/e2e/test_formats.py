@@ -16,7 +16,7 @@ from lab.fleets.books import journal_book, provider_book
 from tests.e2e.proxy import QUICK, Proxy, options, profiles, running
 from tests.sim.aws import messages_of, signed
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("formats")]
+pytestmark = [pytest.mark.slow, pytest.mark.quick, pytest.mark.xdist_group("formats")]
 
 GEMINI = "/v1beta/models/gemini-2.5-pro"
 CODE_ASSIST = "/v1internal"

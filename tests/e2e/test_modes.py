@@ -14,7 +14,7 @@ from tests.e2e.conftest import Call
 from tests.e2e.origin import PLAIN, running_origin
 from tests.e2e.proxy import PATIENCE_S, body, for_host, options, profiles, running
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("modes")]
+pytestmark = [pytest.mark.slow, pytest.mark.quick, pytest.mark.xdist_group("modes")]
 
 STREAMS = 100
 

@@ -11,6 +11,8 @@ from hivemind_addon.proxy.api.pool_words import with_words
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.world import World
 
+pytestmark = pytest.mark.long
+
 
 class Watched(World):
     """Looks again and again, as views do, and keeps what was told of each ticket until it goes."""

@@ -36,6 +36,8 @@ from hivemind_addon.tools.cli import main
 from lab import agreement
 from tests.cases import each
 
+pytestmark = pytest.mark.long
+
 GOOD = """\
 about: three agents
 crowds: [{name: agent, agents: 3, turns: 2, think_s: [0, 1]}]

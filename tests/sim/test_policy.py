@@ -19,6 +19,8 @@ from hivemind_addon.sim.workload import Crowd, Scenario
 from hivemind_addon.sim.world import World, run
 from tests.cases import each
 
+pytestmark = pytest.mark.long
+
 
 @each(
     "policy",

@@ -3,6 +3,8 @@
 from collections import Counter
 from dataclasses import replace
 
+import pytest
+
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim.faults import FaultMix
 from hivemind_addon.sim.library import Case, random_case
@@ -25,6 +27,8 @@ from lab.random_proof import (
 )
 from tests.cases import each
 from tests.sim.oracle import run_oracle
+
+pytestmark = pytest.mark.long
 
 LOADS = [random_load(number).scenario for number in range(300)]
 
