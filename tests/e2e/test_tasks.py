@@ -447,13 +447,18 @@ def held_line(done):
 
 
 def test_a_killed_leader_is_followed_at_once_by_who_waits(variables, tmp_path):
-    script = ("--", "sh", "-c", "echo ready; exec sleep 600")
+    script = (
+        "--",
+        "sh",
+        "-c",
+        "echo ready; read line",
+    )  # until its input ends, that of one whose leader was killed, too
     first = begin_holding(variables, "lead", "plan", "--value", "one", *script)
     second = begin(variables, "lead", "plan", "--value", "two", *script)
     assert "waiting: plan: held by" in second.stderr.readline()
     assert [one["value"] for one in held(variables)["plan"]] == ["one"]
     first.kill()
-    first.wait()
+    first.communicate(timeout=PATIENCE_S)
     assert second.stdout.readline() == "ready\n"
     assert [one["value"] for one in held(variables)["plan"]] == ["two"]
     second.kill()
