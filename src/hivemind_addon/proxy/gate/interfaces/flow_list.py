@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _FONT = "12px/23px Menlo, Consolas, 'DejaVu Sans Mono', 'Liberation Mono', monospace"
 _TITLES = f"{in_columns('Agent', 'State', 'Start')}Limit or use"
 STYLE = f"""<style>
-.flow-table .col-comment {{ width: 64%; }}
+.flow-table .col-comment {{ width: 67%; }}
 .flow-table td.col-comment {{ text-align: left; vertical-align: middle; font: {_FONT}; }}
 .flow-table tr.intercepted:not(.has-response) td.col-comment {{ color: #a85400; }}
 .flow-table th.col-comment {{ font-size: 0; padding-left: 5px; white-space: nowrap; overflow: hidden; }}
