@@ -51,9 +51,9 @@ from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult
 from hivemind_addon.sim.library import cases, random_case
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.result import Result
+from hivemind_addon.sim.scenario_commands import progress
 from hivemind_addon.sim.trial import Setup, Trial, in_processes, setups
 from lab import closed_loop
-from lab.commands import progress
 from lab.zoo_entries import ZOO, ZooEntry
 
 _FILE = Path(__file__).with_name("digest.json")

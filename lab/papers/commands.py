@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from lab.commands import progress
+from hivemind_addon.sim.scenario_commands import progress
 
 _SEEDS = 20
 _QUICK_SEEDS = 2

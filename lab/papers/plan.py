@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from hivemind_addon.sim.ablation import Primitive
 from hivemind_addon.sim.library import Case, cases, random_case
 from hivemind_addon.sim.policy import AGENTRM, COMPARED, Policy, without
+from hivemind_addon.sim.random_proof import LoadFigures
+from hivemind_addon.sim.random_proof import figures_of as load_figures
 from hivemind_addon.sim.trial import Setup, Trial, once_each, run_trials
 from lab import compaction
 from lab.evaluate.campaign import Runs, run_all, trials_of
@@ -13,8 +15,6 @@ from lab.papers import paper_figures
 from lab.papers.claims import percent
 from lab.papers.overhead import Overhead
 from lab.papers.philosophers import Dinner, LockWay, locks, talks
-from lab.random_proof import LoadFigures
-from lab.random_proof import figures_of as load_figures
 
 THIRTY = range(25, 36)
 """Sizes of random loads that count as thirty agents."""

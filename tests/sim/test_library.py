@@ -15,6 +15,7 @@ from rich.console import Console
 
 from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.kernel.values.ticket import Dimension
+from hivemind_addon.sim import agreement
 from hivemind_addon.sim.expectation import Expectation, Verdict
 from hivemind_addon.sim.library import UnknownScenario, case_named, cases, random_case, read_case
 from hivemind_addon.sim.limits import LimitKind
@@ -33,7 +34,6 @@ from hivemind_addon.sim.trial import Setup, Trial, run_series, run_trials, setup
 from hivemind_addon.sim.workload import Crowd, turns
 from hivemind_addon.sim.world import run
 from hivemind_addon.tools.cli import main
-from lab import agreement
 from tests.cases import each
 
 pytestmark = pytest.mark.long

@@ -6,16 +6,14 @@ from dataclasses import replace
 import pytest
 
 from hivemind_addon.kernel.values.ticket import Dimension
+from hivemind_addon.sim import random_proof
 from hivemind_addon.sim.faults import FaultMix
 from hivemind_addon.sim.library import Case, random_case
 from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.sim.random_loads import is_feasible, number_in, patience_s, random_load, whole_s
-from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario
-from hivemind_addon.sim.world import run
-from lab import random_proof
-from lab.random_proof import (
+from hivemind_addon.sim.random_proof import (
     POLICIES,
     LoadFigures,
     LoadProof,
@@ -25,6 +23,8 @@ from lab.random_proof import (
     missed,
     section,
 )
+from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario
+from hivemind_addon.sim.world import run
 from tests.cases import each
 from tests.sim.oracle import run_oracle
 

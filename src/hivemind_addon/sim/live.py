@@ -5,7 +5,7 @@
 
 All times of a scenario are divided by a factor: its limits' windows, latencies, think times and its clients' patience.
 The scheduler's own times are not, so both runs are at the same scale, and compared with each other only
-(lab/agreement.py). Both want the same: turns, sizes and starts come from the same seeds, and the n-th call that
+(sim/agreement.py). Both want the same: turns, sizes and starts come from the same seeds, and the n-th call that
 is let through meets the same fault.
 """
 

@@ -13,7 +13,7 @@ from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind
 from hivemind_addon.plugins.captures.model import Capture, LimitSeen, encode
 from hivemind_addon.sim.policy import COMPARED, Policy
 from hivemind_addon.sim.replay.limits import given_limit
-from hivemind_addon.sim.replay.view import what_if_view
+from hivemind_addon.sim.replay.tables import what_if_view
 from hivemind_addon.sim.replay.whatif import what_if
 from hivemind_addon.tools.cli import main
 from tests.cases import each

@@ -14,7 +14,7 @@ from hivemind_addon.sim.policy import COMPARED, Policy, UnknownPolicy, policy_na
 from hivemind_addon.sim.replay.chains import DELIVERED
 from hivemind_addon.sim.replay.limits import BadLimit, GivenLimit, given_limit
 from hivemind_addon.sim.replay.reconstruct import NothingToReplay
-from hivemind_addon.sim.replay.view import what_if_view
+from hivemind_addon.sim.replay.tables import what_if_view
 from hivemind_addon.sim.replay.whatif import what_if
 
 _MAX_COPIES = 1000

@@ -1,0 +1,260 @@
+"""`hivemind lab scenario`: simulated load, for users. Modules are loaded by the calls."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from hivemind_addon.proxy.system.stop_signals import end_with_us
+from hivemind_addon.tools.commands.group import IndexedGroup
+
+if TYPE_CHECKING:
+    from hivemind_addon.sim.agreement import Comparison
+    from hivemind_addon.sim.library import Case
+    from hivemind_addon.sim.limits import LimitKind
+    from hivemind_addon.sim.policy import Policy
+    from hivemind_addon.sim.trial import Series
+    from hivemind_addon.sim.workload import Scenario
+
+
+@click.group(cls=IndexedGroup)
+def scenario() -> None:
+    """Simulated load before a simulated provider: list, read and run scenarios.
+
+    \b
+    Examples:
+      hivemind lab scenario list
+      hivemind lab scenario run stress incident
+      hivemind lab scenario run my-night.yaml --policy direct --policy hivemind
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+
+
+@scenario.command("list")
+def list_scenarios() -> None:
+    """Names of the packaged scenarios, with a sentence on each.
+
+    \b
+    Examples:
+      hivemind lab scenario list
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    from rich.console import Console  # noqa: PLC0415 - loaded when it is needed, as below
+
+    from hivemind_addon.sim.library import cases  # noqa: PLC0415
+    from hivemind_addon.sim.report import listing  # noqa: PLC0415
+
+    Console(highlight=False).print(listing(list(cases().values())))
+
+
+@scenario.command()
+@click.argument("name")
+def show(name: str) -> None:
+    """Print a scenario's YAML, for reading or as the start of your own.
+
+    \b
+    Examples:
+      hivemind lab scenario show stress > my-night.yaml
+      hivemind lab scenario show random-17
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    from hivemind_addon.formats.base.resources import scenarios_folder  # noqa: PLC0415
+    from hivemind_addon.sim.library import cases, written  # noqa: PLC0415
+
+    (case,) = cases_named([name])
+    path = scenarios_folder() / f"{name}.yaml" if name in cases() else Path(name)
+    click.echo(path.read_text(encoding="utf-8") if path.is_file() else written(case), nl=False)
+
+
+@scenario.command()
+@click.argument("name")
+@click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the YAML into this file.")
+def minimise(name: str, output: Path | None) -> None:
+    """Make a scenario smaller while the scheduler still falls short on it, and print the rest as YAML.
+
+    Fewer agents, turns, limits and faults, step by step, as long as a run still loses agents, is refused too
+    often, sleeps for nothing, or is behind a simpler policy. Takes seconds to minutes.
+
+    \b
+    Examples:
+      hivemind lab scenario minimise random-17 --output my-case.yaml
+      hivemind lab scenario run my-case.yaml
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    from hivemind_addon.sim.library import written  # noqa: PLC0415
+    from hivemind_addon.sim.random_proof import minimised  # noqa: PLC0415
+
+    (case,) = cases_named([name])
+    smallest = minimised(case)
+    if smallest is None:
+        raise click.ClickException(f"the scheduler falls short in nothing on {name}: there is nothing to minimise")
+    write_or_print(written(smallest), output)
+
+
+@scenario.command("run", short_help="Run scenarios against what they expect")
+@click.argument("names", nargs=-1, metavar="[NAME]…")
+@click.option("--real", is_flag=True, help="On real sockets through a real mitmdump, five times as fast: minutes.")
+@click.option("--seeds", type=click.IntRange(1, 1000), help="Runs of each.  [default: 3; with --real 1]")
+@click.option("--policy", "policies", multiple=True, metavar="POLICY", help="Who decides; may be given again.")
+@click.option(
+    "--limits", type=click.Choice(["bucket", "window", "both"]), default="both", help="How the limits come back."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the results as JSON; progress goes to stderr.")
+def run_scenarios(
+    names: tuple[str, ...],
+    *,
+    real: bool,
+    seeds: int | None,
+    policies: tuple[str, ...],
+    limits: str,
+    as_json: bool,
+) -> None:
+    """Run scenarios (packaged by name, your own by path; without a name all) against their expectations.
+
+    Virtual time: an hour takes a second, and the same command gives the same numbers. The exit status is 1 when an
+    expectation is missed under the policy hivemind; with --real when socket and virtual time disagree.
+
+    \b
+    Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-without-X,
+    only-X; X is among meters, hidden-limits, breaker, retry, fair-order,
+    cache-order, comeback, last-chance, watchdog, budgets, priority, or A+B.
+    AgentRM's: agentrm-fifo, round-robin, priority-queue, mlfq.
+
+    \b
+    Examples:
+      hivemind lab scenario run replay-11 stress
+      hivemind lab scenario run incident --policy fifo --policy hivemind --seeds 9
+      hivemind lab scenario run stress --real
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    from hivemind_addon.sim.limits import LimitKind  # noqa: PLC0415
+
+    chosen = cases_named(names)
+    kinds = [kind for kind in LimitKind if limits in (kind.value, "both")]
+    if real:
+        if policies and set(policies) != {"hivemind"}:
+            raise click.BadParameter("only hivemind runs on the socket", param_hint="--policy")
+        _run_real(chosen, kinds, seeds or 1, as_json=as_json)
+        return
+    _run_virtual(chosen, kinds, policies_named(policies), seeds or 3, as_json=as_json)
+
+
+def _run_virtual(
+    chosen: "Sequence[Case]", kinds: "Sequence[LimitKind]", policies: "Sequence[Policy]", seeds: int, *, as_json: bool
+) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    from hivemind_addon.sim import report  # noqa: PLC0415
+
+    series = run_with_progress(chosen, policies, kinds, seeds)
+    missed = report.missed(series)
+    if as_json:
+        click.echo(report.as_json(series))
+    else:
+        Console(highlight=False).print(report.table(series))
+        print_missed(missed, kept="every expectation is kept")
+    sys.exit(1 if missed else 0)
+
+
+def run_with_progress(
+    chosen: "Sequence[Case]",
+    policies: "Sequence[Policy]",
+    kinds: "Sequence[LimitKind]",
+    seeds: int,
+    workers: int = 1,
+) -> "Sequence[Series]":
+    """Run the scenarios under each policy and kind of limits, with a progress bar."""
+    from hivemind_addon.sim.trial import run_series, setups  # noqa: PLC0415
+
+    wanted = [setup for case in chosen for setup in setups(case, policies, kinds)]
+    with progress(len(wanted) * seeds) as done:
+        return run_series(wanted, seeds=seeds, workers=workers, done=lambda trial: done(trial.setup.name))
+
+
+def print_missed(missed: Sequence[str], *, kept: str = "") -> None:
+    """Print each missed expectation on standard error, or that none is."""
+    for line in missed:
+        click.echo(f"missed: {line}", err=True)
+    if kept and not missed:
+        click.echo(kept, err=True)
+
+
+def _run_real(chosen: "Sequence[Case]", kinds: "Sequence[LimitKind]", seeds: int, *, as_json: bool) -> None:
+    from hivemind_addon.sim import agreement  # noqa: PLC0415 - it takes a while to load
+
+    for case in chosen:
+        if why := agreement.why_not(case):
+            raise click.ClickException(f"{case.name} does not run on the socket: {why}")
+    comparisons = on_sockets([case.scenario for case in chosen], kinds, seeds)
+    click.echo(agreement.as_json(comparisons) if as_json else agreement.table(comparisons), nl=as_json)
+    told = agreement.disagreements(comparisons)
+    print_missed(told, kept="socket and virtual time agree")
+    sys.exit(1 if told else 0)
+
+
+def on_sockets(scenarios: "Sequence[Scenario]", kinds: "Sequence[LimitKind]", seeds: int) -> "Sequence[Comparison]":
+    """Run the scenarios on real sockets and in virtual time, with a progress bar."""
+    from hivemind_addon.sim import agreement  # noqa: PLC0415
+
+    with real_processes(), progress(len(scenarios) * len(kinds) * seeds) as done:
+        return agreement.compare_all(scenarios, kinds=kinds, seeds=seeds, tell=done)
+
+
+@contextmanager
+def real_processes() -> Iterator[None]:
+    """They end with this command, and a mitmdump that does not start ends the command with its reason."""
+    from hivemind_addon.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
+
+    end_with_us()
+    try:
+        yield
+    except MitmdumpNotStarted as error:
+        raise click.ClickException(str(error)) from error
+
+
+def write_or_print(page: str, output: Path | None) -> None:
+    """Write a page into a file, or print it."""
+    if output is None:
+        click.echo(page, nl=False)
+    else:
+        output.write_text(page, encoding="utf-8")
+
+
+def cases_named(names: Sequence[str]) -> "list[Case]":
+    """The scenarios of these names, all without a name. ClickException: no such scenario, or a bad file."""
+    from hivemind_addon.formats.base.typed import DocumentError  # noqa: PLC0415
+    from hivemind_addon.sim.library import UnknownScenario, case_named, cases  # noqa: PLC0415
+
+    try:
+        return [case_named(name) for name in dict.fromkeys(names or cases())]
+    except (UnknownScenario, DocumentError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def policies_named(names: Sequence[str]) -> "list[Policy]":
+    """The policies of these names, the scheduler without a name. BadParameter: no such policy."""
+    from hivemind_addon.sim.policy import UnknownPolicy, policy_named  # noqa: PLC0415
+
+    try:
+        return [policy_named(name) for name in dict.fromkeys(names or ["hivemind"])]
+    except UnknownPolicy as error:
+        raise click.BadParameter(str(error), param_hint="--policy") from error
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[str], None]]:
+    """A bar on stderr where that is a terminal: call the result with the name of each step that is done."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    console = Console(stderr=True)
+    bar = Progress(
+        BarColumn(bar_width=30),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.description}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("", total=total)
+        yield lambda name: bar.update(task, advance=1, description=name)
