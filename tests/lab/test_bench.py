@@ -85,7 +85,7 @@ def test_the_cluster_is_measured():
 def test_a_run_measures_every_row_and_all_its_requests_were_scheduled(monkeypatch):
     monkeypatch.setattr(
         decisions, "WEIGHED", 100
-    )  # what is measured of so many is tests/test_bench_decisions.py's matter
+    )  # what is measured of so many is tests/lab/test_bench_decisions.py's matter
     monkeypatch.setattr(growth, "QUEUED", 10)
     monkeypatch.setattr(growth, "_FETCHES", 1)
     told = []

@@ -26,7 +26,7 @@ from lab.fleets.programs import AIDER, CLAUDE_CODE, NODE, NotInstalled, Programs
 from lab.fleets.tunnel import running_tunnel
 from tests.cases import each
 
-PAGE = Path(__file__).parents[1] / "docs" / "fleets.md"
+PAGE = Path(__file__).parents[2] / "docs" / "fleets.md"
 TASK = SimTask("claude-1", 2, "result.txt")
 TRUTH = Truth(
     attempts=10,
