@@ -313,7 +313,7 @@ def test_grafana_finds_its_source_and_its_dashboard():
     assert services[host]["ports"][0].endswith(f":{port}")
     provider = yaml.safe_load((folder / "dashboards" / "hivemind.yml").read_text())["providers"][0]
     mounted = dict(volume.split(":")[:2] for volume in services["grafana"]["volumes"])
-    assert Path(mounted["../docs/grafana.json"]).parent == Path(provider["options"]["path"])
+    assert Path(mounted["../grafana.json"]).parent == Path(provider["options"]["path"])
     assert services["grafana"]["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"] in mounted.values()
     assert mounted["./grafana/provisioning"] == "/etc/grafana/provisioning"
 

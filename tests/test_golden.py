@@ -11,7 +11,7 @@ def project(pytester):
 
     def run(text, *arguments):
         pytester.makepyfile(TEST.format(text=text))
-        return pytester.runpytest_inprocess("-p", "no:hivemind_addon.sim.pytest_plugin", *arguments)
+        return pytester.runpytest_inprocess("-p", "no:hivemind_addon.lab.pytest_plugin", *arguments)
 
     return run
 

@@ -22,7 +22,7 @@ from tests.e2e.raw_provider import NDJSON_HEAD, STREAM_HEAD, chunk, raw_provider
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("providers")]
 
-DATA = Path(__file__).parents[1] / "proxy" / "wire" / "data"
+DATA = Path(__file__).parents[1] / "formats" / "wire" / "data"
 
 
 class Hangup(OSError):

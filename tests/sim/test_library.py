@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from lab.sim import library
 from rich.console import Console
 
 from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.kernel.values.ticket import Dimension
-from hivemind_addon.sim import agreement
+from hivemind_addon.sim import agreement, library
 from hivemind_addon.sim.expectation import Expectation, Verdict
 from hivemind_addon.sim.library import UnknownScenario, case_named, cases, random_case, read_case
 from hivemind_addon.sim.limits import LimitKind

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from lab.sim import world
 
 from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.kernel.values.ticket import Dimension
-from hivemind_addon.sim import agreement
+from hivemind_addon.sim import agreement, world
 from hivemind_addon.sim.agents import Answered
 from hivemind_addon.sim.agreement import Comparison, table, verdict
 from hivemind_addon.sim.bound import Bound

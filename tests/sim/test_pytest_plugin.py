@@ -23,7 +23,7 @@ def project(pytester):
 
 
 def run(project, *arguments):
-    ours = ("-p", "hivemind_addon.sim.pytest_plugin", "-p", "no:xdist", "-p", "no:cacheprovider")
+    ours = ("-p", "hivemind_addon.lab.pytest_plugin", "-p", "no:xdist", "-p", "no:cacheprovider")
     return project.runpytest_inprocess(*ours, *arguments)
 
 
@@ -79,12 +79,14 @@ def test_damage_is_a_warning(project):
 
 
 def test_loading_it_loads_nothing_of_ours_nor_mitmproxy():
-    code = "import sys, hivemind_addon.sim.pytest_plugin; print(*sys.modules)"
+    code = "import sys, hivemind_addon.lab.pytest_plugin; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     modules = loaded.stdout.split()
     assert {name for name in modules if name.startswith("hivemind_addon")} == {
         "hivemind_addon",
-        "lab",
+        "hivemind_addon.lab",
+        "hivemind_addon.lab.pytest_plugin",
+        "hivemind_addon.sim",
         "hivemind_addon.sim.pytest_plugin",
     }
     assert not {"mitmproxy", "rich", "msgspec", "yaml"} & set(modules)
