@@ -1,6 +1,6 @@
-"""One attempt's answer as it comes in: when it was last heard, what it says, how it ends and what it used.
+"""Follows the answer of one attempt: time of the last byte, content, end and usage.
 
-It knows nothing of tickets and of the scheduler, and decides nothing.
+The module knows no tickets and no scheduler, and decides nothing.
 """
 
 from __future__ import annotations
@@ -37,74 +37,74 @@ if TYPE_CHECKING:
     from hivemind_addon.formats.wire.dialect import Dialect
 
 JUDGED_BODY_MAX_BYTES = 8 * 1024 * 1024
-"""How much of a plain answer is decoded and read; a longer one is judged by its status."""
+"""Longest plain answer that is decoded and read; a longer answer is judged by the status alone."""
 READ_BODY_MAX_BYTES = 256 * 1024
-"""How much of one is read as a conversation, to see whether it is garbage."""
+"""Longest plain answer that is read as a conversation, to detect garbage."""
 AFTER_END_S = 1.0
-"""So long after its last event an answer's transport may take to end."""
+"""Time that the transport may take to end after the last event of an answer."""
 AFTER_STOP_S = 3.0
-"""So long after the reason for its end, or the last bracket of its JSON, an answer may be silent until it is complete.
-Providers send what is left, usage and a last event, within milliseconds (2026-11)."""
+"""Silence allowed after a stop reason, or after the last bracket of the JSON, until the answer counts as complete.
+Providers send the rest, usage and a last event, within milliseconds (2026-11)."""
 
 _JSON = "application/json"
 _MOST_START_BYTES = 64 * 1024
-"""Of a first line that may be the first of several."""
+"""Longest first line that may be the first of several lines."""
 _NO_HINTS = Hints()
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(eq=False, slots=True)
 class AnswerInProgress:
-    """Tell it what comes, in order. Its head makes it a stream, which is read as it passes, or a plain answer."""
+    """One answer. Call the methods in the order of arrival. The head decides: a stream, read as it passes, or plain."""
 
     profile: Profile
     dialect: Dialect
     clock: AnswerClock
     is_stream_asked: bool = False
-    """Whether its request asked for a stream: then one that looks like a plain answer may be one."""
+    """Whether the request asked for a stream. Then an answer that looks plain may be a stream."""
     sent_at: float = 0.0
     head_at: float = 0.0
     last_byte_at: float = 0.0
     longest_silence_s: float = 0.0
-    """From one piece of its stream to the next, after its first words."""
+    """The longest pause between two pieces of the stream, after the first words."""
     hints: Hints = _NO_HINTS
-    """What its head said of limits."""
+    """The limits that the head states."""
     kept: list[bytes] = field(default_factory=list)
-    """The decoded pieces of what was looked at and is kept back."""
+    """The decoded pieces that were read and are kept back."""
     looked_bytes: int = 0
     ends_at: float = math.inf
-    """When it is complete, although its transport goes on; infinite: it has not said that it is."""
+    """When the answer counts as complete although the transport goes on; infinite: no end was seen."""
     unreadable: str | None = None
-    """Why its body cannot be read."""
+    """Why the body cannot be read."""
     answer: Transcript | None = None
-    """What a complete answer says, as far as it is read."""
+    """The content of a complete answer, as far as it was read."""
     _plain: Values | None = None
-    """A whole answer's members, where they are few enough to be read."""
+    """The members of a plain answer that is short enough to be read."""
     _reader: AnswerReader | None = None
     _headers: Mapping[str, str] = _NO_HEADERS
     _media_type: str = ""
     _start: bytes | None = None
-    """What has come while the first bytes do not tell how its body is framed; None: they have, or do not matter."""
+    """The first bytes, until they show the framing of the body; None: they have, or the framing does not matter."""
     _start_decoder: BodyDecoder | None = None
     _after_s: float = math.inf
-    """How long it has from the instant at which it said that it is complete."""
+    """Time from the sign of completeness to `ends_at`."""
 
     @property
     def phase(self) -> Phase | None:
-        """Where a streamed answer is; None: it is none, or nothing has come."""
+        """The phase of a streamed answer; None: the answer is no stream, or nothing has come."""
         return None if self._reader is None else self._reader.phase
 
     @property
     def is_thinking(self) -> bool:
-        """Whether a stream has begun, and none of its words came."""
+        """Whether a stream has begun but none of the words has come."""
         return self._reader is not None and self._reader.has_begun and not self._reader.has_said
 
     def sent(self) -> None:
-        """Its request is on its way."""
+        """The request is on the way."""
         self.sent_at = self.last_byte_at = self.clock.monotonic()
 
     def head(self, status: int, headers: Mapping[str, str]) -> bool:
-        """Its head came, with headers by lower-case name. True: it is a stream."""
+        """The head came, with headers by lower-case name. True: the answer is a stream."""
         self.head_at = self.last_byte_at = self.clock.monotonic()
         self._headers = headers
         self.hints = read_hints(self.profile, headers, self.clock.wall())
@@ -122,7 +122,7 @@ class AnswerInProgress:
         return media_type == usual or (self.is_stream_asked and media_type in others)
 
     def heard(self, chunk: bytes) -> bool:
-        """A piece of a plain answer came. True: its first bytes say that it is a stream, to be looked at from there."""
+        """A piece of a plain answer came. True: the first bytes show a stream; `look` gets this piece and the next."""
         self.last_byte_at = self.clock.monotonic()
         coding = self._headers.get("content-encoding", "")
         if self._start is not None:
@@ -141,7 +141,7 @@ class AnswerInProgress:
         return False
 
     def _told_by(self, piece: bytes) -> str:
-        """The media type that the first bytes tell, of which this is the next piece; empty: none, or not yet."""
+        """The media type that the first bytes show, up to this piece; empty: none, or none yet."""
         assert self._start is not None
         start = self._start + piece
         told = self.dialect.media_type_in(start, is_stream_asked=self.is_stream_asked)
@@ -151,13 +151,13 @@ class AnswerInProgress:
         return told or ""
 
     def look(self, chunk: bytes) -> Phase | None:
-        """A piece of the stream came that is kept back. None: it is another thing than its label says: see `heard`."""
+        """A piece of the stream came and is kept back. None: the label of the answer is wrong, see `heard`."""
         self.kept.append(self.tee(chunk))
         self.looked_bytes += len(chunk)
         return self.phase
 
     def tee(self, chunk: bytes) -> bytes:
-        """A piece of the stream came that is passed on; answers it decoded."""
+        """A piece of the stream came and is passed on; returns the decoded piece."""
         before_at, self.last_byte_at = self.last_byte_at, self.clock.monotonic()
         reader = self._reader
         if reader is None:
@@ -176,7 +176,7 @@ class AnswerInProgress:
         return decoded
 
     def _is_mislabelled(self, piece: bytes) -> bool:
-        """Whether the first bytes are framed in another way than the stream's label says, and can be read so."""
+        """Whether the first bytes have a framing that differs from the label of the stream, and can be read so."""
         begun = (self._start or b"") + piece
         told, by_label = self._told_by(piece), self.dialect.framing_of(self._media_type)
         if told:
@@ -185,13 +185,13 @@ class AnswerInProgress:
         return is_json and by_label is Framing.SSE and not self.dialect.form.bare_json
 
     def read(self, body: bytes) -> bool:
-        """All of its body is here, of which nothing was seen. True: it is a stream."""
+        """Read a whole body of which no piece was read before. True: the body is a stream."""
         return (self._reader is not None and self.look(body) is not None) or (
             self.heard(body) and self.look(body) is not None
         )
 
     def is_complete(self, body: bytes) -> bool:
-        """Whether it has told its end, whatever its transport does. `body`: what came of a plain answer."""
+        """Whether the answer is complete, whatever the transport does. `body`: the bytes of a plain answer so far."""
         if self._reader is not None:
             return self._reader.phase in LAST or self._reader.has_stopped
         self.ends_at = math.inf  # asked once for each piece
@@ -199,22 +199,22 @@ class AnswerInProgress:
         return decoded is not None and decoded.lstrip()[:1] in (b"{", b"[") and is_json(decoded)
 
     def take_kept(self) -> bytes:
-        """The decoded bytes of everything that was kept back; from now on nothing is."""
+        """Return the decoded bytes of all pieces kept back. Later pieces are not kept."""
         decoded = b"".join(self.kept)
         self.kept.clear()
         return decoded
 
     def finish(self) -> Phase | None:
-        """The stream came to its end."""
+        """The stream came to the end."""
         if self._reader is not None:
-            if self._reader.phase is not Phase.COMPLETE:  # else its coding may lack its end
+            if self._reader.phase is not Phase.COMPLETE:  # otherwise the end of the content coding may be missing
                 self._reader.finish()
             if self.answer is None and self._reader.phase is Phase.COMPLETE:
                 self.answer = self._reader.answer()
         return self.phase
 
     def judge_stream(self) -> Outcome:
-        """How the stream ended, or what its error event says."""
+        """How the stream ended, or the meaning of the error event."""
         assert self._reader is not None
         if self._reader.error is not None:
             return judge_stream_error(self.profile, self._reader.error, self.hints, self.clock.wall())
@@ -223,9 +223,9 @@ class AnswerInProgress:
         return judge_transport(TransportTrouble.CUT)
 
     def judge_body(self, status: int, body: bytes, count: Callable[[str], int]) -> tuple[Outcome, Usage | None]:
-        """How a plain answer ended, and what it used; `count`: tokens of a text, where it does not say."""
+        """The outcome and usage of a plain answer; `count` counts the tokens of a text where no usage is stated."""
         decoded = self._decoded(body)
-        # Read once: for the outcome, for the usage, and to see whether it is garbage.
+        # Read once: for the outcome, for the usage, and to detect garbage.
         plain = read_value(decoded) if decoded and len(decoded) <= READ_BODY_MAX_BYTES else None
         top = plain if isinstance(plain, dict) else None
         self._plain = top
@@ -250,14 +250,14 @@ class AnswerInProgress:
         if usage is None or not usage.output_tokens:
             answer = self.answer or answer_of(self.dialect, decoded)
             said = "".join(part.text for part in answer.parts)
-            if usage is None and not said and not answer.stop:  # no shape that is known here
+            if usage is None and not said and not answer.stop:  # no known format
                 said = decoded.decode(errors="replace")
-            if usage is None or said:  # where something was said, a usage without output cannot be true
+            if usage is None or said:  # with text in the answer, a usage without output cannot be true
                 usage = Usage(output_tokens=count(said))
         return outcome, usage
 
     def _decoded(self, body: bytes) -> bytes | None:
-        """A plain answer's body; None: it cannot be decoded, or is too long to look at."""
+        """The body of a plain answer; None: too long, or not decodable."""
         if len(body) > JUDGED_BODY_MAX_BYTES:
             return None
         try:
@@ -267,28 +267,28 @@ class AnswerInProgress:
             self.unreadable = str(error)
             return None
         if self._media_type == SSE and decoded.startswith(b"{"):
-            # Behind one object in the place of events some gateways send `data: [DONE]` (2026-11).
+            # Some gateways send `data: [DONE]` after one object in place of events (2026-11).
             return decoded.partition(b"\ndata:")[0]
         return decoded
 
     def usage(self, count: Callable[[str], int]) -> Usage | None:
-        """What the stream used so far; None: it is none."""
+        """The usage of the stream so far; None: the answer is no stream."""
         return self._reader.usage(count) if self._reader else None
 
     def sum_at(self, place: str) -> int:
-        """The numbers at a place of a complete answer, or of the newest event that has any there; 0: there are none."""
+        """Sum of the numbers at a place of a complete answer, or of the newest event with numbers there; 0: none."""
         pointer = Pointer.parse(place)
         return self._reader.sum_at(pointer) if self._reader else sum_of(pointer.find_all(self._plain))
 
     def stream_windows(self) -> Hints | None:
-        """What events of the stream told of a subscription's windows; None: none did."""
+        """The subscription windows that events of the stream stated; None: no event did."""
         if self._reader is None or self._reader.windows is None:
             return None
         return Hints(windows=read_stream_windows(self._reader.windows.data, self.clock.wall()))
 
 
 def usage_in(dialect: Dialect, top: Values | None) -> Usage | None:
-    """The usage that a whole answer's JSON tells; None when it tells none that can be true."""
+    """The usage stated in the JSON of a whole answer; None: no usage, or one that cannot be true."""
     try:
         usage = None if top is None else dialect.usage_of(dialect.inner(top))
     except UntrueUsageError:
@@ -297,7 +297,7 @@ def usage_in(dialect: Dialect, top: Values | None) -> Usage | None:
 
 
 def _if_lines(start: bytes, media_type: str) -> str | None:
-    """Whether what is called JSON is lines of it: an object and another one; empty: it is one object; None: not yet."""
+    """Whether text labelled JSON is really lines: an object, then another; empty: one object; None: not known yet."""
     first, newline, rest = start.lstrip().partition(b"\n")
     if not newline:
         return None if len(first) <= _MOST_START_BYTES else ""

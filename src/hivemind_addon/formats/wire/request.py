@@ -1,7 +1,7 @@
-"""A request's body → what the scheduler needs of it. Tolerates anything; a 1 MB body costs under 1 ms.
+"""Reads a request's body for the scheduler. Accepts any body; 1 MB costs under 1 ms.
 
-Only the outer layers of the JSON are decoded; messages stay raw slices of the body, and their text is decoded
-when it is counted (`text_of`), which happens only to what is new and short.
+Only the outer layers of the JSON are decoded. Messages stay raw slices of the body. Their text is decoded when the text
+is counted (`text_of`), which happens only to new, short messages.
 """
 
 import hashlib
@@ -27,16 +27,16 @@ _QUOTE = b'"'
 UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
-"""No provider takes more (Anthropic: 32 MB, 2026-08): decoding it would only stall the event loop."""
+"""No provider accepts more (Anthropic: 32 MB, 2026-08): decoding more would only stall the event loop."""
 
 _MAX_NAME_CHARS = 200
 _ABSURD_TOKENS = 1e9
 
 _MEDIA_BYTES = 8192
-"""Smaller images cost about as many tokens when they are taken for text, so they are not looked for."""
+"""Smaller images cost about as many tokens as the same bytes of text, so the code does not look for them."""
 
 _RUN_BYTES = _MEDIA_BYTES // 4
-"""What is embedded has no blank in it; of all that is taken for it at least so much stands at a multiple of it."""
+"""Embedded media contain no blank, and each covers a block of this size that begins at a multiple of this size."""
 _MEDIA_MARKS = (b"base64", b'"images"', b'"inlineData"', b'"inline_data"', b'"bytes"')
 
 _LONE_SURROGATE = re.compile(
@@ -57,31 +57,31 @@ type Way = tuple[str, ...]
 """The members that lead to a value."""
 
 
-def _nothing(outer: object) -> None:  # noqa: ARG001 - as what finds something
+def _nothing(outer: object) -> None:  # noqa: ARG001 - the signature of a finder
     return None
 
 
-def _nowhere(outer: object) -> tuple[Any, ...]:  # noqa: ARG001 - as what finds something
+def _nowhere(outer: object) -> tuple[Any, ...]:  # noqa: ARG001 - the signature of a finder
     return ()
 
 
 class _Group:
-    """Some places, which are asked for together."""
+    """Places of a body that are read together."""
 
     __slots__ = ("first", "get", "head", "nothing", "ways")
 
     def __init__(self, ways: Sequence[Way]) -> None:
         self.ways = tuple(ways)
         self.get: Callable[[Any], tuple[Any, ...]] | None = None
-        """All that stands there, of the outer layer; None: some stand deeper."""
+        """Reads all places from the outer layer; None: some places are deeper."""
         self.head: Callable[[Any], Any] | None = None
-        """The one member of the outer layer that all of them are in; None: there is none, or several."""
+        """Reads the only member of the outer layer that contains all places; None: no such member."""
         self.first: Callable[[Any], Any] = _nothing
-        """What stands at the first of them, where that is in the outer layer: of nearly every body, what there is."""
+        """Reads the first place, if in the outer layer; most bodies fill no other."""
         self.nothing = (NO_RAW,) * len(self.ways)
 
     def compile(self, attributes: Mapping[str, str]) -> None:
-        """`attributes`: member of the outer layer → the struct's name for it."""
+        """Make the readers. `attributes`: member of the outer layer → attribute of the struct."""
         if self.ways and len(self.ways[0]) == 1:
             self.first = attrgetter(attributes[self.ways[0][0]])
         if any(len(way) != 1 for way in self.ways):
@@ -102,7 +102,7 @@ class _Text(NamedTuple):
 
 
 class RequestPlan:
-    """Where the bodies of one format say what, taken apart once: which members are read in the one pass over them."""
+    """The places of one body format, parsed once: the members that the one pass over a body reads."""
 
     def __init__(self, places: RequestPlaces) -> None:
         self.model, self.stream, self.max_output, self.messages, self.preamble, self.tools, self.media = groups = [
@@ -126,19 +126,19 @@ class RequestPlan:
         self.streams_unasked = places.streams_unasked
         groups += [self.continues, self.names, self.sessions, self.parents]
         members = dict.fromkeys(way[0] for group in groups for way in group.ways)
-        # Every value is raw, so that one of a wrong type spoils no other.
+        # Every value is raw, so that a value of a wrong type spoils no other.
         raw: dict[str, tuple[str, Any, Any]] = {name: (f"m{at}", Raw, NO_RAW) for at, name in enumerate(members)}
         self.attributes = {name: attribute for name, (attribute, _, _) in raw.items()}
         for group in groups:
             group.compile(self.attributes)
-        # Of nearly every body: all that every request asks for is read in the same pass.
+        # Enough for most bodies: the values that every request needs are read in the same pass.
         usual = dict(raw)
         for group, kind in ((self.model, str), (self.stream, bool), (self.max_output, int)):
             usual |= {way[0]: (self.attributes[way[0]], kind | None, None) for way in group.ways if len(way) == 1}
         for way in self.messages.ways[:1]:
             if len(way) == 1:
                 usual[way[0]] = (self.attributes[way[0]], list[Raw], field(default_factory=list))
-        # Decoders hold no state between calls; building one costs more than most calls.
+        # Decoders hold no state between calls; building a decoder costs more than most calls.
         self.usual = _decoder(usual)
         self.raw = _decoder(raw)
 
@@ -164,14 +164,14 @@ _BOOL = msgspec.json.Decoder(bool)
 
 
 class RequestBody:
-    """Reads one body that is a JSON object, value by value; what cannot be read is None, and an oddity."""
+    """Reads a body that is a JSON object, value by value; an unreadable value becomes None and an oddity."""
 
     def __init__(self, data: bytes, plan: RequestPlan) -> None:
-        """One of UNREADABLE, where the whole is no JSON object."""
+        """Raises one of UNREADABLE if the body is no JSON object."""
         self._attributes = plan.attributes
         try:
             self.outer = plan.usual.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):  # one value may be the reason
+        except (msgspec.DecodeError, UnicodeDecodeError):  # a single value may be the reason
             self.outer = plan.raw.decode(data)
         self._inner: dict[Way, Mapping[str, Raw]] = {}
         self.oddities: list[str] = []
@@ -180,7 +180,7 @@ class RequestBody:
         return f"<RequestBody {len(self.oddities)} oddities>"
 
     def all(self, group: _Group) -> Sequence[Any]:
-        """What stands at each place: raw, or read already; NO_RAW, None or an empty list where nothing does."""
+        """The value at each place, raw or decoded; NO_RAW, None or an empty list where there is no value."""
         if group.get is not None:
             return group.get(self.outer)
         if group.head is not None and not len(group.head(self.outer)):
@@ -193,7 +193,7 @@ class RequestBody:
         return self.members(way[:-1]).get(way[-1], NO_RAW)
 
     def members(self, way: Way) -> Mapping[str, Raw]:
-        """Those of the object there; none where there is no object."""
+        """The members of the object at a place; none if there is no object."""
         known = self._inner.get(way)
         if known is None:
             known = self.read(way, _MEMBERS, self._at(way)) or {}
@@ -201,7 +201,7 @@ class RequestBody:
         return known
 
     def read[T](self, way: Way, decoder: msgspec.json.Decoder[T], raw: Raw | None) -> T | None:
-        """What stands there, read; None: nothing, or what cannot be read."""
+        """The decoded value at a place; None: no value, or an unreadable value."""
         if raw is None or not len(raw) or (len(raw) == len(_NULL) and memoryview(raw) == _NULL):
             return None
         try:
@@ -211,16 +211,16 @@ class RequestBody:
             return None
 
     def items(self, way: Way, raw: Any) -> tuple[Raw, ...]:
-        """The items of a list; a plain text is one."""
+        """The items of a list; a plain text counts as a list of this text."""
         if isinstance(raw, list):
             return tuple(raw)
         if len(raw) and memoryview(raw)[:1] == _QUOTE:
-            return (raw,)  # Responses takes a plain text as well
+            return (raw,)  # Responses accepts a plain text as well
         raws = self.read(way, _RAWS, raw)
         return tuple(raws) if raws else ()
 
     def name(self, group: _Group, texts: Sequence[_Text]) -> str:
-        """The first text that is found; empty: none is."""
+        """The first text found; empty: no text."""
         raws = self.all(group)
         if not any(map(len, raws)):
             return ""
@@ -239,13 +239,13 @@ class RequestBody:
         return ""
 
     def note(self, oddity: str) -> None:
-        """Something that could not be understood, in words."""
+        """Record something that could not be understood, in words."""
         if (whole := f"request body: {oddity}") not in self.oddities:
             self.oddities.append(whole)
 
 
 class RequestFacts(Struct, frozen=True, gc=False):
-    """What a request's body says. The defaults stand for what it does not say, or not understandably."""
+    """The content of a request's body. The defaults stand for values that are missing or not understood."""
 
     model: str = ""
     stream: bool = False
@@ -253,7 +253,7 @@ class RequestFacts(Struct, frozen=True, gc=False):
     prompt_bytes: int = 0
     """Size of the JSON that becomes input tokens: messages, system, tools; embedded media left out."""
     media: int = 0
-    """Embedded images and documents, which cost tokens by their dimensions and not by their bytes."""
+    """Embedded images and documents. Their tokens depend on their dimensions, not on their bytes."""
     messages: tuple[Raw, ...] = ()
     """The conversation's items, raw JSON, oldest first: slices that keep the body alive."""
     message_bytes: Sequence[int] = ()
@@ -262,24 +262,24 @@ class RequestFacts(Struct, frozen=True, gc=False):
     """System prompt, tools and instructions, raw JSON."""
     preamble_bytes: int = 0
     session_hint: str = ""
-    """What the body says about the session it belongs to; empty: nothing."""
+    """The session that the body names; empty: none."""
     parent_hint: str = ""
-    """What the body says about the session that started this one; empty: nothing."""
+    """The parent session that the body names, which started this session; empty: none."""
     has_tools: bool = False
     members: Mapping[str, str] = {}
-    """Texts of the body that name sessions: `prompt_cache_key`, `request.session_id`; where agents put them differs."""
+    """Texts of the body that name sessions: `prompt_cache_key`, `request.session_id`; agents differ in the place."""
     counts: dict[int, int] = field(default_factory=dict)
-    """Message index → our count of the text from there on (-1: of the whole prompt): counted once, as it is dear."""
+    """Message index → token count of the text from there on (-1: of the whole prompt); kept, as counting is dear."""
     continues: bool = False
     """The body names an earlier answer, whose conversation the provider puts before these messages."""
     oddities: tuple[str, ...] = ()
-    """What could not be understood, in words."""
+    """The parts that could not be understood, in words."""
 
     def __repr__(self) -> str:
         return f"<RequestFacts {self.model!r}, {len(self.message_bytes)} messages, {self.prompt_bytes} bytes>"
 
     def without_text(self) -> "RequestFacts":
-        """The same in a few bytes for each message: what is kept of it while it waits and is answered."""
+        """The same facts in a few bytes per message, to keep while the request waits and is answered."""
         sizes = array("I", self.message_bytes)
         return replace(self, messages=(), preamble=(), members={}, message_bytes=sizes)
 
@@ -294,7 +294,7 @@ _ANY = msgspec.json.Decoder()
 
 
 def read_request(body: bytes, plan: RequestPlan, path: str = "") -> RequestFacts:
-    """Never raises: what is not understood gets its default and one oddity text. `path`: the request's."""
+    """Read a body; never raises. Parts not understood get the default and an oddity. `path`: the request's."""
     if not body:
         return RequestFacts(oddities=("request body: empty",))
     if len(body) > MAX_BODY_BYTES:
@@ -309,7 +309,7 @@ def read_request(body: bytes, plan: RequestPlan, path: str = "") -> RequestFacts
 
 
 def with_whole_characters(body: bytes) -> bytes:
-    """A body of the same length that can be read: JavaScript may write half of a surrogate pair, as JSON allows."""
+    """A readable body of the same length: JavaScript may write half of a surrogate pair, as JSON allows."""
     return _LONE_SURROGATE.sub(rb"\\ufffd", body)
 
 
@@ -383,7 +383,7 @@ def _max_output_tokens(body: RequestBody, plan: RequestPlan) -> int | None:
 
 
 def _members(body: RequestBody, plan: RequestPlan) -> Mapping[str, str]:
-    """The short texts that may name a session or an account, those of small objects by `outer.member`."""
+    """The short texts that may name a session or an account; texts of small objects under `outer.member`."""
     found: dict[str, str] = {}
     raws = body.all(plan.names)
     if not any(map(len, raws)):
@@ -417,7 +417,7 @@ def _model(body: RequestBody, plan: RequestPlan) -> str:
 
 
 def _short_text(raw: Raw, max_chars: int) -> str:
-    """The text where it is one, and not much longer than so many characters."""
+    """The text, if the value is a text of about `max_chars` characters at most."""
     if not 2 < len(raw) <= max_chars * 4 or memoryview(raw)[:1] != _QUOTE:
         return ""
     try:
@@ -427,31 +427,31 @@ def _short_text(raw: Raw, max_chars: int) -> str:
 
 
 def _short(error: Exception) -> str:
-    """What an exception says, in a line."""
+    """The message of an exception, in a line."""
     return " ".join(str(error).split())[:80]
 
 
 class Fingerprints(Struct, frozen=True, gc=False):
-    """Hashes of what a request says. Never its text."""
+    """Hashes of a request's content; the text is not kept."""
 
     prefix: str
-    """Of what conversations share in a prompt cache: model, tools and system prompt, without cache marks."""
+    """Hash of the part that conversations share in a prompt cache: model, tools, system prompt, without cache marks."""
     prefix_bytes: int
-    """Of tools and system prompt."""
+    """Size of tools and system prompt."""
     is_marked: bool
-    """Whether the request has a part of them cached (`cache_control`)."""
+    """Whether the request asks to cache a part of tools and system prompt (`cache_control`)."""
     is_marked_long: bool
-    """And for an hour (`ttl: 1h`)."""
+    """Whether the request asks to cache them for an hour (`ttl: 1h`)."""
     whole: str
-    """Of all that makes the answer: the same request sent again has the same. Of a long conversation the sizes of its
-    messages and the newest of their text stand for the rest. Empty where there is no message to tell by."""
+    """Hash of all that determines the answer: equal for a repeated request. Covers the newest text of a long
+    conversation and the sizes of the messages. Empty without messages, which alone tell requests apart."""
     opening: int = 0
-    """Of the ends of the first message that is no instruction: tells conversations of a session apart, in this process;
-    a mark of a prompt cache changes it."""
+    """Hash of both ends of the first message after the instructions: tells the conversations of a session apart, in
+    this process only. A cache mark changes this hash."""
 
 
 def without_cache_marks(text: bytes) -> tuple[list[memoryview], bool]:
-    """The pieces between the members `cache_control`, whose comma goes with them, and whether one says `1h`."""
+    """The pieces between the members `cache_control`, which lose their comma, and whether a mark says `1h`."""
     view = memoryview(text)
     pieces, start, is_long = [], 0, False
     for mark in _CACHE_MARK.finditer(text):
@@ -466,7 +466,7 @@ def without_cache_marks(text: bytes) -> tuple[list[memoryview], bool]:
 
 
 def fingerprints(facts: RequestFacts, salt: str) -> Fingerprints:
-    """Hash a request: its instructions and the newest of its messages. `salt`: whose it is, for `whole`."""
+    """Hash the instructions and the newest messages of a request. `salt`: the requester, for `whole`."""
     instructions = tuple(takewhile(_is_instruction, facts.messages))
     sha = hashlib.sha256(facts.model.encode("utf-8", "surrogatepass"))
     texts = list(map(bytes, (*facts.preamble, *instructions)))
@@ -491,7 +491,7 @@ def fingerprints(facts: RequestFacts, salt: str) -> Fingerprints:
         if hashed_bytes >= _NEWEST_BYTES:
             break
     sha.update(salt.encode("utf-8", "surrogatepass"))
-    # Of a request that cannot be read nothing is known: no other one is the same.
+    # An unreadable request has no known content: no other request is the same.
     whole = sha.hexdigest()[:_FINGERPRINT_CHARS] if facts.messages else ""
     first = memoryview(rest[0]) if rest else memoryview(b"")
     opening = hash((bytes(first[:_OPENING_BYTES]), bytes(first[-_OPENING_BYTES:])))
@@ -506,9 +506,9 @@ def fingerprints(facts: RequestFacts, salt: str) -> Fingerprints:
 
 
 def text_of(raw: Raw) -> str:
-    """The text of one message, of tools or a system prompt: keys and strings, embedded media left out.
+    """The text of a message, of tools or a system prompt: keys and strings, embedded media left out.
 
-    The raw JSON itself where it cannot be decoded.
+    The raw JSON where decoding fails.
     """
     try:
         value = _ANY.decode(raw)
@@ -518,7 +518,7 @@ def text_of(raw: Raw) -> str:
 
 
 def is_answer(raw: Raw) -> bool:
-    """Whether a message was written by the model, so that the provider has counted it as output before."""
+    """Whether the model wrote a message, so that the provider has counted the message as output before."""
     try:
         item = _ITEM.decode(raw)
     except UNREADABLE:
@@ -527,7 +527,7 @@ def is_answer(raw: Raw) -> bool:
 
 
 def _is_instruction(raw: Raw) -> bool:
-    """Whether a message is part of the system prompt, as OpenAI's formats have it."""
+    """Whether a message is part of the system prompt, as OpenAI's formats allow."""
     try:
         return _ITEM.decode(raw).role in {"system", "developer"}
     except UNREADABLE:
@@ -535,7 +535,7 @@ def _is_instruction(raw: Raw) -> bool:
 
 
 def _weigh(messages: tuple[Raw, ...]) -> tuple[tuple[int, ...], int]:
-    """Bytes of each message without its embedded media, and the number of all these."""
+    """Bytes of each message without embedded media, and the number of all media."""
     sizes, media = list(map(len, messages)), 0
     if max(sizes, default=0) <= _MEDIA_BYTES:
         return tuple(sizes), 0
@@ -547,7 +547,7 @@ def _weigh(messages: tuple[Raw, ...]) -> tuple[tuple[int, ...], int]:
 
 
 def weigh(raw: bytes | Raw) -> tuple[int, int]:
-    """Bytes of a JSON value without its embedded media, and the number of these."""
+    """Bytes of a JSON value without embedded media, and the number of media."""
     size = len(raw)
     if size <= _MEDIA_BYTES:
         return size, 0
@@ -563,13 +563,13 @@ def weigh(raw: bytes | Raw) -> tuple[int, int]:
 
 
 def _has_long_run(text: bytes) -> bool:
-    """Whether something goes on for long without a blank; that nothing does, nearly all text tells by a few bytes."""
+    """Whether a long run has no blank. For nearly all text, a look at few bytes rules this out."""
     begins = range(0, len(text) - _RUN_BYTES + 1, _RUN_BYTES)
     return any(text.find(b" ", begin, begin + _RUN_BYTES) < 0 for begin in begins)
 
 
 def lasting_weight(raw: bytes | Raw) -> tuple[int, int]:
-    """As `weigh`, and the same for a message in all the requests that repeat it.
+    """The same as `weigh`, but stable for a message in all requests that repeat the message.
 
     Agents move their cache marks from message to message, and make a list of the text that they mark.
     """
@@ -587,7 +587,7 @@ def _is_media(key: str, text: str) -> bool:
 
 
 def _strings(value: object) -> Iterator[tuple[str, str]]:
-    """Every string of a decoded value with the key it stands under; keys count as strings of their own."""
+    """Every string of a decoded value with the key above; keys count as strings of their own."""
     stack: list[tuple[str, object]] = [("", value)]
     while stack:
         key, one = stack.pop()

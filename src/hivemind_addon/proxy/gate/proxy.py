@@ -1,4 +1,4 @@
-"""What runs in this process: the requests that have not ended, and everything that serves them."""
+"""The process-wide state: the requests that have not ended, and all objects that serve them."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ logger = logging.getLogger("hivemind")
 
 _MOST_TOLD = 100
 FLUSH_S = 0.2
-"""How long a stopping proxy lets its last answers leave their sockets."""
+"""Time in which the last answers leave their sockets when the proxy stops."""
 DRAIN_S = 30
-"""How long running streams may go on after SIGTERM or Ctrl-C."""
+"""Time that running streams get after SIGTERM or Ctrl-C."""
 
 
 class Proxy:
-    """Lives as long as the process; a reloaded script adopts it. Implements `mitm.port.Port`."""
+    """Lives as long as the process; a reloaded script adopts the object. Implements `host.port.Port`."""
 
     def __init__(self, *, runtime: Runtime, settings: Settings) -> None:
         self.runtime = runtime
@@ -78,29 +78,29 @@ class Proxy:
         self.settings = LiveSettings(settings, runtime.driver)
         self.claims = Claims(self.settings)
         self.files = Files(runtime.driver)
-        """What is written: the journal, and captures."""
+        """The files that the proxy writes: the journal, and captures."""
         self.intake = Intake(runtime=runtime, settings=self.settings, files=self.files, on_end=self._ended)
         self.hooks = Hooks()
         self.places = ConnectionPlaces(raise_limit())
-        """Of clients' connections."""
+        """Places for client connections."""
         self.live: dict[str, Exchange] = {}
         """Flow id → exchange whose ticket has not ended."""
         self.replays: dict[str, Exchange] = {}
         """Flow id → exchange of a replayed flow, which mitmproxy runs without our layer."""
         self.redirected: dict[str, tuple[str, int]] = {}
-        """Server connection id → its own address, of the ones that a redirect sent elsewhere."""
+        """Server connection id → original address of a connection that was redirected."""
         self.wake_layer: Callable[[http.HTTPFlow], None] = lambda flow: None  # noqa: ARG005 - the addon sets it
-        """Has a WebSocket's layer write what waits."""
+        """Lets the layer of a WebSocket write waiting messages."""
         self.unscheduled: set[str] = set()
-        """Hosts of models whose calls passed by; each is told once, as are the following."""
+        """Model hosts whose calls bypassed the scheduler. Each entry here and below is reported once."""
         self.vendors: set[str] = set()
         """Hosts of vendors that were tunnelled."""
         self.distrusting: dict[str, str] = {}
-        """Client that has not trusted our certificate → the host it was for."""
+        """Client that did not trust our certificate → the host of the connection."""
         self.sockets: dict[str, str] = {}
-        """Agent that has opened a WebSocket for model calls which is not scheduled → its host."""
+        """Agent that opened a WebSocket for model calls outside the scheduler → host."""
         self.refused_sockets: dict[str, str] = {}
-        """Agent whose WebSocket was refused, so that it sends plain requests → its host."""
+        """Agent whose WebSocket was refused and that sends plain requests now → host."""
         self._of_client: defaultdict[str, set[Exchange]] = defaultdict(set)
         self._turns: dict[str, Turn] = {}
         """Flow id → turn of a WebSocket that has not ended."""
@@ -108,7 +108,7 @@ class Proxy:
         self.annotator = Annotator(histories=runtime.histories, driver=runtime.driver, live=self.live)
         self._annotating = self.guarded("annotate")
         self._listens: list[tuple[str, int]] = []
-        """As it was last told: who asks for it has asked by one of them."""
+        """The last known listening addresses. Requests for a report have come to one of them."""
         reports = ReportSource(
             self.report_in_parts, runtime.driver.clock.monotonic, prepare=membership.refresh if membership else None
         )
@@ -121,7 +121,7 @@ class Proxy:
             sessions=sessions,
             membership=membership,
         )
-        """Where others read what goes on, and say what is to be done."""
+        """Programs read reports and send commands here."""
         self.past = Past(ask=self._ask_for_page, clock=runtime.driver.clock)
         self.pages = Pages(
             reports=reports,
@@ -142,13 +142,13 @@ class Proxy:
             ),
             past=self.past,
         )
-        """Where people read it, with a browser."""
+        """People read reports here, with a browser."""
 
     def __repr__(self) -> str:
         return f"<Proxy, {len(self.live)} requests>"
 
     def follow(self, settings: Settings) -> None:
-        """Go on with these settings. Raises BadOption."""
+        """Apply new settings. Raises BadOption."""
         self.settings.follow(settings)
         self.intake.authentication.secrets = settings.secrets
         self.runtime.contexts.warn_at = settings.context_warning
@@ -168,30 +168,30 @@ class Proxy:
     def page(
         self, request: http.Request, client: Client, destination: tuple[str, int] | None
     ) -> http.Response | TakesBody | None:
-        """The answer to a request for one of the proxy's own pages; None: it is for somebody else."""
+        """The answer to a request for one of the proxy's own pages; None: the request is for another host."""
         return self.pages.answer(request, client, destination)
 
     def is_ours(self, flow: http.HTTPFlow) -> bool:
-        """Whether the request is scheduled, judged from its head."""
+        """Whether the request is scheduled, judged from the head."""
         try:
             return self.claims.profile_for(flow) is not None
         except Exception as error:  # noqa: BLE001 - the guard at the edge
             self.guard.trip("claims", error)
-            return True  # the gate will decide, or let it pass by under the guard
+            return True  # the gate decides, or lets the request pass under the guard
 
     def passes_body(self, flow: http.HTTPFlow) -> bool:
-        """Whether the body of a request that is ours goes on as it comes."""
+        """Whether the body of a scheduled request is passed on as received."""
         with self.guarded("passes_body"):
             return self.claims.passes_body(flow)
         return False
 
     def hold_reading(self, client: Client, *, held: bool) -> None:
-        """Read nothing more of a client, whose request's body waits here; or go on."""
+        """Stop or resume reading from a client whose request body waits here."""
         with self.guarded("hold_reading"):
             hold_reading(ctx.master.addons.get("proxyserver").connections.get(client.id), client, held=held)
 
     def make_exchange(self, flow: http.HTTPFlow) -> Exchange | None:
-        """The exchange of a complete request; None: another addon made it one that is not ours, or it is too old."""
+        """The exchange of a complete request; None: too old, or changed by another addon and claimed by no profile."""
 
         def make() -> Exchange | None:
             profile = self.claims.profile_for(flow)
@@ -200,7 +200,7 @@ class Proxy:
         return self._enrol(flow, make)
 
     def _enrol[E: (Exchange, Exchange | None)](self, flow: http.HTTPFlow, make: Callable[[], E]) -> E | Exchange:
-        """What is made; where that fails, an exchange that goes on without having been read."""
+        """Register the new exchange. If `make` fails, the exchange goes on unread."""
         exchange: E | Exchange
         try:
             exchange = make()
@@ -215,23 +215,23 @@ class Proxy:
         return exchange
 
     def make_socket(self, flow: http.HTTPFlow) -> ScheduledSocket | None:
-        """What schedules the turns of a WebSocket; None: it is a tunnel."""
+        """The scheduler of the turns of a WebSocket; None: the WebSocket is a tunnel."""
         with self.guarded("make_socket"):
             profile = self.claims.profile_of_turns(flow)
             return ScheduledSocket(flow, profile, self) if profile else None
         return None
 
     def make_turn(self, flow: http.HTTPFlow, profile: Profile, turn: Turn) -> Exchange:
-        """The exchange of one turn of a WebSocket, whose plain request the flow is."""
+        """The exchange of one turn of a WebSocket; the flow is the plain request of the turn."""
         self._turns[flow.id] = turn
         return self._enrol(flow, lambda: self.intake.make(flow, profile, is_turn=True))
 
     def forget_turn(self, exchange: Exchange) -> None:
-        """It is over."""
+        """Drop a turn that is over."""
         self._turns.pop(exchange.flow.id, None)
 
     def call_hook(self, hook: StartHook) -> StartHook | None:
-        """Call the addons that listen to a hook of a flow. None: it is over; else what the layer is to wait for."""
+        """Call the addons that listen to a hook of a flow. None: done; else the hook for the layer to wait for."""
         try:
             return self.hooks.call(hook)
         except Exception as error:  # noqa: BLE001 - the guard at the edge
@@ -239,7 +239,7 @@ class Proxy:
             return hook  # mitmproxy calls them
 
     def pass_by(self, flow: http.HTTPFlow) -> None:
-        """A request is not scheduled: where it looks like a model call, a person should know."""
+        """Let a request pass unscheduled; report a request that looks like a model call."""
         request = flow.request
         path = request.path.partition("?")[0]
         if is_shaped_like_a_call(request.method, path):
@@ -248,14 +248,14 @@ class Proxy:
             self._tell_socket(normal_host(destination(flow)[0]), flow.client_conn)
 
     def upgrade_refusal(self, flow: http.HTTPFlow) -> http.Response | None:
-        """What a WebSocket upgrade gets that is refused; None: it goes on."""
+        """The answer to a refused WebSocket upgrade; None: the upgrade goes on."""
         refusal = self.claims.upgrade_refusal(flow)
         if refusal is not None and len(self.refused_sockets) < _MOST_TOLD:
             self.refused_sockets[self.intake.name_of(flow.client_conn)] = normal_host(destination(flow)[0])
         return refusal
 
     def is_foreign(self, context: Context, sni: str | None) -> bool:
-        """Whether a client connection is to be tunnelled; where it goes to a host of models, a person should know."""
+        """Whether to tunnel a client connection; connections to model hosts and vendors are reported."""
         host = self.claims.foreign_host(context, sni)
         if host is not None and is_model_host(host):
             self._tell_unscheduled(host, context.client)
@@ -264,7 +264,7 @@ class Proxy:
         return host is not None
 
     def distrusted(self, client: Client) -> None:
-        """A client refuses our certificate: a person should know what makes it trust us."""
+        """A client refuses our certificate: log the way to make the client trust us."""
         who = self.intake.name_of(client)
         if who in self.distrusting or len(self.distrusting) >= _MOST_TOLD:
             return
@@ -302,11 +302,11 @@ class Proxy:
         )
 
     def guarded(self, where: str) -> GuardedBlock:
-        """For the body of a hook: an exception of ours is a guard trip, and the hook has done nothing."""
+        """Guard the body of a hook: our exception becomes a guard trip, and the hook does nothing."""
         return GuardedBlock(self.guard, where)
 
     def nudge(self, flow: Flow) -> None:
-        """Somebody touched the flow: what is held looks whether it was ended or let go."""
+        """A person or an addon changed the flow: a held exchange checks whether the flow was ended or released."""
         if exchange := self.live.get(flow.id):
             with self.guarded("update"):
                 exchange.nudge()
@@ -314,9 +314,9 @@ class Proxy:
     def end_attempt(
         self, attempt: Attempt, inject: Callable[[http.HTTPFlow], None], *, called_off: bool = False
     ) -> None:
-        """End a running attempt; `inject` tells its stream, and raises ValueError where it has none.
+        """End a running attempt; `inject` signals the stream, and raises ValueError if there is no stream.
 
-        `called_off`: a person cancelled it.
+        `called_off`: a person cancelled the attempt.
         """
         ticket_id = attempt.ticket.id
         exchange = next((one for one in self.live.values() if one.ticket.id == ticket_id), None)
@@ -324,7 +324,7 @@ class Proxy:
             return
         if exchange.flow.id in self.replays:
             if exchange.flow.killable:
-                exchange.flow.kill()  # mitmproxy's own layer runs it, and looks before its next hook
+                exchange.flow.kill()  # mitmproxy's own layer runs the flow, and checks before the next hook
             exchange.client_gone()
             return
         try:
@@ -353,7 +353,7 @@ class Proxy:
                 del self._of_client[client_id]
 
     def client_disconnected(self, client: Client) -> None:
-        """Some flows end with no hook of their own; none of a client that is gone may keep a slot."""
+        """End all flows of a client that is gone. Some flows end with no hook of their own and would keep a slot."""
         self.places.give_back(client.id)
         self.intake.forget(client)
         for exchange in list(self._of_client.get(client.id, ())):
@@ -361,7 +361,7 @@ class Proxy:
             exchange.finished()
 
     async def drain(self) -> None:
-        """Held flows get their come-back refusal at once; running streams have 30 s; a second signal ends it."""
+        """Refuse held flows at once with the advice to return; running streams have 30 s; a second signal ends them."""
         second = asyncio.Event()
         loop = asyncio.get_running_loop()
         for name in (signal.SIGINT, signal.SIGTERM):
@@ -395,10 +395,10 @@ class Proxy:
         asyncio.get_running_loop().call_later(FLUSH_S, gone_out.set)
         await gone_out.wait()
 
-    # What is told ----------------------------------------------------------------------------------------------------
+    # Reports ---------------------------------------------------------------------------------------------------------
 
     def report_in_parts(self) -> Generator[None, None, Report]:
-        """Everything that is told, now; others may have the processor in between."""
+        """Make the whole report, in steps; other tasks may run in between."""
         self._listens = listens() or self._listens
         claims, clock = self.settings.current.profiles.claims.values(), self.driver.clock
         cluster = self.settings.current.cluster
@@ -440,9 +440,9 @@ class Proxy:
 
 
 def end_on_hangup(end: Callable[[], None]) -> None:
-    """Make SIGHUP what SIGTERM is, which mitmproxy does not; `nohup` keeps its promise.
+    """Let SIGHUP stop the proxy as SIGTERM does (mitmproxy does not), unless `nohup` ignores SIGHUP.
 
-    It is no second word: a terminal that is closed sends more than one.
+    SIGHUP is not the second signal, as a terminal that closes sends several.
     """
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
         asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, end)

@@ -1,10 +1,10 @@
-"""asyncio meets the core: one waiter a ticket, one timer, and observers that hear of every event.
+"""Runs the scheduler on asyncio: one waiter per ticket, one timer, and observers that receive the events.
 
-After each call into the core the driver takes one turn: poll, wake whom a decision concerns, hand events to the
-observers, re-arm the one timer. It moves values and decides nothing.
+After each call into the scheduler the driver takes a turn: poll, wake the waiters of decided tickets, hand events to
+the observers, re-arm the timer. The driver moves values and decides nothing.
 
-A decision waits in its ticket's desk until `wait` fetches it. Whoever stops waiting (its task is cancelled, or it
-calls `cancel`) gives the decision back: an admission that nobody takes is settled as cancelled and keeps no slot.
+A decision stays with the ticket's waiter until `wait` fetches the decision. When a caller stops waiting (the task is
+cancelled, or calls `cancel`), an admission that was not fetched is settled as cancelled and keeps no slot.
 """
 
 import asyncio
@@ -41,55 +41,55 @@ _logger = logging.getLogger(__name__)
 
 _NEVER = float("inf")
 _SLEEP_S = 1.0
-"""A shorter sleep of the machine is none: the two clocks are not read at one instant."""
+"""Shorter sleeps of the machine are ignored: the two clocks are not read at one instant."""
 _LONGEST_TIMER_S = 15.0
 _AFTER_FAILURE_S = 1.0
-"""When the timer's own turn fails, the next one is tried after this time."""
+"""Delay until the next turn after a turn of the timer has failed."""
 
 CANCELLED_BY_PERSON = "cancelled by a person"
-"""The reason of an attempt's end."""
+"""The reason for the end of an attempt."""
 
 Observer = Callable[[Event], None]
-"""Hears of events, in order, on the event loop: of those whose classes its attribute `hears` names, of all where that
-is None or not there. One that raises is not called again."""
+"""Receives events in order, on the event loop: the classes in the attribute `hears`, or all events without that
+attribute or with None. An observer that raises is not called again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """The ticket was cancelled while it was queued, or it is not known (any more)."""
+    """The ticket was cancelled while queued, or is not known (any more)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """The instant that `wait` was given has come; the ticket is as it was."""
+    """The instant given to `wait` has come; the ticket is unchanged."""
 
 
 Awaited = Admitted | Shed | Refused | Cancelled | Pulse
-"""What `Driver.wait` answers."""
+"""The results of `Driver.wait`."""
 
 
 class _Waiter:
-    """Where one ticket's decision is left and fetched."""
+    """Holds the decision on a ticket until a caller fetches the decision."""
 
     __slots__ = ("decision", "failure", "wake")
 
     def __init__(self) -> None:
         self.decision: Admitted | Shed | Refused | Cancelled | None = None
         self.failure: Exception | None = None
-        """What the core raised while this ticket was queued: the one who waits has a guard, the timer has none."""
+        """An exception of the scheduler while the ticket was queued: the waiting caller has a guard, the timer none."""
         self.wake: asyncio.Future[None] | None = None
-        """Only while somebody waits."""
+        """Set only while a caller waits."""
 
     def ring(self) -> None:
-        """Wake the one who waits, if anybody does."""
+        """Wake the caller that waits, if there is a caller."""
         if self.wake is not None and not self.wake.done():
             self.wake.set_result(None)
 
 
 class Driver:
-    """Runs a scheduler on the running event loop. Not thread-safe: call it on the loop only.
+    """Runs a scheduler on the running event loop. Not thread-safe: call the driver on the loop only.
 
-    What the core raises (ContractError, or a defect of ours) goes to the caller.
+    Exceptions of the scheduler (ContractError, or a defect of ours) go to the caller.
     """
 
     def __init__(
@@ -101,10 +101,10 @@ class Driver:
         end_attempt: Callable[[Attempt], None] | None = None,
         call_off: Callable[[Attempt], None] | None = None,
     ) -> None:
-        """Both end a running attempt and settle it.
+        """Both functions end a running attempt and settle it.
 
-        `end_attempt`: its client has come back with the same request; `call_off`: a person has cancelled it, and its
-        client is to hear that.
+        `end_attempt`: the client has come back with the same request. `call_off`: a person has cancelled the attempt,
+        and the client gets a message.
         """
         self.clock = clock
         self.end_attempt = end_attempt
@@ -114,13 +114,13 @@ class Driver:
         self._asleep_s = self._looked_at - clock.awake()
         self._observers = list(observers)
         self._hearers: dict[type[Event], tuple[Observer, ...]] = {}
-        """Who hears of an event, by its class, once it is asked for."""
+        """Class of event → observers that receive the event; filled on demand."""
         self._waiters: dict[str, _Waiter] = {}
         self._pulses: KeyedHeap[str] = KeyedHeap()
-        """Who wants to be woken at an instant."""
+        """Tickets whose waiters want to wake at an instant."""
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = 0.0
-        """When the timer rings: never later than anything is due, and perhaps in vain."""
+        """When the timer rings: never later than the next thing due, perhaps too early."""
         self._delivering = False
         self._drained: list[asyncio.Future[None]] = []
 
@@ -128,41 +128,41 @@ class Driver:
         return f"<Driver of {self._scheduler!r}, {len(self._waiters)} desks>"
 
     def listen(self, observer: Observer) -> None:
-        """Let it hear of events from now on, until `unlisten`."""
+        """Send events to this observer from now on, until `unlisten`."""
         self._observers = [*self._observers, observer]
         self.ask_observers()
 
     def unlisten(self, observer: Observer) -> None:
-        """Let it hear no more; it need not have heard."""
+        """Send no more events to this observer, which may be unknown here."""
         self._observers = [other for other in self._observers if other is not observer]
         self.ask_observers()
 
     def ask_observers(self) -> None:
-        """What some of them hear has changed."""
+        """Ask again which events each observer wants: the answers have changed."""
         self._hearers = {}
 
     def must_count(self, ticket: Ticket) -> bool:
-        """Whether the tokens of a ticket that is to be submitted have to be counted: else its demand may be rough."""
+        """Whether the tokens of a ticket must be counted before the submit; False: a rough demand is enough."""
         return self._scheduler.must_count(ticket, self._now())
 
     def submit(self, ticket: Ticket, settings: PoolSettings) -> None:
-        """Queue a ticket; then `wait` for it, or `cancel` it."""
+        """Queue a ticket; then `wait` for the decision, or `cancel` the ticket."""
         now = self._now()
         self._scheduler.submit(ticket, settings, now)
         self._waiters[ticket.id] = _Waiter()
         self.tick(now)
 
     def decision(self, ticket_id: str) -> Awaited | None:
-        """The ticket's next decision if it is there already; None: `wait` for it."""
+        """The ticket's next decision, if made already; None: `wait` for the decision."""
         desk = self._waiters.get(ticket_id)
         return Cancelled() if desk is None else self._fetch(ticket_id, desk)
 
     async def wait(self, ticket_id: str, *, until_at: float | None = None) -> Awaited:
-        """Wait for the ticket's next decision, one waiter at a time.
+        """Wait for the ticket's next decision. Only one caller may wait at a time.
 
-        After Admitted, settle; after a Backoff from `settle`, wait again. After Pulse (`until_at`, a monotonic
-        instant, has come) the ticket is still queued: wait again or cancel it. Cancelling the task that waits cancels
-        the ticket.
+        After Admitted, settle; after a Backoff from `settle`, wait again. After Pulse (`until_at`, a monotonic instant,
+        has come) the ticket is still queued: wait again or cancel it. Cancelling the task that waits cancels the
+        ticket.
         """
         desk = self._waiters.get(ticket_id)
         if desk is None:
@@ -178,7 +178,7 @@ class Driver:
         try:
             await desk.wake
         except BaseException:
-            # Also when the loop drops this coroutine: nobody will come for the decision.
+            # Also when the loop drops this coroutine: then no caller comes for the decision.
             if self._waiters.get(ticket_id) is desk:
                 self.cancel(ticket_id)
             raise
@@ -186,11 +186,11 @@ class Driver:
             desk.wake = None
             if self._waiters.get(ticket_id) is desk:
                 self._pulses.drop(ticket_id)
-        # Only a decision or the instant rings.
+        # Only a decision or the instant wakes the waiter.
         return self._fetch(ticket_id, desk) or Pulse()
 
     def settle(self, attempt: Attempt, result: AttemptResult) -> Verdict:
-        """End an attempt, exactly once. After a Backoff, `wait` for the same ticket again, or `cancel` it."""
+        """End an attempt, exactly once. After a Backoff, `wait` for the same ticket again, or `cancel` the ticket."""
         now = self._now()
         verdict = self._scheduler.settle(attempt, result, now)
         if isinstance(verdict, Backoff):
@@ -199,15 +199,15 @@ class Driver:
         return verdict
 
     def observe(self, attempt: Attempt, hints: Hints, *, answered: bool = True) -> None:
-        """A response's head arrived; `answered`: of an answer, and no refusal."""
+        """The head of a response arrived. `answered`: the head of an answer, not of a refusal."""
         now = self._now()
         self._scheduler.observe(attempt, hints, now, answered=answered)
         self.tick(now)
 
     def cancel(self, ticket_id: str) -> bool:
-        """The client went. True when the ticket was queued, or admitted without anybody having fetched that.
+        """Cancel a ticket whose client is gone. True: the ticket was queued, or the admission was never fetched.
 
-        False when it is in flight (settle it) or over.
+        False: the ticket is in flight (settle it) or over.
         """
         desk = self._waiters.pop(ticket_id, None)
         if desk is None:
@@ -229,29 +229,29 @@ class Driver:
         return cancelled
 
     def command(self, command: SchedulerCommand) -> CommandReply:
-        """Do what a person asks, at once."""
+        """Carry out a person's command, at once."""
         now = self._now()
         result = self._scheduler.command(command, now)
         self.tick()
         return reply(command, result)
 
     def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None]) -> None:
-        """Profiles were changed. `settings_of`: a pool and its profile's name → what counts; None: as it was."""
+        """Apply changed profiles. `settings_of`: pool and name of the profile → new settings; None: no change."""
         self._scheduler.configure(settings_of, self._now())
         self.tick()
 
     def close(self) -> None:
-        """Admit nothing more; whatever is queued, or submitted from now on, is shed at once."""
+        """Admit nothing more. Every ticket in the queue or submitted from now on is shed at once."""
         self._scheduler.close(self._now())
         self.tick()
 
     def bypass(self, key: PoolKey, change: int) -> None:
-        """Attempts that go past the scheduler begin (+1) or end (-1)."""
+        """Attempts that bypass the scheduler begin (+1) or end (-1)."""
         self._scheduler.bypass(key, change)
         self.tick()
 
     def note(self, event: Event) -> None:
-        """Tell the observers of something outside the core."""
+        """Send the observers an event from outside the scheduler."""
         self._scheduler.note(event)
         self.tick()
 
@@ -260,18 +260,18 @@ class Driver:
         return self._scheduler.limit_of(key)
 
     def account_of(self, credential: str) -> str:
-        """The account to use for a credential's hash."""
+        """The account to use for the hash of a credential."""
         return self._scheduler.account_of(credential)
 
     def export(self) -> dict[str, object]:
-        """What should outlive this process, as plain JSON values by name, made anew."""
+        """The state that should outlive this process, as new plain JSON values by name."""
         return {
             "learned": self._scheduler.export(),
             "orders": self._scheduler.export_overrides(self.clock.monotonic(), self.clock.wall()),
         }
 
     def restore(self, kept: Mapping[str, object], standings: Sequence[AccountState]) -> None:
-        """Take over, once, what was exported, and what an earlier process has spent, as far as it can be understood."""
+        """Take over exported state once, and the spend of an earlier process, as far as both can be understood."""
         now = self._now()
         if "learned" in kept:
             self._scheduler.restore(kept["learned"], now)
@@ -281,17 +281,17 @@ class Driver:
         self.tick()
 
     def count_in(self, standings: Sequence[AccountState]) -> None:
-        """Add what was spent in the present periods of budgets before these were set."""
+        """Add the money spent in the present periods of budgets before these budgets were set."""
         self._scheduler.count_in(standings, self._now())
         self.tick()
 
     def snapshot(self, *, most_queued: int | None = None) -> Snapshot:
-        """Everything now; of the tickets that wait at most so many of each pool, the next ones."""
+        """The whole state now, with at most `most_queued` waiting tickets of each pool, the next ones first."""
         snapshot = self._scheduler.snapshot(self.clock.monotonic(), most_queued=most_queued)
         return replace(snapshot, pools=tuple(map(with_words, snapshot.pools)))
 
     def snapshot_in_parts(self, *, most_queued: int | None = None) -> Generator[None, None, Snapshot]:
-        """The same, a pool at a time: the loop may turn in between."""
+        """The same as `snapshot`, a pool per step: the loop may turn in between."""
         snapshot = yield from self._scheduler.snapshot_in_parts(self.clock.monotonic, most_queued=most_queued)
         pools = []
         for pool in snapshot.pools:
@@ -312,9 +312,9 @@ class Driver:
         return bool(done)
 
     def tick(self, now: float | None = None) -> None:
-        """Take one turn. The timer and every call do it, which has read the clock; so does a test that has moved it.
+        """Take a turn. The timer and every call do this, having read the clock; tests that moved the clock do, too.
 
-        What the core raises goes to everybody who waits, too: none may hang on a scheduler that has failed.
+        An exception of the scheduler also goes to every waiting caller, so that none hangs on a failed scheduler.
         """
         try:
             now = self._now() if now is None else now
@@ -341,7 +341,7 @@ class Driver:
                 self.end_attempt(attempt)
 
     def _call_off(self, attempt: Attempt, now: float) -> None:
-        """End an attempt that a person has cancelled; one whose admission nobody has fetched yet was never sent."""
+        """End an attempt that a person cancelled. An attempt whose admission was not fetched was never sent."""
         ticket = attempt.ticket
         desk = self._waiters.get(ticket.id)
         if desk is not None and isinstance(desk.decision, Admitted):
@@ -352,9 +352,9 @@ class Driver:
             self.call_off(attempt)
 
     def _now(self) -> float:
-        """The time, for every call into the core: it hears first of a sleep of the machine since the last one.
+        """The time for a call into the scheduler, after reporting any sleep of the machine since the last call.
 
-        Else what comes after the sleep would be taken for something that slept as well.
+        Otherwise the scheduler would assume that things which come after the sleep had slept, too.
         """
         now = self.clock.monotonic()
         if now - self._looked_at > _SLEEP_S:
@@ -371,7 +371,7 @@ class Driver:
         if desk.failure is not None:
             raise desk.failure
         if desk.decision is not None:
-            # A cancelled ticket's desk is gone already, and its id may be in use again.
+            # The waiter of a cancelled ticket is gone already, and the id may be in use again.
             if self._waiters.get(ticket_id) is desk:
                 if self._pulses.first is not None:
                     self._pulses.drop(ticket_id)
@@ -388,7 +388,7 @@ class Driver:
 
     def _deliver(self) -> None:
         if self._delivering:
-            # An observer called us: its own loop hands these out, in order.
+            # An observer called us: the outer loop delivers these events, in order.
             return
         self._delivering = True
         try:
@@ -401,7 +401,7 @@ class Driver:
                             observer(event)
                         except Exception:
                             _logger.exception("observer %r failed and is not called again", observer)
-                            self.unlisten(observer)  # a new tuple: this loop goes on over the old one
+                            self.unlisten(observer)  # a new tuple: this loop goes on over the old tuple
         finally:
             self._delivering = False
 
@@ -412,13 +412,13 @@ class Driver:
         return hearers
 
     def _arm(self) -> None:
-        """Have the timer ring when something is due. One that rings sooner looks then how long is left."""
+        """Let the timer ring when something is due. A timer that rings sooner checks the time left and re-arms."""
         wakeup_at = self._scheduler.next_wakeup()
         if wakeup_at is None or self._pulses.first_key < wakeup_at:
             wakeup_at = self._pulses.first_key
         if wakeup_at == _NEVER or (self._timer is not None and self._rings_at <= wakeup_at):
             return
-        # A timer stands still while the machine sleeps, so a far one is looked at in between.
+        # A timer stands still while the machine sleeps, so a distant timer is checked in between.
         self._arm_at(min(wakeup_at, self.clock.monotonic() + _LONGEST_TIMER_S))
 
     def _arm_at(self, rings_at: float) -> None:
@@ -433,7 +433,7 @@ class Driver:
         try:
             self.tick()
         except Exception:
-            # Nobody called who could guard it: asyncio reports it, and the queue must not stand still for it.
+            # No caller can guard this turn: asyncio reports the error, and the queue must not stop for that.
             if self._timer is None:
                 self._arm_at(self.clock.monotonic() + _AFTER_FAILURE_S)
             raise
