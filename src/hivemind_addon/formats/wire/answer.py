@@ -1,9 +1,9 @@
-"""One streamed answer, watched as it passes: where it is, what went wrong, and what it used.
+"""Reads one streamed answer as it passes: phase, error and usage.
 
-Before the first content every event is judged with care; after it an event costs a look at its name or a search
-for one word, and a piece that is nothing but events of content (a run) one look at all of it. They are kept as they
-came; their text is taken out and counted only where the provider did not report the output in the end (a stream that
-was cut, a chat without `include_usage`), and read once when it ends, to see whether it is garbage.
+Before the first content the reader judges every event with care. Afterwards an event costs a look at the name or a
+search for a word, and a piece with nothing but content events (a run) costs a single look. Events are kept unread.
+Their text is extracted and counted only if the provider reports no output by the end (a stream that was cut, a chat
+without `include_usage`), and is read once at the end, to detect garbage.
 """
 
 from collections import deque
@@ -26,36 +26,36 @@ from hivemind_addon.kernel.values.ticket import Usage
 if TYPE_CHECKING:
     from hivemind_addon.formats.wire.runs import IsRun
 
-# With the newest more than a thousand chat chunks: enough to learn how many tokens a byte of the stream is.
+# With the newest, over a thousand chat chunks: enough to learn how many tokens a byte of the stream is.
 _MAX_OLDEST_BYTES = 128 * 1024
 _DONE = b"[DONE]"
 _EVENT_OVERHEAD_BYTES = 100
 _MAX_READ_BYTES = 192 * 1024
-"""Of a longer answer only so much of its end is read when it ends: some 3 ms of the event loop."""
+"""Of a longer answer only the last part of this size is read at the end: some 3 ms of the event loop."""
 _MAX_COUNTED_CHARS = 64 * 1024
 # tiktoken's time grows with the square of a run without spaces; short pieces bound it.
 _PIECE_CHARS = 4096
 
 
 class AnswerClock(Protocol):
-    """When something came. Implemented by the proxy's clock."""
+    """Reads the time of events. Implemented by the proxy's clock."""
 
     def monotonic(self) -> float: ...  # noqa: D102
     def wall(self) -> float: ...  # noqa: D102
 
 
 class Phase(Enum):
-    """Where a streamed answer is."""
+    """The states of a streamed answer."""
 
     BEFORE_CONTENT = "before content"
     CONTENT = "content"
     FAILED = "failed"
-    """An error event came, before or after content (`AnswerReader.content_seen` tells)."""
+    """An error event came, before or after content (see `AnswerReader.content_seen`)."""
     COMPLETE = "complete"
 
 
 LAST = (Phase.COMPLETE, Phase.FAILED)
-"""Whatever follows, nothing more is read."""
+"""The phases after which nothing more is read."""
 
 
 class UsageReader:
@@ -71,18 +71,18 @@ class UsageReader:
 
     @property
     def usage(self) -> Usage | None:
-        """What was reported so far; None: nothing, or what cannot be true."""
+        """The usage reported so far; None: none, or a usage that cannot be true."""
         if self._told is not None and self._told_output and not self._dialect.had_input(self._told):
             return None
         return self._told
 
     @property
     def final(self) -> bool:
-        """Whether the output was reported; Anthropic's first event tells only the input."""
+        """Whether the output was reported; Anthropic's first event reports only the input."""
         return self._told_output and self.usage is not None
 
     def feed(self, event: SseEvent) -> None:
-        """Look at one event; cheap for those that carry no usage."""
+        """Look at an event; cheap for events without usage."""
         try:
             told = self._dialect.usage_of_event(event, self._told)
         except UntrueUsageError:
@@ -93,7 +93,7 @@ class UsageReader:
             self._told_output = self._told_output or told[1]
 
     def feed_whole(self, event: SseEvent) -> None:
-        """Where nothing was reported, an event may be a whole answer."""
+        """Read an event as a whole answer, where no usage was reported."""
         if self._told is not None:
             return
         try:
@@ -104,7 +104,7 @@ class UsageReader:
 
 
 def sum_of(values: Iterable[object]) -> int:
-    """Of those that are whole numbers."""
+    """Sum of the values that are whole numbers."""
     return sum(one for one in values if isinstance(one, int))
 
 
@@ -112,48 +112,48 @@ class AnswerReader:
     """Reads one streamed answer with status 200. Call `finish` when the body has ended without a cut."""
 
     def __init__(self, dialect: Dialect, content_encoding: str, media_type: str = "") -> None:
-        """`media_type`: the answer's own."""
+        """`media_type`: the media type of the answer."""
         self._dialect = dialect
         self._unwrapper = dialect.unwrapper
         self._media_type = media_type
         self._parser = dialect.parser(media_type)
         self._run_test = dialect.run_test(media_type)
         self._is_run: IsRun | None = None
-        """Tells it of the next piece; None: that one is none, for it comes before content, or amid an event."""
+        """Tests whether the next piece is a run; None: the next piece is not, before content or amid an event."""
         self._usage_reader = UsageReader(dialect)
         self._last: SseEvent | bytes | None = None
-        """The last event of content, or the run that it is in."""
+        """The last content event, or the run that contains this event."""
         self._oldest: list[SseEvent | bytes] = []
-        """What came before the newest; of a long answer only its beginning."""
+        """The pieces before the newest; of a long answer only the beginning."""
         self._oldest_bytes = 0
         self._newest: deque[SseEvent | bytes] = deque()
-        """Events and runs: what is read when the answer ends."""
+        """Events and runs, to be read when the answer ends."""
         self._newest_bytes = 0
         self._events_bytes = 0
-        """Data of the events of content that were read."""
+        """Data of the content events that were read."""
         self._runs_bytes = 0
-        """All of the runs: they have more than their events' data."""
+        """All bytes of the runs, including more than the data of the events."""
         self._ended = False
         self._terminal: SseEvent | None = None
         self.phase = Phase.BEFORE_CONTENT
         self.has_begun = False
         """Whether an event came."""
         self.has_said = False
-        """Whether some of the answer's words came: a block that is opened has none."""
+        """Whether some of the answer's words came: the start of a block contains none."""
         self.content_seen = False
-        """Whether something came that a client acts on."""
+        """Whether a client has got something to act on."""
         self.has_stopped = False
-        """Whether it said why it has ended, and no content followed."""
+        """Whether a stop reason came and no content followed."""
         self.windows: SseEvent | None = None
-        """The last event that told of a subscription's windows, for `hints.read_stream_windows`."""
+        """The last event with the windows of a subscription, for `hints.read_stream_windows`."""
         self.error: ErrorFacts | None = None
-        """What the error event said; set when the phase is FAILED."""
+        """The facts of the error event; set when the phase is FAILED."""
         self.broken: str | None = None
-        """Why the body cannot be read. It is to be passed through: the phase is CONTENT, unless it was decided."""
+        """Why the body cannot be read. Pass the body through: the phase is CONTENT, unless decided before."""
         self._decoder: BodyDecoder | None = None
-        """None: it comes as it is."""
+        """None: the body has no content coding."""
         self._is_lost = False
-        """It cannot be decoded any more."""
+        """Whether the body cannot be decoded any more."""
         if content_encoding:
             try:
                 self._decoder = BodyDecoder(content_encoding)
@@ -164,7 +164,7 @@ class AnswerReader:
         return f"<AnswerReader {self.phase.value}, {self._events_bytes + self._runs_bytes} content bytes>"
 
     def feed(self, chunk: bytes) -> bytes:
-        """Read the next bytes of the body; answers them decoded (empty once it is broken)."""
+        """Read the next bytes of the body; returns them decoded (empty once the body is broken)."""
         if self._decoder is not None:
             try:
                 chunk = self._decoder.feed(chunk)
@@ -201,7 +201,7 @@ class AnswerReader:
         return events if self._unwrapper is None else list(map(self._unwrapper.unwrap, events))
 
     def _events(self, kept: Iterable[SseEvent | bytes]) -> list[SseEvent]:
-        """The events of what was kept: runs are cut into theirs."""
+        """The events of kept pieces; runs are cut into events."""
         events: list[SseEvent] = []
         for kind, some in groupby(kept, type):
             if kind is bytes:
@@ -215,7 +215,7 @@ class AnswerReader:
         return self._events((self._last,))[-1] if self._last is not None else None
 
     def finish(self) -> bytes:
-        """The body has ended properly; answers what was still to be decoded. Tells CONTENT from COMPLETE."""
+        """End a body that ended properly; returns the last decoded bytes. Decides between CONTENT and COMPLETE."""
         decoded = b""
         if self._decoder is not None:
             try:
@@ -223,7 +223,7 @@ class AnswerReader:
             except DecodeError as error:
                 self._lose(str(error))
         for event in self._unwrapped(self._parser.finish()):
-            # What ends without its blank line may be half an event.
+            # An event that ends without the blank line may be half an event.
             if not self._ended and (event.data.strip() == _DONE or read_object(event.data) is not None):
                 self._read(event)
         if not self._ended:
@@ -233,7 +233,7 @@ class AnswerReader:
         return decoded
 
     def answer(self) -> Transcript | None:
-        """What was said, of a long answer only its end; None: it cannot be read."""
+        """The answer as text, for a long answer only the end; None: unreadable."""
         if self.broken:
             return None
         last = () if self._terminal is None else (self._terminal,)
@@ -242,7 +242,7 @@ class AnswerReader:
         return answer
 
     def sum_at(self, pointer: Pointer) -> int:
-        """The numbers at a place of the newest event that has any there; 0: none has."""
+        """The sum of the numbers at a place of the newest event with numbers there; 0: no event has any."""
         for event in reversed(self._events(self._newest)):
             found = sum_of(pointer.find_all(read_object(event.data)))
             if found:
@@ -250,13 +250,13 @@ class AnswerReader:
         return 0
 
     def usage(self, counter: Callable[[str], int]) -> Usage:
-        """What the answer used so far: as reported, else with its output counted.
+        """The usage of the answer so far: as reported, else with a counted output.
 
-        When the output was counted, `reported` is False; the input is 0 unless the stream has told it.
-        A long answer is counted in part and the rest taken in proportion.
+        When the output was counted, `reported` is False; the input is 0 unless the stream reported the input. A long
+        answer is counted in part, and the rest estimated in proportion.
         """
         if not self._usage_reader.final and (last := self._last_event) is not None:
-            # Where every event tells it, the ones that are only content were not asked.
+            # Where every event reports the usage, the pure content events were not read.
             self._usage_reader.feed(last)
             self._usage_reader.feed_whole(last)
         known, final = self._usage_reader.usage, self._usage_reader.final
@@ -264,7 +264,7 @@ class AnswerReader:
             return known
         counted_tokens = self._count_output(counter)
         if known is not None and final and not counted_tokens:
-            return known  # an answer without any output; where there was some, the usage cannot be true
+            return known  # an answer without output; an answer with output makes this usage untrue
         if known is None:
             return Usage(output_tokens=counted_tokens)
         return Usage(
@@ -304,7 +304,7 @@ class AnswerReader:
     def _keep_event(self, event: SseEvent) -> None:
         self._last = event
         size = len(event.data)
-        if size:  # without any it says nothing, and its length bounds nothing
+        if size:  # without data the event says nothing, and the length bounds nothing
             self._events_bytes += size
             self._keep(event, size)
 
@@ -315,7 +315,7 @@ class AnswerReader:
             self._age(self._newest.popleft())
 
     def _age(self, piece: SseEvent | bytes) -> None:
-        """It is no more among the newest."""
+        """Move a piece from the newest to the oldest."""
         size = _size(piece)
         self._newest_bytes -= size
         if self._oldest_bytes < _MAX_OLDEST_BYTES:
@@ -334,7 +334,7 @@ class AnswerReader:
         self._pass_on()
 
     def _pass_on(self) -> None:
-        """What cannot be read is content."""
+        """Treat an unreadable body as content."""
         if self.phase is Phase.BEFORE_CONTENT:
             self.phase = Phase.CONTENT
 

@@ -1,4 +1,4 @@
-"""What a request says: its model, whose it is, what it is for, and what it will take. Pure: read from its parts."""
+"""Describes a request: model, requester, purpose and expected size. Pure: reads only the parts of the request."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -21,11 +21,11 @@ from hivemind_addon.kernel.values.ticket import CallKind, PoolKey
 
 _MAX_INSTANT_CHARS = 100
 _LONG_CACHE_S = 3600.0
-"""What the mark `ttl: 1h` asks for (Anthropic)."""
+"""Cache time that the mark `ttl: 1h` requests (Anthropic)."""
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
 _IDEMPOTENT = _SAFE | {"PUT", "DELETE"}
 _KEYS = frozenset({"idempotency-key", "x-idempotency-key"})
-"""Headers by which a service knows a call that it has run already."""
+"""Headers by which a service recognises a call that has run already."""
 
 
 class PlainRequest(Struct, frozen=True, gc=False):
@@ -33,31 +33,31 @@ class PlainRequest(Struct, frozen=True, gc=False):
 
     scheme: str
     host: str
-    """That the client means; never a resolved address."""
+    """The host that the client means; never a resolved address."""
     port: int
     path: str
     headers: Mapping[str, str]
     """By lower-case name."""
     body: bytes
-    """As it is sent; its content coding is among the headers."""
+    """The body as sent; the content coding is among the headers."""
 
 
 class Size(Struct, frozen=True, gc=False):
-    """What one request will take."""
+    """The expected size of a request."""
 
     estimate: Estimate
-    """Of an attempt that finds the prompt cache warm; where it is rough, `size_request` can tell more."""
+    """Estimate for an attempt with a warm prompt cache; `size_request` improves a rough estimate."""
     cold_tokens: int
-    """Of the input that is expected in the cache, what the limits count once it has lapsed."""
+    """Input expected from the cache: tokens that the limits count once the cache has lapsed."""
     prefix: str
-    """Hash of what the prompt cache keys on; empty: nothing is shared."""
+    """Hash of the key of the prompt cache; empty: nothing is shared."""
     prefix_tokens: int
     cache_s: float = 0.0
-    """How long the provider keeps it, from the beginning of an attempt; 0: it keeps nothing."""
+    """How long the provider caches the prompt, from the start of an attempt; 0: not at all."""
 
 
 class Description(Struct, frozen=True, gc=False):
-    """One request, described."""
+    """A request, described."""
 
     dialect: Dialect
     facts: RequestFacts
@@ -65,7 +65,7 @@ class Description(Struct, frozen=True, gc=False):
     kind: CallKind
     requester: Requester
     pool: PoolKey
-    """With the account as the request tells it."""
+    """With the account that the request names."""
     prints: Fingerprints
     size: Size
 
@@ -80,9 +80,9 @@ def describe_request(
     rough: bool = False,
     machine: Machine = ALONE,
 ) -> Description:
-    """Read a model call of this profile. `user`: the proxy's, where one is named; `peer`: the client's address.
+    """Describe a model call of this profile. `user`: of the proxy, if named; `peer`: the client's address.
 
-    `rough`: its size may be. `machine`: of the proxy.
+    `rough`: a rough size is enough. `machine`: of the proxy.
     """
     dialect = dialect_of(format_for(profile, request.path))
     facts = read_body(request, dialect)
@@ -112,7 +112,7 @@ def describe_plain(
     peer: str,
     machine: Machine = ALONE,
 ) -> Description:
-    """A call of a plain profile, of which nothing but the head is read. `user`, `peer`, `machine`: as above."""
+    """Describe a call of a plain profile from the head alone. `user`, `peer`, `machine`: as above."""
     facts = RequestFacts(model=profile.name)
     requester = read_requester(profile, request.headers, facts.members, request.path, machine)
     names = names_in(profile, request.headers, facts)
@@ -135,7 +135,7 @@ def _pool_key(request: PlainRequest, account: str, group: str) -> PoolKey:
 
 
 def may_repeat(profile: Profile, method: str, headers: Mapping[str, str], path: str) -> bool:
-    """Whether a call of a plain profile may be sent again though its service may have run it (RFC 9110, 9.2.2)."""
+    """Whether a call of a plain profile may be repeated although the service may have run it (RFC 9110, 9.2.2)."""
     return (
         method.upper() in _IDEMPOTENT
         or not _KEYS.isdisjoint(headers)
@@ -144,7 +144,7 @@ def may_repeat(profile: Profile, method: str, headers: Mapping[str, str], path: 
 
 
 def only_reads(profile: Profile, method: str, path: str) -> bool:
-    """Whether a call of a plain profile changes nothing where it goes."""
+    """Whether a call of a plain profile changes nothing at the service."""
     return method.upper() in _SAFE or matching_path(profile.safe_paths, path) is not None
 
 
@@ -157,7 +157,7 @@ def size_request(
     *,
     rough: bool = False,
 ) -> Size:
-    """What a request of a session's will take."""
+    """The expected size of a request of a session."""
     estimate = estimator.estimate(profile, facts, session, rough=rough)
     expected = estimate.expected
     input_tokens = expected.total_input_tokens
@@ -178,18 +178,18 @@ def _kept_s(profile: Profile, prints: Fingerprints) -> float:
 
 
 def read_body(request: PlainRequest, dialect: Dialect) -> RequestFacts:
-    """What a request's body says."""
+    """The facts in a request's body."""
     body, encoding = request.body, request.headers.get("content-encoding", "")
     if encoding:
-        with suppress(DecodeError):  # else it is read as it is, and the reader says that it cannot be
+        with suppress(DecodeError):  # else the body is read undecoded, and the reader reports an oddity
             body = decode(body, encoding, MAX_BODY_BYTES)
     return read_request(body, dialect.plan, request.path)
 
 
 def signed_for_s(profile: Profile, headers: Mapping[str, str], wall_now: float) -> float | None:
-    """How much longer a request may be sent as its client signed it, in seconds; below 0: it came too late.
+    """Seconds for which a request may still be sent as the client signed it; below 0: too late.
 
-    None: it is not signed, or does not say when it was. `wall_now` in epoch seconds.
+    None: unsigned, or without the time of signing. `wall_now` in epoch seconds.
     """
     sign = profile.sign
     written = headers.get(sign.header, "") if sign is not None else ""
@@ -200,7 +200,7 @@ def signed_for_s(profile: Profile, headers: Mapping[str, str], wall_now: float) 
 
 
 def _instant(written: str) -> float | None:
-    """`20250130T203827Z`, or as HTTP dates are written, in epoch seconds."""
+    """Epoch seconds of `20250130T203827Z`, or of an HTTP date."""
     for parse in (datetime.fromisoformat, parsedate_to_datetime):
         with suppress(ValueError, TypeError, IndexError, OverflowError):
             instant = parse(written)

@@ -1,6 +1,6 @@
-"""One attempt's answer of a service that is no model: judged by its head, and passed on unread.
+"""Follows an attempt's answer from a service that is no model: judged by the head, and passed on unread.
 
-Only of an error's body the beginning is kept, and read only where a rule of the profile asks for its words.
+Only errors are kept, up to a limit, and read only if a rule of the profile needs the words.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from hivemind_addon.kernel.values.ticket import Usage
 
 MOST_READ_BYTES = 64 * 1024
-"""Of an error's body."""
+"""Longest body of an error that is read."""
 SWITCHING_PROTOCOLS = 101
 _SERVERS_FAULT = 500
 
@@ -39,38 +39,38 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(eq=False, slots=True)
 class PlainAnswer:
-    """Does what `AnswerInProgress` does, of a body that nobody reads."""
+    """Has the methods of `AnswerInProgress`, for a body that is not read."""
 
     profile: Profile
     dialect: Dialect
     clock: AnswerClock
     group: str
-    """The limit group of its request."""
+    """The limit group of the request."""
     sent_at: float = 0.0
     head_at: float = 0.0
     last_byte_at: float = 0.0
     hints: Hints = _NO_HINTS
-    """What its head said of limits."""
+    """The limits that the head states."""
     kept: list[bytes] = field(default_factory=list)
     """The pieces of an error that are kept back."""
     looked_bytes: int = 0
     ends_at: float = math.inf
-    """Never: how a body ends that nobody reads, only its transport tells."""
+    """Always infinite: only the transport shows the end of a body that is not read."""
     unreadable: str | None = None
-    """Nothing is read that could be."""
+    """Always None: nothing is read."""
     answer: Transcript | None = None
-    """Nobody says anything in it."""
+    """Always None: such an answer has no conversation."""
     phase: Phase | None = None
-    """None: no head yet. An error is before its content until it ends, and then has failed."""
+    """None: no head yet. An error is in the phase before content until the end, and then FAILED."""
     _status: int = 0
     _headers: Mapping[str, str] = _NO_HEADERS
 
     def sent(self) -> None:
-        """Its request is on its way."""
+        """The request is on the way."""
         self.sent_at = self.last_byte_at = self.clock.monotonic()
 
     def head(self, status: int, headers: Mapping[str, str]) -> bool:
-        """Its head came, with headers by lower-case name. True: its body comes in pieces that `look` or `tee` get."""
+        """The head came, with headers by lower-case name. True: pieces of the body go to `look` or `tee`."""
         self.head_at = self.last_byte_at = self.clock.monotonic()
         self._status, self._headers = status, headers
         self.hints = read_hints(of_group(self.profile, self.group), headers, self.clock.wall())
@@ -78,41 +78,41 @@ class PlainAnswer:
         return True
 
     def is_channel(self, method: str) -> bool:
-        """Whether what follows its head is no answer: a WebSocket, or events for whoever listens to them."""
+        """Whether a channel follows the head instead of an answer: a WebSocket, or events for listeners."""
         if self._status == SWITCHING_PROTOCOLS:
             return True
         media_type = self._headers.get("content-type", "").partition(";")[0].strip().lower()
         return method == "GET" and self._status == 200 and media_type == "text/event-stream"
 
     def heard(self, _chunk: bytes) -> bool:
-        """A piece of it came. False: it is what its head says."""
+        """A piece of the body came. False: the head is right about the body."""
         self.last_byte_at = self.clock.monotonic()
         return False
 
     def is_complete(self, _body: bytes) -> bool:
-        """False: it does not say that it is."""
+        """False: the body does not show the end."""
         return False
 
     def look(self, chunk: bytes) -> Phase:
-        """A piece of an error came that is kept back."""
+        """A piece of an error came and is kept back."""
         self.kept.append(self.tee(chunk))
         self.looked_bytes += len(chunk)
         assert self.phase is not None
         return self.phase
 
     def tee(self, chunk: bytes) -> bytes:
-        """A piece came that is passed on, as it is."""
+        """A piece came and is passed on unchanged."""
         self.last_byte_at = self.clock.monotonic()
         return chunk
 
     def take_kept(self) -> bytes:
-        """Everything that was kept back; from now on nothing is."""
+        """Return all pieces kept back. Later pieces are not kept."""
         kept = b"".join(self.kept)
         self.kept.clear()
         return kept
 
     def finish(self) -> Phase | None:
-        """It came to its end."""
+        """The answer came to the end."""
         if self.phase is Phase.CONTENT:
             self.phase = Phase.COMPLETE
         elif self.phase is Phase.BEFORE_CONTENT:
@@ -120,11 +120,11 @@ class PlainAnswer:
         return self.phase
 
     def judge_stream(self) -> Outcome:
-        """How it ended."""
+        """The outcome of the answer."""
         return self._judge(self._status, b"".join(self.kept))
 
     def judge_body(self, status: int, body: bytes, _count: Callable[[str], int]) -> tuple[Outcome, Usage | None]:
-        """How one without a body ended; it used nothing that is counted."""
+        """The outcome of an answer without a body, and no usage, as nothing is counted."""
         return self._judge(status, body), None
 
     def _judge(self, status: int, body: bytes) -> Outcome:
@@ -134,12 +134,12 @@ class PlainAnswer:
         read = self._read(body)
         outcome = judge_answer(self.profile, status, self._headers, read, self.hints, wall_now, places=places)
         if outcome.kind is OutcomeKind.IGNORED and not outcome.retryable and status < _SERVERS_FAULT:
-            # The service has done its part: whoever looks for what is not there is answered (404), not failed.
+            # The service has done its part: a request for a missing thing is answered (404), not failed.
             return replace(outcome, kind=OutcomeKind.SUCCESS)
         return outcome
 
     def _read(self, body: bytes) -> bytes | None:
-        """An error's body, where a rule asks for its words."""
+        """The body of an error, if a rule needs the words."""
         rules = self.profile.outcomes
         if not any(rule.message or rule.error or rule.body for rule in rules) or len(body) > MOST_READ_BYTES:
             return None

@@ -1,4 +1,4 @@
-"""HTTPFlow → Ticket: whose a request is, and what it will use."""
+"""HTTPFlow → Ticket: the requester and the expected usage of a request."""
 
 from __future__ import annotations
 
@@ -57,51 +57,51 @@ _KEPT_HEADERS = {
     "x-hivemind-priority": PRIORITY_KEY,
     "x-hivemind-task-id": TASK_KEY,
 }
-"""Of these the ones that stay with the flow, so that a replay is treated in the same way, and under which key."""
+"""The headers that stay with the flow under these keys, so that a replay is treated the same."""
 IDEMPOTENCY_HEADER = "idempotency-key"
 _SIGNED_HEADERS = re.compile(r"\bSignedHeaders=([^,\s]+)")
-"""In the `authorization` of Amazon's signatures."""
+"""In the `authorization` header of Amazon's signatures."""
 _name = itemgetter(0)
-"""Of a head's field, as it came."""
+"""The name of a header field, as received."""
 _TOKEN_BYTES = 3
 ID_BYTES = 6
-"""Of a ticket's id: in a journal of a million tickets two are the same with a chance of 1 : 560."""
+"""Bytes of a ticket's id: among a million tickets in a journal, a duplicate has a chance of 1 : 560."""
 
 
 class Intake:
-    """Makes exchanges of requests, and knows whose connections these come by."""
+    """Makes exchanges of requests, and knows the users of client connections."""
 
     def __init__(
         self, *, runtime: Runtime, settings: LiveSettings, files: Files, on_end: Callable[[Exchange], None]
     ) -> None:
-        """`on_end` is called once for each exchange, when its ticket is over."""
+        """`on_end` is called once for each exchange, when the ticket is over."""
         self._runtime = runtime
         self._settings = settings
         self._files = files
         self._on_end = on_end
         self._token = os.urandom(_TOKEN_BYTES).hex()
-        """Tells connections to this process from those to other members of its cluster, whatever these are called."""
+        """Separates connections to this process from those to other cluster members, even with equal names."""
         self.authentication = Authentication(
             settings.current.secrets, now=runtime.driver.clock.monotonic, guard=runtime.guard
         )
-        """Who has to prove who it is."""
+        """Asks clients for proof of their identity."""
         self._compactor: Compactor | None = None
-        """Who makes contexts shorter; None: nobody's rules have asked for it."""
+        """Shortens contexts; None: no rule has asked for compaction."""
         self._proxy_users: dict[str, tuple[str, str]] = {}
-        """Client connection id → user and password of its CONNECT."""
+        """Client connection id → user and password of the CONNECT."""
 
     # Who asks --------------------------------------------------------------------------------------------------------
 
     def take_own_headers(self, flow: http.HTTPFlow) -> None:
-        """Remember and remove what talks to the proxy: `Proxy-Authorization` and `x-hivemind-*` never go upstream."""
+        """Keep and remove headers for the proxy: `Proxy-Authorization` and `x-hivemind-*` never go upstream."""
         headers = flow.request.headers
-        # Nearly no request has any: one look at all the names, as they came.
+        # Hardly any request has these headers: a single search over all names, as received.
         names = b"\n".join(map(_name, headers.fields)).lower()
         if b"x-hivemind-" not in names and b"proxy-authorization" not in names:
             return
         plain = plain_headers(headers.fields)
         signed = _SIGNED_HEADERS.search(plain.get("authorization", ""))
-        kept = signed[1].lower().split(";") if signed else ()  # without them the signature would be wrong
+        kept = signed[1].lower().split(";") if signed else ()  # without these headers the signature would be wrong
         if credentials := plain.get("proxy-authorization"):
             self.learn_proxy_user(flow, credentials)
             if "proxy-authorization" not in kept:
@@ -114,13 +114,13 @@ class Intake:
                     flow.metadata[key] = value
 
     def learn_proxy_user(self, flow: http.HTTPFlow, credentials: str) -> None:
-        """Remember the user of a `Proxy-Authorization` for its client connection."""
+        """Remember the user of a `Proxy-Authorization` header for the client connection."""
         user, password = basic(credentials)
         if user or password:
             self._proxy_users[flow.client_conn.id] = (user, password)
 
     def name_of(self, client: Client) -> str:
-        """Who a client connection is, as far as its CONNECT says; for logs."""
+        """The name of a client connection from the CONNECT, for logs."""
         user = self.authentication.name_in(client) or self._proxy_users.get(client.id, ("", ""))[0]
         return user if user and user.isprintable() else f"a client at {client.peername[0]}"
 
@@ -136,7 +136,7 @@ class Intake:
     # Step 2: the ticket ----------------------------------------------------------------------------------------------
 
     def make(self, flow: http.HTTPFlow, profile: Profile, *, is_turn: bool = False) -> Exchange:
-        """The exchange of a complete request, with its ticket. `is_turn`: it came by a WebSocket, as a frame."""
+        """The exchange of a complete request, with a ticket. `is_turn`: the request was a WebSocket frame."""
         driver, settings = self._runtime.driver, self._settings.current
         now = driver.clock.monotonic()
         user, password = self._proxy_user(flow)
@@ -154,7 +154,7 @@ class Intake:
         edited = None
         if granted.compaction is not None and not is_turn and not is_plain:
             edited = self._edit(flow, profile, request, told, granted.compaction)
-        if edited is not None:  # from here on nothing knows the request that came
+        if edited is not None:  # from here on the original request is not used
             request = plain_request(flow)
             told = describe_request(profile, request, estimator, user=user, peer=peer, rough=True, machine=machine)
         facts, who = told.facts, told.who
@@ -162,7 +162,7 @@ class Intake:
         price = profile.price_of(facts.model)
         told_s = words.patience_s or told.requester.known_patience_s
         patience_s = told_s or patience.default_s
-        # One that hears something while it waits is not silent for as long as it waits.
+        # A client that receives keep-alives during the wait is not silent all that time.
         is_kept_alive = bool(profile.keep_alive_s) and facts.stream and told.dialect.may_keep_alive(request.path)
         if is_kept_alive and not words.patience_s and told.requester.announced_s is None:
             patience_s = max(patience_s, patience.kept_alive_s)
@@ -241,9 +241,9 @@ class Intake:
     def _edit(
         self, flow: http.HTTPFlow, profile: Profile, request: PlainRequest, told: Description, settings: Compaction
     ) -> EditedRequest | None:
-        """Make its context shorter, in the flow; None: it stays as it came."""
+        """Shorten the context of a request, in the flow; None: the request stays unchanged."""
         if self._compactor is None:
-            from hivemind_addon.plugins.contexts.compactor import Compactor  # noqa: PLC0415 - few want it
+            from hivemind_addon.plugins.contexts.compactor import Compactor  # noqa: PLC0415 - rarely used
 
             self._compactor = Compactor(self._runtime.driver)
         return self._compactor.edit(flow, profile, request, told, settings, self._files.keeper)
@@ -253,9 +253,9 @@ class Intake:
         self._compactor.keep(edited, ticket, size.estimate.expected.total_input_tokens, self._files.keeper)
 
     def is_lapsed(self, flow: http.HTTPFlow, profile: Profile) -> bool:
-        """Whether a request was signed too long ago to be held at all, of which a person is told.
+        """Whether a request was signed too long ago to be held at all; reports such a request.
 
-        The provider refuses it, upon which its client signs it anew: nothing that we could do is as good.
+        The provider refuses the request, and the client signs a new request: we can do nothing better.
         """
         if profile.sign is None:
             return False
@@ -270,9 +270,9 @@ class Intake:
         return True
 
     def make_unread(self, flow: http.HTTPFlow) -> Exchange:
-        """An exchange for a request that could not be read: it goes on under its host's own plain semaphore.
+        """An exchange for a request that could not be read: runs under a plain semaphore of the host.
 
-        Made of defaults only: what reads and counts may be what is broken.
+        Made of defaults only: the code that reads and counts may be broken.
         """
         now = self._runtime.driver.clock.monotonic()
         profile = Profile()
@@ -302,7 +302,7 @@ class Intake:
 
 
 def _sizes(size: Size, price: Price | None) -> dict[str, Any]:
-    """What a ticket says of the size of its request."""
+    """The fields of a ticket about the size of the request."""
     return {
         "demand": size.estimate.demand,
         "prefix": size.prefix,
@@ -315,13 +315,13 @@ def _sizes(size: Size, price: Price | None) -> dict[str, Any]:
 
 
 def _asked_delivery(flow: http.HTTPFlow, profile: Profile, words: ProxyWords) -> Delivery:
-    """The request's own word, else its agent's (in the proxy password), else the profile's."""
+    """The delivery named by the request, else by the agent (in the proxy password), else by the profile."""
     word = str(flow.metadata.get(DELIVERY_KEY, "")).strip().lower()
     return DELIVERIES.get(word) or words.delivery or profile.delivery
 
 
 def _priority(flow: http.HTTPFlow, words: ProxyWords, highest: Priority) -> Priority:
-    """The class that the request asks for, else its agent, else `normal`; never above what the agent may have."""
+    """The class that the request asks for, else the agent, else `normal`; at most the agent's highest."""
     asked = priority_of(str(flow.metadata.get(PRIORITY_KEY, "")))
     if asked is None:
         asked = words.priority

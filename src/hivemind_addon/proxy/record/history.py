@@ -1,6 +1,6 @@
-"""Events → one ticket's history: what a person reads beside its request, while it waits and ever after.
+"""Events → the history of a ticket, shown to people beside the request while the ticket waits and afterwards.
 
-It is plain values: it travels with mitmproxy's flow, into files too, and is shown where no scheduler runs.
+Histories are plain values: they travel with mitmproxy's flow, also into files, and can be shown without a scheduler.
 """
 
 from collections.abc import Callable
@@ -23,32 +23,32 @@ from hivemind_addon.proxy.api.event_text import text_of
 from hivemind_addon.proxy.api.words import about, amount, ordinal
 
 MOMENTS = 100
-"""Of a ticket that is tried for hours the first few and the newest are kept."""
+"""A ticket that is tried for hours keeps this many moments: the first few and the newest."""
 _FIRST = 10
 ENDED = 256
-"""So many histories are kept after their end, for whoever has not read them yet."""
+"""Number of histories that are kept after their end for later readers."""
 _COLUMNS = (22, 17, 11)
-"""Characters of a line's first columns: agent, state, start. A longer text moves the next one."""
+"""Characters of the first columns of a line: agent, state, start. A longer text moves the next column."""
 PAD = "\N{NO-BREAK SPACE}"
-"""Pages of mitmweb make one of many ordinary spaces."""
+"""Pages of mitmweb merge several ordinary spaces."""
 
 
 class Moment(Struct, frozen=True):
-    """One thing that happened."""
+    """An event in the life of a ticket."""
 
     after_s: float
-    """Since the request came."""
+    """Seconds since the request came."""
     text: str
 
 
 class TicketHistory(Struct, kw_only=True):
-    """What is known of one ticket."""
+    """The known facts of a ticket."""
 
     ticket_id: str
     agent: str
     session: str = ""
     parent_session: str = ""
-    """Empty: none is known."""
+    """Empty: unknown."""
     kind: str = ""
     model: str = ""
     pool: str = ""
@@ -57,28 +57,28 @@ class TicketHistory(Struct, kw_only=True):
     """Oldest first."""
     attempts: int = 0
     waited_s: float = 0.0
-    """Sum over its waits that have ended."""
+    """Sum over the waits that have ended."""
     waits: bool = False
-    """Whether it is held."""
+    """Whether the ticket is held."""
     failure: str = ""
-    """Why its newest attempt failed; empty: it did not."""
+    """Why the newest attempt failed; empty: no failure."""
     usage: Usage = field(default_factory=Usage)
-    """Of all its attempts."""
+    """Sum over all attempts."""
     micro_usd: int | None = None
-    """None: its model has no price."""
+    """None: the model has no price."""
     end: str = ""
-    """`delivered`, `gave up`, `shed`, `refused`, `cancelled`; empty: it has not ended."""
+    """`delivered`, `gave up`, `shed`, `refused`, `cancelled`; empty: the ticket has not ended."""
     reason: str = ""
-    """Why it ended so."""
+    """The reason for the end."""
 
     @property
     def is_lost(self) -> bool:
-        """Whether its client got no answer of the provider."""
+        """Whether the client got no answer of the provider."""
         return self.end in ("gave up", "shed", "refused")
 
 
 class _Record:
-    """What is known of one ticket: a history, and the events that are not in it yet."""
+    """A history, and the events that are not yet in the history."""
 
     __slots__ = ("_events", "_history", "_ticket")
 
@@ -97,7 +97,7 @@ class _Record:
             self.read()
 
     def read(self) -> TicketHistory:
-        """The history so far, told now."""
+        """The history so far, with all events added."""
         if self._history is None:
             self._history = _begin(self._ticket)
         for event in self._events:
@@ -107,10 +107,10 @@ class _Record:
 
 
 class Histories:
-    """An observer. Owns nothing that decides; a history is made when it is read."""
+    """An observer without any part in decisions; a history is made when requested."""
 
     def __init__(self, catch_up: Callable[[], None] = lambda: None) -> None:
-        """`catch_up` hands over the events that have been kept back."""
+        """`catch_up` hands over the events that were kept back."""
         self._catch_up = catch_up
         self._live: dict[str, _Record] = {}
         self._ended: dict[str, _Record] = {}
@@ -120,7 +120,7 @@ class Histories:
         return f"<Histories of {len(self._live)} live tickets>"
 
     def __call__(self, event: Event) -> None:
-        """Keep one event, when it is of one ticket."""
+        """Keep an event that concerns a ticket."""
         if type(event) is Submitted:
             self._live[event.ticket.id] = _Record(event.ticket)
         elif (record := self._live.get(getattr(event, "ticket_id", None) or "")) is not None:
@@ -132,13 +132,13 @@ class Histories:
                     del self._ended[next(iter(self._ended))]
 
     def of(self, ticket_id: str) -> TicketHistory | None:
-        """The ticket's history so far; None: it was never submitted, or ended long ago."""
+        """The ticket's history so far; None: the ticket was never submitted, or ended long ago."""
         self._catch_up()
         record = self._live.get(ticket_id) or self._ended.get(ticket_id)
         return None if record is None else record.read()
 
     def agent_of(self, ticket_id: str) -> str:
-        """Whose ticket it is; empty: it has ended, or was never submitted."""
+        """The agent of a ticket; empty: the ticket has ended, or was never submitted."""
         self._catch_up()
         record = self._live.get(ticket_id)
         return "" if record is None else record.agent
@@ -184,7 +184,7 @@ def _add(history: TicketHistory, ticket: Ticket, event: Event) -> None:
 
 
 def newest_line(history: TicketHistory) -> str:
-    """Where a ticket was put last, as `present_line` says it; empty: nothing has happened yet."""
+    """The last known state of a ticket, in the form of `present_line`; empty: no event yet."""
     if not history.moments:
         return ""
     if not history.waits:
@@ -194,18 +194,18 @@ def newest_line(history: TicketHistory) -> str:
 
 
 def present_line(history: TicketHistory, view: TicketView) -> str:
-    """Where a ticket that has not ended is, in columns: `agent-7  queued, 3rd  in 15 s  provider down [1a2b]`."""
+    """The state of a ticket that has not ended, in columns: `agent-7  queued, 3rd  in 15 s  provider down [1a2b]`."""
     if not view.position:
         return _in_flight(history, view.attempts)
     start = "" if view.starts_in_s is None else f"in {about(view.starts_in_s)}"
     is_queued = view.state is RequestState.QUEUED
     cause = f" ({history.failure})" if history.failure and not is_queued else ""
-    why = view.why.removeprefix(view.state).removeprefix(": ") + cause  # the state says it
+    why = view.why.removeprefix(view.state).removeprefix(": ") + cause  # the state column shows this part
     return _line(history, f"{view.state}, {ordinal(view.position)}", start, why)
 
 
 def final_line(history: TicketHistory) -> str:
-    """What became of a ticket: `a  delivered  after 12 s  1,345 in (900 cached) + 678 out, $0.03, 2 attempts [1b]`."""
+    """The end of a ticket: `a  delivered  after 12 s  1,345 in (900 cached) + 678 out, $0.03, 2 attempts [1b]`."""
     reason = "" if history.end == "delivered" else history.reason
     tried = f"{history.attempts} attempts" if history.attempts > 1 else ""
     rest = ", ".join(filter(None, (reason, usage_line(history), tried)))
@@ -221,17 +221,17 @@ def _waited(history: TicketHistory) -> str:
 
 
 def _line(history: TicketHistory, state: str, start: str = "", rest: str = "") -> str:
-    """One line of a list: agent, state, start, and what limits the ticket or what it has used."""
+    """A line of a list: agent, state, start, and the reason for the wait or the usage."""
     return f"{in_columns(history.agent, state, start)}{rest}{' ' if rest else ''}[{history.ticket_id}]"
 
 
 def in_columns(*texts: str) -> str:
-    """Texts as the first columns of a line; the next text begins where this one ends."""
+    """Texts as the first columns of a line; the next text begins after them."""
     return "".join(f"{text:{PAD}<{chars}}{PAD}" for text, chars in zip(texts, _COLUMNS, strict=True))
 
 
 def usage_line(history: TicketHistory) -> str:
-    """Tokens and money: `12,345 in (11,000 cached, 200 written) + 678 out, $0.034`; empty: nothing was used."""
+    """Tokens and money: `12,345 in (11,000 cached, 200 written) + 678 out, $0.034`; empty: no usage."""
     usage, input_tokens = history.usage, history.usage.total_input_tokens
     if not (input_tokens or usage.output_tokens):
         return ""

@@ -1,13 +1,13 @@
-"""What mitmweb and the console show of a scheduled flow: comment, marker, and the answer as it grows.
+"""Shows scheduled flows in mitmweb and the console: comment, marker, and the growing answer.
 
-An update of a flow makes mitmweb hash its bodies on the event loop, with or without a browser (100 flows of 1 MB:
-100 ms, 2026-08). So texts are looked at once a second, and of the flows whose text changed a few are drawn at a time.
+An update of a flow makes mitmweb hash the bodies on the event loop, with or without a browser (100 flows of 1 MB:
+100 ms, 2026-08). So texts are checked once a second, and only a few of the flows with a new text are drawn at a time.
 
-Where there is no view, only the end is written, and only if somebody may read it: a file of flows (`-w`), an addon that
-is neither mitmproxy's nor ours and is handed flows, or a filter that asks for what we write.
+Without a view, only the end is written, and only if somebody may read it: a file of flows (`-w`), an addon that is
+neither mitmproxy's nor ours and receives flows, or a filter on the fields that we write.
 
-What is ours is in `flow.metadata`, as plain JSON, and so in files too: a history can be read where no scheduler runs,
-and what a person wrote is told from what we wrote after a reload and in a replay, too.
+Our data is plain JSON in `flow.metadata`, and so also in files: a history can be read without a scheduler, and after a
+reload or in a replay the code can still distinguish a person's text from ours.
 """
 
 from __future__ import annotations
@@ -36,45 +36,45 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.run.driver import Driver
 
 KEY = "hivemind"
-"""In `flow.metadata`."""
+"""Key in `flow.metadata`."""
 TURNS_KEY = "hivemind_turns"
-"""Of a WebSocket's flow: number of a turn → its line."""
+"""Key on a WebSocket's flow: number of a turn → line of the turn."""
 SIZE_KEY = "hivemind_frame_bytes"
-"""Of a WebSocket's flow: how large its frames are, as of its newest turn's end."""
+"""Key on a WebSocket's flow: the size of the frames at the end of the newest turn."""
 SOCKET_BYTES = 16_000_000
-"""Of a WebSocket's frames a view keeps so many; mitmproxy would keep all of them for as long as it is open."""
+"""Bytes of a WebSocket's frames that a view keeps; mitmproxy would keep all frames until the WebSocket closes."""
 MOST_TURNS = 100
-"""The newest ones."""
+"""Only the newest turns are kept."""
 WAITS = ":hourglass_flowing_sand:"
 """The marker of a held flow: `~marker hourglass`."""
 LOST = ":warning:"
-"""Of one whose client got no answer."""
+"""The marker of a flow whose client got no answer."""
 BYTES_PER_REFRESH = 2_000_000
-"""What is hashed at once: about 2 ms."""
+"""Bytes hashed per refresh: about 2 ms."""
 UPDATE_BYTES = 100_000
-"""What an update costs besides, as bytes."""
+"""The fixed cost of an update, in bytes."""
 LOOKS_PER_REFRESH = 100
 GUESS_S = 10.0
-"""So long an expected start stands where nothing else has changed: mitmweb drops what a person is typing into a
-comment whenever the flow is drawn anew."""
+"""An expected start is shown for this time if nothing else changes: whenever a flow is drawn anew, mitmweb drops the
+comment that a person is typing."""
 LIVE_BODY_BYTES = 2_000_000
-"""A longer answer is shown again when it is complete."""
+"""A longer answer is shown again when complete."""
 
 
 class Annotation(Struct):
-    """Ours in one flow."""
+    """Our data in a flow."""
 
     dialect: str
-    """The packaged wire format's name."""
+    """Name of the packaged wire format."""
     history: TicketHistory
     comment: str = ""
-    """As we wrote it last."""
+    """The last comment that we wrote."""
     marker: str = ""
-    """As we set it last."""
+    """The last marker that we set."""
 
 
 class Written(Struct):
-    """The part of an annotation that says what is ours."""
+    """The part of an annotation that identifies our own texts."""
 
     comment: str = ""
     marker: str = ""
@@ -85,7 +85,7 @@ class _Written(Struct):
 
 
 def annotation_of(flow: Flow) -> Annotation | None:
-    """The flow's annotation; None: it has none, or one that another version wrote."""
+    """The flow's annotation; None: missing, or written by another version."""
     try:
         return convert(flow.metadata[KEY], Annotation)
     except (KeyError, ValidationError):
@@ -93,7 +93,7 @@ def annotation_of(flow: Flow) -> Annotation | None:
 
 
 def written_of(flow: Flow) -> Written:
-    """What we wrote on the flow last; nothing where it has no annotation."""
+    """The texts that we wrote on the flow last; empty without an annotation."""
     try:
         return convert(flow.metadata, _Written).hivemind
     except ValidationError:
@@ -114,13 +114,13 @@ def write(flow: Flow, dialect: str, history: TicketHistory, comment: str, marker
 
 
 def is_touched(flow: Flow) -> bool:
-    """Whether a person wrote a comment on the flow, or marked it."""
+    """Whether a person wrote a comment on the flow, or marked the flow."""
     ours = written_of(flow)
     return flow.comment not in ("", ours.comment) or flow.marked not in ("", ours.marker)
 
 
 def write_turn(flow: Flow, exchange: Exchange, history: TicketHistory, line: str, marker: str) -> bool:
-    """Put the line of a WebSocket's turn on its flow, beside those of the turns before. False: nothing is new.
+    """Put the line of a WebSocket's turn on the flow, beside the earlier turns. False: nothing is new.
 
     The history is the newest turn's.
     """
@@ -133,14 +133,14 @@ def write_turn(flow: Flow, exchange: Exchange, history: TicketHistory, line: str
 
 
 class Annotator:
-    """Writes on flows; where there is a view (mitmweb, the console) it also has them drawn again."""
+    """Writes on flows, and has them drawn again in a view (mitmweb, the console)."""
 
     def __init__(self, *, histories: Histories, driver: Driver, live: Mapping[str, Exchange]) -> None:
         """`live`: flow id → exchange whose ticket has not ended."""
         self.wake: Callable[[], None] | None = None
-        """Has `refresh` called; None: there is no view, and nobody to draw for."""
+        """Requests a call of `refresh`; None: no view to draw for."""
         self.is_read: Callable[[], bool] = lambda: True
-        """Whether anybody may read what is written on flows though there is no view."""
+        """Whether somebody may read the texts on flows although there is no view."""
         self._histories = histories
         self._driver = driver
         self._live = live
@@ -149,29 +149,29 @@ class Annotator:
         self._to_draw: dict[str, http.HTTPFlow] = {}
         """The longest due first."""
         self._to_draw_soon: dict[str, http.HTTPFlow] = {}
-        """Before those."""
+        """Drawn before `_to_draw`."""
         self._guessed: dict[str, tuple[str, float]] = {}
-        """Ticket → what was said of it last but for its expected start, and when that was."""
+        """Ticket → last text without the expected start, and the time of this text."""
         self._rest = 0
-        """Refreshes until all texts are looked at again."""
+        """Refreshes until all texts are checked again."""
 
     def __repr__(self) -> str:
         return f"<Annotator of {len(self._live)} flows, {len(self._to_draw_soon) + len(self._to_draw)} to draw>"
 
     @property
     def shown_bytes(self) -> float:
-        """How much of a WebSocket's frames is to stay, the newest: all for who reads flows, none where nobody does."""
+        """Bytes of a WebSocket's newest frames to keep: all for readers of flows, none without any reader."""
         if self.is_read():
             return math.inf
         return 0 if self.wake is None else SOCKET_BYTES
 
     def begun(self) -> None:
-        """There is one more live flow."""
+        """Another flow is live."""
         if self.wake is not None:
             self.wake()
 
     def show(self, exchange: Exchange) -> None:
-        """A flow is held, or goes: draw it soon."""
+        """A flow becomes held or goes on: draw the flow soon."""
         if self.wake is None:
             return
         history = self._histories.of(exchange.ticket.id)
@@ -183,7 +183,7 @@ class Annotator:
         self.wake()
 
     def ended(self, exchange: Exchange) -> None:
-        """Write down what became of a ticket, for whoever reads it."""
+        """Write the end of a ticket on the flow, for any reader."""
         if self.wake is None and not self.is_read():
             return
         self._guessed.pop(exchange.ticket.id, None)
@@ -192,14 +192,14 @@ class Annotator:
             _write(exchange, history, final_line(history), LOST if history.is_lost else "")
             if self.wake is not None:
                 flow = exchange.shown_on or exchange.flow
-                self._to_draw_soon[flow.id] = flow  # some flows end and mitmproxy does not tell
+                self._to_draw_soon[flow.id] = flow  # mitmproxy does not report the end of some flows
                 self.wake()
 
     def refresh(self) -> bool:
-        """Look at some texts and draw some flows. True: there is more to do."""
+        """Check some texts and draw some flows. True: more is left to do."""
         self._rest = max(0, self._rest - 1)
         if self._live and not self._to_look and not self._rest:
-            # No looks in this turn: of many flows it takes some milliseconds.
+            # No checks in this turn: with many flows the snapshot takes some milliseconds.
             self._views = {view.ticket.id: view for pool in self._driver.snapshot().pools for view in pool.tickets}
             self._to_look.extend(self._live.values())
             self._rest = max(REFRESHES_PER_S, 2 * len(self._live) // LOOKS_PER_REFRESH)
@@ -213,7 +213,7 @@ class Annotator:
     def _look(self, exchange: Exchange) -> None:
         history, view = self._histories.of(exchange.ticket.id), self._views.get(exchange.ticket.id)
         if exchange.over or history is None or view is None or history.waits != bool(view.position):
-            return  # it has ended, or gone on since the snapshot, and was shown then
+            return  # ended or gone on since the snapshot, and shown then
         marker = WAITS if history.waits else ""
         is_new = False
         if self._is_due(exchange.ticket.id, present_line(history, replace(view, starts_in_s=None))):
@@ -223,7 +223,7 @@ class Annotator:
             self._to_draw.setdefault(flow.id, flow)
 
     def _is_due(self, ticket_id: str, line: str) -> bool:
-        """Whether to write a text anew: at once where more has changed than the guess of when it goes."""
+        """Whether to write a text anew: at once if more has changed than the expected start."""
         now = self._driver.clock.monotonic()
         said, said_at = self._guessed.get(ticket_id, ("", now))
         if line == said and now - said_at < GUESS_S:
@@ -238,7 +238,7 @@ class Annotator:
             flow = due.pop(next(iter(due)))
             exchange = self._live.get(flow.id)
             if exchange is None and not flow.live:
-                continue  # its end was drawn when mitmproxy told of it
+                continue  # the end was drawn when mitmproxy reported the end
             if exchange is not None and _has_grown(exchange):
                 assert flow.response
                 assert exchange.delivered is not None
@@ -259,7 +259,7 @@ def _size(message: http.Message | None) -> int:
 
 
 def _has_grown(exchange: Exchange) -> bool:
-    """Whether more of the answer has gone to the client than the flow shows."""
+    """Whether the client has got more of the answer than the flow shows."""
     response = exchange.flow.response
     if exchange.over or exchange.delivered is None or response is None:
         return False

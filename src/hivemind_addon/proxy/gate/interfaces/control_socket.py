@@ -1,7 +1,7 @@
-"""The control socket of this proxy: where others read what goes on, and tell it what to do.
+"""The control socket of this proxy: programs read reports and send commands.
 
-Among that are its options: told without secrets, and set as `--set` does at the start. Only our own: mitmproxy's belong
-to whoever started it. A value is refused with the line that the start would print, and then the old one stays.
+Commands also show and set options: ours only, as mitmproxy's belong to the person who started the proxy. Options are
+shown without secrets and set as `--set` does at the start. A bad value gets the same error line and is not used.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ _TRUTH = {"true": True, "false": False}
 
 
 class ControlSocket:
-    """Open where its option says; the proxy serves without it, too."""
+    """Opens the socket that the option names; the proxy also works without a socket."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class ControlSocket:
         sessions: PageSessions,
         membership: ClusterMembership | None = None,
     ) -> None:
-        """`membership`: in a cluster; commands of the scheduler are carried out by its coordinator."""
+        """`membership`: set in a cluster, whose coordinator carries out the scheduler's commands."""
         self._sessions = sessions
         self._membership = membership
         self._settings = settings
@@ -85,11 +85,11 @@ class ControlSocket:
         return f"<ControlSocket {self._server!r}>"
 
     def open_soon(self, after: asyncio.Future[None] | None = None) -> None:
-        """Open it, anew where it is open; its usual name is the port's, which may be known only `after`."""
+        """Open or reopen the socket soon. The usual name contains the port, which may be known only `after`."""
         self._opening = asyncio.ensure_future(self.open(after))
 
     async def open(self, after: asyncio.Future[None] | None = None) -> None:
-        """As `open_soon`; returns when it is open, or cannot be."""
+        """As `open_soon`; returns when the socket is open, or cannot be opened."""
         if after is not None:
             await asyncio.wait([after])
         self.close()
@@ -112,13 +112,13 @@ class ControlSocket:
             self._server = server
 
     def close(self) -> None:
-        """Nobody is heard any more."""
+        """Close the socket, if open."""
         if self._server is not None:
             self._server.close()
             self._server = None
 
     def carry_out(self, command: Command) -> CommandReply | Awaitable[CommandReply]:
-        """What a person tells us, here or on the page."""
+        """Carry out a person's command, from the socket or from the page."""
         match command:
             case Record():
                 return self._record(command)
@@ -139,7 +139,7 @@ class ControlSocket:
                 return self._driver.command(command)
 
     def _open_page(self, user: str) -> CommandReply:
-        """A key for a page of this machine. Whoever may open this socket may have one."""
+        """A key for a page of this machine, for every user who may open this socket."""
         try:
             address = page_address()
         except ValueError as error:
@@ -160,7 +160,7 @@ class ControlSocket:
         self._driver.note(PersonActed(at=self._driver.clock.monotonic(), text=text, by=by))
 
     def _record(self, command: Record) -> CommandReply:
-        """Recording is an option: mitmweb shows what is set here, and sets it, too."""
+        """Set the option for recording: mitmweb shows and sets the same option."""
         before = self._files.recorder
         try:
             ctx.options.update(hivemind_capture=command.file or "", hivemind_capture_content=command.content)
@@ -176,7 +176,7 @@ class ControlSocket:
 
 
 def option_views() -> list[OptionView]:
-    """Every option of ours with its present value."""
+    """All options of ours with their present values."""
     return [
         OptionView(
             name=option.name,
@@ -191,7 +191,7 @@ def option_views() -> list[OptionView]:
 
 
 def set_option(name: str, text: str) -> CommandReply:
-    """Set one of ours, by its name with or without the prefix. What it is then, or why it stays as it was."""
+    """Set an option of ours, named with or without the prefix. The reply has the new value, or the reason against."""
     option = _named(name)
     if option is None:
         return CommandReply(done=False, text=f"{name}: no such option; {_nearest(name)}")
@@ -224,7 +224,7 @@ def _nearest(name: str) -> str:
 
 
 def _value(option: Option, text: str) -> bool | str | list[str]:
-    """Raises ValueError: one line that says what is wrong."""
+    """Raises ValueError with the problem in a line."""
     if option.type is bool:
         if text.lower() not in _TRUTH:
             raise ValueError(f"{text!r} is neither true nor false")
@@ -246,7 +246,7 @@ def _same(before: object, value: object) -> bool:
 
 
 def _present(option: Option) -> object:
-    """What holds now: the option's value, or what takes its place where it is empty."""
+    """The value in force: the option's, or the substitute for an empty option."""
     if option.name == "hivemind_cluster" and (url := cluster_url(ctx.options)):
         return parse_engine_url(url, os.environ).shown
     if option.name == "hivemind_notify" and not ctx.options.hivemind_notify and os.environ.get(ALERTS_VARIABLE):
