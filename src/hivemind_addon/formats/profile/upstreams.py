@@ -1,4 +1,4 @@
-"""Endpoints of a profile's: where calls may go instead of where they were sent, and with whose key.
+"""Endpoints of a profile: other destinations for calls, with their own keys.
 
     upstreams:
       - {name: own}                                   as the request came
@@ -8,7 +8,7 @@
         header: api-key
         paths: {/v1: /openai/v1}
 
-Keys are read when the proxy reads its profiles, and are in no profile: what prints or compares profiles has none.
+Keys are read when the proxy reads the profiles, and are in no profile: printed or compared profiles contain none.
 """
 
 import os
@@ -24,65 +24,65 @@ from hivemind_addon.formats.base.typed import BadValue, DocumentError
 from hivemind_addon.kernel.values.ticket import CallKind
 
 HELD_KEY = "held-by-hivemind"
-"""What agents have in the variable of a key that the proxy has: many do not start without any, and it is replaced."""
+"""Value of agents' key variable when the proxy has the key: many agents need a value to start. Replaced later."""
 _MOST_KEY_BYTES = 16_384
 _HERE = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
-"""Hosts that are this machine, so that nobody listens on the way."""
+"""Hosts on this machine, so that nobody listens on the way."""
 _LOGIN = re.compile(r"sk-ant-oat|eyJ[\w-]*\.[\w-]+\.", re.ASCII)
-"""How tokens of logins begin: Anthropic's for subscriptions, and JSON web tokens."""
+"""Beginnings of login tokens: Anthropic's for subscriptions, and JSON web tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeySource:
-    """Where an endpoint's key is; never in the profile itself. One of the two."""
+    """Source of an endpoint's key: `env` or `file`. The key is never in the profile."""
 
     env: str = ""
-    """Name of the environment variable of the proxy that holds it."""
+    """Name of the proxy's environment variable that holds the key."""
     file: str = ""
-    """Path of a file that holds it and nothing else, and that nobody but its owner may read (mode 0600)."""
+    """Path of a file that holds only the key, and that only the owner may read (mode 0600)."""
 
     @property
     def is_given(self) -> bool:
-        """Whether there is one."""
+        """Whether a source is given."""
         return bool(self.env or self.file)
 
 
 @dataclass(frozen=True, slots=True)
 class EqualUpstream:
-    """One endpoint of several that are equal: calls go where they can go soonest. With neither `url` nor `key` it is
-    where the request was sent, as it came.
+    """One of several equal endpoints: each call goes to the endpoint that can take the call soonest. With neither `url`
+    nor `key`, the request goes to the original host unchanged.
     """
 
     name: str
-    """What views, metrics and the journal call its account."""
+    """Name of the account in views, metrics and the journal."""
     url: str = ""
     """`https://HOST` or `http://HOST:PORT`, without a path; empty: the host that the request was sent to. With a key,
     `http` is for this machine only."""
     key: KeySource = field(default_factory=KeySource)
-    """Its API key, which takes the place of the request's; without one the request goes there without any. With a key
-    and no `url`, the profile's `hosts` are whole names."""
+    """API key that replaces the request's; with a `url` alone, requests are sent without any key. With a key and no
+    `url`, the profile's `hosts` are whole names."""
     header: str = ""
-    """Request header of the key; in `authorization` it stands behind `Bearer`. Empty: the one in which the request
-    brought its own, else the first header of `credentials`."""
+    """Request header of the key; in `authorization` the key follows `Bearer`. Empty: the header with the request's own
+    key, else the first header of `credentials`."""
     paths: Mapping[str, str] = field(default_factory=dict)
-    """Beginning of a request's path → what stands there instead; the first that fits counts."""
+    """Beginning of a request's path → replacement; the first match counts."""
     models: Mapping[str, str] = field(default_factory=dict)
-    """Glob of model names → how this endpoint calls the model; the first match counts."""
+    """Glob of model names → name of the model at this endpoint; the first match counts."""
     serves: tuple[str, ...] = ()
-    """Globs of the model names that it serves; empty: all."""
+    """Globs of the model names that the endpoint serves; empty: all."""
     calls: tuple[CallKind, ...] = ()
-    """Kinds of calls that it is for; empty: all."""
+    """Kinds of calls for this endpoint; empty: all."""
     weight: float = 1
-    """Its share of the new trees of sessions, beside the others'."""
+    """Share of the new trees of sessions, relative to the other endpoints."""
 
     @property
     def is_own(self) -> bool:
-        """Whether requests go as they came."""
+        """Whether requests go on unchanged."""
         return not self.url and not self.key.is_given
 
     @property
     def address(self) -> tuple[str, int] | None:
-        """Host and port; None: where the request was sent to."""
+        """Host and port; None: the destination of the request."""
         return address_of(self.url) if self.url else None
 
     @property
@@ -92,23 +92,23 @@ class EqualUpstream:
 
     @property
     def host(self) -> str:
-        """As pools are named by it: with its port where that is not the scheme's own."""
+        """The host in names of pools, with the port if not the default of the scheme."""
         host, port = address_of(self.url)
         return host if port == (443 if self.is_tls else 80) else f"{host}:{port}"
 
     def takes(self, model: str, kind: CallKind) -> bool:
-        """Whether a call may go there."""
+        """Whether a call may go to this endpoint."""
         return (not self.calls or kind in self.calls) and (
             not self.serves or any(glob_matches(glob, model) for glob in self.serves)
         )
 
     def model(self, model: str) -> str:
-        """How it calls a model."""
+        """The name of a model at the endpoint."""
         return next((name for glob, name in self.models.items() if glob_matches(glob, model)), model)
 
 
 class UpstreamKey:
-    """A secret. It is in no text but the header that it is sent in."""
+    """A secret. Only the header for the provider contains the text."""
 
     __slots__ = ("_value",)
 
@@ -125,7 +125,7 @@ class UpstreamKey:
         return hash(self._value)
 
     def in_header(self, name: str) -> str:
-        """The header's value."""
+        """The value of the header."""
         return f"Bearer {self._value}" if name == "authorization" else self._value
 
 
@@ -157,7 +157,7 @@ def upstream_url(value: str) -> str:
 
 
 def check_upstreams(upstreams: Iterable[EqualUpstream], hosts: Iterable[str], file: Path) -> None:
-    """What no single value shows. `hosts`: the profile's. Raises DocumentError."""
+    """Check the upstreams together. `hosts`: the profile's. Raises DocumentError."""
     wild = next((host for host in hosts if "*" in host), None)
     seen: set[str] = set()
     for index, one in enumerate(upstreams):
@@ -179,7 +179,7 @@ def check_upstreams(upstreams: Iterable[EqualUpstream], hosts: Iterable[str], fi
 
 
 def read_keys(profile: str, upstreams: Iterable[EqualUpstream], file: Path) -> dict[tuple[str, str], UpstreamKey]:
-    """The keys of a profile's endpoints. `file`: the profile's, for errors. Raises DocumentError, which quotes none."""
+    """The keys of a profile's endpoints. `file`: the profile's, for errors. DocumentError quotes no key."""
     keys: dict[tuple[str, str], UpstreamKey] = {}
     seen: dict[object, str] = {}
     for index, one in enumerate(upstreams):

@@ -1,19 +1,19 @@
-"""The control socket: clients that may open it read the scheduler's state, once a second, and command it.
+"""The control socket: clients that may open the socket read the scheduler's state, once a second, and send commands.
 
-A Unix socket, 0600, one for each port; where the system has none (Windows), there is no control socket. A reader gets
-one line of JSON at once and one every second from then on (fewer where ten thousand requests wait and a line takes long
-to make): a `Report`, whose `version` grows when a field changes its meaning or goes. A reader that does not keep up
-misses lines and is cut off in the end; it never makes the proxy wait or grow.
+A Unix socket with mode 0600 per port; systems without Unix sockets (Windows) have no control socket. A reader gets a
+line of JSON at once and then every second (less often when ten thousand requests wait and a line takes long to make).
+The line is a `Report`, whose `version` grows when a field changes the meaning or disappears. A reader that is too slow
+misses lines and is finally disconnected; such a reader never makes the proxy wait or grow.
 
-What it sends are commands (`values/command.py`), one line of JSON each, and each is answered in one line of its own:
+A reader sends commands (`values/command.py`), a line of JSON each, and gets an answer to each in a line:
 
     {"id": 1, "command": {"type": "limit", "limit": 4, "pool": "api.anthropic.com"}}
     {"id": 1, "said": {"done": true, "text": "…"}}
 
-`id` is a number or a string of the reader's choice. Reports have no `said`, answers nothing else: so they are told
-apart. With `"reports": false` beside it no report follows any more (the first may have gone out by then). What cannot
-be understood is answered with `done` false, and with `"id": null` where that cannot be read either; a line of more than
-64 KiB, or more than a hundred within a second, end the connection.
+`id` is a number or a string that the reader chooses. A report has no `said`, an answer has only `id` and `said`.
+`"reports": false` in a command stops the reports (the first may be sent already). A line that cannot be understood gets
+an answer with `done` false, and with `"id": null` if the id is unreadable, too. A line of more than 64 KiB, or more
+than a hundred lines within a second, end the connection.
 """
 
 import os
@@ -29,11 +29,11 @@ from hivemind_addon.proxy.system.json_socket import ask, is_answered
 
 
 class UnreadableReport(Exception):
-    """What answers speaks another version, or no version at all; one line."""
+    """The server speaks another version, or is no proxy; the message is a line."""
 
 
 class CommandUnanswered(Exception):
-    """A command got no answer; one line that says why."""
+    """A command got no answer; the message is a line with the reason."""
 
 
 def control_socket(port: int) -> Path:
@@ -42,13 +42,13 @@ def control_socket(port: int) -> Path:
 
 
 def serving_ports() -> list[int]:
-    """Ports of this user's proxies that run now, as far as they keep their control socket in its usual place."""
+    """Ports of this user's running proxies, if their control socket is in the usual place."""
     named = (path.stem for path in runtime_folder().glob("*.sock"))
     return sorted(int(name) for name in named if name.isdecimal() and is_answered(control_socket(int(name))))
 
 
 def read_report(path: Path, *, timeout_s: float = 5.0) -> Report | None:
-    """The present state of the proxy at a socket; None: there is none. Raises UnreadableReport."""
+    """The present state of the proxy at a socket; None: no proxy is there. Raises UnreadableReport."""
     try:
         line = ask(path, timeout_s=timeout_s)
     except TimeoutError as error:
@@ -59,7 +59,7 @@ def read_report(path: Path, *, timeout_s: float = 5.0) -> Report | None:
 
 
 def decode_report(line: bytes, source: str) -> Report:
-    """A report's line; `source` is where it comes from, for people. Raises UnreadableReport."""
+    """Decode the line of a report; `source` names the origin for people. Raises UnreadableReport."""
     try:
         version = msgspec.json.decode(line, type=_Versioned).version
         if version != SCHEMA_VERSION:
@@ -73,7 +73,7 @@ def decode_report(line: bytes, source: str) -> Report:
 
 
 def send_command(path: Path, command: Command, *, timeout_s: float = 5.0) -> CommandReply:
-    """Have the proxy at a socket carry out a command. Raises CommandUnanswered where none answers."""
+    """Let the proxy at a socket carry out a command. Raises CommandUnanswered without an answer."""
     asked = command_line(1, command, reports=False)
     try:
         line = ask(path, asked, timeout_s=timeout_s, begins=_ANSWER, within=_MOST_REPORTS_BEFORE)
@@ -89,13 +89,13 @@ def send_command(path: Path, command: Command, *, timeout_s: float = 5.0) -> Com
 
 
 def command_line(command_id: int, command: Command, *, reports: bool = True) -> bytes:
-    """What a reader sends to have a command carried out; `reports`: whether it goes on to read them."""
+    """The line for a command; `reports`: whether the reader wants reports afterwards."""
     return msgspec.json.encode({"id": command_id, "reports": reports, "command": command}) + b"\n"
 
 
 _ANSWER = b'{"id":'
 _MOST_REPORTS_BEFORE = 4
-"""Reports that a proxy may have sent before its answer; an older one sends nothing else."""
+"""Reports that a proxy may have sent before the answer; an older proxy sends only reports."""
 
 
 class _Versioned(msgspec.Struct):
@@ -103,7 +103,7 @@ class _Versioned(msgspec.Struct):
 
 
 class CommandAnswer(msgspec.Struct):
-    """What it gets for it."""
+    """The answer to a command."""
 
     id: int | str | None
     said: CommandReply

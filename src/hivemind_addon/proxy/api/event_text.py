@@ -1,7 +1,7 @@
-"""An event for people, in words, and for machines, as a line of JSON (docs/events.md has every field).
+"""Events in words for people, and as lines of JSON for programs (docs/events.md lists all fields).
 
-WARNING is for what a person may want to act on, INFO for what explains a slow hour, DEBUG for what every request
-brings. A probe that fails in a long outage is news to nobody: the breaker is told when it opens and when it closes.
+WARNING is for events that a person may act on, INFO for the causes of a slow hour, DEBUG for events of every request. A
+probe that fails in a long outage is no news: only the opening and the closing of the breaker are reported.
 """
 
 import json
@@ -54,29 +54,29 @@ from hivemind_addon.proxy.api.words import PRICE_CURE, amount, conversation, las
 _encode = msgspec.json.Encoder().encode
 
 _STUBBORN = (3, 6, 12, 24, 48, 96)
-"""The attempts whose failure is told: one or two are nothing in a provider's day, and a probe may fail all night."""
+"""The attempts whose failure is reported: one or two failures are normal, and a probe may fail all night."""
 _LONG_S = 10.0
-"""A pause of this length is told; shorter ones belong to a busy key."""
+"""A pause of this length is reported; shorter pauses are normal for a busy key."""
 _MINUTES_S = 600.0
-"""From here on a wait is told in minutes, hours and days."""
+"""From this length on, waits are shown in minutes, hours and days."""
 _LEVEL_OF_END = {
     "delivered": logging.DEBUG,
     "cancelled": logging.DEBUG,
-    # Its client comes back, to the place that is kept.
+    # The client returns, to the place that is kept.
     "shed": logging.INFO,
-    # The account block or the budget was told.
+    # The account block or the budget was reported.
     "refused": logging.DEBUG,
 }
 
 
 def level_of(event: Event) -> int:
-    """How much it matters: a level of `logging`."""
+    """The importance of an event: a level of `logging`."""
     level = _LEVELS[type(event)]
     return level if isinstance(level, int) else level(event)
 
 
 def text_of(event: Event) -> str:
-    """What happened, without whom it concerns."""
+    """The event in words, without the subject."""
     match event:
         case Submitted(_, ticket):
             return f"submitted by {ticket.agent} for {ticket.pool}"
@@ -88,7 +88,7 @@ def text_of(event: Event) -> str:
             return f"attempt {event.attempt}: {event.outcome.reason}, after {event.duration_s:.1f} s"
         case BackedOff():
             wait_s = event.until - event.at
-            again = f"in {wait_s:.1f} s" if wait_s > 0 else "when it is its turn"  # the breaker or a limit says when
+            again = f"in {wait_s:.1f} s" if wait_s > 0 else "when it is its turn"  # breaker or limit sets the time
             return f"attempt {event.attempt} failed ({event.reason}); again {again}"
         case TicketEnded():
             attempts = f"{event.attempts} attempt{'s' * (event.attempts != 1)}"
@@ -236,14 +236,14 @@ NEWS = frozenset(kind for kind, level in _LEVELS.items() if level != logging.DEB
 
 
 def line_of(event: Event) -> str:
-    """An event in one line, whole: its ticket or pool, and what happened."""
+    """A complete line about an event: subject and text."""
     subject = subject_of(event)
     text = text_of(event)
     return f"{subject}: {text}" if subject else text
 
 
 def subject_of(event: Event) -> str:
-    """The ticket, the conversation, else the pool that it concerns; empty: none."""
+    """The ticket, the conversation, or else the pool of an event; empty: none."""
     if isinstance(event, ContextFull | ContextShrank):
         return conversation(event.agent, event.session)
     return getattr(event, "ticket_id", None) or str(getattr(event, "pool", None) or "")
@@ -278,7 +278,7 @@ def _shrank(event: ContextShrank) -> str:
 
 
 def _spent(event: BudgetBooked) -> list[tuple[str, int]]:
-    """Unit and amount; money and calls only where there are any."""
+    """Units and amounts; money and calls only if there are any."""
     tokens, *others = event.spent.by_unit
     return [tokens, *((unit, value) for unit, value in others if value)]
 
@@ -291,18 +291,18 @@ def _window(event: WindowUsed) -> str:
 
 
 def event_line(event: Event, wall: float) -> bytes:
-    r"""The line, with its end. `wall` is the event's instant in epoch seconds.
+    r"""The line of an event, with the line end. `wall` is the event's instant in epoch seconds.
 
     An event's own fields follow `v`, `wall` and `event`; they hold no prompts, keys or tokens' contents.
     """
     head = f'{{"v":{SCHEMA_VERSION},"wall":{wall:.3f},'
     try:
         fields = _encode(event)
-    except UnicodeEncodeError:  # bytes of a header that are no text; escaped they are still JSON
+    except UnicodeEncodeError:  # header bytes that are no text; escaped they are still JSON
         fields = json.dumps(msgspec.to_builtins(event)).encode()
     return head.encode() + fields[1:] + b"\n"
 
 
 def dropped_line(lines: int, wall: float) -> bytes:
-    """What stands where so many lines could not be written."""
+    """The line in place of lines that could not be written."""
     return _encode({"v": SCHEMA_VERSION, "wall": round(wall, 3), "event": "LinesDropped", "lines": lines}) + b"\n"

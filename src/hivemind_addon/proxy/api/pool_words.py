@@ -1,4 +1,4 @@
-"""What a pool does, in words: one word for one state, on the command line, in `top`, for agents and in mitmproxy."""
+"""The state of a pool in words: a word per state, on the command line, in `top`, for agents and in mitmproxy."""
 
 import math
 
@@ -27,13 +27,13 @@ def pool_line(pool: PoolView) -> str:
 
 
 def pool_state(pool: PoolView) -> str:
-    """What keeps it from sending, the hardest first; else `busy` or `idle`."""
+    """The main reason that stops the pool from sending; else `busy` or `idle`."""
     usual = "busy" if pool.in_flight or pool.queued else "idle"
     return next(iter(troubles(pool).values()), usual)
 
 
 def troubles(pool: PoolView) -> dict[Reason, str]:
-    """Everything that keeps a pool from sending, the hardest first."""
+    """All reasons that stop a pool from sending, the hardest first."""
     found: dict[Reason, str] = {}
     if pool.paused:
         found[Reason.PAUSED] = Reason.PAUSED.value
@@ -56,7 +56,7 @@ def slots_used(pool: PoolView) -> str:
 
 
 def cap_words(pool: PoolView) -> str:
-    """`capped at 4 by a person`; empty: it is not."""
+    """`capped at 4 by a person`; empty: no cap."""
     return "" if pool.cap is None else f"capped at {pool.cap} by a person"
 
 
@@ -66,35 +66,35 @@ def maximum_words(setting: str) -> str:
 
 
 def queue_words(pool: PoolView) -> str:
-    """`12 queued (input tokens: needs 7.1k, 3.9k left, in about 4 s)`: what the next one waits for."""
+    """`12 queued (input tokens: needs 7.1k, 3.9k left, in about 4 s)`: the reason is the next request's."""
     words = f"{pool.queued:,} queued"
     first = next((view for view in pool.tickets if view.position == 1), None)
     return words if first is None else f"{words} ({first.why}{_start(first.starts_in_s)})"
 
 
 def why_words(reason: Reason, limit: LimitNeed | None, detail: str = "") -> str:
-    """What keeps a request from going, named the same in every view; `detail`: which budget, block or attempt it is.
+    """The reason that holds a request, the same in every view; `detail`: which budget, block or attempt.
 
     `input tokens: needs 7.1k, 3.9k left`, `requests: needs 1, 2 left, after 3 others`, `concurrency limit: 4 of 4 in
-    flight`, and that it is our own maximum where it is; where no limit decides the reason itself.
+    flight`, plus a note if the maximum is our own; the bare reason where no limit decides.
     """
     if limit is None:
         return f"{reason.value}: {detail}" if detail else reason.value
     others = f", after {limit.before} other{'' if limit.before == 1 else 's'}" if limit.before else ""
     if limit.name == CONCURRENCY:
-        if limit.left >= limit.needs:  # after an overload it is tried out slowly
+        if limit.left >= limit.needs:  # after an overload the limit is tried out slowly
             return f"{Reason.CONCURRENCY.value}{others}"
-        maximum = ", our maximum" if limit.maximum_from else ""  # the pool's line says what to raise
+        maximum = ", our maximum" if limit.maximum_from else ""  # the pool's line names the setting to raise
         used = f"{short(limit.of - limit.left)} of {short(limit.of)} in flight"
         return f"{Reason.CONCURRENCY.value}: {used}{maximum}{others}"
     name = limit.name.replace("-", " ").replace("_", " ")
-    # Of what is enough for itself those before it take.
-    left = short(math.floor(limit.left))  # nobody goes with a part of a request
+    # Earlier requests use the rest of a limit that would suffice for this request alone.
+    left = short(math.floor(limit.left))  # no part of a request can be sent
     return f"{name}: needs {short(math.ceil(limit.needs))}, {left} left{others if limit.left >= limit.needs else ''}"
 
 
 def with_words(pool: PoolView) -> PoolView:
-    """The pool with `why` of every ticket that waits."""
+    """The pool with `why` of every waiting ticket."""
     return replace(pool, tickets=tuple(_with_why(view, pool) for view in pool.tickets))
 
 
@@ -112,7 +112,7 @@ def _with_why(view: TicketView, pool: PoolView) -> TicketView:
 
 
 def waiting_line(place: int, why: str, starts_in_s: float | None) -> str:
-    """A request's place, what keeps it, and when it is likely to go, in one line.
+    """A request's place, the reason for the wait, and the likely start, in a line.
 
     `1st; input tokens: needs 7.1k, 3.9k left, in about 4 s`.
     """
@@ -120,7 +120,7 @@ def waiting_line(place: int, why: str, starts_in_s: float | None) -> str:
 
 
 def held_words(place: int, reason: str) -> str:
-    """That a wait began: `queued, 3rd; rate limit`, `1st; backing off`."""
+    """The start of a wait: `queued, 3rd; rate limit`, `1st; backing off`."""
     state = "" if reason == RequestState.BACKING_OFF else f"{RequestState.QUEUED}, "
     return f"{state}{ordinal(place)}; {reason}"
 
@@ -130,12 +130,12 @@ def _start(starts_in_s: float | None) -> str:
 
 
 def meter_words(meter: MeterView) -> tuple[str, str]:
-    """What is left of a limit, and when it is whole again: `40 of 50`, `full in 12 s`."""
+    """The rest of a limit, and the time until the limit is full: `40 of 50`, `full in 12 s`."""
     full = "full" if meter.level >= meter.limit > 0 else f"full in {span(meter.full_in_s)}"
     return f"{count(meter.level)} of {count(meter.limit)}", full
 
 
 def window_words(window: WindowView) -> tuple[str, str]:
-    """What is used of a subscription's window, and when it begins anew: `62% used`, `anew in 2 h 18 min`."""
+    """The usage of a subscription's window, and the time to the reset: `62% used`, `anew in 2 h 18 min`."""
     used = "unknown" if window.used is None else f"{window.used:.0%} used"
     return used, "" if window.resets_in_s is None else f"anew in {lasting(window.resets_in_s)}"

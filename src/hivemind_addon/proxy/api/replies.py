@@ -1,6 +1,6 @@
-"""The words for what became of a command: what its giver reads, and what the log and the journal say of it.
+"""Replies to commands in words, for the sender of the command, the log and the journal.
 
-The only place for them: the command line, MCP, mitmproxy's commands and the control socket all show these.
+The command line, MCP, mitmproxy's commands and the control socket all show these words.
 """
 
 import math
@@ -47,9 +47,9 @@ from hivemind_addon.proxy.api.pool_words import waiting_line, why_words
 from hivemind_addon.proxy.api.words import amount
 
 _MOST_HOLDERS = 8
-"""In one answer."""
+"""Most holders in an answer."""
 _MOST_OVERRIDES = 5
-"""Of each kind, in the line about what stands."""
+"""Most overrides of each kind, in the line about overrides in force."""
 _TEN_MINUTES_S = 600
 _COUNTED_IN = "what the journal knows to have been spent in this period before is counted in: `hivemind budget`"
 _PROBLEMS = {
@@ -75,11 +75,11 @@ _PROBLEMS = {
     Declined.NO_SUCH_UNIT: "no budget in {unit} there: {balance}",
     Declined.HUGE_SUM: "more was added than anybody can spend; reset it, or set another budget",
 }
-"""Each with its cure, or with what there is instead."""
+"""Each problem with the cure, or with the existing alternatives."""
 
 
 def reply(command: SchedulerCommand, result: CommandResult) -> CommandReply:
-    """What the giver of a command reads of what became of it."""
+    """The reply to the sender of a command."""
     text = _deed(command, result) if result.done else _problem(command, result)
     value: object = None
     match command:
@@ -91,7 +91,7 @@ def reply(command: SchedulerCommand, result: CommandResult) -> CommandReply:
 
 
 def in_words(event: SchedulerEvent) -> Event:
-    """The event as observers get it: an event about an order becomes a `PersonActed`, others stay."""
+    """The event for observers: an event about an order becomes a `PersonActed`, others stay."""
     return person_acted(event) if isinstance(event, OrderEvent) else event
 
 
@@ -146,13 +146,13 @@ def _standing(event: OverridesStand) -> str:
 
 
 def pool_overrides(snapshot: Snapshot) -> list[str]:
-    """Every pause and cap that stands, those for pools that have not come counted: a line for each kind."""
+    """Every pause and cap in force, also for pools that have not come: a line for each kind."""
     kinds = (("paused", _paused(snapshot.pauses)), ("at most at once", _capped(snapshot.caps)))
     return [f"{kind}: {', '.join(names)}" for kind, names in kinds if names]
 
 
 def wait_view(wait: Foresight) -> WaitView:
-    """A foreseen wait as people and programs read it."""
+    """A foreseen wait, for people and programs."""
     reason, why = wait.reason, ""
     if reason is not None:
         why = why_words(reason, wait.limit, wait.budget.holder if wait.budget else wait.block_reason)
@@ -176,15 +176,15 @@ def span_words(seconds: float) -> str:
 
 
 def asker(by: str, agent: str = "", *, person: str = "") -> str:
-    """Who asked, in words; `agent`: a glob over those that it was asked for. `person`: as in a command."""
+    """The sender of a command, in words. `agent`: glob of the agents concerned. `person`: as in a command."""
     if not by:
         return f"by {person or 'a person'}"
-    alone = agent in (by, escape(by))  # as a glob that means nobody else
+    alone = agent in (by, escape(by))  # as a glob that matches only this name
     return f"by {by} itself" if alone else f"by agent {by}"
 
 
 def _change(command: SchedulerCommand) -> str:
-    """What a command changes, and whose where it is a budget's."""
+    """The change of a command, with the holder if a budget changes."""
     match command:
         case Pause():
             return "paused: nothing is sent until somebody resumes it"
@@ -217,7 +217,7 @@ def _change(command: SchedulerCommand) -> str:
 
 
 def _deed(command: SchedulerCommand, result: CommandResult) -> str:
-    """What was done, how it stands now, and who was probably meant where nobody has such a name."""
+    """The change, the present state, and the name that was probably meant if no agent has the given name."""
     what = _change(command)
     match command:
         case Pause() | Resume() | SetLimit():
@@ -243,7 +243,7 @@ def _deed(command: SchedulerCommand, result: CommandResult) -> str:
 
 
 def _problem(command: SchedulerCommand, result: CommandResult) -> str:
-    """What is wrong, and the cure."""
+    """The problem and the cure."""
     assert result.declined is not None
     words = {"longest": span_words(LONGEST_PRIORITY_S), "pools": ", ".join(map(str, result.pools))}
     match command:
@@ -260,7 +260,7 @@ def _problem(command: SchedulerCommand, result: CommandResult) -> str:
 
 
 def _balance(result: CommandResult, *, before: str = "") -> str:
-    """How the first budgets stand; `before` comes before them, where there are any."""
+    """The state of the first budgets; `before` precedes them, if there are any."""
     words = []
     for view in result.budgets[:_MOST_HOLDERS]:
         spent = ", ".join(
@@ -274,14 +274,14 @@ def _balance(result: CommandResult, *, before: str = "") -> str:
 
 
 def _nobody(words: str, result: CommandResult) -> str:
-    """What to add where nobody has the name that was given."""
+    """An addition for a name that no agent has."""
     if result.nearest is None:
         return ""
     return f"; {words}" + (f", did you mean {result.nearest}?" if result.nearest else "")
 
 
 def _lifted(result: CommandResult) -> str:
-    """What to add where an account was refused for long."""
+    """An addition for an account that was refused for long."""
     return ", and the account that was refused is tried again" if result.lifted else ""
 
 
@@ -319,5 +319,5 @@ def _first(names: Sequence[str], most: int) -> str:
 
 
 def _rounded(left_s: float) -> float:
-    """What is left of a time needs no more than minutes."""
+    """Remaining times need no more precision than minutes."""
     return left_s if left_s < _TEN_MINUTES_S / 5 else math.ceil(left_s / 60) * 60

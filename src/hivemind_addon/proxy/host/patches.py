@@ -1,4 +1,4 @@
-"""What each message costs: mitmproxy's own small functions, with the same results in less time."""
+"""Monkeypatches: faster versions of small mitmproxy functions that run for every message, with the same results."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ logger = logging.getLogger("hivemind")
 _IMMUTABLE = frozenset({bool, int, float, str, bytes, type(None)})
 _THEIR_PARSING: Callable[..., tuple[str, int | None]] = getattr(url.parse_authority, "theirs", url.parse_authority)
 _MOST_COMBINATIONS = 1000
-"""Of types; a dozen is usual."""
+"""Combinations of types to remember; a dozen is usual."""
 
 
 def take_short_ways(options: Options) -> None:
-    """Replace them in this process; what this mitmproxy has in another way stays as it is, with one warning."""
+    """Apply all patches in this process; skips parts that this mitmproxy does not have, with a single warning."""
     if moved := [
         *look_up_quickly(),
         *remember_options(options),
@@ -54,10 +54,10 @@ def take_short_ways(options: Options) -> None:
 
 
 def look_up_quickly() -> list[str]:
-    """Let mitmproxy look a header up in all that its head says, which is worked out once.
+    """Let mitmproxy look headers up in a dict per head, which is computed once.
 
-    For a request it looks some 25 headers up, each among all that there are, each name of them made lower case.
-    Answers the names that it did not find.
+    mitmproxy looks up some 25 headers per request, and each lookup goes through all headers and lower-cases each name.
+    Returns the missing names.
     """
     if not isinstance(vars(http.Headers).get("_kconv"), staticmethod):
         return ["Headers._kconv"]
@@ -110,22 +110,22 @@ _LOOKUPS = {
 
 
 class RememberingOptions(Options):
-    """mitmproxy's options. A value that cannot be changed is looked up once until any option is set.
+    """mitmproxy's options. An immutable value is looked up once, until any option is set.
 
-    For a request mitmproxy and its addons ask for some 20 options, and each is copied twice.
+    mitmproxy and the addons read some 20 options per request, and each read copies the value twice.
     """
 
     remembered: list[str]
-    """The names of the values that are."""
+    """The names of the remembered values."""
 
     def __getattr__(self, name: str) -> Any:
         value = super().__getattr__(name)  # type: ignore[no-untyped-call]
         if type(value) in _IMMUTABLE:
-            vars(self)[name] = value  # found there from now on, and this function is not called
+            vars(self)[name] = value  # found there from now on, without a call of this function
             self.remembered.append(name)
         return value
 
-    def forget(self, updated: set[str]) -> None:  # noqa: ARG002 - what hears of a change
+    def forget(self, updated: set[str]) -> None:  # noqa: ARG002 - the signature of a receiver
         """Look all values up anew."""
         for name in self.remembered:
             del vars(self)[name]
@@ -133,20 +133,20 @@ class RememberingOptions(Options):
 
 
 def remember_options(options: Options) -> list[str]:
-    """Let these options remember their values. Answers the name that it did not find."""
+    """Let these options remember their values. Returns the missing name."""
     receivers = getattr(options.changed, "receivers", None)
     if type(options) is Options and isinstance(receivers, list):
         vars(options)["remembered"] = []
-        object.__setattr__(options, "__class__", RememberingOptions)  # they take an assignment for an option's
-        # The first of all: each change is told here, and who hears of it later asks for values.
+        object.__setattr__(options, "__class__", RememberingOptions)  # these options treat an assignment as an option
+        # Before all other receivers: they ask for values when they receive a change.
         receivers.insert(0, WeakMethod(cast("RememberingOptions", options).forget))
     return [] if hasattr(options, "remembered") else ["Options.changed"]
 
 
 def check_heads_quickly() -> list[str]:
-    """Let mitmproxy check a head, its host and how long its body is with what is known of it and of those before.
+    """Let mitmproxy check heads, hosts and the length of bodies with remembered results.
 
-    For a request it does each several times. Answers the name that it did not find.
+    mitmproxy does each check several times per request. Returns the missing name.
     """
     if not hasattr(layers.http, "validate_headers"):
         return ["layers.http.validate_headers"]
@@ -174,16 +174,16 @@ def _any_authority(authority: str) -> tuple[str, int | None]:
 
 
 def check_messages_quickly() -> list[str]:
-    """Let mitmproxy check the types of a message's fields once for each combination of them.
+    """Let mitmproxy check the types of a message's fields once per combination of types.
 
-    Its check raises and catches an exception for each field that may be None: some 40 µs a head, and what it raises
-    waits for the collector, a hundred objects a request. It looks at types alone, so that what it let pass once passes.
-    Answers the name of the check if it is not there.
+    The original check raises and catches an exception for each field that may be None: some 40 µs a head, and a hundred
+    objects per request for the garbage collector. Only the types matter, so a combination that passed always passes.
+    Returns the name of the check if missing.
     """
     checked = getattr(http.MessageData, "__post_init__", None)
     if checked is None:
         return ["MessageData.__post_init__"] if __debug__ else []
-    if hasattr(checked, "theirs"):  # a reloaded addon has been here
+    if hasattr(checked, "theirs"):  # a reloaded addon has done this
         return []
     passed: set[tuple[type, ...]] = set()
 
@@ -200,10 +200,10 @@ def check_messages_quickly() -> list[str]:
 
 
 def show_frames_quickly() -> list[str]:
-    """Let HTTP/2's frames of data say how long they are.
+    """Let HTTP/2's data frames show their length only.
 
-    h2 words each frame that comes, for a log that nobody reads; a frame of data would write all that it carries in
-    hexadecimal for that. Answers the name that it did not find.
+    h2 formats each received frame for a log that nobody reads, and a data frame would write all content in hexadecimal.
+    Returns the missing name.
     """
     if not hasattr(h2_frame.Frame, "_body_repr"):
         return ["Frame._body_repr"]
@@ -216,10 +216,10 @@ def _shortly(frame: h2_frame.DataFrame) -> str:
 
 
 def code_heads_quickly() -> list[str]:
-    """Let HTTP/2 check a head's characters, find its fields among those before, and say nothing of that, in less time.
+    """Let HTTP/2 check the characters of a head and search the header table faster, without debug lines.
 
-    h2 looks at each character, and hpack at each field of the table, for each field; and hpack words each step for a
-    log that mitmproxy never shows. Answers the names that it did not find; an older h2 checks in another way.
+    h2 checks each character, and hpack compares each field with each entry of the table; hpack also formats each step
+    for a log that mitmproxy never shows. Returns the missing names; an older h2 has another check.
     """
     if callable(theirs := getattr(utilities, "_reject_illegal_characters", None)) and not hasattr(theirs, "theirs"):
         utilities._reject_illegal_characters = _checker(theirs)  # type: ignore[assignment]  # noqa: SLF001
@@ -237,7 +237,7 @@ def _checker(theirs: Callable[..., Iterator[Field]]) -> Callable[..., Iterator[F
         for field in fields:
             if _LEGAL_NAME.fullmatch(field[0]) and _LEGAL_VALUE.fullmatch(field[1]):
                 yield field
-            else:  # theirs says what is wrong
+            else:  # the original check gives the error
                 yield from theirs((field,), flags)
 
     check.theirs = theirs  # type: ignore[attr-defined]
@@ -245,7 +245,7 @@ def _checker(theirs: Callable[..., Iterator[Field]]) -> Callable[..., Iterator[F
 
 
 def _search(table: HeaderTable, name: bytes, value: bytes) -> tuple[int, bytes, bytes | None] | None:
-    """By its place in C; what has the name alone is looked for only where nothing has both."""
+    """Find an entry by index in C; entries with only the same name matter if no entry has name and value."""
     partial = None
     if known := HeaderTable.STATIC_TABLE_MAPPING.get(name):
         index = known[1].get(value)
@@ -266,4 +266,4 @@ def _search(table: HeaderTable, name: bytes, value: bytes) -> tuple[int, bytes, 
 _LEGAL_NAME = re.compile(rb":?[!-9;-@\[-~]*+")
 _LEGAL_VALUE = re.compile(rb"(?:[^\0\n\r \t](?:[^\0\n\r]*[^\0\n\r \t])?)?")
 _SILENT = SimpleNamespace(debug="".format)
-"""It takes whatever it is told, without a function of Python's."""
+"""A logger that drops all lines, without a Python function."""

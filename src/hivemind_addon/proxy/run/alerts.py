@@ -1,7 +1,7 @@
-"""Calls for help by Apprise: to the desktop, Slack, ntfy, mail and whatever else it knows. Needs the extra `alerts`.
+"""Calls for help by Apprise: desktop, Slack, ntfy, mail and all other services of Apprise. Needs the extra `alerts`.
 
-Addresses hold secrets, in any place: they come from the environment or from a file of their owner's alone, and are told
-of by their number and their service. What Apprise says of a failure is told without any part of the address.
+Any part of an address may be secret. So addresses come from the environment or from a file that only the owner can
+read, and messages name them by number and service. Errors of Apprise are shown without any part of the address.
 """
 
 import asyncio
@@ -27,21 +27,21 @@ if TYPE_CHECKING:
 
 MOST_ADDRESSES = 20
 _MOST_LINES = 10
-"""Of one message."""
+"""Most lines of a message."""
 _FILE_BYTES = 64 * 1024
 TIMEOUT_S = 30.0
 _WORD = re.compile(r"[\w.~-]+")
 _SEPARATOR = re.compile(r"[/?&=:@]+")
 _LONG = 3
-"""A part of an address with fewer characters is no secret."""
+"""A shorter part of an address is no secret."""
 
 
 class BadAddresses(ValueError):
-    """They cannot be used: what is wrong, and the cure, without any address."""
+    """The addresses cannot be used. Gives the problem and the cure, without any address."""
 
 
 def read_addresses(file: Path) -> list[str]:
-    """The lines of a file that only its owner may read, but for empty ones and comments (`#`). Raises BadAddresses."""
+    """The lines of a file that only the owner may read, without empty lines and comments (`#`). Raises BadAddresses."""
     try:
         found = file.stat()
         if stat.S_IMODE(found.st_mode) & 0o077:
@@ -55,7 +55,7 @@ def read_addresses(file: Path) -> list[str]:
 
 
 class Address:
-    """One address. A thread that nobody joins sends to it: a service that hangs keeps no proxy from ending."""
+    """An address. A thread that is never joined sends, so a hanging service does not keep the proxy from ending."""
 
     def __init__(self, number: int, url: str) -> None:
         """Raises BadAddresses."""
@@ -79,7 +79,7 @@ class Address:
         return f"<Address {self.name}>"
 
     def send(self, title: str, body: str, kind: "NotifyType") -> "asyncio.Future[str]":
-        """Begin to send; what failed, in the end, or empty."""
+        """Begin to send; the future gives the failure, or an empty text."""
         loop = asyncio.get_running_loop()
         sent: asyncio.Future[str] = loop.create_future()
         if self._is_sending:
@@ -111,14 +111,14 @@ def _set(loop: asyncio.AbstractEventLoop, sent: "asyncio.Future[str]", why: str)
 
 
 class Alerts:
-    """A way to call for help: one message to each address with all that is to be said; failures are said once."""
+    """Calls for help: sends each address a single message with all notices, and reports each failure once."""
 
     at_once = 1
     takes = 100
     gather_s = 3.0
-    """So long the first notice waits for others: what goes wrong for one pool often does for all."""
+    """Time that the first notice waits for others: a problem of a pool often affects all pools."""
     rest_s = 60.0
-    """Between two messages: a storm is one, and one a minute while it lasts."""
+    """Time between two messages: a storm gives a message at the start, then at most one a minute."""
 
     def __init__(self, urls: Sequence[str]) -> None:
         """Raises BadAddresses."""
@@ -140,7 +140,7 @@ class Alerts:
         return f"<Alerts to {', '.join(address.name for address in self.addresses)}>"
 
     async def call(self, notices: Sequence[Notice]) -> list[str]:
-        """Send one message; what to say of it."""
+        """Send a message; returns lines for the log."""
         said: list[str] = []
         for name, why in await self.send(notices):
             if why and name not in self._failing:
@@ -152,12 +152,12 @@ class Alerts:
         return said
 
     async def send_test(self, wall: float) -> list[tuple[str, str]]:
-        """Send a message that says so; each address, and what failed or empty. `wall`: now, epoch seconds."""
+        """Send a test message; returns each address with the failure, or an empty text. `wall`: now, epoch seconds."""
         text = "A test: calls for help of hivemind arrive here."
         return await self.send([Notice("test", "began", text, None, wall, None)])
 
     async def send(self, notices: Sequence[Notice]) -> list[tuple[str, str]]:
-        """Send one message; each address, and what failed or empty."""
+        """Send a message; returns each address with the failure, or an empty text."""
         title = f"hivemind: {notices[0].cause}" if len(notices) == 1 else f"hivemind: {len(notices)} alerts"
         lines = [notice.text for notice in notices[:_MOST_LINES]]
         if len(notices) > _MOST_LINES:
@@ -179,7 +179,7 @@ def _kind(notices: Sequence[Notice]) -> "NotifyType":
 
 
 def _without(url: str, text: str) -> str:
-    """A text without any part of an address but its scheme."""
+    """A text without any part of an address, except the scheme."""
     secret = url.partition("://")[2] or url
     parts = {*_WORD.findall(secret), *map(unquote, _SEPARATOR.split(secret))}
     for part in sorted(parts, key=len, reverse=True):
@@ -189,18 +189,18 @@ def _without(url: str, text: str) -> str:
 
 
 class _Reasons(logging.Handler):
-    """What Apprise logs in a thread: the reason of a failure, which its calls do not return."""
+    """Collects the log lines of Apprise per thread: the reasons for failures, which calls of Apprise do not return."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
         self._said = threading.local()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Remember the first: what follows is that it failed."""
+        """Remember the first line: later lines only say that the call failed."""
         self._said.text = getattr(self._said, "text", "") or record.getMessage()
 
     def taken(self) -> str:
-        """What was said in this thread since it was asked before."""
+        """The line of this thread since the last call."""
         text: str = getattr(self._said, "text", "")
         self._said.text = ""
         return text
@@ -221,6 +221,6 @@ def _apprise() -> Any:
     log = logging.getLogger("apprise")
     if _reasons not in log.handlers:
         log.addHandler(_reasons)
-        log.propagate = False  # its lines may hold addresses
+        log.propagate = False  # the lines of Apprise may hold addresses
         log.setLevel(logging.WARNING)
     return apprise

@@ -1,7 +1,7 @@
-"""A file that only grows, written off the event loop: a record after the other, each whole or not at all.
+"""A file that only grows, written off the event loop: record after record, each whole or not at all.
 
-Only its owner may read it, from its first byte on. A disk that is full costs one log line, and the records of that
-time; a proxy that dies leaves all that was written, and at most one torn record at the end.
+Only the owner may read the file, from the first byte on. A full disk costs a log line, and the records of that time. A
+proxy that dies leaves all written records, and at most a torn record at the end.
 """
 
 import asyncio
@@ -18,42 +18,42 @@ from hivemind_addon.proxy.record.news import NOTICE
 logger = logging.getLogger("hivemind")
 
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Of records that are not written yet; what comes above it is not kept."""
+"""Most bytes of waiting records; further records are dropped."""
 
 _BREATH_BYTES = 64 * 1024
 
 
 def breathe() -> None:
-    """Let the event loop run while a record is made: else each of its turns waits 5 ms, as Python's threads do."""
+    """Let the event loop run while a record is made: otherwise each turn waits 5 ms, as Python's threads do."""
     time.sleep(0)  # noqa: TID251 - no time passes
 
 
 def breathe_after(size_bytes: int) -> None:
-    """The same where so much was worked on that it took its time: to breathe costs as much as a small body."""
+    """Call `breathe` after work on many bytes; for small bodies the call would cost as much as the work."""
     if size_bytes >= _BREATH_BYTES:
         breathe()
 
 
 class AppendFile:
-    """One open file. `append` on the event loop; records are made and written in a thread of its own."""
+    """An open file. Call `append` on the event loop; a separate thread makes and writes the records."""
 
     def __init__(self, path: Path, *, whole_bytes: Callable[[int], int]) -> None:
-        """Open it, or make it. `whole_bytes`: of an open file (its descriptor), up to the end of its last whole record.
+        """Open or create the file. `whole_bytes`: offset of the end of the last whole record, from the descriptor.
 
-        Raises OSError, and what `whole_bytes` raises.
+        Raises OSError, and the exceptions of `whole_bytes`.
         """
         self.path = path
         self.written = 0
-        """Records."""
+        """Number of records."""
         self.missed = 0
-        """Records that could not be written, or for which there was no room in memory."""
+        """Records that could not be written, or for which the memory was full."""
         self._waiting_bytes = 0
         self._lock = threading.Lock()
-        """Of the three numbers above."""
+        """Guards the three numbers above."""
         self._troubled = False
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         try:
-            path.chmod(0o600)  # it may have been there with another mode
+            path.chmod(0o600)  # the file may have existed with another mode
             size = os.fstat(self._file).st_size
             whole = whole_bytes(self._file) if size else 0
             if whole < size:
@@ -68,7 +68,7 @@ class AppendFile:
         return f"<AppendFile {self.path}, {self.written} records, {self.missed} missed>"
 
     def append(self, record: Callable[[], bytes], size: int) -> None:
-        """Write a record soon. `record` makes it, in the thread; `size`: what it holds in memory until then."""
+        """Write a record soon. `record` makes the record in the thread; `size`: memory held until then."""
         with self._lock:
             fits = self._waiting_bytes + size <= MAX_WAITING_BYTES
             self._waiting_bytes += size if fits else 0
@@ -78,7 +78,7 @@ class AppendFile:
             self._miss("the disk is too slow")
 
     async def close(self) -> None:
-        """Write what waits, then close it."""
+        """Write the waiting records, then close the file."""
         await asyncio.to_thread(self._thread.shutdown)
         os.close(self._file)
 
@@ -87,7 +87,7 @@ class AppendFile:
         try:
             self._write(record())
         except OSError as error:
-            os.ftruncate(self._file, size_before)  # a torn record would hide all that follow
+            os.ftruncate(self._file, size_before)  # a torn record would hide all later records
             self._miss(error.strerror or str(error))
         except Exception:
             logger.exception("hivemind: %s: a record could not be made", self.path)

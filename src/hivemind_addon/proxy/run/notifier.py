@@ -1,8 +1,8 @@
-"""Calls for help: runs a command of the person's own, or sends messages (`alerts.py`).
+"""Calls for help: runs a command of the user, or sends messages (`alerts.py`).
 
-A command reads each notice as JSON on its standard input. It is run without a shell, at most `AT_ONCE` at a time, each
-for at most `TIMEOUT_S`; it never makes the proxy wait, ends with it, and whatever goes wrong with it is one line in the
-log.
+A command reads each notice as JSON from standard input. The command runs without a shell, at most `AT_ONCE` at a time,
+each for at most `TIMEOUT_S`. A command never makes the proxy wait, ends with the proxy, and each failure is a line in
+the log.
 """
 
 import asyncio
@@ -26,28 +26,28 @@ logger = logging.getLogger("hivemind")
 
 AT_ONCE = 4
 MOST_WAITING = 20
-"""Notices that wait for their turn; what comes then is only in the log."""
+"""Most notices that wait; further notices are only logged."""
 TIMEOUT_S = 30.0
 _LAST_WORD_S = 2.0
-"""How long calls may go on when the proxy ends."""
+"""Time that calls get when the proxy ends."""
 _LONGEST_TIMER_S = 15.0
-"""A timer stands still while the machine sleeps, so a far one is looked at in between."""
+"""A timer stands still while the machine sleeps, so a distant timer is checked in between."""
 
 
 class Way(Protocol):
-    """How calls are made; two that do the same are equal."""
+    """A way to make calls; two ways that do the same are equal."""
 
     at_once: int
     """Calls that may run at a time."""
     takes: int
-    """Notices that one call may tell of."""
+    """Most notices in a call."""
     gather_s: float
-    """How long a notice waits for others that one call may tell of, too."""
+    """Time that a notice waits for others, to share a call."""
     rest_s: float
-    """From the beginning of a call to that of the next."""
+    """Time from the beginning of a call to the beginning of the next call."""
 
     async def call(self, notices: Sequence[Notice]) -> Sequence[str]:
-        """Make one call, in bounded time; lines for the log."""
+        """Make a call, in bounded time; returns lines for the log."""
 
 
 class Command:
@@ -72,7 +72,7 @@ class Command:
         return f"<Command {self.words[0]}>"
 
     async def call(self, notices: Sequence[Notice]) -> Sequence[str]:
-        """Run it; what went wrong."""
+        """Run the program; returns the failure as a line for the log."""
         (notice,) = notices
         what = await self._run(json.encode(notice) + b"\n")
         return [f"the call for help failed: {self.words[0]}: {what}"] if what else []
@@ -94,7 +94,7 @@ class Command:
         return f"exit status {status}" if status else ""
 
     async def _start(self, said: bytes) -> Process:
-        # A pipe that holds all of it (pipes hold 4 KB at the least) needs nobody to feed it.
+        # A pipe that holds the whole notice (pipes hold at least 4 KB) needs no task to feed the pipe.
         reading, writing = os.pipe()
         try:
             try:
@@ -120,19 +120,19 @@ class Notifier:
         self._waiting: deque[Notice] = deque()
         self._calls: set[asyncio.Task[None]] = set()
         self._calls_from = float("-inf")
-        """The instant from which on the next call may begin."""
+        """The earliest instant for the next call."""
         self._timer: asyncio.TimerHandle | None = None
 
     def __repr__(self) -> str:
         return f"<Notifier {self.way!r}, {len(self._calls)} run, {len(self._waiting)} wait>"
 
     def __call__(self, event: Event) -> None:
-        """Hear of one event."""
+        """Receive an event."""
         if self._notices(event):
             self.tick()
 
     def tick(self) -> None:
-        """Call for what is due, and arm the timer for what will be. A test that has moved its clock does it, too."""
+        """Make the calls that are due, and arm the timer for the next. A test that moved the clock calls this, too."""
         now = self._clock.monotonic()
         for notice in self._notices.due(now, self._clock.wall()):
             if len(self._waiting) >= max(MOST_WAITING, self.way.takes):
@@ -145,7 +145,7 @@ class Notifier:
         self._arm()
 
     async def close(self) -> None:
-        """Call no more but for what was gathered; what runs has two seconds, then it is ended."""
+        """Stop all calls except for gathered notices; running calls get two seconds, then they are ended."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -197,6 +197,6 @@ class Notifier:
 
 
 def _end(process: Process) -> None:
-    """The command, and what it has started."""
+    """Kill the command, and all processes that the command started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)

@@ -1,17 +1,17 @@
-"""The proxy's own pages: what goes on, for people (`/`), programs (`/report.json`), Prometheus (`/metrics`) and
-supervisors (`/health`); what was, for people (`/history`, `/request/ID`, `/fleets`, `/fleet/ID`).
+"""The proxy's own pages. The present, for people (`/`), programs (`/report.json`), Prometheus (`/metrics`) and
+supervisors (`/health`); the past, for people (`/history`, `/request/ID`, `/fleets`, `/fleet/ID`).
 
-They are at `http://hivemind.internal/` through the proxy, and on its own port (`http://127.0.0.1:8080/`), where all
-other paths are for a provider: a client's base URL may name us. In reverse mode every path of the port is the
-upstream's: there only the Host `hivemind.internal` is ours. A Host that is no name of this proxy leads nowhere: a site
-that lets its name lead here must not read a model server.
+The pages are at `http://hivemind.internal/` through the proxy, and on the proxy's port (`http://127.0.0.1:8080/`). All
+other paths of the port are for a provider, as a client's base URL may name the proxy. In reverse mode the upstream owns
+every path, and the pages need the Host `hivemind.internal`. A Host that does not name this proxy is refused: a site
+whose name resolves to this machine must not read a model server.
 
-Who may look: clients on this machine and in the networks of `hivemind_allow_clients`; with mitmproxy's `proxyauth` or
-secrets of agents, those that know one. `/health` asks nobody, and tells clients elsewhere less. A browser must not show
-them to other sites: by a name that resolves to us (the Host is checked), by a script or a frame (no CORS,
-Sec-Fetch-Site, a strict CSP). A link may lead to the document, which has nothing in it: what it shows it asks for.
-Nothing here changes anything; `steering_page.py` does, for pages that have a token. Fleets are shown to these alone:
-their folders are their owner's.
+Readers: clients on this machine and in the networks of `hivemind_allow_clients`; with mitmproxy's `proxyauth` or with
+secrets of agents, only clients with a password or secret. `/health` needs none, and says less to clients elsewhere. A
+browser must not give the pages to other sites: by a name that resolves to us (the Host is checked), by a script or a
+frame (no CORS, Sec-Fetch-Site, a strict CSP). A link may open the document, which is empty and requests the data.
+The pages change nothing; `steering_page.py` does, for pages with a token. Only these pages show fleets, whose folders
+belong to their owner.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _HEADERS = {
 _PATHS = ("/", "/report.json", "/metrics", "/health", "/history", "/fleets")
 _BELOW = ("/page/", "/request/", "/fleet/")
 _VIEW = re.compile(r"/|/history|/fleets|/request/[0-9a-f]{1,40}|/fleet/[\w-]{1,80}")
-"""What is shown by the document."""
+"""Paths that the document shows."""
 _DATA = re.compile(
     r"/page/(?:history/(?P<span>day|month)|request/(?P<request>[0-9a-f]{1,40})|fleets|fleet/(?P<fleet>[\w-]{1,80}))\.json"
 )
@@ -109,11 +109,11 @@ class Pages:
         steering: PageSteering,
         past: Past,
     ) -> None:
-        """`is_configured`: whether a name is one that a user gave to this proxy or its providers.
+        """`is_configured`: whether a user gave a name, for this proxy or for a provider.
 
         `may_look`: whether a client at an address may see the pages.
 
-        `upstream_of`: where a request goes that is for a provider and was sent straight to us.
+        `upstream_of`: the upstream of a provider request that was sent straight to the proxy.
         """
         self._upstream_of = upstream_of
         self._steering = steering
@@ -130,19 +130,19 @@ class Pages:
         self._exposition = metrics.exposition
         self._metrics = _Fresh(self._expose, driver.clock)
         self._failing = False
-        """The last page could not be made; that is in the log once."""
+        """Whether the last page could not be made; logged once."""
 
     def answer(
         self, request: http.Request, client: Client, destination: tuple[str, int] | None
     ) -> http.Response | TakesBody | None:
-        """The answer to a request for the proxy itself, or what makes it of the request's body. Never raises.
+        """The answer to a request for the proxy itself, or a function from the body to the answer. Never raises.
 
-        None: it is for somebody else.
+        None: the request is for another host.
         """
         is_for_us = False
         try:
             if _goes_elsewhere(client, destination):
-                return None  # nearly all of them: nothing else is looked at
+                return None  # nearly all requests: nothing else is checked
             asked = _authority(request)
             is_from_afar = self._is_from_afar(request, client, destination)
             is_for_us = _is_for_us(request, client, destination, asked) or (is_from_afar and self._is_our_name(*asked))
@@ -178,7 +178,7 @@ class Pages:
         return _dressed(made)
 
     def _refuse_stranger(self, request: http.Request, client: Client, asked: tuple[str, int]) -> http.Response | None:
-        """The refusal of a reverse-mode request for a name that is not ours; None: it goes to the upstream."""
+        """The refusal of a reverse-mode request for a name that is not ours; None: the upstream gets the request."""
         mode = client.proxy_mode
         if not isinstance(mode, ReverseMode):
             return None
@@ -192,7 +192,7 @@ class Pages:
     def _is_called_so(
         self, request: http.Request, client: Client, destination: tuple[str, int] | None, asked: tuple[str, int]
     ) -> bool:
-        """Whether a client sent a request straight to a forward proxy, by a name that a reverse-mode one answers to."""
+        """Whether a client sent a request straight to a forward proxy, by a name that a reverse-mode proxy accepts."""
         if destination is not None or request.method == "CONNECT" or isinstance(client.proxy_mode, ReverseMode):
             return False
         host, port = asked
@@ -201,7 +201,7 @@ class Pages:
     def _is_from_afar(self, request: http.Request, client: Client, destination: tuple[str, int] | None) -> bool:
         """Whether a client of an allowed network elsewhere sent a request straight to a forward proxy.
 
-        It may name another port than ours: a container's is published, a service's is mapped.
+        The request may name another port than ours: a container's is published, a service's is mapped.
         """
         if destination is not None or request.host or request.method == "CONNECT":
             return False
@@ -214,13 +214,13 @@ class Pages:
     def _leads_on(
         self, request: http.Request, destination: tuple[str, int] | None, asked: tuple[str, int]
     ) -> Upstream | None:
-        """The provider of a request whose client's base URL names us; None: it asks for a page."""
+        """The provider of a request whose client's base URL names the proxy; None: the request is for a page."""
         if destination is not None or _is_page(_path(request)) or asked[0] == PAGE_HOST:
             return None
         return self._upstream_of(request)
 
     def _admit(self, request: http.Request, client: Client) -> http.Response | None:
-        """The refusal, where the request is not one that may look."""
+        """The refusal for a client that may not look; None: admitted."""
         if not self._may_look(client.peername[0]):
             return _make(403, _TEXT, _NOT_FROM_THERE)
         if not _is_page(_path(request)):
@@ -261,7 +261,7 @@ class Pages:
         return _make(404, _TEXT, _NOT_THERE)
 
     def _past_page(self, asked: re.Match[str], *, is_steering: bool) -> http.Response:
-        """202: it is being read; ask again."""
+        """The page with data of the past; 202 while the data is being read: ask again."""
         if asked["span"]:
             told = self._past.charts(ChartSpan(asked["span"]))
         elif asked["request"]:
@@ -273,15 +273,15 @@ class Pages:
         return _make(202, _JSON, b"null") if told is None else _make(200, _JSON, told)
 
     def _health(self, *, is_near: bool) -> http.Response:
-        """Healthy: new requests are taken, and a turn of the scheduler, just now, raised nothing.
+        """Healthy: the proxy takes new requests, and a turn of the scheduler just now raised nothing.
 
-        What providers do is no matter of this process's health: nobody should restart it for an outage of theirs. Whose
-        the proxy is, is told on its own machine only.
+        The state of providers does not count: nobody should restart the proxy for an outage of theirs. Only clients on
+        this machine learn the owner of the proxy.
         """
         status = "stopping" if self._is_stopping() else "ok"
         try:
             self._driver.tick()
-        except Exception:  # noqa: BLE001 - whoever waits for the scheduler is told, and has it logged
+        except Exception:  # noqa: BLE001 - callers that wait for the scheduler get and log the error
             status = "failing"
         told: dict[str, object] = {"status": status, "hivemind": True}
         if is_near:
@@ -300,7 +300,7 @@ class Pages:
 
 
 def _user() -> str:
-    """Who runs us; empty: a user without a name, as containers have them."""
+    """The user that runs the proxy; empty: a user without a name, as in containers."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):
@@ -308,7 +308,7 @@ def _user() -> str:
 
 
 class _Fresh:
-    """Keeps what was made for a second, and longer where making it takes long."""
+    """Keeps a result for a second, and longer if making the result takes long."""
 
     def __init__(self, make: Callable[[], bytes], clock: Clock) -> None:
         self._make = make
@@ -327,7 +327,7 @@ class _Fresh:
 
 @by_text
 def _is_local(host: str) -> bool:
-    """Whether nobody elsewhere can let a name lead to this machine: addresses, and names that no public server has."""
+    """Whether a host is an address or a name that no public server has, so nobody elsewhere can point the name here."""
     try:
         ip_address(host)
     except ValueError:
@@ -336,9 +336,9 @@ def _is_local(host: str) -> bool:
 
 
 def _refuse_sites(request: http.Request) -> http.Response | None:
-    """What a page of another site gets that asks by its reader's browser.
+    """The refusal for a page of another site that sends requests through the reader's browser; None: allowed.
 
-    A link may lead to the document, in a tab of its own: `hivemind open` opens it from a file, which is another site.
+    A link may open the document in a new tab: `hivemind open` opens the document from a file, which is another site.
     """
     site = request.headers.get("sec-fetch-site", "none")
     if (
@@ -354,7 +354,7 @@ def _refuse_sites(request: http.Request) -> http.Response | None:
 
 
 def _goes_elsewhere(client: Client, destination: tuple[str, int] | None) -> bool:
-    """Whether a request came through a tunnel to somebody else."""
+    """Whether a request came through a tunnel to another host."""
     return (
         destination is not None
         and normal_host(destination[0]) != PAGE_HOST
@@ -376,7 +376,7 @@ def _is_for_us(
 
 
 def _authority(request: http.Request) -> tuple[str, int]:
-    """Whom the client means: the host of its URL, where it sent one whole, else of its Host header."""
+    """The host and port that the client means: from the URL if complete, else from the Host header."""
     return (normal_host(request.host), request.port) if request.host else _read_authority(request.host_header or "")
 
 
@@ -408,7 +408,7 @@ def _is_proxied(request: http.Request, client: Client) -> bool:
 
 
 def _demand_password(request: http.Request, client: Client) -> http.Response | None:
-    """With `proxyauth` a page is for those who know a password of it, like everything else here."""
+    """With `proxyauth`, pages need a password like all other requests. None: the password is right, or not needed."""
     proxyauth = ctx.master.addons.get("proxyauth")
     if proxyauth is None or proxyauth.validator is None or client in proxyauth.authenticated:
         return None
@@ -419,7 +419,7 @@ def _demand_password(request: http.Request, client: Client) -> http.Response | N
     except ValueError:
         user = password = ""
     if (user or password) and proxyauth.validator(user, password):
-        # As mitmproxy does after a CONNECT: a password check may be slow by intent.
+        # As mitmproxy does after a CONNECT: a password check may be slow on purpose.
         proxyauth.authenticated[client] = user, password
         return None
     demand = {"Proxy-Authenticate" if is_proxied else "WWW-Authenticate": 'Basic realm="hivemind"'}
