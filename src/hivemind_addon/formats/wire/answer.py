@@ -1,4 +1,4 @@
-"""Reads one streamed answer as it passes: phase, error and usage.
+"""Reads a streamed answer as the answer passes: phase, error and usage.
 
 Before the first content the reader judges every event with care. Afterwards an event costs a look at the name or a
 search for a word, and a piece with nothing but content events (a run) costs a single look. Events are kept unread.
@@ -119,7 +119,7 @@ class AnswerReader:
         self._parser = dialect.parser(media_type)
         self._run_test = dialect.run_test(media_type)
         self._is_run: IsRun | None = None
-        """Tests whether the next piece is a run; None: the next piece is not, before content or amid an event."""
+        """Tests whether the next piece is a run; None: no run can come next (before content, or amid an event)."""
         self._usage_reader = UsageReader(dialect)
         self._last: SseEvent | bytes | None = None
         """The last content event, or the run that contains this event."""
@@ -233,7 +233,7 @@ class AnswerReader:
         return decoded
 
     def answer(self) -> Transcript | None:
-        """The answer as text, for a long answer only the end; None: unreadable."""
+        """The transcript, of a long answer only the end; None: unreadable."""
         if self.broken:
             return None
         last = () if self._terminal is None else (self._terminal,)

@@ -1,4 +1,4 @@
-"""Follows the answer of one attempt: time of the last byte, content, end and usage.
+"""Follows the answer of an attempt: time of the last byte, content, end and usage.
 
 The module knows no tickets and no scheduler, and decides nothing.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from hivemind_addon.formats.wire.dialect import Dialect
 
 JUDGED_BODY_MAX_BYTES = 8 * 1024 * 1024
-"""Longest plain answer that is decoded and read; a longer answer is judged by the status alone."""
+"""Longest plain answer that is decoded and read; a longer answer is judged by status and head."""
 READ_BODY_MAX_BYTES = 256 * 1024
 """Longest plain answer that is read as a conversation, to detect garbage."""
 AFTER_END_S = 1.0
@@ -55,7 +55,7 @@ _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(eq=False, slots=True)
 class AnswerInProgress:
-    """One answer. Call the methods in the order of arrival. The head decides: a stream, read as it passes, or plain."""
+    """An answer. Call the methods in the order of arrival. The head decides: a stream, read as it passes, or plain."""
 
     profile: Profile
     dialect: Dialect
@@ -288,7 +288,7 @@ class AnswerInProgress:
 
 
 def usage_in(dialect: Dialect, top: Values | None) -> Usage | None:
-    """The usage stated in the JSON of a whole answer; None: no usage, or one that cannot be true."""
+    """The usage stated in the JSON of a whole answer; None: no usage, or a usage that cannot be true."""
     try:
         usage = None if top is None else dialect.usage_of(dialect.inner(top))
     except UntrueUsageError:

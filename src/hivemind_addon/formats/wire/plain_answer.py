@@ -1,6 +1,6 @@
 """Follows an attempt's answer from a service that is no model: judged by the head, and passed on unread.
 
-Only errors are kept, up to a limit, and read only if a rule of the profile needs the words.
+Only the beginning of an error's body is kept, and read only if a rule of the profile needs the words.
 """
 
 from __future__ import annotations

@@ -222,7 +222,7 @@ class Proxy:
         return None
 
     def make_turn(self, flow: http.HTTPFlow, profile: Profile, turn: Turn) -> Exchange:
-        """The exchange of one turn of a WebSocket; the flow is the plain request of the turn."""
+        """The exchange of a turn of a WebSocket; the flow is the plain request of the turn."""
         self._turns[flow.id] = turn
         return self._enrol(flow, lambda: self.intake.make(flow, profile, is_turn=True))
 
