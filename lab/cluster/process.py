@@ -1,7 +1,7 @@
-"""One simulated proxy process: a node, its clock, its clients' requests, and its attempts at the provider.
+"""A simulated proxy process: a node, a clock, the clients' requests, and the attempts at the provider.
 
-It does what `proxy/run/driver.py` does: after whatever happens it polls the node, hands out what was decided, and arms
-one timer at the node's next wakeup.
+The process works as `proxy/run/driver.py` does: after any news the process polls the node, carries out the decisions,
+and arms a timer for the node's next wakeup.
 """
 
 import math
@@ -32,11 +32,11 @@ _CLIENT_WENT = Outcome(OutcomeKind.CANCELLED, "client went")
 _BROKEN = Outcome(OutcomeKind.FAILED, "connection reset", retryable=True, ambiguous=True)
 _NEVER_SENT = AttemptResult(Outcome(OutcomeKind.CANCELLED, "client went before it was sent"), charged=Demand(0))
 _LAST_WORDS_S = 2.0
-"""So long a process that is idle waits for a coordinator, to tell what it has spent."""
+"""How long an idle process waits for a coordinator, to report the spending."""
 _WITHOUT_COORDINATOR_S = 20.0
-"""No process of a run is without a coordinator for longer."""
+"""The longest time that a process of a run is without a coordinator."""
 _MOST_TURNS = 50
-"""Polls at one instant; a node that wants more spins."""
+"""The most polls at an instant; a node that wants more spins."""
 
 
 class Violation(Exception):
@@ -54,12 +54,12 @@ class Flight:
 
 @dataclass(slots=True, eq=False)
 class ClientRequest:
-    """What one client waits for."""
+    """A client's request."""
 
     ticket: Ticket
-    """With instants of the process's clock."""
+    """Has instants of the process's clock."""
     done: Callable[[str, float], None]
-    """Hears how it ended: `delivered`, `gave up`, `shed`, `refused`, `cancelled`, `died`; and when to come back."""
+    """Gets the end (`delivered`, `gave up`, `shed`, `refused`, `cancelled`, `died`), and the seconds until a return."""
     flight: Flight | None = None
     ends: int = 0
     attempts: int = 0
@@ -73,16 +73,16 @@ class OwnClock:
     rate: float
 
     def local(self, instant: float) -> float:
-        """The world's instant, as this clock shows it."""
+        """The instant on this clock for an instant of the world."""
         return self.offset_s + instant * self.rate
 
     def world(self, local: float) -> float:
-        """When this clock shows so much."""
+        """The instant of the world at which this clock shows `local`."""
         return (local - self.offset_s) / self.rate
 
 
 class SimProcess:
-    """One proxy process, from its start to its end."""
+    """A proxy process, from start to end."""
 
     def __init__(self, world: "ClusterWorld", me: str, seed: int) -> None:
         rng = random.Random(seed)
@@ -93,9 +93,9 @@ class SimProcess:
         """Or `paused`, `closing`, `dead`."""
         self.requests: dict[str, ClientRequest] = {}
         self.epoch = 0
-        """The newest one of which it has taken an admission."""
+        """The newest epoch with an admission for this process."""
         self.hears: Packet | None = None
-        """What it is just reading."""
+        """The packet in progress."""
         self.node = ClusterNode(
             me=me,
             rng=random.Random(rng.random()),
@@ -108,9 +108,9 @@ class SimProcess:
         self._idle_at = math.inf
         self._slept_at: float | None = None
         self._went_on_at = -math.inf
-        """After the last pause, by its clock."""
+        """When the last pause ended, on the process's clock."""
         self._settled: list[tuple[float, int, int]] = []
-        """When attempts were settled, what they took, and what had been expected of them."""
+        """Settled attempts: the instant, the tokens used, and the tokens expected."""
         world.network.connect(self._line)
         self.do(lambda: None)
 
@@ -119,28 +119,28 @@ class SimProcess:
 
     @property
     def line(self) -> Line:
-        """To the engine."""
+        """The line to the engine."""
         return self._line
 
     @property
     def now(self) -> float:
-        """Its monotonic clock."""
+        """The process's monotonic clock."""
         return self.clock.local(self.world.now)
 
     @property
     def settled_tokens(self) -> int:
-        """That its attempts have taken."""
+        """Tokens that the settled attempts used."""
         return self.untold(math.inf)
 
     @property
     def is_there(self) -> bool:
-        """Whether a client can reach it."""
+        """Whether a client can reach the process."""
         return self.state in {"running", "paused"}
 
     # What happens to it ---------------------------------------------------------------------------------------------
 
     def do(self, deed: Callable[..., object], *arguments: object) -> None:
-        """Something happens to the process: now, or when it goes on."""
+        """Do something to the process: now, or after the pause."""
         if self.state == "paused":
             self._backlog.append((deed, arguments))
         elif self.state != "dead":
@@ -154,7 +154,7 @@ class SimProcess:
             self.state = "paused"
 
     def sleep(self) -> None:
-        """The machine sleeps: nothing goes on, and connections break."""
+        """The machine sleeps: the process stops, and connections break."""
         if self.state == "running":
             self.pause()
             self._slept_at = self.now
@@ -163,7 +163,7 @@ class SimProcess:
                     self._leave_provider(request.flight)
 
     def go_on(self) -> None:
-        """SIGCONT, or the machine wakes: what has come meanwhile is done in any order, and some messages are lost."""
+        """SIGCONT, or the machine wakes: the backlog runs in any order, and some messages are lost."""
         if self.state != "paused":
             return
         self.state, self._went_on_at = "running", self.now
@@ -179,7 +179,7 @@ class SimProcess:
         self._turn_if_running()
 
     def _wake_up(self, slept_s: float) -> None:
-        """As the driver tells it; and all that was in flight is found broken."""
+        """Tell the node, as the driver does, and find all attempts in flight broken."""
         self._slept_at = None
         self.do(self.node.wake_up, slept_s, self.now)
         for request in tuple(self.requests.values()):
@@ -188,7 +188,7 @@ class SimProcess:
                 self.do(self._settle, request, request.flight, AttemptResult(_BROKEN))
 
     def kill(self) -> None:
-        """SIGKILL: nothing is told to anybody; the provider sees its connections closed."""
+        """SIGKILL: the process sends nothing more; the provider sees closed connections."""
         if self.state == "dead":
             return
         self.state = "dead"
@@ -196,7 +196,7 @@ class SimProcess:
         untold = self.untold(self.world.untold_s)
         requests, self.requests = self.requests, {}
         for request in requests.values():
-            # What waits may have been admitted, too: that was on its way.
+            # A waiting ticket may have been admitted, too: the message was on the way.
             untold += request.ticket.expected.tokens
             if request.flight is not None:
                 untold += request.flight.reply.tokens
@@ -206,22 +206,22 @@ class SimProcess:
             request.done("died", 0.0)
 
     def untold(self, seconds: float) -> int:
-        """Tokens that were settled in the last seconds: nobody may know of them."""
+        """Tokens settled in the last `seconds`, possibly known to no other process."""
         return sum(tokens for at, tokens, _ in self._settled if at > self.world.now - seconds)
 
     def presumed(self, seconds: float) -> int:
-        """The same, where who does not know of it presumes what was expected."""
+        """The same, if processes that do not know of an attempt presume the expected tokens."""
         return sum(max(told) for at, *told in self._settled if at > self.world.now - seconds)
 
     def close(self) -> None:
-        """SIGTERM: what waits is shed, what is in flight may end."""
+        """SIGTERM: shed waiting tickets; attempts in flight may end."""
         if self.state == "running":
             self.do(self.node.close, self.now)
             self.state = "closing"
             self._end_if_idle()
 
     def order(self, command: SchedulerCommand) -> None:
-        """A person says something here."""
+        """A person gives a command at this process."""
         self.do(lambda: self.node.command(command, self.now))
 
     # Its clients ----------------------------------------------------------------------------------------------------
@@ -335,7 +335,7 @@ class SimProcess:
         return request
 
     def _is_late(self, ticket: Ticket) -> bool:
-        """Whether its deadline has come long ago, not counting the time in which this process stood still."""
+        """Whether the deadline passed long ago, without counting the pause of this process."""
         return self.now > max(ticket.deadline_at, self._went_on_at) + self.world.late_s
 
     def _request(self, ticket_id: str) -> ClientRequest:

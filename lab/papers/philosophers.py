@@ -1,12 +1,12 @@
-"""Three agents, and three things between them of which each needs two at once: the dining philosophers.
+"""The dining philosophers: three agents share three things, and each agent needs two things at once.
 
-The rules are DPBench's, so that its figures can stand beside ours. Time goes in rounds. In a round all act at once, and
-each takes or puts down one thing; who has both uses them for a round, and then puts both down. DPBench's run ends with
-its first deadlock (each holds one thing and waits for the next); here it goes on, to see whether anybody gets out.
+The rules are those of DPBench, so that the figures can be compared. In a round all agents act at once, and each takes
+or puts down a thing. An agent with both things uses them for a round, then puts both down. A run of DPBench ends with
+the first deadlock (each agent holds one thing and waits for the next). A run here goes on: do the agents get out?
 
-The agents are modelled: who has one thing keeps it until it has the other, and who has none reaches for its left one
-with a probability that says how alike they are: 1/2 is a coin, the kindest case, 1 is three copies of one model. Talk
-is modelled, too. The locks are not: they are the product's own lease store, asked in virtual time.
+The agents are a model: an agent with a single thing keeps that thing until the agent has both, and an agent without any
+reaches for the left thing with a probability that says how alike the agents are (1/2: a coin, the kindest case; 1:
+three copies of a single model). Talk is a model, too. The locks are real: the product's lease store in virtual time.
 """
 
 import random
@@ -23,15 +23,15 @@ AGENTS = 3
 ROUNDS = 30
 _ROUND_S = 1.0
 _TTL_S = 600.0
-"""Of a lock: longer than a run, as if its holder renewed it."""
+"""Of a lock: longer than a run, as if the holder renewed the lock."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
-"""Where it is there, the store's file is in it: a loss of power is no part of this, and a disk takes minutes."""
+"""The folder of the store's file, if the folder exists: no run loses power, and with a disk the runs take minutes."""
 _BETWEEN_RUNS_S = 1000.0
-"""Until everything of the last run is over in the store."""
+"""After this time every lease of the last run has expired in the store."""
 
 
 class LockWay(Enum):
-    """How an agent asks the store for its two things."""
+    """How an agent asks the store for two things."""
 
     ONE_BY_ONE = "locks, one after the other"
     IN_ORDER = "locks, one after the other, in one order for all"
@@ -40,19 +40,19 @@ class LockWay(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Dinner:
-    """What came of one run."""
+    """The result of a run."""
 
     deadlocked: bool
-    """Whether at some time each held one thing and waited for the next."""
+    """Whether at any time each agent held one thing and waited for the next."""
     is_stuck: bool
-    """Whether it is so at the end."""
+    """Whether the run ends in a deadlock."""
     used: int
-    """How often somebody had both things."""
+    """How often an agent had both things."""
 
 
 @dataclass(slots=True)
 class _Diner:
-    """One agent: its things are `number` and the next one."""
+    """An agent: needs the things `number` and `number + 1`, modulo AGENTS."""
 
     number: int
     held: set[int] = field(default_factory=set)
@@ -64,18 +64,18 @@ class _Diner:
 
     @property
     def other(self) -> int:
-        """What it lacks, where it holds one."""
+        """The missing thing of an agent that holds a thing."""
         left, right = self.things
         return right if left in self.held else left
 
     def takes(self, thing: int) -> None:
-        """At once it eats, if it has both."""
+        """Take a thing; an agent with both things eats at once."""
         self.held.add(thing)
         self.is_eating = len(self.held) == len(self.things)
 
 
 class _Table:
-    """Counts what is in common to all ways."""
+    """The agents of a run, with the counts that all ways share."""
 
     def __init__(self) -> None:
         self.diners = [_Diner(number) for number in range(AGENTS)]
@@ -83,7 +83,7 @@ class _Table:
         self._deadlocked = False
 
     def begin(self) -> list[_Diner]:
-        """Of a round: who has used its things puts them down, and these are the others, who want some."""
+        """Begin a round: agents that have eaten put both things down. Returns the other agents, which want things."""
         hungry = [diner for diner in self.diners if not diner.is_eating]
         for diner in self.diners:
             if diner.is_eating:
@@ -92,7 +92,7 @@ class _Table:
         return hungry
 
     def end(self) -> None:
-        """Of a round."""
+        """End a round."""
         self._used += sum(diner.is_eating for diner in self.diners)
         self._deadlocked = self._deadlocked or self.is_circle
 
@@ -106,11 +106,11 @@ class _Table:
 
 
 def talked(rng: random.Random, *, alike: float, kept: float) -> Dinner:
-    """A run of agents that talk before each round, and take and put down as they like.
+    """A run of agents that talk before each round, and take and put down things freely.
 
-    Each says what it is about to take, and who gets what two want is settled. Where that would leave each with one
-    thing, they agree that one of them, another in each round, puts down what it has and takes nothing. It does so with
-    the probability `kept`, and else what it had in mind: models do not always do what they said.
+    Each agent announces a thing to take. A draw decides between two agents that want the same thing. If each agent
+    would then hold a single thing, all agree that an agent, another in each round, puts down its thing and takes none.
+    With the probability `kept` that agent does so, else follows the first plan: models do not always keep their word.
     """
     table = _Table()
     for number in range(ROUNDS):
@@ -132,18 +132,18 @@ def talked(rng: random.Random, *, alike: float, kept: float) -> Dinner:
 
 
 def _wish(diner: _Diner, free: set[int], alike: float, rng: random.Random) -> int | None:
-    """What it would take now; None: nothing that it can have."""
+    """The thing that the agent would take now; None: nothing is free for the agent."""
     order = [diner.other] if diner.held else _left_first(diner, alike, rng)
     return next((thing for thing in order if thing in free), None)
 
 
 def _left_first(diner: _Diner, alike: float, rng: random.Random) -> Sequence[int]:
-    """Its two things, in the order in which it would have them."""
+    """The two things of the agent, in the order of preference."""
     return diner.things if rng.random() < alike else diner.things[::-1]
 
 
 def locked(rng: random.Random, store: LeaseStore, begins_at: float, way: LockWay, *, alike: float) -> Dinner:
-    """A run of agents that ask the store, and wait in its line for what others have."""
+    """A run of agents that ask the store, and wait in the store's queue for things that others hold."""
     table = _Table()
     orders: dict[int, Sequence[int]] = {}
     leases: dict[int, list[Lease]] = {diner.number: [] for diner in table.diners}
@@ -178,12 +178,12 @@ def _request(diner: _Diner, things: Sequence[int]) -> Request:
 
 
 def talks(runs: int, *, alike: float, kept: float) -> list[Dinner]:
-    """Runs of agents that talk, one for each seed from 0."""
+    """Runs of agents that talk, a run for each seed from 0."""
     return [talked(random.Random(f"talk {seed}"), alike=alike, kept=kept) for seed in range(runs)]
 
 
 def locks(runs: int, way: LockWay, *, alike: float) -> list[Dinner]:
-    """Runs of agents that ask a store of their own, one for each seed from 0. Blocks: it writes a file."""
+    """Runs of agents that ask a store of their own, a run for each seed from 0. Blocks: writes a file."""
     memory = _MEMORY if _MEMORY.is_dir() else None
     with (
         TemporaryDirectory(prefix="hivemind-papers-", dir=memory) as folder,

@@ -3,10 +3,10 @@
     scaled(scenario, factor) ──► virtual(…)  the scheduler alone, in virtual time (sim/world.py)
                              └─► live(…)     real connections through a real mitmdump, in real time
 
-All times of a scenario are divided by a factor: its limits' windows, latencies, think times and its clients' patience.
-The scheduler's own times are not, so both runs are at the same scale, and compared with each other only
-(sim/agreement.py). Both want the same: turns, sizes and starts come from the same seeds, and the n-th call that
-is let through meets the same fault.
+A factor divides all times of a scenario: the windows of limits, latencies, think times and the clients' patience. The
+scheduler's own times stay. So both runs have the same scale, and are compared with each other only (sim/agreement.py).
+Both have the same load: turns, sizes and starts come from the same seeds, and the n-th call that passes the limits
+meets the same fault.
 """
 
 import asyncio
@@ -48,14 +48,14 @@ _KEY = "sk-sim-live"
 _TICK_S = 0.25
 _BACKOFF = SdkBackoff()
 TOKENS_PER_CHUNK = 25
-"""Of a stream; one event for each token would measure how fast two processes pass events on."""
+"""Of a stream; an event for each token would measure how fast two processes pass on events."""
 _MODEL = "claude-sonnet-4-5"
-"""What crowds ask for that name no model."""
+"""The model of crowds that name none."""
 _MAX_TOKENS = 8192
 
 
 def scaled(scenario: Scenario, factor: float) -> Scenario:
-    """The same in a shorter time."""
+    """The same scenario with all times divided by `factor`."""
 
     def shorter(pair_s: tuple[float, float]) -> tuple[float, float]:
         return pair_s[0] / factor, pair_s[1] / factor
@@ -80,7 +80,7 @@ def scaled(scenario: Scenario, factor: float) -> Scenario:
 
 
 class _ScaledScheduler(Scheduler):
-    """Hears limits stated for another window, as the profile of the live run states them."""
+    """Reads limits for another window, as stated in the profile of the live run."""
 
     def __init__(self, *, rng: random.Random, window_s: float) -> None:
         super().__init__(rng=rng)
@@ -92,14 +92,14 @@ class _ScaledScheduler(Scheduler):
 
 
 def virtual(scenario: Scenario, *, seed: int) -> Result:
-    """One run of a scaled scenario in virtual time."""
+    """Run a scaled scenario in virtual time."""
     world = World(scenario, seed=seed)
     world.scheduler = _ScaledScheduler(rng=random.Random(f"{seed} scheduler"), window_s=_window_s(scenario))
     return world.run()
 
 
 def _window_s(scenario: Scenario) -> float:
-    """Of all its limits."""
+    """The window that all limits share."""
     (window_s,) = {limit.window_s for limit in scenario.provider.limits}
     return window_s
 
@@ -109,7 +109,7 @@ def _window_s(scenario: Scenario) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LiveCounts:
-    """How far a run is. What happened upstream is the provider's own truth."""
+    """The progress of a run. The upstream figures come from the provider."""
 
     elapsed_s: float = 0.0
     running: int = 0
@@ -119,9 +119,9 @@ class LiveCounts:
     requests: int = 0
     """Sent by the agents."""
     failed: int = 0
-    """Of these, the ones that failed as their agents saw it."""
+    """Requests that failed for their agents."""
     attempts: int = 0
-    """Upstream."""
+    """Attempts upstream."""
     refused: int = 0
     """Attempts that a limit or the concurrency cap refused."""
     in_flight: int = 0
@@ -129,24 +129,24 @@ class LiveCounts:
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """One run on the socket."""
+    """A run on the socket."""
 
     result: Result
-    """As virtual time gives it, but: a wait is all that a turn took beyond its service; sheds are all refusals that
-    agents saw; openings of the breaker include failed probes; the bound leaves out the time that failed attempts took;
+    """As in virtual time, with differences: a wait is the time of a turn beyond the service; sheds are all refusals to
+    agents; openings of the breaker include failed probes; the bound leaves out the time of failed attempts;
     `cap_used` is not measured."""
     counts: LiveCounts
-    """At its end."""
+    """The counts at the end of the run."""
     truth: Truth
-    """The provider's."""
+    """The provider's figures."""
     lost: Mapping[str, str] = field(default_factory=dict)
-    """Agents that did not finish, and what they died of."""
+    """Agent that did not finish → the cause of death."""
     guard_trips: int = 0
-    """Exceptions of the addon's own."""
+    """Exceptions inside the addon."""
 
     @property
     def wasted_tokens(self) -> int:
-        """Tokens that the provider counted and that are in no finished conversation."""
+        """Tokens that the provider counted outside finished conversations."""
         truth = self.truth
         of_finished = sum(
             agent.input_tokens + agent.output_tokens for name, agent in truth.agents.items() if name not in self.lost
@@ -162,11 +162,11 @@ class LiveStage:
     server: SimServer
     route: Route
     mitmdump: Mitmdump | None = None
-    """What stands in the way, where that is ours."""
+    """The mitmdump between agents and provider, if the stage has any."""
 
 
 type Staging = Callable[[Scenario, int], AbstractAsyncContextManager[LiveStage]]
-"""Puts a scaled scenario's provider up for a seed, and what is in the way, until its block ends.
+"""Starts the provider of a scaled scenario, and the agents' way to the provider, until the block ends.
 
 Raises MitmdumpNotStarted.
 """
@@ -174,7 +174,7 @@ Raises MitmdumpNotStarted.
 
 @asynccontextmanager
 async def through_proxy(scenario: Scenario, seed: int, *, web: bool = False) -> AsyncIterator[LiveStage]:
-    """By a real mitmdump with the addon; `web`: by a mitmweb."""
+    """Agents go through a real mitmdump with the addon; `web`: through a mitmweb."""
     async with _secured(scenario, seed) as (server, certificates, folder):
         profiles, confdir = folder / "profiles", folder / "mitmproxy"
         profiles.mkdir()
@@ -191,7 +191,7 @@ async def through_proxy(scenario: Scenario, seed: int, *, web: bool = False) -> 
 
 @asynccontextmanager
 async def straight(scenario: Scenario, seed: int) -> AsyncIterator[LiveStage]:
-    """By nobody: each agent goes to the provider itself."""
+    """Agents connect directly to the provider."""
     async with _secured(scenario, seed) as (server, certificates, _):
         trust = ssl.create_default_context(cafile=certificates.authority)
         yield LiveStage(server, Route(trust, direct=f"{server.host}:{server.port}"))
@@ -199,7 +199,7 @@ async def straight(scenario: Scenario, seed: int) -> AsyncIterator[LiveStage]:
 
 @asynccontextmanager
 async def _secured(scenario: Scenario, seed: int) -> AsyncIterator[tuple[SimServer, Certificates, Path]]:
-    """The provider with TLS, its certificates, and a folder for as long."""
+    """The provider with TLS, the certificates, and a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="hivemind-live-") as name:
         folder = Path(name)
         certificates = write_certificates(folder, HOST, datetime.now(UTC))
@@ -210,7 +210,7 @@ async def _secured(scenario: Scenario, seed: int) -> AsyncIterator[tuple[SimServ
 
 @asynccontextmanager
 async def serving(scenario: Scenario, seed: int, *, tls: Tls | None = None) -> AsyncIterator[SimServer]:
-    """A scenario's provider, drawing the faults that it draws in virtual time."""
+    """A scenario's provider, which draws the same faults as in virtual time."""
     settings = dataclasses.replace(scenario.provider, tokens_per_chunk=TOKENS_PER_CHUNK)
     server = SimServer(settings, seed=f"{seed} provider", tls=tls)
     await server.start()
@@ -221,7 +221,7 @@ async def serving(scenario: Scenario, seed: int, *, tls: Tls | None = None) -> A
 
 
 def profile_of_windows(window_s: float) -> str:
-    """The packaged profile with its limits stated for another window, as a user's file would say it."""
+    """A user's profile that extends the packaged profile with limits for another window."""
     meters = [
         {name: value.value if isinstance(value, Enum) else value for name, value in dataclasses.asdict(meter).items()}
         | {"window_s": window_s}
@@ -238,9 +238,9 @@ async def live(
     staging: Staging = through_proxy,
     watch: Callable[[LiveCounts], None] = lambda _: None,
 ) -> LiveRun:
-    """One run of a scaled scenario; agents that still run `within_s` after the start are lost.
+    """Run a scaled scenario; agents that still run `within_s` after the start are lost.
 
-    `watch` hears now and then how far it is. Raises MitmdumpNotStarted.
+    `watch` gets the progress now and then. Raises MitmdumpNotStarted.
     """
     async with staging(scenario, seed) as stage, AsyncExitStack() as stack:
         fleet = LiveFleet(scenario, seed)
@@ -282,24 +282,24 @@ def _ticking(tick: Callable[[], None]) -> Iterator[None]:
 
 @dataclass(slots=True)
 class _Books:
-    """What the turns of all agents took."""
+    """The resources that the turns of all agents took."""
 
     units: defaultdict[str, Counter[Dimension]] = field(default_factory=lambda: defaultdict(Counter))
-    """At least, of each limit, by model."""
+    """Model → the least units of each limit."""
     service_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """By model."""
+    """Model → seconds of service."""
     cost: float = 0.0
     """Input paid for, in uncached tokens."""
     ideal: Ideal = field(default_factory=Ideal)
     most_output_tokens: int = 0
     requests: int = 0
     failed: int = 0
-    """Requests that failed, as agents saw it."""
+    """Requests that failed for their agents."""
     refusals: int = 0
-    """Of them, with an error status."""
+    """Failed requests with an error status."""
 
     def book(self, crowd: Crowd, prompt_tokens: int, marked: int, answer: Answered) -> None:
-        """One turn. `marked`: tokens of the agent's last answered prompt."""
+        """Book a turn. `marked`: tokens of the agent's last answered prompt."""
         output_tokens = answer.output_tokens
         self.units[crowd.model].update(
             self.ideal.book(crowd, prompt_tokens=prompt_tokens, marked=marked, output_tokens=output_tokens)
@@ -313,7 +313,7 @@ class _Books:
 
 
 class _Conversation:
-    """A request's body that grows turn by turn, to the token as the simulated provider counts."""
+    """A request's body that grows turn by turn, exact to a token of the simulated provider."""
 
     def __init__(self, crowd: Crowd, name: str, seed: int) -> None:
         self._crowd = crowd
@@ -322,14 +322,14 @@ class _Conversation:
         self._messages: list[dict[str, str]] = []
 
     def asked(self, tokens: int) -> bytes:
-        """The body of the next turn, so many tokens long: the user's new text is what it takes."""
+        """The body of the next turn, with `tokens` tokens: the user's new text fills the rest."""
         message = {"role": "user", "content": ""}
         self._messages.append(message)
         message["content"] = _text(tokens * BYTES_PER_TOKEN - len(self._body()), self._words)
         return self._body()
 
     def answered(self, answer: Answered) -> None:
-        """The provider's text is shorter than its tokens say."""
+        """Append the answer, filled up: the provider's text is shorter than the tokens of the answer."""
         rest = _text(answer.output_tokens * BYTES_PER_TOKEN - len(answer.text), self._words)
         self._messages.append({"role": "assistant", "content": answer.text + rest})
 
@@ -349,7 +349,7 @@ def _text(chars: int, rng: random.Random) -> str:
 
 
 class LiveAgent:
-    """One conversation on the wire, wanting what the agent of the same name wants in virtual time."""
+    """A conversation on the wire, with the same load as the agent of the same name in virtual time."""
 
     def __init__(self, *, crowd: Crowd, number: int, seed: int, starts_s: float, books: _Books) -> None:
         self.crowd = crowd
@@ -376,21 +376,21 @@ class LiveAgent:
         return f"<LiveAgent {self.name}, {len(self.turns_s)} turns done>"
 
     def anew(self, seed: int) -> "LiveAgent":
-        """The same agent at the beginning of its next conversation."""
+        """The same agent at the beginning of the next conversation."""
         return LiveAgent(crowd=self.crowd, number=self.number, seed=seed, starts_s=0.0, books=self._books)
 
     @property
     def path_s(self) -> float:
-        """What it did in a row."""
+        """Seconds until the start, plus all think and service times."""
         return self.starts_s + sum(think_s + service_s for think_s, service_s in self.turns_s)
 
     @property
     def is_done(self) -> bool:
-        """Whether it came to the end of its conversation."""
+        """Whether the agent reached the end of the conversation."""
         return self.ended_at is not None and self.death is None
 
     async def connected(self, route: Route, stack: AsyncExitStack) -> httpx.AsyncClient:
-        """Its connection, opened with a question that is not scheduled; the stack closes it."""
+        """The agent's connection, opened by a request that is not scheduled; the stack closes the connection."""
         client = route.client(self.crowd.parent_session or self.name, self.crowd.timeout_s)
         await stack.enter_async_context(client)
         self._extensions = route.extensions
@@ -398,7 +398,7 @@ class LiveAgent:
         return client
 
     async def run(self, client: httpx.AsyncClient, way_s: float) -> None:
-        """Hold the conversation until its end or the agent's. `way_s` counts as service, as in virtual time."""
+        """Hold the conversation until the end, or the agent's death. `way_s` counts as service, as in virtual time."""
         loop = asyncio.get_running_loop()
         await pause(self.starts_s)
         for number, turn in enumerate(self._turns, 1):
@@ -419,7 +419,7 @@ class LiveAgent:
         self.ended_at = loop.time()
 
     async def _answer(self, client: httpx.AsyncClient, body: bytes, headers: dict[str, str]) -> Answered | None:
-        """One turn with the agent's own re-sends; None: it died."""
+        """A turn with the agent's own re-sends; None: the agent died."""
         retry = 0
         while True:
             self._books.requests += 1
@@ -480,7 +480,7 @@ class LiveFleet:
         return f"<LiveFleet {self._scenario.name}, {len(self.agents)} agents>"
 
     async def run(self, clients: Sequence[httpx.AsyncClient], within_s: float) -> None:
-        """All conversations beside each other, each with its client."""
+        """Run all conversations at the same time, each on a client of its own."""
         loop = asyncio.get_running_loop()
         self._began_at = loop.time()
         with suppress(TimeoutError):
@@ -490,7 +490,7 @@ class LiveFleet:
         self._makespan_s = loop.time() - self._began_at
 
     async def keep_on(self, clients: Sequence[httpx.AsyncClient]) -> None:
-        """The same, and conversation after conversation of each agent; it ends when it is cancelled."""
+        """The same, with conversation after conversation of each agent, until cancelled."""
         self._began_at = asyncio.get_running_loop().time()
         async with asyncio.TaskGroup() as group:
             for place, client in enumerate(clients):
@@ -505,7 +505,7 @@ class LiveFleet:
             self.agents[place] = agent.anew(seed)
 
     def counts(self, truth: Truth) -> LiveCounts:
-        """How far it is; `truth` is the provider's."""
+        """The progress; `truth` comes from the provider."""
         finished = sum(agent.is_done for agent in self.agents)
         dead = sum(agent.death is not None for agent in self.agents)
         return LiveCounts(
@@ -522,7 +522,7 @@ class LiveFleet:
         )
 
     def result(self, truth: Truth, breaker_opened: int) -> Result:
-        """What came of it; `truth` is the provider's."""
+        """The result; `truth` comes from the provider."""
         books, settings, agents = self._books, self._scenario.provider, self.agents
         wasted = Counter(
             {
@@ -543,7 +543,7 @@ class LiveFleet:
             for model in {agent.crowd.model for agent in agents}
         }
         if len(spent) == 1:
-            # Which models' calls were wasted the provider does not tell.
+            # The provider does not report the models of wasted calls.
             (model,) = spent
             spent[model] = dataclasses.replace(spent[model], units=books.units[model] + wasted)
         slots = settings.slots(spent)

@@ -1,8 +1,8 @@
-"""One scheduler for the tickets of many members: the elected coordinator's, or that of a member that is alone.
+"""One scheduler for the tickets of many members: in the elected coordinator, or in a member that is alone.
 
-A member's *join* replaces whatever was known of it: what it announces is the truth, and what was spent is counted by
-the numbers of its ends, each once. Who is not heard of any more is *lost*: what waits is withdrawn, what is in flight
-ends as cancelled and is presumed spent until the member comes back and tells.
+A *join* replaces all earlier knowledge of a member: the announced tickets are the truth, and spending is counted once
+for each end, by the end's number. A silent member is *lost*: the coordinator withdraws the waiting tickets, ends the
+attempts in flight as cancelled, and presumes them spent until the member comes back and reports.
 """
 
 from collections import Counter
@@ -62,36 +62,36 @@ from hivemind_addon.plugins.cluster.messages import (
 from hivemind_addon.proxy.api.replies import in_words
 
 _OF_OWNER = (Held, Moved, Superseded, OddityNoted)
-"""Events of a ticket that its member hears of; the others it makes itself."""
+"""Events of a ticket that go to the ticket's member; the member makes the others itself."""
 _UNTOLD = (Submitted, AttemptStarted, AttemptEnded, BackedOff, TicketEnded, BudgetBooked, MachineSlept)
 """Events that each member makes itself, or that concern no member."""
 _ASTRAY_S = 60.0
-"""A member that was lost is alone, or has died: after so long it has died."""
+"""A lost member is alone or dead; after this time the coordinator takes the member for dead."""
 _PROVED_S = 60.0
-"""What a provider took at a time is a good guess for so long."""
+"""How long the concurrency that a provider took remains a good guess."""
 _MOST_PRESUMED = 100
-"""Members that are lost, of which it is remembered what they are presumed to have spent."""
+"""The most lost members whose presumed spending is remembered."""
 _MOST_REMEMBERED = 1000
-"""Members that are not here, whose numbers are remembered."""
+"""The most members whose numbers are remembered, absent members included."""
 NOT_SENT = AttemptResult(Outcome(OutcomeKind.CANCELLED, "client went before it was sent"), charged=Demand(requests=0))
 _LOST = AttemptResult(Outcome(OutcomeKind.CANCELLED, "its proxy is lost"), client_saw_bytes=True)
-"""It may have been billed; and of its client nothing is known."""
+"""The provider may have billed the attempt, and the state of the client is unknown."""
 
 
 @dataclass(slots=True, eq=False)
 class _Account:
-    """One member, as the coordinator knows it."""
+    """The coordinator's knowledge of a member."""
 
     shift_s: float = 0.0
-    """Its clock, in the coordinator's."""
+    """Added to an instant of the member's clock, gives the instant on the coordinator's clock."""
     waiting: dict[str, int] = field(default_factory=dict)
-    """Ticket → its attempts so far."""
+    """Ticket → number of attempts so far."""
     flying: dict[str, Attempt] = field(default_factory=dict)
     bypassing: dict[PoolKey, int] = field(default_factory=dict)
 
 
 class Coordinator:
-    """Runs the scheduler of the whole. After any call, `poll` it, then again at `next_wakeup`."""
+    """Runs the scheduler of the whole cluster. The caller polls after any call, and again at `next_wakeup`."""
 
     def __init__(
         self,
@@ -102,14 +102,14 @@ class Coordinator:
         share: float = 1.0,
         overhear: Callable[[Event], None] = lambda event: None,  # noqa: ARG005
     ) -> None:
-        """`send`: to a member; `overhear`: hears every event of the whole."""
+        """`send`: sends to a member; `overhear`: receives every event of the cluster."""
         self.epoch = epoch
         self.scheduler = scheduler
         self.share = share
         self.split_until = -float("inf")
-        """Attempts that were sent before then may have been refused because of others that nobody here has counted."""
+        """Attempts not counted here may have caused the refusals of attempts that were sent before this instant."""
         self.is_dirty = True
-        """Whether something has happened that is to outlive this process."""
+        """Whether there is news that has to outlive this process."""
         self._send = send
         self._overhear = overhear
         self._members: dict[str, _Account] = {}
@@ -117,18 +117,18 @@ class Coordinator:
         """Ticket → member."""
         self._settings: dict[PoolKey, PoolSettings] = {}
         self._counted: dict[str, int] = {}
-        """Member → the number of its newest end that is counted."""
+        """Member → the number of the newest counted end."""
         self._kept: dict[str, int] = {}
-        """The same, as far as it outlives this process."""
+        """The same for ends that outlive this process."""
         self._keeping: dict[str, int] = {}
         self._presumed: dict[str, dict[str, Spending]] = {}
-        """Member that is lost → what it is presumed to have spent, by ticket."""
+        """Lost member → the presumed spending, by ticket."""
         self._absent: dict[str, tuple[Flights, ...]] = {}
-        """Member that has not joined yet → what it had in flight."""
+        """Member that has not joined yet → the attempts in flight under an earlier coordinator."""
         self._astray: dict[str, float] = {}
-        """Member that is lost, and may send on its own → until when that counts."""
+        """Lost member that may send on its own → the instant until which this counts."""
         self._proved: dict[PoolKey, int] = {}
-        """How many at a time a pool took lately under another coordinator."""
+        """The concurrency that a pool took lately under another coordinator."""
         self._told: dict[PoolKey, PoolTold] = {}
         self._told_accounts: dict[str, str] = {}
         self._version = 0
@@ -139,7 +139,7 @@ class Coordinator:
     # What lasts -------------------------------------------------------------------------------------------------
 
     def restore(self, kept: Kept, age_s: float, now: float) -> None:
-        """Begin with what was kept so long ago: its share of what was learned, and orders and budgets."""
+        """Begin with state from `age_s` ago: this coordinator's share of the learned limits, and orders and budgets."""
         if kept.learned is not None:
             learned = kept.learned if self.share == 1 else scaled_learned(kept.learned, self.share)
             self.scheduler.restore(learned, now)
@@ -148,7 +148,7 @@ class Coordinator:
         self.scheduler.restore_budgets([replace(one, age_s=one.age_s + age_s) for one in kept.standings], now)
 
     def succeed(self, kept: Kept, age_s: float, now: float) -> None:
-        """Take over from the coordinator that has kept this: its members are expected."""
+        """Take over from the coordinator that has kept this state, and expect the same members."""
         self.restore(kept, age_s, now)
         self._version = kept.version
         if age_s < _PROVED_S:
@@ -164,11 +164,11 @@ class Coordinator:
 
     @property
     def absent(self) -> Iterable[str]:
-        """Members that an earlier coordinator knew, and that have not joined yet."""
+        """Members that an earlier coordinator knew and that have not joined yet."""
         return self._absent
 
     def keep(self, now: float) -> Kept:
-        """What is to outlive this process; `was_kept` when it does."""
+        """The state that has to outlive this process; the caller calls `was_kept` once the engine has the state."""
         self.is_dirty = False
         self._version += 1
         self._keeping = dict(self._counted)
@@ -193,27 +193,27 @@ class Coordinator:
         )
 
     def was_kept(self) -> None:
-        """What `keep` gave is at the engine."""
+        """The engine has the state from `keep`."""
         self._kept = self._keeping
 
     @property
     def version(self) -> int:
-        """Of what was put together last to be kept."""
+        """The version of the newest state from `keep`."""
         return self._version
 
     def kept_number(self, name: str) -> int:
-        """The number of a member's newest end that outlives this process."""
+        """The number of the member's newest end that outlives this process."""
         return self._kept.get(name, 0)
 
     # Members ------------------------------------------------------------------------------------------------------
 
     @property
     def members(self) -> dict[str, tuple[int, int]]:
-        """Those that have joined, with what each has waiting and in flight."""
+        """Members that have joined → the numbers of tickets waiting and in flight."""
         return {name: (len(member.waiting), len(member.flying)) for name, member in self._members.items()}
 
     def join(self, name: str, join: Join, shift_s: float, now: float) -> None:
-        """A member says what it has. What was known of it and is not announced is over."""
+        """A member announces all tickets. Other tickets that were known of the member are over."""
         self.is_dirty = True
         before = self._members.pop(name, None) or _Account()
         before.shift_s = shift_s
@@ -224,7 +224,7 @@ class Coordinator:
         for uses in join.uses:
             self._use(uses, now)
         self._count(name, join.spent, before, shift_s, now)
-        # Alone, it may have sent a ticket again of which an earlier attempt is in flight here.
+        # While alone, the member may have sent a ticket again whose earlier attempt is in flight here.
         announced = {flight.ticket.id: flight.history.attempts for flight in join.flying}
         for ticket_id, attempt in before.flying.items():
             if announced.get(ticket_id) == attempt.number:
@@ -260,7 +260,7 @@ class Coordinator:
         self._send(name, Welcome(self.scheduler.pools_told(), dict(self.scheduler.same_accounts)))
 
     def lose(self, name: str, now: float) -> None:
-        """A member is not heard of any more."""
+        """A member has become silent."""
         self._forget_absent(name)
         self._astray = {one: until for one, until in self._astray.items() if until > now} | {name: now + _ASTRAY_S}
         member = self._members.pop(name, None)
@@ -288,7 +288,7 @@ class Coordinator:
         del self._astray[name]
 
     def hear(self, name: str, message: FromMember, now: float) -> None:
-        """One message of a member that has joined, in order."""
+        """Take a message of a member that has joined. Messages come in order."""
         member = self._members.get(name)
         if member is None:
             return
@@ -322,18 +322,18 @@ class Coordinator:
                 self.leave(name, now)
 
     def command(self, command: SchedulerCommand, now: float) -> CommandResult:
-        """Do what a person asks."""
+        """Carry out a person's command."""
         self.is_dirty = True
         return self.scheduler.command(command, now)
 
     # Decisions ----------------------------------------------------------------------------------------------------
 
     def poll(self, now: float) -> None:
-        """Decide what is due, and tell the members."""
+        """Make the decisions that are due, and send them to the members."""
         for decision in self.scheduler.poll(now):
             ticket = decision.attempt.ticket if isinstance(decision, Admitted) else decision.ticket
             name = self._owners.get(ticket.id)
-            if name is None:  # it is gone: a person had cancelled it, or it was withdrawn
+            if name is None:  # the ticket is gone: cancelled by a person, or withdrawn
                 if isinstance(decision, Admitted):
                     self.scheduler.settle(decision.attempt, NOT_SENT, now)
                 continue
@@ -362,7 +362,7 @@ class Coordinator:
         self._tell_state()
 
     def next_wakeup(self) -> float | None:
-        """When `poll` could do something if nothing else happens."""
+        """The instant at which `poll` has work even without news."""
         return self.scheduler.next_wakeup()
 
     def _ended_by_us(self, decision: Shed | Refused, member: _Account) -> FromCoordinator:
@@ -380,7 +380,7 @@ class Coordinator:
             self._send(name, Ends(attempt.ticket.id, attempt.number, called_off))
 
     def _route_events(self) -> None:
-        """Each event to whom it concerns: its ticket's member, or everybody."""
+        """Send each event to the member of the ticket, or, without a ticket, to all members."""
         for_member: dict[str, list[Event]] = {}
         for event in map(in_words, self.scheduler.drain_events()):
             self._overhear(event)
@@ -397,7 +397,7 @@ class Coordinator:
             self._send(name, Tells(tuple(shifted_event(event, shift_s) for event in events)))
 
     def _tell_state(self) -> None:
-        """How pools and accounts stand, to everybody, where that has changed."""
+        """Send changes in pools and accounts to all members."""
         changed = []
         for pool in self.scheduler.drain_pools_told():
             before = self._told.get(pool.key)
@@ -439,7 +439,7 @@ class Coordinator:
         self.scheduler.withdraw(ticket_id, now)
 
     def _count(self, name: str, spent: Iterable[Spending], before: _Account, shift_s: float, now: float) -> None:
-        """Book what a member has spent that is not counted yet, and take back what was presumed of it."""
+        """Book the member's spending that is not counted yet, and take back the presumed spending."""
         for one in self._presumed.pop(name, {}).values():
             self._book(one, Spend() - one.spend, now - one.at, now)
         counted = self._counted.get(name, 0)
@@ -491,7 +491,7 @@ class Coordinator:
 
 
 def shifted(ticket: Ticket, shift_s: float) -> Ticket:
-    """The ticket with its instants on another clock."""
+    """The ticket with instants on another clock."""
     if not shift_s:
         return ticket
     return replace(
@@ -503,7 +503,7 @@ def shifted(ticket: Ticket, shift_s: float) -> Ticket:
 
 
 def shifted_event(event: Event, shift_s: float) -> Event:
-    """The event with its instants on another clock."""
+    """The event with instants on another clock."""
     if not shift_s:
         return event
     changes = {"at": event.at + shift_s}

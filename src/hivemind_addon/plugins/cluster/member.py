@@ -1,7 +1,7 @@
-"""The tickets of one process in a cluster: what each waits for, and what became of its attempts.
+"""The tickets of a process in a cluster: their waits and their attempts.
 
-The coordinator decides who goes. What follows an attempt's end is judged here, where its client is: nobody waits for a
-verdict, and nobody loses it when a coordinator dies.
+The coordinator decides which ticket goes. The member, which has the client, judges the end of an attempt: no client
+waits for a verdict, and no verdict is lost when a coordinator dies.
 """
 
 import random
@@ -69,14 +69,14 @@ from hivemind_addon.plugins.cluster.messages import (
 
 _NEVER = float("inf")
 _REMEMBERED_S = 15.0
-"""An end that is kept is told again for so long: an engine that forgets leaves only members' copies, some s old."""
+"""How long kept ends are repeated: after an engine forgets, only the members' copies are left, some seconds old."""
 _COME_BACK_S = 5.0
-"""When a client is asked back whom no coordinator has answered in time."""
+"""After this time clients come back that no coordinator has answered in time."""
 
 
 @dataclass(slots=True, eq=False)
 class _Own:
-    """One ticket of this process."""
+    """A ticket of this process."""
 
     ticket: Ticket
     wait_began_at: float
@@ -84,23 +84,23 @@ class _Own:
     not_before: float = -_NEVER
     waited_s: float = 0.0
     attempt: Attempt | None = None
-    """In flight; None: it waits."""
+    """In flight; None: the ticket waits."""
 
 
 class Member:
-    """Has the driver's side of a scheduler for tickets, without deciding anything about their order."""
+    """Offers a scheduler's interface to the driver, but decides nothing about the order of tickets."""
 
     def __init__(self, *, rng: random.Random) -> None:
         self.events: list[Event] = []
         self.superseded: list[Attempt] = []
         self.cancelled: list[Attempt] = []
-        """By a person: to be ended."""
+        """Attempts that a person has cancelled, and that the driver has to end."""
         self.accounts: dict[str, str] = {}
-        """The account that stands for another one, by that one."""
+        """Account → the account that represents the first."""
         self.send: Callable[[FromMember], None] | None = None
-        """To the coordinator that knows of the tickets; None: the next one is told all of them."""
+        """Sends to the coordinator that has the tickets; None: the next coordinator gets all tickets."""
         self.is_alone = False
-        """That coordinator is this process's own, and keeps nothing."""
+        """Whether the coordinator is in this process and keeps nothing."""
         self._rng = rng
         self._own: dict[str, _Own] = {}
         self._deadlines: KeyedHeap[str] = KeyedHeap()
@@ -110,7 +110,7 @@ class Member:
         self._bypassing: dict[PoolKey, int] = {}
         self._spent: deque[Spending] = deque()
         self._spent_alone: dict[tuple[str, str, tuple[Budget, ...]], tuple[Spend, float]] = {}
-        """By agent, group and budgets; with when the newest of it was spent."""
+        """(agent, group, budgets) → the sum, and the instant of the newest spending."""
         self._number = 0
         self._stopping = False
 
@@ -120,16 +120,16 @@ class Member:
 
     @property
     def is_idle(self) -> bool:
-        """Nothing waits and nothing is in flight, bypassing attempts counted."""
+        """Whether no ticket waits and no attempt is in flight, not even a bypassing attempt."""
         return not self._own and not self._bypassing
 
     @property
     def number(self) -> int:
-        """Of the newest end."""
+        """The number of the newest end."""
         return self._number
 
     def views(self, now: float) -> tuple[PoolView, ...]:
-        """What it knows by itself, while no coordinator has told of the whole: its own tickets, and no limit."""
+        """The member's own tickets, without limits, for times without a coordinator's view of the cluster."""
         by_pool: dict[PoolKey, list[_Own]] = {}
         for own in self._own.values():
             by_pool.setdefault(own.ticket.pool, []).append(own)
@@ -169,7 +169,7 @@ class Member:
     # The driver's side ----------------------------------------------------------------------------------------------
 
     def submit(self, ticket: Ticket, settings: PoolSettings, now: float) -> None:
-        """Ask for admission. Raises ContractError when its id is known."""
+        """Ask for admission. Raises ContractError when the id is known."""
         if ticket.id in self._own:
             raise ContractError(f"{ticket.id}: submitted twice")
         for pool in [one.pool for one in ticket.endpoints] or [ticket.pool]:
@@ -247,10 +247,10 @@ class Member:
         return verdict
 
     def cancel(self, ticket_id: str, now: float) -> bool:
-        """The client of a ticket that waits went. False when it is unknown or in flight."""
+        """The client of a waiting ticket went. False when the ticket is unknown or in flight."""
         own = self._own.get(ticket_id)
         if own is None:
-            # Its end was decided since the last poll: nobody is there to hear of it.
+            # The end was decided since the last poll; without a client nobody needs the decision.
             before = len(self._decisions)
             self._decisions = [one for one in self._decisions if _ticket_of(one).id != ticket_id]
             return len(self._decisions) < before
@@ -261,7 +261,7 @@ class Member:
         return True
 
     def call_off(self, ticket_id: str, now: float) -> bool:
-        """A person wants a ticket of this process to end. False when there is none."""
+        """A person wants a ticket of this process to end. False when the ticket is unknown."""
         own = self._own.get(ticket_id)
         if own is None:
             return False
@@ -284,7 +284,7 @@ class Member:
                 self._tell(Uses(pool, settings))
 
     def bypass(self, pool: PoolKey, change: int) -> None:
-        """Attempts that go past the scheduler begin or end."""
+        """Attempts that bypass the scheduler begin or end."""
         count = self._bypassing.get(pool, 0) + change
         if count < 0:
             raise ContractError(f"{pool}: more bypassing attempts ended than began")
@@ -294,19 +294,19 @@ class Member:
         self._tell(Bypassing(pool, count))
 
     def limit_of(self, pool: PoolKey) -> int:
-        """The pool's concurrency limit as last told; 1 when the pool is unknown."""
+        """The last known concurrency limit of the pool; 1 when the pool is unknown."""
         told = self._told(pool)
         return 1 if told is None else told.limit
 
     def close(self, now: float) -> None:
-        """Admit nothing more: what waits is shed, and what comes."""
+        """Admit nothing more: shed waiting and new tickets."""
         self._stopping = True
         for own in [one for one in self._own.values() if one.attempt is None]:
             self._tell(Gone(own.ticket.id))
             self._shed(own, Reason.STOPPING, now, come_back_s=_COME_BACK_S)
 
     def wake_up(self, slept_s: float) -> None:
-        """The machine slept, and the clients with it: what waits may wait as much longer."""
+        """The machine and the clients slept: waiting tickets may wait that much longer."""
         for own in self._own.values():
             ticket = own.ticket
             own.ticket = replace(
@@ -320,7 +320,7 @@ class Member:
                 self._deadlines.put(ticket.id, own.ticket.deadline_at)
 
     def poll(self, now: float) -> list[Admitted | Shed | Refused]:
-        """What was decided since the last call; who has waited until its client gives up is shed here."""
+        """The decisions since the last call. Sheds tickets past the deadline, because the clients give up."""
         while self._deadlines.first_key <= now and (ticket_id := self._deadlines.first) is not None:
             self._tell(Gone(ticket_id))
             self._shed(self._own[ticket_id], Reason.DEADLINE, now, come_back_s=_COME_BACK_S)
@@ -329,13 +329,13 @@ class Member:
 
     @property
     def wakeup_at(self) -> float:
-        """When the next one is to be shed."""
+        """When the next ticket is to be shed."""
         return self._deadlines.first_key if not self._decisions else -_NEVER
 
     # The coordinator's side -----------------------------------------------------------------------------------------
 
     def join(self) -> Join:
-        """All that a coordinator has to know."""
+        """The complete report for a coordinator."""
         for (agent, group, budgets), (spend, at) in self._spent_alone.items():
             self._number += 1
             self._spent.append(Spending(self._number, "", agent, group, budgets, spend, at))
@@ -355,12 +355,12 @@ class Member:
         )
 
     def was_kept(self, number: int, now: float) -> None:
-        """Ends up to this one outlive the coordinator: forgotten some time later, since copies of it are older."""
+        """Ends up to `number` outlive the coordinator; forget them some time later, since copies of them are older."""
         while self._spent and self._spent[0].number <= number and self._spent[0].at <= now - _REMEMBERED_S:
             self._spent.popleft()
 
     def hear(self, message: FromCoordinator, shift_s: float, now: float) -> None:
-        """One message of the coordinator that knows of the tickets; `shift_s`: its clock in this one."""
+        """Take a message of the coordinator that has the tickets; `shift_s` turns the coordinator's clock into ours."""
         match message:
             case Admits(ticket_id):
                 self._admit(message, now)
@@ -392,7 +392,7 @@ class Member:
     def _admit(self, message: Admits, now: float) -> None:
         own = self._waiting(message.ticket_id)
         if own is None:
-            return  # it has ended here, of which the coordinator is told
+            return  # the ticket has ended here, and the coordinator gets a message about the end
         if own.ticket.pool != message.pool:
             own.ticket = replace(own.ticket, pool=message.pool)
         own.history = own.history.started()
@@ -424,7 +424,7 @@ class Member:
             self.send(message)
 
     def _take_back(self, attempt: Attempt, now: float) -> bool:
-        """End an attempt whose admission nobody has fetched yet. False: it was fetched, and may have been sent."""
+        """End an attempt whose admission is not fetched yet. False: fetched, so the request may have been sent."""
         unfetched = [one for one in self._decisions if isinstance(one, Admitted) and one.attempt is attempt]
         if not unfetched:
             return False
@@ -433,7 +433,7 @@ class Member:
         return True
 
     def _told(self, pool: PoolKey) -> PoolTold | None:
-        """How a pool stands, also one whose account proved to be another one."""
+        """The state of a pool, also if the pool's account turned out to equal another account."""
         return self._pools.get(replace(pool, account=self.accounts.get(pool.account, pool.account)))
 
     def _waiting(self, ticket_id: str) -> _Own | None:
@@ -441,7 +441,7 @@ class Member:
         return own if own is not None and own.attempt is None else None
 
     def _excuse(self, ticket: Ticket, result: AttemptResult) -> AttemptResult:
-        """Where its endpoint refuses for good, and there are others, it is tried again there."""
+        """If an endpoint refuses for good and the ticket has other endpoints, allow a try there."""
         outcome = result.outcome
         if len(ticket.endpoints) < 2 or result.client_saw_bytes or outcome.retryable or not is_endpoints_own(outcome):
             return result
@@ -449,7 +449,7 @@ class Member:
         return replace(result, outcome=replace(outcome, retryable=True, account_block_s=block_s))
 
     def _remember(self, spent: Spending) -> None:
-        """Until it is kept; of what was spent alone, only the sums."""
+        """Remember spending until the coordinator has kept the spending; of spending alone, only sums."""
         if not self.is_alone:
             self._spent.append(spent)
         else:

@@ -1,4 +1,4 @@
-"""An answer of the simulated provider before it has a shape, and what each dialect makes of it."""
+"""A reply of the simulated provider without a wire format, and the abstract wire format of a dialect."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ _CHARS_PER_TOKEN = 4
 
 
 class SimDialect(Enum):
-    """The shape of a request and its answer; chosen by the path."""
+    """The wire format of a request and the reply, as the path says."""
 
     MESSAGES = "anthropic-messages"
     CHAT = "openai-chat"
@@ -24,9 +24,9 @@ class SimDialect(Enum):
     OLLAMA = "ollama-chat"
     GEMINI = "gemini"
     GEMINI_ARRAY = "gemini-array"
-    """Its streams without `alt=sse`: one JSON array, element by element."""
+    """Gemini's streams without `alt=sse`: a JSON array, element by element."""
     CODE_ASSIST = "code-assist"
-    """Gemini in an envelope, as Gemini CLI's login speaks it."""
+    """Gemini in an envelope, as used by the login of Gemini CLI."""
     VERTEX_MESSAGES = "vertex-messages"
     """Messages with Google's errors."""
     CONVERSE = "bedrock-converse"
@@ -36,12 +36,12 @@ class SimDialect(Enum):
 
     @property
     def charges_output_late(self) -> bool:
-        """Whether limits are charged for output as it is generated; else its maximum is reserved beforehand."""
+        """Whether limits are charged for output during generation; else the maximum is reserved beforehand."""
         return self in _CHARGED_LATE
 
     @property
     def settles_output(self) -> bool:
-        """Whether limits get back what was reserved for output and not generated."""
+        """Whether limits get back the part of reserved output that was not generated."""
         return self in (SimDialect.CONVERSE, SimDialect.INVOKE)
 
 
@@ -71,30 +71,30 @@ class ToolCall:
     id: str
     name: str
     arguments: str
-    """JSON; of a freeform tool, its input as it is."""
+    """JSON; of a freeform tool, the plain input."""
     namespace: str = ""
-    """Of a tool that Responses announced in one."""
+    """The namespace in which Responses announced the tool; empty: none."""
     freeform: bool = False
     """A tool of Responses whose input is plain text."""
 
 
 @dataclass(frozen=True, slots=True)
 class TaskTurn:
-    """What the model says next in a task: a text, a tool call, or both."""
+    """The model's next turn in a task: a text, a tool call, or both."""
 
     text: str = ""
     call: ToolCall | None = None
 
     @property
     def output_tokens(self) -> int:
-        """What it counts; at least one."""
+        """Output tokens of the turn; at least 1."""
         arguments = self.call.arguments if self.call else ""
         return max(1, _tokens(self.text) + _tokens(arguments))
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A successful answer. Without a task's turn its text names the attempt that made it."""
+    """A successful reply. Without a task's turn the text names the attempt."""
 
     dialect: SimDialect
     request_id: str
@@ -108,17 +108,17 @@ class Reply:
     output_tokens: int
     tokens_per_delta: int
     truncated: bool
-    """Whether the request's maximum ended it."""
+    """Whether the reply ends at the request's maximum."""
     include_usage: bool
     """Chat only: whether a stream ends with a usage chunk."""
     written_tokens: int = 0
     """Input that went into the prompt cache; neither in `input_tokens` nor in `cached_tokens`."""
     turn: TaskTurn | None = None
-    """What it says, where a task decides it."""
+    """The content, if a task decides the content."""
 
     @property
     def call(self) -> ToolCall | None:
-        """The tool call that ends it."""
+        """The tool call at the end of the reply."""
         return self.turn.call if self.turn else None
 
     @property
@@ -127,11 +127,11 @@ class Reply:
         return self.input_tokens + self.cached_tokens + self.written_tokens
 
     def id(self, prefix: str) -> str:
-        """The answer's name, as each dialect begins it."""
+        """The id of the reply, with the prefix of the dialect."""
         return self.request_id.replace("req_", prefix)
 
     def deltas(self) -> Iterator[tuple[str, int]]:
-        """The text in pieces, each with the output tokens that it counts."""
+        """The text in pieces, each with a number of output tokens."""
         if self.turn is not None:
             yield from self._pieces(self.turn.text)
             return
@@ -143,7 +143,7 @@ class Reply:
             yield f" w{done}", min(self.tokens_per_delta, self.output_tokens - done)
 
     def call_deltas(self) -> Iterator[tuple[str, int]]:
-        """The tool call's arguments in pieces, likewise; empty without one."""
+        """The tool call's arguments in pieces, likewise; empty without a call."""
         yield from self._pieces(self.call.arguments if self.call else "")
 
     def text(self) -> str:
@@ -159,16 +159,16 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class StreamEvent:
-    """One event of a stream as it goes out."""
+    """An event of a stream on the wire."""
 
     data: bytes
     output_tokens: int = 0
-    """What this event delivers; above zero for content only."""
+    """Output tokens in this event; above zero for content only."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitView:
-    """One limit at one instant, for the headers."""
+    """The state of a limit at an instant, for the headers."""
 
     dimension: Dimension
     amount: int
@@ -176,7 +176,7 @@ class LimitView:
     full_in_s: float
     window_s: float = 60
     is_cut: bool = False
-    """Whether the instant at which it is whole is told in seconds that are cut, not rounded up."""
+    """Whether the headers cut the seconds until the limit is full, instead of rounding up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +186,11 @@ class Problem:
     status: int
     message: str
     error: str | None = None
-    """Type (and code) of the error, where it is not the usual one."""
+    """Type (and code) of the error; None: the usual type."""
     retry_after_s: float | None = None
     """None: the error does not say when to come back."""
     limit: LimitView | None = None
-    """The limit that refuses it."""
+    """The limit that refuses the request."""
 
 
 def _tokens(text: str) -> int:
@@ -201,7 +201,7 @@ json = msgspec.json.Encoder().encode
 
 
 class Shape(ABC):
-    """One dialect's answers, streams, errors and headers. Stateless."""
+    """The answers, streams, errors and headers of a dialect. Stateless."""
 
     stream_type = "text/event-stream; charset=utf-8"
     """The content type of a streamed answer."""
@@ -209,7 +209,7 @@ class Shape(ABC):
     """Whether an error inside a stream has to arrive apart from the events before it."""
 
     def status(self, status: int) -> int:
-        """The status that this provider uses where another one would use `status`."""
+        """The status that this provider uses instead of `status`."""
         return status
 
     @abstractmethod
@@ -218,11 +218,11 @@ class Shape(ABC):
 
     @abstractmethod
     def stream_events(self, reply: Reply) -> list[StreamEvent]:
-        """The streamed answer, event by event, its end included."""
+        """The streamed answer, event by event, including the end."""
 
     @abstractmethod
     def error_object(self, problem: Problem) -> dict[str, object]:
-        """What an error answer says."""
+        """The content of an error answer."""
 
     @abstractmethod
     def spent_credit(self) -> dict[str, object]:
@@ -230,7 +230,7 @@ class Shape(ABC):
 
     @abstractmethod
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:
-        """An error answer's body."""
+        """The body of an error answer."""
 
     @abstractmethod
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
@@ -241,16 +241,16 @@ class Shape(ABC):
         return self.error_event(error)
 
     def error_headers(self, error: Mapping[str, object]) -> Headers:  # noqa: ARG002 - few say it in a header
-        """What the head of an error answer says of it."""
+        """The headers that describe an error."""
         return ()
 
     @abstractmethod
     def models_body(self) -> bytes:
-        """The list of models: one."""
+        """The list of models, with a single model."""
 
     @abstractmethod
     def identity_headers(self, request_id: str, organization: str) -> Headers:
-        """Who answered, and the answer's own name."""
+        """The organization and the id of the answer."""
 
     @abstractmethod
     def limit_headers(self, limits: Sequence[LimitView], wall_now: float) -> Headers:
@@ -262,18 +262,18 @@ class Shape(ABC):
 
 
 def sse(fields: Mapping[str, object], event: str | None = None) -> bytes:
-    """One server-sent event."""
+    """A server-sent event."""
     head = f"event: {event}\n".encode() if event else b""
     return head + b"data: " + json(fields) + b"\n\n"
 
 
 def rounded_up(value: float) -> int:
-    """Up, but not for what floating point added."""
+    """Round up, but ignore the error of floating point."""
     return math.ceil(value - 1e-6)
 
 
 def duration(seconds: float) -> str:
-    """As Go writes it, in whole milliseconds rounded up: `12ms`, `1s`, `1.5s`, `6m0s`, `1h0m0s`."""
+    """In the notation of Go, in whole milliseconds rounded up: `12ms`, `1s`, `1.5s`, `6m0s`, `1h0m0s`."""
     milliseconds = rounded_up(max(0.0, seconds) * 1000)
     if 0 < milliseconds < 1000:
         return f"{milliseconds}ms"
