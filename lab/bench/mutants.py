@@ -1,12 +1,12 @@
-"""What the tests notice: `make mutants` changes one place of the source at a time and sees whether a test fails.
+"""Mutation tests: `make mutants` changes a place of the source at a time and checks whether a test fails.
 
-    1. Copy the source and the tests, each as of the commit that is asked for (else as they lie here).
-    2. Run the tests once and note which lines each of them executes, and its processor time.
-    3. Draw mutants by a seed. Of one seed and source a larger sample begins with the smaller one.
-    4. Put each mutant into the copy and run the tests that execute its line, the cheapest first, until one fails.
+    1. Copy the source and the tests, each as of the chosen commit (else as they lie here).
+    2. Run the tests once, and note the executed lines and the processor time of each test.
+    3. Draw mutants by a seed. For the same seed and source, a larger sample begins with the smaller sample.
+    4. Put each mutant into the copy and run the tests that execute the mutant's line, the cheapest first, until a
+       test fails. A mutant that needs many times the usual processor time (an endless wait) counts as noticed, too.
 
-A mutant that needs many times the usual processor time has been noticed, too: it waits for something for ever.
-A survivor is a place where the tests may be too weak; or the mutant does the same as the source.
+A survivor shows a place where the tests may be too weak, or does the same as the source.
 """
 
 import argparse
@@ -42,7 +42,7 @@ _NOTICED = ("killed", "timeout")
 _SPARE_CPU_S = 15.0
 _SPARE_FACTOR = 4.0
 _WALL_FACTOR = 20.0
-"""The machine may be busy: only what hangs without using the processor is ended by the clock."""
+"""The machine may be busy: the clock ends only runs that hang without using the processor."""
 _SWAPS: dict[type[ast.AST], ast.AST] = {
     ast.Lt: ast.LtE(),
     ast.LtE: ast.Lt(),
@@ -65,15 +65,15 @@ _SWAPS: dict[type[ast.AST], ast.AST] = {
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change of one place."""
+    """A change of a place in the source."""
 
     path: str
     """From the root of the tree."""
     first_line: int
-    """Of the statement, of an `if` or a loop only its head; 0: it is executed as its module is imported."""
+    """Of the statement, or of the head of an `if` or a loop; 0: the import of the module executes the line."""
     last_line: int
     start: tuple[int, int]
-    """Line from 1, and bytes from the line's beginning."""
+    """Line from 1, and bytes from the beginning of the line."""
     end: tuple[int, int]
     what: str
     new: str
@@ -87,7 +87,7 @@ class Mutant:
 
 
 class _Finder(ast.NodeVisitor):
-    """All mutants of one file."""
+    """Finds all mutants of a file."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -112,7 +112,7 @@ class _Finder(ast.NodeVisitor):
         end = (node.end_lineno or node.lineno, node.end_col_offset or 0)
         self.found.append(Mutant(self._path, *self._lines, (node.lineno, node.col_offset), end, what, text))
 
-    # What has no behaviour, or one for people only.
+    # Nodes without behaviour, or with behaviour for people only.
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if node.name == "__repr__":
@@ -221,7 +221,7 @@ class _Finder(ast.NodeVisitor):
 
 
 def mutants_of(path: str, source: bytes) -> list[Mutant]:
-    """All mutants of one file, in order of their places."""
+    """All mutants of a file, in the order of places."""
     finder = _Finder(path)
     finder.visit(ast.parse(source))
     return sorted(finder.found, key=lambda one: (one.start, one.end, one.what, one.new))
@@ -229,7 +229,7 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
 
 @dataclass(slots=True)
 class Tests:
-    """What one run of all tests showed."""
+    """The findings of a run of all tests."""
 
     __test__ = False
 
@@ -248,7 +248,7 @@ class Tests:
 
 
 class _Recorder:
-    """The plugin of the one run of all tests."""
+    """The pytest plugin of the run of all tests."""
 
     def __init__(self, sources: Path) -> None:
         self.tests = Tests()
@@ -283,7 +283,7 @@ class _Recorder:
 
 
 class _Chosen:
-    """The plugin of a mutant's run: only these tests, in this order, and no shrinking of what failed."""
+    """The pytest plugin of a mutant's run: only these tests, in this order, without shrinking failures."""
 
     def __init__(self, names: list[str]) -> None:
         self._order = {name: at for at, name in enumerate(names)}
@@ -300,7 +300,7 @@ class _Chosen:
 
 
 class Workshop:
-    """A copy of the tree, in which one run of tests follows the other."""
+    """A copy of the tree, in which runs of tests follow each other."""
 
     def __init__(self, place: Path) -> None:
         self.place = place.resolve()
@@ -308,7 +308,7 @@ class Workshop:
         self._answer = self.place / "answer"
 
     def record(self, tests: tuple[str, ...]) -> Tests:
-        """Run all tests on the source as it is."""
+        """Run all tests on the unchanged source."""
 
         def run() -> int:
             recorder = _Recorder(self.place / PROXY)
@@ -324,11 +324,11 @@ class Workshop:
         return Tests(told["cpu_s"], lines, told["failed"])
 
     def try_out(self, mutant: Mutant, names: list[str], cpu_s: float) -> str:
-        """How it ended: "survived", "killed", "timeout"; only these tests are run, which take so long by themselves."""
+        """Run the named tests, which usually take `cpu_s`. Returns "survived", "killed" or "timeout"."""
         path = self.place / mutant.path
         source = path.read_bytes()
         for compiled in (path.parent / "__pycache__").glob(f"{path.stem}.*"):
-            compiled.unlink()  # it is told by size and time, which the mutant may share
+            compiled.unlink()  # Python knows stale bytecode by size and time, which the mutant may share
 
         def run() -> int:
             sys.dont_write_bytecode = True
@@ -343,7 +343,7 @@ class Workshop:
         return "timeout" if code is None else "killed" if code else "survived"
 
     def _in_child(self, run: Callable[[], int], cpu_s: float | None) -> int | None:
-        """The exit code of a fork, which need not import pytest again; None: it took too long."""
+        """The exit code of a fork, which need not import pytest again; None: the run took too long."""
         child = os.fork()
         if not child:
             code = 70
@@ -410,7 +410,7 @@ def _noticed(file: Path) -> set[str]:
 
 
 def _affordable(names: list[str], cpu_s: dict[str, float], most_s: float) -> list[str]:
-    """As many of the tests as fit, but one at least."""
+    """As many tests as fit into `most_s`, but at least one."""
     spent, chosen = 0.0, []
     for name in names:
         spent += cpu_s[name]
@@ -463,7 +463,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _tried(workshop: Workshop, tests: Tests, mutant: Mutant, args: argparse.Namespace) -> str:
-    """What became of a mutant; written to the file of results as well."""
+    """Try a mutant. Returns the result and appends the result to the file of results."""
     started = time.perf_counter()
     names = _affordable(tests.of(mutant), tests.cpu_s, args.most)
     cpu_s = sum(tests.cpu_s[name] for name in names)

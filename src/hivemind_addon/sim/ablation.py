@@ -1,9 +1,9 @@
-"""The scheduler with some of its primitives taken away, to see what each is worth.
+"""The scheduler without some primitives, to measure the worth of each.
 
-Nothing in `kernel/` knows of this: a pool's collaborators are replaced by ones that do nothing, and its settings
-by ones that a profile could have. What is left works as ever, and whatever another primitive can do instead, it does:
-without meters refusals teach hidden limits, without these the meters go on. Two primitives are left out by what drives
-it (`policy.py`): the watchdog is not the scheduler's, and without retries every failure is told to it as final.
+`kernel/` does not know this module, which replaces a pool's collaborators by objects that do nothing, and settings by
+values that a profile could have. The remaining primitives work as usual, and do the missing work as far as they can:
+without meters, refusals teach hidden limits; without hidden limits, meters go on. The driver (`policy.py`) leaves out
+two primitives: the watchdog is outside the scheduler, and without retries the driver reports every failure as final.
 """
 
 import random
@@ -33,34 +33,34 @@ _AFTER_DEADLINE_S = 1.0
 
 
 class Primitive(Enum):
-    """One of the means by which the scheduler does its work."""
+    """A mechanism of the scheduler that can be left out."""
 
     METERS = "meters"
-    """Models of the limits that headers tell."""
+    """Models of the limits that headers report."""
     HIDDEN_LIMITS = "hidden-limits"
-    """What refusals teach beyond headers: rates, windows, concurrency, or that they are chance."""
+    """Lessons of refusals beyond headers: rates, windows, concurrency, or that a refusal was chance."""
     BREAKER = "breaker"
-    """Parking everybody while the provider is down, and one probe at a time."""
+    """Holding all tickets while the provider is down, and sending single probes."""
     RETRY = "retry"
-    """Trying again what failed."""
+    """Trying failed requests again."""
     ORDER = "fair-order"
     """Shares for agents and sessions; without: first come, first served."""
     CACHE = "cache-order"
     """A leader for a cold prefix, and warm ones before they lapse."""
     COMEBACK = "comeback"
-    """Refusing shortly before a client gives up, and its place kept; without: it is held until it goes."""
+    """Refusing shortly before a client gives up, but keeping the place; without: holding until the client goes."""
     LAST_CHANCE = "last-chance"
-    """Letting somebody go first who would not live to see the next window."""
+    """Preferring a ticket that would expire before the next window."""
     WATCHDOG = "watchdog"
-    """Closing what is silent, and trying it again."""
+    """Closing silent attempts, and trying them again."""
     BUDGETS = "budgets"
-    """Stopping whoever has spent what it may."""
+    """Stopping holders of spent budgets."""
     PRIORITY = "priority"
-    """Classes of calls, of which one goes before the next."""
+    """Classes of calls: a higher class goes before a lower class."""
 
 
 _SHARED = frozenset({Primitive.METERS, Primitive.HIDDEN_LIMITS})
-"""What pools may have in common: who is without one of these has none in common with others, either."""
+"""Primitives that pools may share. A pool that lacks any of them shares none."""
 
 
 class AblatedScheduler(Scheduler):
@@ -81,7 +81,7 @@ class AblatedScheduler(Scheduler):
     ) -> None:
         """See Scheduler."""
         if Primitive.COMEBACK in self._without:
-            # Its client has gone by then.
+            # The client has gone by then.
             ticket = msgspec.structs.replace(ticket, shed_at=ticket.deadline_at + _AFTER_DEADLINE_S)
         if Primitive.BUDGETS in self._without:
             ticket = msgspec.structs.replace(ticket, budgets=())
@@ -105,7 +105,7 @@ class AblatedScheduler(Scheduler):
 
 
 def _take_away(pool: Pool, without: frozenset[Primitive], rng: random.Random) -> None:
-    """The one place that knows what a pool is made of."""
+    """The only place that knows the parts of a pool."""
     capacity, order = pool._capacity, pool.settings.order  # noqa: SLF001 - see above, as are the following
     if Primitive.METERS in without:
         capacity.meters = _NoMeters()
@@ -123,7 +123,7 @@ def _take_away(pool: Pool, without: frozenset[Primitive], rng: random.Random) ->
 
 def _order_without(order: OrderSettings, without: frozenset[Primitive]) -> OrderSettings:
     if Primitive.CACHE in without:
-        # What is warm is known all the same: it says what a request will take.
+        # The pool still knows the warm prefixes, because estimates need them.
         order = replace(order, affinity_s=0, cache=replace(order.cache, follow_after_s=0))
     if Primitive.ORDER in without:
         order = replace(order, credit_s=0, class_lead_s=0, size_lag_s=0)
@@ -174,7 +174,7 @@ class _NoKeptPositions(KeptPositions):
 
 
 class _ArrivalQueue(FairQueue):
-    """First come, first served; who is tried again keeps its place."""
+    """First come, first served; a retried ticket keeps the place."""
 
     def __init__(
         self, settings: OrderSettings, *, cost_s: Callable[[Demand], float], saved_s: Callable[[int], float]
@@ -184,7 +184,7 @@ class _ArrivalQueue(FairQueue):
 
 
 class _OneShare(Lanes):
-    """All tickets are one agent's and of one tree: within it the oldest goes first."""
+    """Treats all tickets as those of a single agent and tree, where the oldest goes first."""
 
     def _shares(self, entry: QueueEntry) -> tuple[Agent, Tree]:  # noqa: ARG002
         agent = self._agent(_EVERYBODY, float("inf"))

@@ -1,16 +1,16 @@
-"""asyncio meets the cluster: one node, and the Valkey or Redis server that carries its messages.
+"""Connects a node, on asyncio, to the cluster's engine: the Valkey or Redis server that carries the messages.
 
-Two connections: one for commands, one that listens to the node's channel. Commands are sent as they come, without
-waiting for the answers to earlier ones; what gathers within a turn of the event loop goes in one write. Where either
-connection is lost, both are made anew, for ever. Meanwhile nothing waits: what the node asks for fails at once, and
-what it publishes is lost, which its channels make good (`plugins/cluster/channel.py`).
+The engine has two connections: one sends commands, one listens to the node's channel. Commands do not wait for the
+answers to earlier commands; all commands of a turn of the event loop go in a single write. When either connection is
+lost, both are made anew, for ever. Meanwhile nothing waits: the node's requests fail at once, and published messages
+are lost, for which the node's channels make up (`plugins/cluster/channel.py`).
 
-At the engine are the channels `hivemind:{NAME}:to:NODE` (the nodes' messages), `hivemind:{NAME}:beside:NODE` and
-`hivemind:{NAME}:beside:` (what proxies say to one and to all, beside the nodes), and three keys:
+The server has the channels `hivemind:{NAME}:to:NODE` (the nodes' messages), `hivemind:{NAME}:beside:NODE` and
+`hivemind:{NAME}:beside:` (messages of proxies, beside the nodes, to a proxy or to all), and three keys:
 
-    hivemind:{NAME}:lease    who coordinates, and in which epoch: `EPOCH NODE`; it ends by itself
+    hivemind:{NAME}:lease    the coordinator and the epoch, `EPOCH NODE`; expires
     hivemind:{NAME}:epoch    the newest epoch that was given out
-    hivemind:{NAME}:kept     a hash: what outlives a coordinator (`data`), in which `epoch`, and `at` what time
+    hivemind:{NAME}:kept     a hash: the state that outlives a coordinator (`data`), the `epoch`, and the time (`at`)
 """
 
 import asyncio
@@ -50,16 +50,16 @@ CONNECT_S = 2.0
 ANSWER_S = 1.0
 """How long the engine may take to answer."""
 _FAIL_AFTER_S = 0.05
-"""How soon a request fails where the engine is not there: who asks again at once must not keep the loop busy."""
+"""The delay of a failure while the engine is away: immediate repeats must not keep the loop busy."""
 UNTOLD_S = 2.0
-"""How long a proxy that ends waits for a coordinator that it can tell what it has spent."""
+"""How long a closing proxy waits for a coordinator, to report the spending."""
 LAST_WORDS_S = 0.5
-"""How long it lets its last messages go out."""
+"""How long a closing proxy tries to send the last messages."""
 _LOOK_EVERY_S = 0.5
-"""How often it is looked at whether answers are late."""
+"""How often the engine checks for late answers."""
 _LEAST_BACKOFF_S, _MOST_BACKOFF_S = 0.1, 1.0
 _OLDEST = (6, 2)
-"""The oldest Redis whose commands suffice; every Valkey tells a newer one."""
+"""The oldest Redis whose commands suffice; every Valkey reports a newer version."""
 
 _TAKE_LEASE = """
 local asked = tonumber(ARGV[2])
@@ -80,16 +80,16 @@ redis.call('SET', KEYS[1], string.format('%d %s', epoch, ARGV[1]), 'PX', ARGV[5]
 redis.call('SET', KEYS[2], string.format('%d', epoch))
 return {ARGV[1], epoch, forgot}
 """
-"""As `TakeLease` says. KEYS: lease, epoch. ARGV: node, epoch, renews, wants, milliseconds.
+"""Carries out `TakeLease`. KEYS: lease, epoch. ARGV: node, epoch, renews, wants, milliseconds.
 
-Answers holder, epoch, and 1 where the engine knew of no epoch as new as the one that was told. Where nobody holds the
-lease and it is not wanted, the holder is empty.
+Answers the holder, the epoch, and 1 if the engine's newest epoch was older than ARGV's. The holder is empty if nobody
+holds the lease and the node does not want the lease.
 """
 _RESIGN = """
 if redis.call('GET', KEYS[1]) == ARGV[2] .. ' ' .. ARGV[1] then return redis.call('DEL', KEYS[1]) end
 return 0
 """
-"""As `Resign` says. KEYS: lease. ARGV: node, epoch."""
+"""Carries out `Resign`. KEYS: lease. ARGV: node, epoch."""
 _KEEP = """
 local held = redis.call('GET', KEYS[1])
 if held and held ~= ARGV[2] .. ' ' .. ARGV[1] then return 0 end
@@ -98,7 +98,7 @@ local time = redis.call('TIME')
 redis.call('HSET', KEYS[2], 'epoch', ARGV[2], 'data', ARGV[3], 'at', string.format('%.3f', time[1] + time[2] / 1e6))
 return 1
 """
-"""As `StoreKept` says. KEYS: lease, kept. ARGV: node, epoch, data. Answers 1 where it was written."""
+"""Carries out `StoreKept`. KEYS: lease, kept. ARGV: node, epoch, data. Answers 1 if the data was written."""
 _FETCH = """
 local kept = redis.call('HMGET', KEYS[1], 'data', 'at')
 if not kept[1] then return false end
@@ -106,20 +106,20 @@ local time = redis.call('TIME')
 local now = time[1] + time[2] / 1e6
 return {kept[1], math.floor(1000 * math.max(0, now - (kept[2] or now)))}
 """
-"""As `Fetch` says. KEYS: kept. Answers what was written, and how many milliseconds ago."""
+"""Carries out `Fetch`. KEYS: kept. Answers the data and the age in milliseconds."""
 
 
 @dataclass(slots=True)
 class _Session:
-    """Both connections, from when they are made until one is lost."""
+    """Both connections, from the beginning until either is lost."""
 
     commands: AbstractConnection
     channel: AbstractConnection
     asked: deque[tuple[TakeLease | Resign | StoreKept | Fetch | str, float]] = field(default_factory=deque)
-    """Commands that are not answered, in order, and when they were sent; a name: what is published for that
-    node, empty: for no node."""
+    """Commands without an answer yet, in order, and when they were sent; a name: a message published to that node,
+    empty: to no node."""
     pinged_at: float | None = None
-    """When the channel was asked for a sign of life that has not come."""
+    """When the pending ping was sent on the channel; None: no ping is pending."""
 
     def is_late(self, now: float) -> bool:
         """Whether an answer should have come."""
@@ -129,7 +129,7 @@ class _Session:
 
 
 class Engine:
-    """Carries out what a node asks of the engine, from `start` to `close`; on the running event loop."""
+    """Carries out a node's requests to the server, from `start` to `close`; on the running event loop."""
 
     def __init__(
         self,
@@ -141,9 +141,9 @@ class Engine:
         after_turn: Callable[[], None] = lambda: None,
         hear_beside: Callable[[bytes], None] = lambda data: None,  # noqa: ARG005
     ) -> None:
-        """`name`: the cluster's. `after_turn` is called after each turn that something from the engine led to.
+        """`name`: the cluster's. The engine calls `after_turn` after each turn that news from the server caused.
 
-        `hear_beside` hears what another proxy has said by `say_beside`.
+        `hear_beside` gets messages that another proxy sent with `say_beside`.
         """
         self._node = node
         self._driver = driver
@@ -165,39 +165,39 @@ class Engine:
         self._failing: asyncio.TimerHandle | None = None
         self._lost_at: float | None = None
         self._told_why = ""
-        """Of a loss that is in the log."""
+        """The reason of a loss that is in the log."""
         self._told_refusal = ""
-        """Of a command that the engine refuses, where that is in the log."""
+        """The reason of a refused command that is in the log."""
 
     def __repr__(self) -> str:
         return f"<Engine {self._address}, {'connected' if self._session else 'lost'}>"
 
     @property
     def is_connected(self) -> bool:
-        """Whether the engine is there."""
+        """Whether the server is connected."""
         return self._session is not None
 
     def start(self) -> None:
-        """Connect, and go on trying; returns at once. A second call does nothing."""
+        """Connect, and keep trying; returns at once. A second call does nothing."""
         if self._running is None:
             self._running = asyncio.ensure_future(self._run())
-            self._turn_soon()  # the node's first, which sets its clock going
+            self._turn_soon()  # the node's first turn, which starts the node's clock
 
     def wake(self) -> None:
-        """The node has something to send. May be called at any time, also before `start`."""
+        """Report that the node has something to send. May be called at any time, also before `start`."""
         if self._session is not None:
             self._has_news.set()
         elif self._failing is None:
             self._failing = asyncio.get_running_loop().call_later(_FAIL_AFTER_S, self._fail_all)
 
     def say_beside(self, data: bytes, *, to: str = "") -> None:
-        """Say something to a proxy, or to all of them, this one too. It is lost where the engine is not there."""
+        """Send a message to a proxy, or to all proxies, this proxy too. While the server is away, messages are lost."""
         if self._session is not None:
             self._beside.append((f"{self._prefix}beside:{to}", data))
             self._has_news.set()
 
     async def close(self) -> None:
-        """Let the node leave, send what it has left to say, for a short time, and end."""
+        """Let the node leave, send the node's last messages, for a short time, and end."""
         latest_at = self._clock.monotonic() + UNTOLD_S
         while self._node.has_untold and self._session is not None and self._clock.monotonic() < latest_at:
             await self._pause(_FAIL_AFTER_S)
@@ -267,7 +267,7 @@ class Engine:
             raise TooOld(version)
 
     async def _serve(self, session: _Session) -> None:
-        """Until a connection is lost; raises what it was lost by."""
+        """Serve until a connection is lost; raises the cause."""
         works = [self._write(session), self._read_answers(session), self._read_channel(session), self._watch(session)]
         tasks = [asyncio.ensure_future(work) for work in works]
         try:
@@ -308,7 +308,7 @@ class Engine:
         self._told_why = self._told_refusal = ""
 
     def _was_lost(self, session: _Session, why: str, *, is_away: bool) -> None:
-        """Once in the log; and again where there is something to be done about it."""
+        """Log the loss once, and again if a person can cure the cause."""
         is_first = self._lost_at is None
         if is_first:
             self._lost_at = self._clock.monotonic()
@@ -374,7 +374,7 @@ class Engine:
             except ResponseError as error:
                 request, _ = session.asked.popleft()
                 if isinstance(request, str):
-                    raise  # who cannot publish is in no cluster
+                    raise  # a proxy that cannot publish is in no cluster
                 self._refused(request, error)
             else:
                 request, _ = session.asked.popleft()
@@ -441,7 +441,7 @@ class Engine:
     # Turns ----------------------------------------------------------------------------------------------------------
 
     def _turn_soon(self) -> None:
-        """One turn for all that has come since the last one."""
+        """Schedule a single turn for all news since the last turn."""
         if self._turn is None:
             self._turn = asyncio.get_running_loop().call_soon(self._take_turn)
 

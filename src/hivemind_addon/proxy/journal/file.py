@@ -1,12 +1,12 @@
-"""The journal's file: found, locked, checked, brought to this version's schema. Of the writing thread only.
+"""Opens the journal's file: finds, locks and checks the file, and migrates the schema. For the writing thread only.
 
     no file, or an empty one      a new journal
-    a journal                     migrated where it is older
+    a journal                     migrated if older
     a journal of a newer version  not touched
     a damaged journal             moved aside; a new one begins
     anything else                 not touched
 
-Whoever writes it holds a lock of the kernel's on FILE.lock, which ends with its process, however that ends.
+The writer holds a lock of the kernel on FILE.lock, which ends with the process, however the process ends.
 """
 
 import os
@@ -22,13 +22,13 @@ from hivemind_addon.proxy.system.file_lock import holder_of, name_holder, take_l
 from hivemind_addon.proxy.system.folders import state_folder
 
 LOCK_S = 1.0
-"""How long a lock may be another's: of a proxy that is just ending."""
+"""How long to wait for the lock of another proxy, which may be ending."""
 BUSY_S = 1.0
-"""How long somebody else's transaction is waited for."""
+"""How long to wait for another connection's transaction."""
 
 
 class JournalTakenError(FileUnusable):
-    """Another proxy writes this file, until it ends."""
+    """Another proxy writes this file until that proxy ends."""
 
 
 def default_journal() -> Path:
@@ -37,14 +37,14 @@ def default_journal() -> Path:
 
 
 class JournalFile:
-    """An open journal that nobody else writes."""
+    """An open journal with a single writer."""
 
     def __init__(
         self, path: Path, *, wall: float, migrations: tuple[str, ...] = MIGRATIONS, told: Callable[[str], None]
     ) -> None:
-        """Open it, or make it. `told` hears, in a line, when a damaged one was moved aside.
+        """Open or create the file. Passes a line about a damaged file that was moved aside to the callback.
 
-        Raises FileUnusable, or OSError and sqlite3.Error for what may get better.
+        Raises FileUnusable, or OSError and sqlite3.Error for conditions that may pass.
         """
         self.path = Path(os.path.realpath(path))
         self._make_folder()
@@ -66,31 +66,31 @@ class JournalFile:
         return f"<JournalFile {self.path}>"
 
     def is_there(self) -> bool:
-        """Whether what is open still is what the path names."""
+        """Whether the path still names the open file."""
         try:
             return os.path.samestat(self.path.stat(), self._identity)
         except OSError:
             return False
 
     def write(self, statements: Iterable[tuple[str, tuple[object, ...]]]) -> None:
-        """All of them or none. Raises sqlite3.Error."""
+        """Execute all statements or none. Raises sqlite3.Error."""
         with transaction(self.connection):
             for sql, values in statements:
                 self.connection.execute(sql, values)
 
     def name_holder(self, text: str) -> None:
-        """What another proxy is told about who has the file."""
+        """Store a description of this proxy, which other proxies show as the holder of the file."""
         with suppress(OSError):
             name_holder(self._lock, text)
 
     def close(self) -> None:
-        """Leave everything in the one file, and let go of it."""
+        """Leave everything in a single file, and release the file."""
         with suppress(sqlite3.Error):
             self.connection.close()
         os.close(self._lock)
 
     def leave_damaged(self, error: Exception, wall: float) -> str:
-        """Close it, and move it aside; what was done, in a line. Raises OSError."""
+        """Close the file and move the file aside. Returns a line about the move. Raises OSError."""
         with suppress(sqlite3.Error):
             self.connection.close()
         try:

@@ -1,4 +1,4 @@
-"""SQLite files of a user's own: opened so that nobody else reads them, written all or nothing, and read untouched."""
+"""A user's SQLite files: private to the user, written in transactions, and read without changes."""
 
 import os
 import sqlite3
@@ -9,27 +9,27 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 MAGIC = b"SQLite format 3\0"
-"""How each of these files begins (sqlite.org/fileformat.html)."""
+"""The first bytes of each SQLite file (sqlite.org/fileformat.html)."""
 DAMAGED = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-"""Primary codes of a file whose content is broken."""
+"""Primary codes of a file with broken content."""
 _SIDES = ("", "-wal", "-shm", "-journal")
 _HEADER_BYTES = 100
 
 
 class FileUnusable(Exception):
-    """There is no writing a file, and no use in trying again; one line that names it and the cure."""
+    """A file cannot be written, and a retry is useless; a line that names the file and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """What a file is for, and how its tables came to be."""
+    """The purpose of a file, and the migrations of the tables."""
 
     name: str
     """`journal`."""
     cure: str
-    """What to do where the file is another one: `name another file in hivemind_journal`."""
+    """The cure if the file is of another kind: `name another file in hivemind_journal`."""
     application_id: int
-    """Says in the file's header that it is of this kind."""
+    """Marks this kind in the header of the file."""
     migrations: tuple[str, ...]
     """The n-th script leads from version n to version n + 1."""
 
@@ -40,17 +40,17 @@ def is_damage(error: BaseException) -> bool:
 
 
 def primary_code(error: BaseException) -> int:
-    """What SQLite says is wrong, without the details in the higher bytes; 0: it says nothing."""
+    """SQLite's error code, without the details in the higher bytes; 0: no code."""
     return (getattr(error, "sqlite_errorcode", 0) or 0) & 0xFF
 
 
 def open_private(path: Path, *, patience_s: float) -> sqlite3.Connection:
-    """A connection to a file that is made at need; only its owner may read it. Raises OSError, sqlite3.Error.
+    """A connection to a file that only the owner may read; creates the file at need. Raises OSError, sqlite3.Error.
 
-    For any thread, if they take turns; transactions are said, not begun by themselves. `patience_s`: how long somebody
-    else's is waited for.
+    Threads may share the connection if they take turns. The caller begins transactions. `patience_s`: how long to wait
+    for another connection's transaction.
     """
-    # Private from its first byte on; SQLite gives the files beside it the same mode.
+    # Private from the first byte on; SQLite gives the files beside it the same mode.
     os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     for side in _SIDES:
         with suppress(FileNotFoundError):
@@ -61,16 +61,16 @@ def open_private(path: Path, *, patience_s: float) -> sqlite3.Connection:
 
 
 def open_kind(path: Path, kind: FileKind, *, patience_s: float) -> sqlite3.Connection:
-    """A connection to a file of a kind, at the newest version of its tables; see `open_private`.
+    """A connection to a file of a kind, migrated to the newest version of the tables; see `open_private`.
 
-    What is no database, or of another kind or a newer version, is not touched: FileUnusable. A damaged one raises
-    sqlite3.DatabaseError.
+    Raises FileUnusable, and touches nothing, if the file is no database, of another kind or of a newer version. Raises
+    sqlite3.DatabaseError if the file is damaged.
     """
     _check_header(path, kind)
     connection = open_private(path, patience_s=patience_s)
     try:
         if _is_new(connection, path, kind):
-            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before anything else is in it
+            connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before the file has any content
             connection.execute(f"PRAGMA application_id = {kind.application_id}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
@@ -83,7 +83,7 @@ def open_kind(path: Path, kind: FileKind, *, patience_s: float) -> sqlite3.Conne
 
 
 def _check_header(path: Path, kind: FileKind) -> None:
-    """Raises FileUnusable for what is no database; a damaged one of ours is SQLite's to find out."""
+    """Raises FileUnusable for a file that is no database; SQLite itself detects damage in our files."""
     if path.is_dir():
         raise FileUnusable(f"{path} is a folder, no {kind.name}; {kind.cure}")
     with suppress(FileNotFoundError), path.open("rb") as file:
@@ -93,14 +93,14 @@ def _check_header(path: Path, kind: FileKind) -> None:
 
 
 def _is_ours(path: Path, kind: FileKind) -> bool:
-    """By what is left of its header."""
+    """Whether the file is of this kind, by the rest of the header."""
     with path.open("rb") as file:
         header = file.read(_HEADER_BYTES)
     return len(header) < _HEADER_BYTES or int.from_bytes(header[68:72]) == kind.application_id
 
 
 def _is_new(connection: sqlite3.Connection, path: Path, kind: FileKind) -> bool:
-    """Whether nothing is in it yet. Raises FileUnusable."""
+    """Whether the file is still empty. Raises FileUnusable."""
     newest = len(kind.migrations)
     try:
         (found,) = connection.execute("PRAGMA application_id").fetchone()
@@ -137,7 +137,7 @@ def migrate(connection: sqlite3.Connection, migrations: tuple[str, ...]) -> None
 
 
 def move_aside(path: Path, wall: float) -> Path:
-    """Give a damaged file another name, with the files beside it; answers which. Raises OSError."""
+    """Give a damaged file, with the files beside it, another name. Returns the new path. Raises OSError."""
     stamp = datetime.fromtimestamp(wall, UTC).strftime("%Y%m%d-%H%M%S")
     aside = path.with_name(f"{path.name}.damaged-{stamp}")
     for side in _SIDES[1:]:
@@ -148,7 +148,7 @@ def move_aside(path: Path, wall: float) -> Path:
 
 
 def used_bytes(connection: sqlite3.Connection) -> int:
-    """What the rows of a file take, without the pages that are free."""
+    """Size of a file without the free pages."""
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     (size,) = connection.execute("PRAGMA page_size").fetchone()
@@ -168,14 +168,13 @@ def give_back(connection: sqlite3.Connection, pages: int) -> bool:
 def open_to_read(path: Path, *, patience_s: float, though_unlogged: bool = False) -> sqlite3.Connection:
     """A connection that cannot write, for a folder that cannot be written either. Raises sqlite3.Error.
 
-    `though_unlogged`: even where the newest rows are in a log that cannot be read; else that is an error.
+    `though_unlogged`: open the file even if the newest rows are in an unreadable log, instead of raising.
     """
     address = f"{path.absolute().as_uri()}?mode=ro"
     try:
         return _looked_at(address, patience_s)
     except sqlite3.Error as error:
-        # Where not even the index of its log can be made (a read-only disk) and nothing is in that log, the file is all
-        # there is.
+        # If not even the log's index can be made (a read-only disk) and the log is empty, the file is complete.
         log = path.with_name(f"{path.name}-wal")
         has_rest = log.exists() and log.stat().st_size > 0
         if primary_code(error) in DAMAGED or (has_rest and not though_unlogged):
@@ -202,7 +201,7 @@ def begin_alone(connection: sqlite3.Connection) -> None:
 def transaction(
     connection: sqlite3.Connection, begin: Callable[[sqlite3.Connection], None] = begin_alone
 ) -> Iterator[None]:
-    """All of it or nothing. Raises sqlite3.Error."""
+    """Commit the whole block or nothing. Raises sqlite3.Error."""
     begin(connection)
     try:
         yield

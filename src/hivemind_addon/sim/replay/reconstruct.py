@@ -1,7 +1,7 @@
-"""A recorded session as a scenario of the simulated world: the same wishes, and a provider that can say no anew. Pure.
+"""A recorded session as a scenario of the simulated world: the same requests, at a provider that can refuse anew. Pure.
 
-How long a turn takes is what its successful attempt took. What failed before fails again, attempt by attempt; but a
-rate limit's refusals are left to the simulated limits. Limits are those that were recorded, or that a person gives.
+A turn takes as long as the successful attempt did. Other failures repeat, attempt by attempt; but the simulated limits
+replace the refusals of recorded rate limits. The limits come from the recording, or from a person.
 """
 
 import random
@@ -29,7 +29,7 @@ from hivemind_addon.sim.replay.limits import BadLimit, GivenLimit, imposed
 from hivemind_addon.sim.workload import PlannedTurn, Scenario, ScriptedCall, ScriptedFault, Site
 
 _RE_SENDS = 2
-"""Of a client, at least: what the providers' SDKs do."""
+"""The least re-sends of a client: as many as the providers' SDKs make."""
 _LEAST_JITTER_S = 1.0
 _USUAL_SERVICE_S = 5.0
 _USUAL_OUTPUT_TOKENS = 200
@@ -42,7 +42,7 @@ _USUAL_PROFILE = {
 
 
 class NothingToReplay(Exception):
-    """One line that says why, and the cure."""
+    """A line with the reason and the cure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,22 +50,22 @@ class Replayable:
     """A capture that can be run again."""
 
     turns: tuple[RecordedTurn, ...]
-    """In the order of their arrival."""
+    """In the order of arrival."""
     scenario: Scenario
     assumed: int
-    """Turns that never got an answer: they take what others of their pool took."""
+    """Turns that never got an answer: the usual times and tokens of the pool stand for theirs."""
     left_out: int
-    """Calls whose clients went before anything was sent."""
+    """Calls whose clients went before the first attempt."""
 
     @property
     def agents(self) -> int:
-        """All that asked."""
+        """The number of agents."""
         return len({call.ticket.agent for call in self.scenario.script})
 
 
 @dataclass(frozen=True, slots=True)
 class _Usual:
-    """What a turn of one pool takes, for those of which it is not known."""
+    """The usual times and tokens of a pool's turns, for turns without a record of them."""
 
     latency_s: float
     generation_s: float
@@ -73,8 +73,8 @@ class _Usual:
 
 
 def reconstruct(capture: Capture, *, given: Sequence[GivenLimit] = (), copies: int = 1, seed: int = 0) -> Replayable:
-    """The scenario of a capture. `copies`: so many times its agents. Raises NothingToReplay, and BadLimit for one that
-    concerns no pool of it.
+    """The scenario of a capture, with `copies` times the agents. Raises NothingToReplay, and BadLimit for a limit that
+    concerns none of the pools.
     """
     if not capture.calls:
         raise NothingToReplay("it holds no call that has ended; record some with `hivemind run --capture FILE`")
@@ -98,7 +98,7 @@ def reconstruct(capture: Capture, *, given: Sequence[GivenLimit] = (), copies: i
 
 
 def paid_for(call: CapturedCall, usage: Usage) -> Spend:
-    """What an attempt of the call came to when it was recorded; no money where nothing tells a price."""
+    """The spending of an attempt of the recorded call; without a known price the money is 0."""
     return spend_of(usage, _profile_of(call).price_of(call.model))
 
 
@@ -162,7 +162,7 @@ def _ticket(turn: RecordedTurn, profile: Profile) -> Ticket:
 
 
 def _success(turn: RecordedTurn) -> CapturedAttempt | None:
-    """The attempt that was answered, or the one that its client left unfinished."""
+    """The answered attempt, or the attempt that the client left unfinished."""
     for attempt in reversed(turn.attempts):
         if attempt.kind is OutcomeKind.SUCCESS:
             return attempt
@@ -181,7 +181,7 @@ def _service(turn: RecordedTurn, success: CapturedAttempt | None, usual: _Usual)
 
 
 def _input_tokens(call: CapturedCall, success: CapturedAttempt | None, profile: Profile) -> int:
-    """All of it, cached or not."""
+    """All input tokens, cached or not."""
     if success and success.usage and success.usage.total_input_tokens:
         return success.usage.total_input_tokens
     cached = call.cached_tokens if profile.charge.input is InputCharge.UNCACHED else 0
@@ -189,7 +189,7 @@ def _input_tokens(call: CapturedCall, success: CapturedAttempt | None, profile: 
 
 
 def _usual(turns: Iterable[RecordedTurn]) -> Mapping[PoolKey, _Usual]:
-    """By pool; of one that never answered, what all others took."""
+    """Pool → the usual figures; a pool that never answered gets those of all pools."""
     by_pool: dict[PoolKey, list[tuple[float, float, int]]] = defaultdict(list)
     everywhere: list[tuple[float, float, int]] = []
     pools = {turn.last.pool for turn in turns}
@@ -215,12 +215,12 @@ def _median(samples: Sequence[tuple[float, float, int]]) -> _Usual:
 
 
 def _is_its_own_fault(turn: RecordedTurn) -> bool:
-    """Its request was wrong in itself: no schedule could have saved it."""
+    """Whether the request itself was wrong, so that no schedule could have saved the turn."""
     return bool(turn.attempts) and turn.attempts[-1].kind is OutcomeKind.IGNORED
 
 
 def _faults(turn: RecordedTurn) -> Iterable[ScriptedFault]:
-    """Of its failed attempts, but not of refusals by a rate limit nor of what its client left."""
+    """The faults of failed attempts, except refusals by a rate limit and cancelled attempts."""
     streamed = turn.last.streamed
     for place, attempt in enumerate(turn.attempts, start=1):
         if attempt.kind in (OutcomeKind.SUCCESS, OutcomeKind.THROTTLED, OutcomeKind.CANCELLED):
@@ -232,7 +232,7 @@ def _faults(turn: RecordedTurn) -> Iterable[ScriptedFault]:
 
 
 def _fault(attempt: CapturedAttempt, *, streamed: bool, was_seen: bool) -> faults.Fault:
-    """`was_seen`: its client had part of the answer, so that it could not be tried again."""
+    """`was_seen`: the client had part of the answer, so that a retry was impossible."""
     status = attempt.status
     if status is None:
         return faults.NoHead(faults.Hangup.RESET)
@@ -255,7 +255,7 @@ def _fault(attempt: CapturedAttempt, *, streamed: bool, was_seen: bool) -> fault
 def _marks(
     turn: RecordedTurn, success: CapturedAttempt | None, previous_marks: dict[str, Prefix]
 ) -> tuple[Prefix, ...]:
-    """What it marks: what it shares with others, what its conversation had marked before, and all that it wrote."""
+    """The marks of a turn: the prefix shared with others, the conversation's last mark, and the whole cached prompt."""
     usage, call = success.usage if success else None, turn.last
     if usage is None or not usage.cache_read_tokens + usage.cache_write_tokens:
         return ()
@@ -278,7 +278,7 @@ def _profiles() -> Mapping[str, Profile]:
 
 
 def _profile_name(call: CapturedCall) -> str:
-    """A packaged profile: the call's own, else the usual one of its dialect."""
+    """A packaged profile: the call's own, else the usual profile of the dialect."""
     dialect = PLAYED.get(call.dialect, SimDialect.CHAT)
     return call.profile if call.profile in _profiles() else _USUAL_PROFILE[dialect]
 
@@ -288,7 +288,7 @@ def _profile_of(call: CapturedCall) -> Profile:
 
 
 def _sites(capture: Capture, turns: Iterable[RecordedTurn], given: Sequence[GivenLimit]) -> tuple[Site, ...]:
-    """One for each pool that was asked."""
+    """A site for each pool in the recording."""
     first_of = {turn.last.pool: turn.last for turn in reversed(list(turns))}
     pools = sorted(first_of, key=str)
     for one in given:
@@ -307,7 +307,7 @@ def _sites(capture: Capture, turns: Iterable[RecordedTurn], given: Sequence[Give
 
 
 def _recorded_limits(seen: Iterable[LimitSeen]) -> Iterable[Limit]:
-    """As they were at the end, each once; a kind that was never known counts as a bucket."""
+    """The last state of each limit; a limit of unknown kind counts as a bucket."""
     last = {one.meter: one for one in seen}
     for one in last.values():
         dimension = one.dimension
@@ -324,7 +324,7 @@ def _recorded_limits(seen: Iterable[LimitSeen]) -> Iterable[Limit]:
 
 
 def _copied(originals: Sequence[ScriptedCall], copies: int, rng: random.Random) -> Iterable[ScriptedCall]:
-    """The originals, and copies of them under other names whose first calls come a little later."""
+    """The originals, and copies under other names, whose first calls come a little later."""
     yield from originals
     starts_s = [call.turn.think_s for call in originals if not call.after]
     jitter_s = max(_LEAST_JITTER_S, max(starts_s) - min(starts_s))

@@ -1,4 +1,4 @@
-"""`hivemind budget list | add | set | reset`: what agents have spent, and what a person lets them spend."""
+"""`hivemind budget list | add | set | reset`: the spending of agents, and the amounts that a person allows."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -100,10 +100,10 @@ _calls = click.option(
 
 @click.group(cls=ListGroup)
 def budget() -> None:
-    """Show what was spent of each budget, and change budgets while the proxy runs.
+    """Show the spending of each budget, and change budgets while the proxy runs.
 
-    Without a subcommand it lists them. Budgets that last are written into the agents file (docs/agents.md);
-    docs/budgets.md tells how they are counted.
+    Without a subcommand, list the budgets. The agents file holds lasting budgets (docs/agents.md); docs/budgets.md
+    explains the counting.
 
     \b
     Examples:
@@ -118,7 +118,7 @@ def budget() -> None:
 @format_option
 @one_line
 def list_(port: int, form: Format) -> None:
-    """Show what was spent of each budget that a request has used, and what is left.
+    """Show the amounts spent and left of each budget that a request has used.
 
     JSON and CSV count money in millionths of a dollar.
 
@@ -165,10 +165,10 @@ def add(
     *,
     as_json: bool,
 ) -> None:
-    """Let somebody spend more, in the present period only.
+    """Raise a budget, in the present period only.
 
-    What waits for the budget goes at once; an agent that was refused goes on when it sends its request again. AGENT
-    is a name as `hivemind budget` shows it, or a glob.
+    Requests that wait for the budget go at once; a refused agent goes on by sending the request again. AGENT is a
+    name from `hivemind budget`, or a glob.
 
     \b
     Examples:
@@ -211,11 +211,11 @@ def set_(
     auto: bool,
     as_json: bool,
 ) -> None:
-    """Give somebody a budget, in the place of the agents file's for the same period.
+    """Set a budget, which replaces the agents file's budget for the same period.
 
-    It holds at once, for requests that wait, too, until it is taken back, also after a restart. AGENT is a name or a
-    glob: each agent that it means has a budget of its own. Who had a budget for this period has spent of it what it
-    had; who had none begins at zero now, and the answer says so.
+    The budget applies at once, also to waiting requests and after a restart, until a person takes it back. AGENT is a
+    name or a glob: each matching agent has a budget of its own. Holders that had a budget for this period keep the
+    spending; holders without a budget begin at zero now, and the answer says so.
 
     \b
     Examples:
@@ -235,9 +235,9 @@ def set_(
 @port_option
 @json_option
 def reset(scope: Scope, name: str, per: str | None, port: int, *, as_json: bool) -> None:
-    """Forgive what somebody has spent: a new period begins with the next request.
+    """Forgive spending: a new period begins with the next request.
 
-    What was added is gone, too. What runs now is booked in the new period when it ends.
+    Added amounts are gone, too. Running requests are booked in the new period when they end.
 
     \b
     Examples:
@@ -249,7 +249,7 @@ def reset(scope: Scope, name: str, per: str | None, port: int, *, as_json: bool)
 
 
 def _rows(views: Sequence[BudgetView]) -> list[dict[str, object]]:
-    """One for each unit that is limited."""
+    """A row for each limited unit."""
     return [
         {
             "holder": view.budget.name if view.budget.scope is Scope.AGENT else view.budget.holder,
@@ -269,12 +269,12 @@ def _rows(views: Sequence[BudgetView]) -> list[dict[str, object]]:
 
 
 def _cell(unit: str, value: int) -> str:
-    """Tokens need no word beside dollars."""
+    """An amount without the word tokens, which is clear beside dollars."""
     return amount(unit, value).removesuffix(" tokens")
 
 
 def _given(snapshot: Snapshot) -> list[str]:
-    """What stands of what was given at run time."""
+    """A line for each budget that a person set at run time."""
     return [
         f"set {asker(by, budget.name if budget.scope is Scope.AGENT else '')}: "
         f"{budget.holder} {limits_of(budget)} {words_of(budget.per)}"

@@ -1,6 +1,6 @@
-"""A report in lines that fit a width, whatever the fleet: whole, to be printed, and its parts for the live screen.
+"""A report as lines that fit a width, for a fleet of any size: the whole for print, and parts for the live screen.
 
-Pools come first, then who asks, then what happened. What does not fit is counted, never wrapped.
+Pools come first, then agents, then the log. The picture counts lines that do not fit, and never wraps a line.
 """
 
 import sys
@@ -31,23 +31,23 @@ _LOG_ROWS = 8
 
 
 class PictureLook(Struct, frozen=True):
-    """How a person looks at it."""
+    """A person's view settings."""
 
     width: int = 80
     sort: Sort = Sort.PLACE
     pattern: str = ""
-    """Only agents in which this is found."""
+    """Show only agents that match this text."""
     opened: frozenset[str] | None = frozenset()
-    """Rows whose requests are listed; None: those of more than one, with the ids of the others in their rows."""
+    """Rows with listed requests; None: rows with several requests; other rows show the request's id."""
     gone: str = ""
-    """Why the report is an old one; empty: it is fresh."""
+    """Why the report is old; empty: the report is fresh."""
     zone: tzinfo | None = None
     """Of the log's times; None: this machine's."""
     log: bool = True
 
 
 def picture(report: Report, look: PictureLook) -> tuple[Text, ...]:
-    """All of it, for paper: as long as it takes, up to some rows of each kind."""
+    """The whole picture, for print, with a maximum of rows of each kind."""
     tree = list(lines(family(report, sort=look.sort, pattern=look.pattern), look.opened))
     drawn = [*head_lines(report, look), Text(""), section("pools", look.width)]
     drawn += [line for block in pools(report, look.width) for line in (block.head, *block.more)] or [_NO_CALL]
@@ -61,7 +61,7 @@ def picture(report: Report, look: PictureLook) -> tuple[Text, ...]:
 
 
 def section(words: str, width: int, right: str = "") -> Text:
-    """The line above a part."""
+    """The title line of a part."""
     line = Text(no_wrap=True, overflow="ellipsis", end="")
     line.append(f"{words} ", Tone.TITLE)
     room = width - len(words) - 1 - (len(right) + 1 if right else 0)
@@ -73,7 +73,7 @@ def section(words: str, width: int, right: str = "") -> Text:
 
 
 def head_lines(report: Report, look: PictureLook) -> list[Text]:
-    """Whose report it is, what came of all, and what a person has to know before anything else."""
+    """The proxy, the totals, and the warnings that a person has to read first."""
     return [*_header(report, look), *_cluster(report, look), *_banners(report, look)]
 
 
@@ -140,7 +140,7 @@ def _trips(number: int) -> str:
 
 
 def _banners(report: Report, look: PictureLook) -> Iterator[Text]:
-    """What a person has to know before anything else."""
+    """The warnings that a person has to read first."""
     said = list(_alarms(report, look))
     for words in said[:_MOST_BANNERS]:
         line = Text(end="", no_wrap=True)
@@ -214,7 +214,7 @@ _NO_CALL = Text("no model call yet", Tone.FAINT, end="")
 
 
 def budget_lines(views: tuple[BudgetView, ...], width: int) -> Iterator[Text]:
-    """Those of groups and of everyone; an agent's own stands in its row."""
+    """The budgets of groups and of everyone; an agent's row shows the agent's own budget."""
     for view in views:
         if view.budget.scope is Scope.AGENT:
             continue
@@ -235,7 +235,7 @@ def budget_lines(views: tuple[BudgetView, ...], width: int) -> Iterator[Text]:
 
 
 def _amounts(spend: Spend) -> str:
-    """Tokens, money and calls, as far as there are any."""
+    """Tokens, money and calls above zero."""
     said = [amount(unit, value) for unit, value in spend.by_unit if value]
     return ", ".join(said) or "nothing"
 
@@ -258,7 +258,7 @@ def _agent_lines(report: Report, tree: list[TreeLine], look: PictureLook) -> Ite
 
 
 def agents_title(tree: list[TreeLine], look: PictureLook, *, hidden: int = 0) -> Text:
-    """How many there are, found by what, and in which order; `hidden`: rows for which there is no room."""
+    """The number of agents, the pattern and the order; `hidden`: number of rows without room."""
     agents = sum(line.depth == 0 for line in tree)
     found = f" with “{printable(look.pattern)}”" if look.pattern else ""
     more = f"{hidden:,} more row{'' if hidden == 1 else 's'}, " if hidden else ""
@@ -269,7 +269,7 @@ def agents_title(tree: list[TreeLine], look: PictureLook, *, hidden: int = 0) ->
 
 
 def log_lines(report: Report, look: PictureLook) -> list[Text]:
-    """What happened of late, the newest at the end."""
+    """The latest log lines, the newest at the end."""
     return list(_log(report, look))
 
 
@@ -283,7 +283,7 @@ def _log(report: Report, look: PictureLook) -> Iterator[Text]:
 
 
 def _worded(line: LogLine) -> str:
-    """The line, with its agent's name before what is said of a ticket."""
+    """The line, after the agent's name if the line is about a ticket."""
     return f"{printable(line.agent)}: {printable(line.text)}" if line.agent else printable(line.text)
 
 
@@ -295,13 +295,13 @@ def _clock(wall: float, look: PictureLook) -> str:
 
 
 def print_picture(report: Report, *, requests: bool = False) -> None:
-    """Print it, as wide as the terminal, or as COLUMNS says; with every request by its id instead of what happened."""
+    """Print the report, as wide as the terminal or COLUMNS; `requests`: every request by id, instead of the log."""
     look = PictureLook(width=terminal_width(), log=not requests, opened=None if requests else frozenset())
     print_lines(picture(report, look))
 
 
 def print_lines(lines: Iterable[Text]) -> None:
-    """Print what was drawn for this terminal."""
+    """Print lines that were drawn for this terminal."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal of another age gets `?` for what it cannot show
     if not shows_styles():

@@ -1,6 +1,6 @@
-"""What one agent needs to be behind the proxy: certificates, an environment, and the words that it asks by.
+"""The needs of an agent behind the proxy: certificates, an environment, and the words of the proxy password.
 
-The certificates are one file for all runtimes: the system's roots, the user's own, and the proxy's CA.
+A single file has the certificates for all runtimes: the system's roots, the user's own, and the proxy's CA.
 """
 
 import hashlib
@@ -38,15 +38,15 @@ _PREFIX = "ca-bundle-"
 
 
 class NoBundle(Exception):
-    """There is no certificate to trust the proxy by; one line that names the file and the cure."""
+    """The proxy's certificate is missing; a line that names the file and the cure."""
 
 
 class NamelessSecret(Exception):
-    """There is a secret and no name; one line with the cure."""
+    """There is a secret and no name; a line with the cure."""
 
 
 def certificates(file: Path) -> list[bytes]:
-    """The certificates of a PEM file, and nothing else of it: never a key. Raises OSError."""
+    """The certificates of a PEM file, and nothing else: never a key. Raises OSError."""
     return _CERTIFICATE.findall(file.read_bytes())
 
 
@@ -56,14 +56,14 @@ def holds_key(file: Path) -> bool:
 
 
 def is_ours(file: str) -> bool:
-    """Whether a path is one of the bundles that `write_bundle` made."""
+    """Whether a path is that of a bundle from `write_bundle`."""
     return Path(file).name.startswith(_PREFIX) and Path(file).parent == state_folder()
 
 
 def write_bundle(confdir: Path, users: Iterable[str]) -> Path:
     """The bundle's path; `users`: paths of bundles that the user's variables name. Raises NoBundle, OSError.
 
-    A bundle is named by what it holds, so that nobody's is changed while it is read.
+    The name of a bundle depends on the content, so that a bundle never changes while a program reads the file.
     """
     ca = ca_certificate(confdir)
     try:
@@ -86,7 +86,7 @@ def write_bundle(confdir: Path, users: Iterable[str]) -> Path:
 
 
 def _system_roots() -> Path:
-    """What OpenSSL takes by default, whatever the environment says; else certifi's."""
+    """OpenSSL's default file, whatever the environment says; else certifi's."""
     # `cafile` of get_default_verify_paths obeys SSL_CERT_FILE, which is the user's, or ours.
     places = (ssl.get_default_verify_paths().openssl_cafile, "/etc/ssl/certs/ca-certificates.crt")
     return next((Path(place) for place in places if Path(place).is_file()), Path(certifi.where()))
@@ -101,7 +101,7 @@ def environment_changes(
     table: ProgramTable,
     patience: bool = True,
 ) -> dict[str, str]:
-    """What to set on top of `base` for one agent. Writes the bundle of certificates. Raises NoBundle, OSError."""
+    """Variables to set on top of `base` for an agent. Writes the bundle of certificates. Raises NoBundle, OSError."""
     users = {base[name] for name in table.ca_variables if base.get(name)}
     bundle = write_bundle(Path(proxy.confdir), sorted(file for file in users if not is_ours(file)))
     changed = changes(
@@ -117,9 +117,9 @@ def environment_changes(
 
 
 def agent_environment(proxy: ProxyView, environment: Mapping[str, str]) -> dict[str, str]:
-    """A whole environment without what is the proxy's alone, as an agent gets it.
+    """The whole environment for an agent, without variables of the proxy alone.
 
-    The password of the engine that its leases are in is kept in a file. Raises FolderNotPrivate, OSError.
+    Keeps the password of the engine with the agent's leases in a file. Raises FolderNotPrivate, OSError.
     """
     own = {PASSWORD_VARIABLE, CLUSTER_SECRET_VARIABLE, ALERTS_VARIABLE}
     theirs = {name: value for name, value in environment.items() if name not in own}
@@ -128,7 +128,7 @@ def agent_environment(proxy: ProxyView, environment: Mapping[str, str]) -> dict[
     if engine not in ("", OFF):
         try:
             address = parse_engine_url(engine, environment)
-        except BadEngineUrl:  # who uses it is told; a password may be in it all the same
+        except BadEngineUrl:  # users of the URL get an error; the URL may still contain a password
             del theirs[CLUSTER_VARIABLE]
         else:
             theirs[CLUSTER_VARIABLE] = address.shown
@@ -138,14 +138,14 @@ def agent_environment(proxy: ProxyView, environment: Mapping[str, str]) -> dict[
 
 
 def _cluster_changes(proxy: ProxyView, base: Mapping[str, str]) -> dict[str, str]:
-    """Where the agent's leases are: in the engine of its proxy, unless the environment says another place."""
+    """Variables that put the agent's leases into the proxy's engine, unless `base` names another place."""
     if not proxy.engine or CLUSTER_VARIABLE in base or lacks_password(proxy, base):
         return {}
     return {CLUSTER_VARIABLE: proxy.engine, CLUSTER_NAME_VARIABLE: proxy.cluster}
 
 
 def lacks_password(proxy: ProxyView, base: Mapping[str, str]) -> str:
-    """One line with the cure, where an agent's leases cannot be in its proxy's engine; empty: they can, or are not."""
+    """A line with the cure, if the proxy's engine cannot have an agent's leases; empty: no cure is needed."""
     if not proxy.engine_has_password or base.get(PASSWORD_VARIABLE) or CLUSTER_VARIABLE in base:
         return ""
     return (
@@ -155,7 +155,7 @@ def lacks_password(proxy: ProxyView, base: Mapping[str, str]) -> str:
 
 
 def proved_name(environment: Mapping[str, str]) -> tuple[str, list[str]]:
-    """The agent whose secret an environment has, and the secret as the first word of its proxy password.
+    """The agent whose secret is in an environment, and the secret, as the first word of the proxy password.
 
     Empty: there is none. Raises NamelessSecret.
     """
@@ -166,7 +166,7 @@ def proved_name(environment: Mapping[str, str]) -> tuple[str, list[str]]:
 
 
 def asked_words(delivery: Delivery, *, priority: str | None = None, waits_s: int = 0, task: str = "") -> list[str]:
-    """What an agent asks for in its proxy password. `task`: the id that its requests are kept under."""
+    """The agent's wishes, as words of the proxy password. `task`: the id under which the requests are kept."""
     return [
         *([delivery.value] if delivery is not Delivery.AUTO else ()),
         *([f"prio-{priority}"] if priority else ()),

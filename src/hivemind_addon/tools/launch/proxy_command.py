@@ -1,6 +1,6 @@
-"""The command line of mitmdump or mitmweb with the addon: its options, and the proxy that it goes through itself.
+"""The command line of mitmdump or mitmweb with the addon: the options, and the proxy's own upstream proxy.
 
-A proxy that the environment already names (a company's) becomes the upstream of ours.
+A proxy that the environment already names (a company's) becomes the upstream of our proxy.
 """
 
 import difflib
@@ -23,31 +23,31 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class UpstreamUnusable(Exception):
-    """The environment's proxy is none that mitmproxy can go through; one line with the cure."""
+    """Mitmproxy cannot use the environment's proxy; a line with the cure."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompanyProxy:
-    """An HTTP proxy to go through."""
+    """An HTTP proxy, used as upstream."""
 
     url: str
-    """`http://host:port` or `https://host:port`, as mitmproxy's mode takes it."""
+    """`http://host:port` or `https://host:port`, the format of mitmproxy's mode."""
     auth: str
     """`user:password`, or empty."""
 
     @property
     def mode(self) -> str:
-        """Mitmproxy's mode."""
+        """The mode of mitmproxy."""
         return f"upstream:{self.url}"
 
     @property
     def options(self) -> list[str]:
-        """Mitmproxy's other options for it."""
+        """The other options of mitmproxy for the upstream."""
         return ["--upstream-auth", self.auth] if self.auth else []
 
 
 def upstream_of(environment: Mapping[str, str], own_port: int) -> CompanyProxy | None:
-    """The proxy that the environment names, unless it is ours. Raises UpstreamUnusable."""
+    """The proxy that the environment names, except our own. Raises UpstreamUnusable."""
     name = next((name for name in _NAMES if environment.get(name)), None)
     if name is None:
         return None
@@ -71,43 +71,43 @@ def upstream_of(environment: Mapping[str, str], own_port: int) -> CompanyProxy |
 
 
 def is_proxy_of_exec(proxy: CompanyProxy, environment: Mapping[str, str]) -> bool:
-    """Whether it is the one of the `hivemind exec` inside of which we are."""
+    """Whether the proxy is that of the `hivemind exec` around this process."""
     url = urlsplit(proxy.url)
     return url.hostname in LOOPBACK and str(url.port) == environment.get(PORT_VARIABLE)
 
 
 _PROGRAM = "hivemind_addon.proxy.run.program"
-"""What the proxy's process runs: mitmdump or mitmweb, on an event loop."""
+"""The module that runs mitmdump or mitmweb on an event loop, in the proxy's process."""
 AUTO, ASYNCIO, UVLOOP = LOOPS = "auto", "asyncio", "uvloop"
-"""AUTO: uvloop where it is installed, else asyncio."""
+"""AUTO: uvloop if installed, else asyncio."""
 OLLAMA_PORT = 11435
-"""One above Ollama's own."""
+"""The next port after Ollama's own."""
 _OLLAMA = "http://127.0.0.1:11434"
 _OLLAMA_PROFILE = "ollama"
 _VERBOSITY = ("-v", "--verbose", "-q", "--quiet", "--flow-detail", "--termlog-verbosity")
 PATIENCE_S = 3600
-"""What the table of programs makes them wait for an answer."""
+"""How long programs wait for an answer, as the table of programs sets them up."""
 _MARGIN_S = 60
 """Mitmproxy's idle time-out is this much longer than any client's patience."""
 
 
 class NoLoop(Exception):
-    """The event loop that was asked for is not there; one line with the cure."""
+    """The chosen event loop is missing; a line with the cure."""
 
 
 class NoMitmproxy(Exception):
-    """The program is not there; one line with the cure."""
+    """The program is missing; a line with the cure."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProxyCommand:
-    """What to start."""
+    """The command lines of a proxy."""
 
     port: int
     first: tuple[str, ...]
     """The command line of the first start."""
     again: tuple[str, ...]
-    """The one of every later start."""
+    """The command line of every later start."""
 
 
 def proxy_command(
@@ -121,11 +121,11 @@ def proxy_command(
     upstream: CompanyProxy | None = None,
     options: Sequence[str] = (),
 ) -> ProxyCommand:
-    """Build it; `options` go to mitmproxy as they are, and win over ours. Raises NoMitmproxy."""
+    """Build the command; `options` go to mitmproxy unchanged, and win over ours. Raises NoMitmproxy."""
     program = mitmproxy_program(web=web).name
     command = [sys.executable, "-P", "-m", _PROGRAM, loop, program, "--listen-port", str(port)]
     if "--listen-host" not in options and not _sets(options, "listen_host"):
-        # Said here and not left to the addon: mitmproxy binds its ports before it loads scripts.
+        # Set here and not by the addon: mitmproxy binds the ports before loading scripts.
         command += ["--listen-host", host]
     if not _sets(options, "tcp_timeout"):
         command += ["--set", f"tcp_timeout={PATIENCE_S + _MARGIN_S}"]
@@ -142,13 +142,13 @@ def proxy_command(
     command += ["-s", str(script_path()), *options]
     # A restart opens no second browser window.
     again = [*command, "--no-web-open-browser"] if web else command
-    # Nor does it forget what was ordered since.
+    # Nor does a restart forget the orders since.
     first = [*command, "--set", "hivemind_fresh=true"] if fresh else command
     return ProxyCommand(port=port, first=tuple(first), again=tuple(again))
 
 
 def check_loop(loop: str) -> None:
-    """Raises NoLoop where one that was asked for by name is not there."""
+    """Raises NoLoop if the loop was chosen by name and is missing."""
     if loop == UVLOOP:
         try:
             import_module(UVLOOP)
@@ -168,7 +168,7 @@ def mitmproxy_program(*, web: bool) -> Path:
 
 
 def _calm(options: Sequence[str], *, web: bool) -> list[str]:
-    """A line only for what a person should know, unless the options say how much is logged."""
+    """Options to log only lines that a person should read, unless `options` set the verbosity."""
     if any(one in _VERBOSITY for one in options) or _sets(options, "termlog_verbosity"):
         return []
     calm = ["--set", "termlog_verbosity=alert"]
@@ -176,12 +176,12 @@ def _calm(options: Sequence[str], *, web: bool) -> list[str]:
 
 
 def has_mode(options: Sequence[str]) -> bool:
-    """Whether mitmproxy's own options say which kind of proxy it is."""
+    """Whether mitmproxy's own options set the mode."""
     return any(one in ("--mode", "-m") or one.startswith("--mode=") for one in options) or _sets(options, "mode")
 
 
 def served_port(options: Sequence[str], port: int) -> int:
-    """The port of the first listener, where mitmproxy's own options may say another than `port`."""
+    """The port of the first listener: `port`, or another port from mitmproxy's own options."""
     said = dict(_values(options))
     of_mode = re.search(r"@(?:.*:)?(\d+)$", said.get("mode", ""))
     listen = said.get("listen_port", "")
@@ -189,7 +189,7 @@ def served_port(options: Sequence[str], port: int) -> int:
 
 
 def _values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """What the options that name a listener say; of several modes the first counts, so it comes last."""
+    """Names and values of the options, in reverse: the first of several modes counts, so that mode comes last."""
     names = {"--mode": "mode", "-m": "mode", "--listen-port": "listen_port"}
     for word, following in reversed(list(zip_longest(options, options[1:], fillvalue=""))):
         name, _, value = word.partition("=")
@@ -201,7 +201,7 @@ def _values(options: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables for the proxy's process: it is the proxy, and goes through none but its upstream."""
+    """The environment of the proxy's process, without proxy variables: the process uses only the upstream."""
     return {name: value for name, value in environment.items() if not name.lower().endswith("_proxy")}
 
 
@@ -210,7 +210,7 @@ def _sets(options: Sequence[str], name: str) -> bool:
 
 
 _USUAL = frozenset({"--set", "--mode", "-m", "-s", "--scripts", "--listen-host", "--listen-port", "-q", "-v"})
-"""Words known without asking mitmproxy, which takes as long as its start."""
+"""Words known without asking mitmproxy, which takes as long as a start."""
 _USUAL_NAMES = frozenset(
     {
         *("allow_hosts", "block_global", "body_size_limit", "confdir", "connection_strategy", "http2", "http3"),
@@ -218,20 +218,20 @@ _USUAL_NAMES = frozenset(
         *("ssl_verify_upstream_trusted_ca", "tcp_timeout", "termlog_verbosity", "upstream_auth"),
     }
 )
-"""The same of options that are set: mitmdump and mitmweb have all of them."""
+"""The same for names after `--set`: mitmdump and mitmweb have all of them."""
 _PREFIX = "hivemind_"
-"""The addon checks its own."""
+"""The addon checks the options with this prefix."""
 _PATIENCE_S = 60.0
 
 
 class UnknownOption(Exception):
-    """Mitmproxy has no such option; one line that offers the nearest."""
+    """Mitmproxy has no such option; a line that offers the nearest option."""
 
 
 def check_options(options: Sequence[str], program: Path, ours: Sequence[str] = ()) -> None:
-    """`program`: mitmdump or mitmweb; `ours`: options of our own command, which may have been meant.
+    """`program`: mitmdump or mitmweb; `ours`: options of our own command, offered as the nearest option, too.
 
-    Raises UnknownOption for the first that it does not know. Without an answer nothing is known, and nothing raised.
+    Raises UnknownOption for the first option unknown to the program; nothing if the program gives no answer.
     """
     words = [word for word in _words(options) if word not in _USUAL]
     if words and (known := re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", _output_of(program, "--help"))):
@@ -239,7 +239,7 @@ def check_options(options: Sequence[str], program: Path, ours: Sequence[str] = (
             if not _is_known(word, known):
                 raise UnknownOption(f"no such option: {word}{_meant(word, [*ours, *known])}")
     names = [name for name in _set_names(options) if not name.startswith(_PREFIX) and name not in _USUAL_NAMES]
-    # A script of the user's has options of its own, which are known when it is loaded.
+    # A script of the user's may have options of its own, unknown until mitmproxy loads the script.
     if names and not _has_scripts(options):
         known = re.findall(r"^(\w+):", _output_of(program, "--options"), re.MULTILINE)
         for name in names if known else ():
@@ -263,7 +263,7 @@ def _has_scripts(options: Sequence[str]) -> bool:
 
 
 def _is_known(word: str, known: Sequence[str]) -> bool:
-    """As argparse has it: long ones may be cut short, and short ones run together."""
+    """As argparse does: users may cut long options short, and run short options together."""
     return word[:2] in known if word[1] != "-" else any(one.startswith(word) for one in known)
 
 

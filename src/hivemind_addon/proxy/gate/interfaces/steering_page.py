@@ -1,17 +1,17 @@
-"""The page's steering: what a browser of this machine may have done, once `hivemind open` has handed it a key.
+"""Steering by the page: commands from a browser on this machine, after `hivemind open` gave the browser a key.
 
-    POST /page/session   {"key": "…"}                  → {"token": "…", "user": "ann"}; a key is good once
-    POST /page/command   {"id": "…", "command": {…}}   → a `CommandReply`; 202: it comes, send the same again
-    POST /page/end       {}                            → the token is good for nothing any more
+    POST /page/session   {"key": "…"}                  → {"token": "…", "user": "ann"}; a key works once
+    POST /page/command   {"id": "…", "command": {…}}   → a `CommandReply`; 202: in progress, send the same again
+    POST /page/end       {}                            → the token stops working
 
-Commands are those of the control socket (`values/command.py`) that change what the scheduler does; neither options nor
-recordings. Each is carried out once, however often it is sent under its `id`.
+The page may send the control socket's commands to the scheduler (`values/command.py`), not commands on options or
+recordings. The proxy carries out each command once, however often the page repeats the `id`.
 
-The token is no cookie: these are sent to every port of an address, so that any server on this machine that a person
-looks at would get it. It stands in a header, which no form and no image sends, and which a script of another origin may
-not send without our leave, which nobody gets. Beside it everything has to be right that a browser says of itself, and
-the request has to come straight from this machine: what came through the proxy, as its agents' requests do, from an
-allowed network elsewhere, or under another name, does not steer, whatever it knows.
+The token is no cookie: a browser sends cookies to every port of an address, so that any server on this machine that a
+person visits would get the token. The token is in a header instead. No form and no image sends that header, and a
+script of another origin needs a permission that the proxy never gives. Besides the token, the browser's own headers
+have to be right, and the request has to come straight from this machine. No token makes a request steer that came
+through the proxy (as agents' requests do), from an allowed network elsewhere, or under another name.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class PageSteering:
         now: Callable[[], float],
         changed: Callable[[], None],
     ) -> None:
-        """`command` carries one out, as the control socket's do; `changed` is called once one was."""
+        """`command` carries out a command, as for the control socket; a call of `changed` follows."""
         self._changed = changed
         self._sessions = sessions
         self._command = command
@@ -84,14 +84,14 @@ class PageSteering:
         return f"<PageSteering of {self._sessions!r}>"
 
     def user_of(self, request: http.Request, client: Client, *, is_straight: bool) -> str | None:
-        """Whose page asks; None: one that has no token, or may not use it from there."""
+        """The user of the page; None: the request has no valid token, or comes from a wrong place."""
         token = request.headers.get(HEADER, "")
         if not token or not is_straight or not is_loopback(client.peername[0]) or not _is_same_origin(request):
             return None
         return self._sessions.user_of(token, self._now())
 
     def answer(self, request: http.Request, client: Client, *, is_straight: bool) -> http.Response | TakesBody:
-        """What a request for one of PATHS gets. `is_straight`: it was sent to the proxy itself, by its own name."""
+        """Answer a request for a path in PATHS. `is_straight`: sent to the proxy itself, under the proxy's own name."""
         if request.method != "POST":
             return _say(405, "this is only for POST", {"Allow": "POST"})
         if not is_straight or not is_loopback(client.peername[0]):
@@ -169,7 +169,7 @@ async def _awaited(reply: Awaitable[CommandReply]) -> CommandReply:
 
 
 def _signed(command: Order, user: str) -> Order:
-    """As this person's, whatever the page said of who gives it."""
+    """The command in this person's name, whatever name the page gave."""
     person = f"{user or 'a person'}, on the page"
     if "by" in command.__struct_fields__:
         return msgspec.structs.replace(command, person=person, by="")
@@ -177,7 +177,7 @@ def _signed(command: Order, user: str) -> Order:
 
 
 def _is_same_origin(request: http.Request) -> bool:
-    """Browsers say so of whatever a page of ours asks; one that says nothing is too old to tell."""
+    """Whether our own page sent the request; a browser without the header is too old to say so, and passes."""
     return bool(request.headers.get("sec-fetch-site", "same-origin") == "same-origin")
 
 
