@@ -20,7 +20,7 @@ _WITHOUT, _ONLY = "hivemind-without-", "only-"
 
 
 class Admission(Protocol):
-    """What a scheduler promises to whoever drives it; see kernel/scheduler.py."""
+    """A scheduler's interface for the driver; see kernel/scheduler.py."""
 
     @property
     def is_idle(self) -> bool: ...  # noqa: D102

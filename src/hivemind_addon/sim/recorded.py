@@ -1,10 +1,10 @@
-"""The simulated provider that answers as recorded: each attempt of a captured call gets what it got.
+"""The simulated provider that answers as recorded: each attempt of a captured call gets the recorded answer.
 
-    POST … with `x-sim-call: <id of a captured call>`      its first attempt meets the first one's end, and so on
+    POST … with `x-sim-call: <id of a captured call>`      the first attempt gets the first recorded answer, and so on
 
-Status, error, retry-after, the head's instant and the chunks' are those of the capture; the words are not. Attempts
-beyond the recorded ones get the last one's end; where that was a failure which waiting may cure, an answer. Limits are
-told in headers as they were, and counted anew.
+Status, error, retry-after and the times of head and chunks are those of the capture; the words are not. Attempts beyond
+the recorded attempts get the last answer again; if that was a failure that waiting may cure, they get a success.
+Headers state the recorded limits, counted anew.
 """
 
 import asyncio
@@ -111,7 +111,7 @@ def recorded_attempt(call: CapturedCall, number: int) -> CapturedAttempt:
 def steps(
     call: CapturedCall, attempt: CapturedAttempt, *, number: int, pace: float = 1.0, told: Headers = ()
 ) -> Iterator[Step]:
-    """What happens on the wire, in order. `told`: headers of limits."""
+    """The steps of an attempt on the wire, in order. The head includes the given headers of limits."""
     clock = _Elapsed(pace)
     dialect = dialect_of(call)
     if attempt.head_after_s is None or attempt.status is None:
@@ -226,7 +226,7 @@ def _taken(usage: Usage, dimension: Dimension) -> int:
 
 
 def _limits(capture: Capture, pace: float) -> defaultdict[PoolKey, Sequence[Limit]]:
-    """What each pool's headers told at last; what refusals taught is learned again."""
+    """The last limits in each pool's headers, without limits learned from refusals, which are learned again."""
     last: defaultdict[PoolKey, dict[Dimension, LimitSeen]] = defaultdict(dict)
     for seen in capture.limits:
         if seen.dimension is not None and seen.window_s is not None and seen.meter not in HIDDEN:

@@ -64,9 +64,9 @@ LISTENER_OPTIONS = frozenset(
 
 
 def add_configured(options: optmanager.OptManager, environment: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Take what the environment and `hivemind.yaml` say of options that nobody has said; before they are declared.
+    """Set options from the environment and `hivemind.yaml`, unless they are set already; before their declaration.
 
-    Option → who says it, as a bad value is told. mitmproxy's own config.yaml has come first. Raises BadOption.
+    Returns option → origin, for messages on bad values. mitmproxy's own config.yaml has precedence. Raises BadOption.
     """
     known = [option.name.removeprefix(PREFIX) for option in OPTIONS]
     try:

@@ -63,7 +63,7 @@ class AgentsFile:
         return f"<AgentsFile {self.file}>"
 
     def rules(self, now: float, *, log: Callable[..., None] = logger.error) -> AgentRules:
-        """The newest rules that are good: a file that was changed for the worse is told of, once."""
+        """The newest valid rules. A change that makes the file invalid is logged once."""
         return self._rules if self._followed is None else self._followed.current(now, log=log)
 
 
@@ -78,7 +78,7 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The options, read and checked. By itself: nothing is kept, told or written."""
+    """The options, read and checked. The defaults keep, report and write nothing."""
 
     profiles: Profiles
     upstream: Upstream | None = None
@@ -183,10 +183,10 @@ def _with_keys(profiles: Profiles, folder: Path) -> Profiles:
 
 
 class LiveSettings:
-    """The settings that hold now. On the event loop; the files of profiles are read in a thread.
+    """The present settings. On the event loop; a thread reads the files of profiles.
 
-    What a pool has learned stays when its profile changes. A change for the worse is told of, once, and what was set
-    before stays.
+    A pool keeps the learned limits when the profile changes. An invalid change is logged once, and the earlier settings
+    stay.
     """
 
     def __init__(self, settings: Settings, driver: Driver) -> None:

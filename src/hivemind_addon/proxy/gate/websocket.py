@@ -1,7 +1,7 @@
-"""A scheduled WebSocket in mitmproxy: its layer tells what comes, and takes what is to be written.
+"""A scheduled WebSocket in mitmproxy: the layer reports incoming frames, and takes frames to write.
 
-Nothing waits in a hook: mitmproxy would hold pings, closes and the other side's frames back as well. A frame that is
-held is dropped there, and written when its turn has come; whoever decides that outside the layer wakes it.
+Nothing waits in a hook: mitmproxy would hold pings, closes and the other side's frames back as well. The hook drops a
+held frame, and the layer writes the frame at the frame's turn. Code outside that decides a turn wakes the layer.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from asyncio.subprocess import PIPE
 from pathlib import Path
 
 _PATIENCE_S = 5.0
-"""Whoever asks from elsewhere waits a little longer."""
+"""Clients elsewhere wait a little longer."""
 _PAGE_PATIENCE_S = 180.0
 """A month with a million requests takes nine seconds of a processor that may be busy; a page shows what it has."""
 

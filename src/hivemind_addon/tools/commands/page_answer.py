@@ -40,7 +40,7 @@ _MOST_FLEETS = 50
 _MOST_INCIDENTS = 200
 _MOST_SESSIONS = 200
 _NEAR_S = 86_400.0
-"""A session tree is told as far as it was there a day before and after the request."""
+"""A session tree includes sessions from a day before the request to a day after."""
 
 
 def answer(journal: Path, question: str) -> str:
