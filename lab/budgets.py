@@ -1,6 +1,6 @@
 """How large the code is, and the budgets in pyproject.toml that it may not exceed: `make budgets`.
 
-A budget is a measure of today, rounded up. `tests/lab/test_budgets.py` fails above a budget, and also below it by more than
+A budget is a measure of today, rounded up. `tests/lab/test_budgets.py` fails above a budget, and below it by more than
 the rounding: a commit that makes something smaller lowers the budget, so that nobody can use up the difference.
 `python -m lab.budgets --lower` writes the smaller ones; a larger one is written by hand, with a reason in the commit.
 """

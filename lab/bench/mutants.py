@@ -35,8 +35,8 @@ from rich.console import Console
 from rich.table import Table
 
 ROOT = Path(__file__).parents[2]
-PROXY = "src/hivemind_addon/proxy"
-_SOURCES = (f"{PROXY}/core", f"{PROXY}/wire")
+PACKAGE = "src/hivemind_addon"
+_SOURCES = (f"{PACKAGE}/kernel", f"{PACKAGE}/formats/wire")
 _TESTS = ("tests/kernel", "tests/formats/wire")
 _NOTICED = ("killed", "timeout")
 _SPARE_CPU_S = 15.0
@@ -253,7 +253,7 @@ class _Recorder:
     def __init__(self, sources: Path) -> None:
         self.tests = Tests()
         self._prefix = str(sources)
-        self._root = len(str(sources.parents[2])) + 1
+        self._root = len(str(sources.parents[1])) + 1
         self._hit: set[tuple[str, int]] = set()
         monitoring = sys.monitoring
         monitoring.use_tool_id(monitoring.COVERAGE_ID, "mutants")
@@ -311,7 +311,7 @@ class Workshop:
         """Run all tests on the unchanged source."""
 
         def run() -> int:
-            recorder = _Recorder(self.place / PROXY)
+            recorder = _Recorder(self.place / PACKAGE)
             code = pytest.main(["-q", "-p", "no:cacheprovider", *tests], plugins=[recorder])
             self._answer.write_text(json.dumps(asdict(recorder.tests)))
             return int(code)
@@ -424,14 +424,16 @@ def _excerpt(place: Path, mutant: Mutant) -> str:
     lines = (place / mutant.path).read_bytes().splitlines()
     head = lines[mutant.start[0] - 1]
     old = head[mutant.start[1] : mutant.end[1] if mutant.end[0] == mutant.start[0] else None].decode()
-    return f"{mutant.path.removeprefix(PROXY + '/')}:{mutant.start[0]}  {mutant.what}: {old[:90]}  →  {mutant.new[:90]}"
+    return (
+        f"{mutant.path.removeprefix(PACKAGE + '/')}:{mutant.start[0]}  {mutant.what}: {old[:90]}  →  {mutant.new[:90]}"
+    )
 
 
 def _report(console: Console, results: list[tuple[Mutant, str]], place: Path) -> None:
     names = ("killed", "timeout", "survived", "not executed")
     by_file: dict[str, Counter[str]] = defaultdict(Counter)
     for mutant, result in results:
-        by_file[mutant.path.removeprefix(PROXY + "/")][result] += 1
+        by_file[mutant.path.removeprefix(PACKAGE + "/")][result] += 1
         by_file["all"][result] += 1
     table = Table("file", *names, "noticed")
     for path in [*sorted(by_file.keys() - {"all"}), "all"]:
