@@ -103,8 +103,8 @@ def test_a_biography_has_all_that_belongs_to_a_request(journal):
 def test_runs_limits_and_what_was_done_to_budgets(journal):
     assert [run.id for run in history.runs(journal)] == [1, 2]
     assert [run.id for run in history.runs(journal, Span(NOON + 550))] == [2]
-    assert [one.meter for one in history.limits(journal, RequestFilter())] == ["requests", "x"]
-    assert [one.meter for one in history.limits(journal, RequestFilter(pool="api.openai.com"))] == ["x"]
-    assert [one.meter for one in history.limits(journal, RequestFilter(Span(until=NOON + 9)))] == ["requests"]
+    assert [one.meter for one in history.limits(journal, "", Span())] == ["requests", "x"]
+    assert [one.meter for one in history.limits(journal, "api.openai.com", Span())] == ["x"]
+    assert [one.meter for one in history.limits(journal, "", Span(until=NOON + 9))] == ["requests"]
     told = history.budget_changes(journal, Span())
     assert [one.text for one in told] == ["agent ann has spent its budget", "agent ann: budget reset (by a person)"]

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from hivemind_addon.tools.history.filters import Span
@@ -47,7 +49,7 @@ def test_incidents_of_a_span(journal):
 
 def test_what_an_outage_did_to_the_requests_of_its_time(journal):
     *_, outage = read_incidents(journal, Span(), NOON + 7200)
-    after = read_aftermath(journal, outage)
+    after = SimpleNamespace(**read_aftermath(journal, outage))
     assert (after.requests, after.waited) == (3, 1)
     assert (after.delivered, after.gave_up, after.lost, after.unfinished) == (1, 1, 1, 0)
     assert after.failed_attempts == 3
@@ -84,4 +86,4 @@ def test_failures_in_a_row_are_told_though_no_breaker_opened(tmp_path):
         [one] = read_incidents(journal, Span(), NOON + 7200)
         assert (one.kinds, one.began, one.ended) == ((IncidentKind.FAILURES,), NOON + 1, NOON + 62)
         assert one.ending == "an attempt was answered"
-        assert read_aftermath(journal, one).reasons == {"500 api_error": 12}
+        assert read_aftermath(journal, one)["reasons"] == {"500 api_error": 12}

@@ -88,10 +88,14 @@ def test_what_was_done_to_budgets_is_told_with_who_asked(journal):
 
 def test_who_was_tried_again_and_what_it_cost(journal):
     with JournalReader(journal.path) as reader:
-        assert {one.reason: one.retries for one in sums.retry_reasons(reader, RequestFilter())} == {"500": 2, "cut": 1}
+        assert {row["reason"]: row["retries"] for row in sums.retry_reasons(reader, RequestFilter())} == {
+            "500": 2,
+            "cut": 1,
+        }
         [cost] = sums.costs(reader, RequestFilter(agent="cut"), sums.GroupBy.AGENT)
-        assert (cost.requests, cost.attempts, cost.retries, cost.tokens_in, cost.tokens_out) == (1, 2, 1, 100, 10)
-        assert [one.meter for one in history.limits(reader, RequestFilter())] == ["requests"]
+        columns = ("requests", "attempts", "retries", "tokens_in", "tokens_out")
+        assert [cost[column] for column in columns] == [1, 2, 1, 100, 10]
+        assert [one.meter for one in history.limits(reader, "", Span())] == ["requests"]
 
 
 def test_the_outage_is_an_incident(journal):
@@ -100,7 +104,7 @@ def test_the_outage_is_an_incident(journal):
         assert outage.kinds == (IncidentKind.BREAKER,)
         assert outage.ending == "the provider answered again"
         after = read_aftermath(reader, outage)
-        assert (after.requests, after.reasons, after.rescued) == (2, {"500": 2}, 2)
+        assert (after["requests"], after["reasons"], after["rescued"]) == (2, {"500": 2}, 2)
         assert "breaker open" in read_timeline(reader, outage, 40)[0].text
 
 
@@ -115,7 +119,7 @@ def test_what_a_death_leaves_is_lost_at_once_and_after_the_next_start_alike(jour
     with JournalReader(journal.path) as reader:
         assert told(reader, "left") == "may have run once; its proxy died while attempt 1 was under way"
         [cost] = sums.costs(reader, RequestFilter(agent="left"), sums.GroupBy.AGENT)
-        assert (cost.lost, cost.unfinished) == (1, 0)
+        assert (cost["lost"], cost["unfinished"]) == (1, 0)
     again.write(end(run, NOON + 600, "its proxy ended"))
     with JournalReader(journal.path) as reader:
         assert [run.ended for run in history.runs(reader)] == [None, NOON + 600]

@@ -2,17 +2,17 @@ import time
 
 import pytest
 
-from hivemind_addon.proxy.journal.tables import AttemptRow, BudgetRow, HappeningRow, TicketRow, WaitRow
+from hivemind_addon.proxy.api.page_questions import StoryLine
+from hivemind_addon.proxy.journal.tables import AttemptRow, BudgetRow, HappeningRow, WaitRow
 from hivemind_addon.tools.commands import history_view as view
-from hivemind_addon.tools.history.history import Biography, RunRecord, biographies, find
-from hivemind_addon.tools.history.incident_history import Aftermath
-from hivemind_addon.tools.history.incidents import Incident, IncidentKind, TimelineLine, Trouble
+from hivemind_addon.tools.history.history import Biography, RequestRecord, RunRecord, biographies, find
+from hivemind_addon.tools.history.incidents import Incident, IncidentKind, Trouble
 from hivemind_addon.tools.history.reader import JournalReader
 from tests.proxy.journal.book import journal_with
 
 NOON = 1_767_268_800.0
 RUN = RunRecord(id=1, began=NOON - 60, seen=NOON + 50, ended=None, pid=7, version="1")
-TICKET = TicketRow(
+TICKET = RequestRecord(
     id="3f9c01ab2e",
     run=1,
     task="nightly-1",
@@ -80,6 +80,7 @@ def _in_utc(monkeypatch):
 
 
 def biography(ticket=TICKET, attempts=(FIRST, SECOND), waits=(), happenings=()) -> Biography:
+    ticket = changed(ticket, micro_usd=sum(one.micro_usd for one in attempts))
     return Biography(ticket=ticket, run=RUN, attempts=tuple(attempts), waits=tuple(waits), happenings=tuple(happenings))
 
 
@@ -148,8 +149,8 @@ def test_an_account_in_words():
 
 
 def test_an_instant_is_there_for_people_and_for_programs():
-    assert view.dated({"at": None, "text": "x"}, "at") == {"at": None, "at_iso": None, "text": "x"}
-    assert view.dated({"at": NOON}, "at") == {"at": NOON, "at_iso": "2026-01-01T12:00:00.000+00:00"}
+    assert view.dated({"at": None, "text": "x"}) == {"at": None, "at_iso": None, "text": "x"}
+    assert view.dated({"at": NOON}) == {"at": NOON, "at_iso": "2026-01-01T12:00:00.000+00:00"}
 
 
 def test_a_task_s_requests_are_counted_by_what_became_of_them():
@@ -167,7 +168,8 @@ def test_reasons_are_counted():
     assert view.reasons_counted("a; b; a") == "2 x a; b"
 
 
-NOTHING = Aftermath(**dict.fromkeys(Aftermath.__struct_fields__, 0) | {"reasons": {}})
+ENDS = ("delivered", "shed", "gave_up", "refused", "cancelled", "lost", "unfinished")
+NOTHING = dict.fromkeys((*ENDS, "requests", "waited", "failed_attempts"), 0)
 
 
 def outage(ended: float | None = NOON + 200) -> Incident:
@@ -176,20 +178,10 @@ def outage(ended: float | None = NOON + 200) -> Incident:
 
 
 def test_incidents(golden):
-    after = changed(
-        NOTHING,
-        requests=5,
-        waited=3,
-        delivered=4,
-        gave_up=1,
-        failed_attempts=10,
-        reasons={f"reason {number}": 1 for number in range(10)},
-        retried=3,
-        rescued=2,
-        tokens=1200,
-        micro_usd=2_500_000,
-    )
-    timeline = [TimelineLine(NOON - 1, "an omen"), TimelineLine(NOON, "breaker open")]
+    after = NOTHING | {"requests": 5, "waited": 3, "delivered": 4, "gave_up": 1, "failed_attempts": 10}
+    after |= {"reasons": {f"reason {number}": 1 for number in range(10)}, "retried": 3, "rescued": 2}
+    after |= {"tokens": 1200, "micro_usd": 2_500_000}
+    timeline = [StoryLine(NOON - 1, "an omen"), StoryLine(NOON, "breaker open")]
     over = view.incident_lines(outage(), 2, after, timeline, NOON + 300)
     not_over = view.incident_lines(outage(None), 1, NOTHING, [], NOON + 30)
     golden("incidents.txt", "\n".join((*over, "", *not_over)))

@@ -11,7 +11,7 @@ import msgspec
 
 from hivemind_addon.formats.wire.proxy_user import given_id
 from hivemind_addon.kernel.values.command import MemberAnswer
-from hivemind_addon.proxy.api.words import brief, failing, plain
+from hivemind_addon.proxy.api.words import failing, plain
 from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from hivemind_addon.proxy.system.terminal import terminal_width
@@ -22,26 +22,18 @@ from hivemind_addon.tools.commands.printing import Format, format_option, print_
 from hivemind_addon.tools.commands.times import Instant, shown
 from hivemind_addon.tools.history import everywhere, incident_history, sums
 from hivemind_addon.tools.history import history as requests_of
-from hivemind_addon.tools.history.filters import LOST, OPEN, RequestFilter, Span, names_pool
+from hivemind_addon.tools.history.filters import OPEN, RequestFilter, Span, names_pool
 from hivemind_addon.tools.history.incidents import Incident
 from hivemind_addon.tools.history.reader import JournalReader, NoJournal, journal_of
 from hivemind_addon.tools.history.verdict import verdict
+from hivemind_addon.tools.history.views import LOST
 
 _STORIES = 3
-"""So many requests of a task are told in full."""
+"""So many requests of a task are printed in full."""
 _TASK_REQUESTS = 200
 _TIMELINE = 40
 """Lines of an incident."""
 _ENDS = ("delivered", "gave up", "shed", "refused", "cancelled", LOST, OPEN)
-_ENDED = {
-    "gave_up": "Gave up",
-    "refused": "Refused",
-    "lost": "Lost",
-    "shed": "Shed",
-    "cancelled": "Cancelled",
-    "unfinished": "Open",
-}
-"""Ends of requests by their field; a table has those that there are."""
 _agent_option = click.option("--agent", default="", metavar="GLOB", help="Only of these agents.")
 _task_option = click.option("--task", default="", metavar="GLOB", help="Only of these tasks.")
 _pool_option = click.option("--pool", default="", metavar="GLOB", help="Only of this pool or host.")
@@ -153,13 +145,12 @@ def list_(journal: JournalReader | int, span: Span, end: str | None, most: int, 
     chosen = RequestFilter(span, end=end or "", **wanted)
     if isinstance(journal, int):
         answers = _ask_members(journal, everywhere.make_question(chosen, most=most))
-        told = everywhere.newest(answers, most)
-        rows = [{**msgspec.structs.asdict(one), "proxy": member} for member, one in told]
+        rows = [{**view.dated(row), "proxy": member} for member, row in everywhere.newest(answers, most)]
         view.print_requests(rows, form, "no such request is known to any of them")
         return
     found = requests_of.requests(journal, chosen, most + 1)
     none = "no request is known yet" if chosen == RequestFilter() else "no such request is known"
-    view.print_requests([msgspec.structs.asdict(one) for one in found[:most]], form, none)
+    view.print_requests(found[:most], form, none)
     if len(found) > most and form is Format.TABLE:
         click.echo(f"There are older ones: -n {most * 5}")
 
@@ -189,21 +180,21 @@ def ticket(journal: JournalReader, name: str, form: Format) -> None:
     answer = verdict(tickets, attempts) if found.what != "task" else view.task_verdict(stories, has_more=found.has_more)
     match form:
         case Format.JSON:
-            told = [view.whole(one) for one in stories]
-            print_json({"what": found.what, "name": found.name, "verdict": answer, "requests": told})
+            requests = list(map(view.whole, stories))
+            print_json({"what": found.what, "name": found.name, "verdict": answer, "requests": requests})
         case Format.CSV:
             lines = [
-                {"request": one.ticket.id, **view.dated(line, "at"), "after_s": round(line.at - one.ticket.arrived, 3)}
+                {"request": one.ticket.id, **view.dated(line), "after_s": round(line.at - one.ticket.arrived, 3)}
                 for one in stories
                 for line in view.story(one)
             ]
-            view.print_listing(lines, {}, form)
+            view.print_listing(lines, "", form)
         case Format.TABLE:
             now = SystemClock().wall()
             if found.what != "request":
                 click.echo(f"{found.what} {found.name}: {answer}")
             if len(stories) > _STORIES:
-                view.print_requests([view.summed(one) for one in reversed(stories)], form)
+                view.print_requests(reversed(tickets), form)
                 click.echo(f"Each one's story: hivemind history ticket {tickets[-1].id}")
                 return
             for one in stories:
@@ -245,19 +236,15 @@ def agents(journal: JournalReader | int, by: str, span: Span, form: Format, **wa
         found = everywhere.together(answers, group)
     else:
         found = sums.costs(journal, chosen, group)
-    told = [*found, sums.total(found)] if form is Format.TABLE and len(found) > 1 else found
-    columns = {"name": by.capitalize(), "requests": "Requests", "delivered": "Delivered"}
-    columns |= {key: heading for key, heading in _ENDED.items() if any(getattr(one, key) for one in found)}
-    columns |= {"attempts": "Attempts", "retries": "Retries"}
-    columns |= {"waited_s": "Waited", "tokens_in": "In", "tokens_cached": "Cached", "tokens_out": "Out"}
     view.print_listing(
-        [msgspec.structs.asdict(one) for one in told],
-        columns | {"micro_usd": "Cost", "wasted_micro_usd": "In vain"},
+        [*found, sums.total(found)] if form is Format.TABLE and len(found) > 1 else found,
+        f"name={by} requests delivered gave_up? refused? lost? shed? cancelled? unfinished?=open attempts retries"
+        " waited_s=waited tokens_in=in tokens_cached=cached tokens_out=out micro_usd=cost wasted_micro_usd=in_vain",
         form,
         title=_when(span),
         none=f"nothing was asked for {_when(span)}; --since 7d looks further back",
         words={"name": lambda name: name or "(none)"},
-        spare=("attempts", "delivered", "tokens_cached", "tokens_out", "tokens_in", "retries", "cancelled", "shed"),
+        spare="attempts delivered tokens_cached tokens_out tokens_in retries cancelled shed",
     )
 
 
@@ -279,25 +266,22 @@ def retries(journal: JournalReader, span: Span, most: int, form: Format, **wante
       hivemind history retries --json | jq .reasons
     """
     chosen = RequestFilter(span, **wanted)
-    reasons = [msgspec.structs.asdict(one) for one in sums.retry_reasons(journal, chosen)]
-    found = [view.dated(one, "arrived") for one in sums.retried(journal, chosen, most)]
+    reasons, found = sums.retry_reasons(journal, chosen), sums.retried(journal, chosen, most)
     if form is Format.JSON:
-        print_json({"reasons": reasons, "requests": found})
+        print_json({"reasons": reasons, "requests": list(map(view.dated, found))})
         return
-    none = f"no request was tried again {_when(span)}; --since 7d looks further back"
     if form is Format.TABLE:
-        columns = {"reason": "Reason", "retries": "Retries", "requests": "Requests", "delivered": "Delivered after all"}
+        none = f"no request was tried again {_when(span)}; --since 7d looks further back"
+        columns = "reason retries requests delivered=delivered_after_all"
         view.print_listing(reasons, columns, form, title=f"tried again {_when(span)}", none=none)
     if found or form is Format.CSV:
-        columns = {"arrived": "Came", "id": "Request", "agent": "Agent", "end": "End", "attempts": "Tries"}
-        columns |= {"model": "Model", "waited_s": "Backed off", "micro_usd": "Cost", "reasons": "Reasons"}
         view.print_listing(
             found,
-            columns,
+            "arrived=came id=request agent end attempts=tries model waited_s=backed_off micro_usd=cost reasons",
             form,
             title="the newest",
             words={"reasons": view.reasons_counted},
-            spare=("model", "micro_usd", "waited_s"),
+            spare="model micro_usd waited_s",
         )
 
 
@@ -317,14 +301,11 @@ def incidents(journal: JournalReader, pool: str, span: Span, most: int, form: Fo
       hivemind history incidents --since 7d --pool api.anthropic.com --json
     """
     now = SystemClock().wall()
-    found = _numbered(journal, span, pool, now)[:most]
-    columns = {"number": "No", "began": "Began", "lasted_s": "Lasted", "what": "What", "pool": "Pool"}
     view.print_listing(
-        [view.incident_row(number, one, now) for number, one in found],
-        columns | {"ending": "How it ended"},
+        (view.incident_row(number, one, now) for number, one in _numbered(journal, span, pool, now)[:most]),
+        "number=no began lasted_s=lasted what pool ending=how_it_ended",
         form,
         none="no incident is known",
-        words={"lasted_s": brief},
     )
 
 
@@ -358,14 +339,13 @@ def incident(journal: JournalReader, which: str, pool: str, span: Span, form: Fo
     _, one = found[number - 1]
     aftermath = incident_history.read_aftermath(journal, one)
     timeline = incident_history.read_timeline(journal, one, _TIMELINE)
-    lines = [view.dated(line, "at") for line in timeline]
     match form:
         case Format.JSON:
-            troubles = [view.dated(trouble, "began", "ended") for trouble in one.troubles]
+            beside = {"troubles": list(map(view.dated, one.troubles)), "aftermath": aftermath}
             row = view.incident_row(number, one, now)
-            print_json({**row, "troubles": troubles, "aftermath": aftermath, "timeline": lines})
+            print_json({**row, **beside, "timeline": list(map(view.dated, timeline))})
         case Format.CSV:
-            view.print_listing(lines, {}, form)
+            view.print_listing(timeline, "", form)
         case Format.TABLE:
             _tell(view.incident_lines(one, number, aftermath, timeline, now))
 
@@ -385,19 +365,14 @@ def budgets(journal: JournalReader, span: Span, most: int, form: Format) -> None
       hivemind history budgets --since yesterday --json
     """
     accounts = [view.account_row(one) for one in requests_of.accounts(journal)]
-    changes = [view.dated(one, "at") for one in requests_of.budget_changes(journal, span)[-most:]]
+    changes = [view.dated(one) for one in requests_of.budget_changes(journal, span)[-most:]]
     if form is Format.JSON:
         print_json({"budgets": accounts, "changes": changes})
         return
-    columns = {"holder": "Whose", "per": "Per", "spent": "Spent", "limit": "Of"}
-    columns |= {
-        key: heading
-        for key, heading in (("port", "Port"), ("added", "Added"), ("reserved", "In flight"))
-        if any(account[key] for account in accounts)
-    }
-    view.print_listing(accounts, columns | {"began": "Since"}, form, none="no budget was ever booked")
+    columns = "holder=whose per spent limit=of port? added? reserved?=in_flight began=since"
+    view.print_listing(accounts, columns, form, none="no budget was ever booked")
     if changes and form is Format.TABLE:
-        view.print_listing(changes, {"at": "When", "text": "What"}, form, title="what happened to them")
+        view.print_listing(changes, "at=when text=what", form, title="what happened to them")
 
 
 @history.command()
@@ -413,13 +388,12 @@ def limits(journal: JournalReader, pool: str, span: Span, most: int, form: Forma
       hivemind history limits
       hivemind history limits --pool api.openai.com --since 7d --csv
     """
-    found = requests_of.limits(journal, RequestFilter(span, pool=pool))[-most:]
     view.print_listing(
-        [view.dated(one, "at") for one in found],
-        {"at": "When", "pool": "Pool", "meter": "Meter", "limit": "Limit", "window_s": "Per", "kind": "Kind"},
+        requests_of.limits(journal, pool, span)[-most:],
+        "at=when pool meter limit window_s=per kind",
         form,
         none="no limit was learned",
-        words={"limit": lambda limit: f"{limit:,.0f}" if limit >= 10 else f"{limit:.3g}", "window_s": brief},
+        words={"limit": lambda limit: f"{limit:,.0f}" if limit >= 10 else f"{limit:.3g}"},
     )
 
 
@@ -435,14 +409,12 @@ def runs(journal: JournalReader, span: Span, most: int, form: Format) -> None:
       hivemind history runs
       hivemind history runs --since 7d --json
     """
-    told = [
-        view.dated(one, "began", "seen", "ended")
-        | {"fate": view.fate_of_run(journal, one), "lasted_s": (one.ended or one.seen) - one.began}
-        for one in requests_of.runs(journal, span)[-most:]
+    found = [
+        view.dated(run) | {"fate": view.fate_of_run(journal, run), "lasted_s": (run.ended or run.seen) - run.began}
+        for run in requests_of.runs(journal, span)[-most:]
     ]
-    columns = {"began": "Began", "lasted_s": "Lasted", "fate": "What became of it", "port": "Port"}
-    columns |= {"pid": "Process", "version": "Version"}
-    view.print_listing(told, columns, form, none="no proxy ran", words={"lasted_s": brief})
+    columns = "began lasted_s=lasted fate=what_became_of_it port pid=process version"
+    view.print_listing(found, columns, form, none="no proxy ran")
 
 
 @history.command(hidden=True)
@@ -481,8 +453,8 @@ def page(journal: Path) -> None:
 def _ask_members(port: int, question: str) -> list[MemberAnswer]:
     who, answers = everywhere.ask_members(port, question)
     click.echo(f"{who}.", err=True)
-    for problem in everywhere.problems(answers):
-        click.echo(problem, err=True)
+    for unanswered in (member for member in answers if member.problem):
+        click.echo(f"{unanswered.member}: {unanswered.problem}", err=True)
     return answers
 
 

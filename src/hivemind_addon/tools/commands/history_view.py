@@ -11,18 +11,19 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.proxy.api.page_questions import StoryLine
 from hivemind_addon.proxy.api.pool_words import held_words
 from hivemind_addon.proxy.api.words import amount, brief, count, printable, several, span
 from hivemind_addon.proxy.journal.tables import AttemptRow, BudgetRow
 from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.commands.printing import Format, Row, Words, print_rows
 from hivemind_addon.tools.commands.times import day, hour, iso, shown
-from hivemind_addon.tools.history.filters import LOST, OPEN
-from hivemind_addon.tools.history.history import Biography, RunRecord, tokens_in
-from hivemind_addon.tools.history.incident_history import Aftermath
-from hivemind_addon.tools.history.incidents import Incident, TimelineLine
+from hivemind_addon.tools.history.filters import OPEN
+from hivemind_addon.tools.history.history import Biography, RunRecord
+from hivemind_addon.tools.history.incidents import Incident
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.verdict import fate_of, verdict, verdict_head
+from hivemind_addon.tools.history.views import LOST
 
 _MOST_REASONS = 8
 _HOUR = re.compile(r"  \d\d:\d\d:\d\d ")
@@ -34,114 +35,104 @@ _NOW_S = 0.05
 
 # Rows -----------------------------------------------------------------------------------------------------------------
 
+_INSTANTS = ("arrived", "admitted", "began", "seen", "ended", "at", "retry_at")
+
 
 def _dollars(micro_usd: int) -> str:
     return amount("micro_usd", micro_usd) if micro_usd else ""
 
 
-_NUMBERS: Words = {
-    "waited_s": brief,
-    "tokens_in": count,
-    "tokens_cached": count,
-    "tokens_out": count,
-    "tokens": count,
-    "micro_usd": _dollars,
-    "wasted_micro_usd": _dollars,
+_WORDS: Words = {
+    **dict.fromkeys(("tokens_in", "tokens_cached", "tokens_out", "tokens"), count),
+    **dict.fromkeys(("waited_s", "lasted_s", "window_s"), brief),
+    **dict.fromkeys(("micro_usd", "wasted_micro_usd"), _dollars),
+    # These numbers are names: they get no thousands separators. Port 0 is unknown.
+    **dict.fromkeys(("pid", "number"), str),
+    "port": lambda port: str(port or ""),
 }
-_INSTANTS = ("arrived", "began", "at")
 
 
 def print_listing(
-    rows: Sequence[Row],
-    columns: Mapping[str, str],
+    rows: Iterable[Struct | Row],
+    columns: str,
     form: Format,
     *,
     title: str = "",
     none: str = "nothing",
     words: Words = MappingProxyType({}),
-    spare: Sequence[str] = (),
+    spare: str = "",
 ) -> None:
-    """As `print_rows`, with the words for what a journal has: instants, amounts, spans of time."""
-    now = SystemClock().wall()
-    hours: Words = {key: partial(shown, now=now) for key in _INSTANTS}
-    # A process's number is no amount, nor is a port's; 0 is none.
-    names: Words = {"pid": str, "number": str, "port": lambda port: str(port or "")}
-    print_rows(rows, columns, form, title=title, none=none, words={**hours, **_NUMBERS, **names, **words}, spare=spare)
+    """Print rows as `print_rows` does, with instants and amounts in words, and instants as text for programs.
+
+    `columns` are a table's, as in `arrived=Came agent gave_up?`: a heading may follow a key, and a column with `?` is
+    left out where all its cells are empty or zero. `spare`: keys, as in `print_rows`.
+    """
+    listed = [dated(row) for row in rows]
+    headings = {}
+    for column in columns.split():
+        mark, _, heading = column.partition("=")
+        key = mark.removesuffix("?")
+        if mark == key or any(row.get(key) for row in listed):
+            headings[key] = (heading or key).replace("_", " ").capitalize()
+    hours: Words = dict.fromkeys(_INSTANTS, partial(shown, now=SystemClock().wall()))
+    print_rows(listed, headings, form, title=title, none=none, words={**hours, **_WORDS, **words}, spare=spare.split())
 
 
-def print_requests(rows: Sequence[Row], form: Format, none: str = "nothing") -> None:
-    """Requests, each with what it has used."""
-    columns = {"arrived": "Came", "id": "Request", "agent": "Agent", "model": "Model", "task": "Task", "end": "End"}
-    columns |= {"proxy": "Proxy"} if rows and "proxy" in rows[0] else {}
-    columns |= {"attempts": "Tries", "waited_s": "Waited", "tokens_in": "In", "tokens_cached": "Cached"}
-    columns |= {"tokens_out": "Out", "micro_usd": "Cost"}
+def print_requests(rows: Iterable[Struct | Row], form: Format, none: str = "nothing") -> None:
+    """Print requests with their sums."""
     print_listing(
-        [dated(row, "arrived", "admitted", "ended") for row in rows],
-        columns,
+        rows,
+        "arrived=came id=request agent model task end proxy? attempts=tries waited_s=waited tokens_in=in"
+        " tokens_cached=cached tokens_out=out micro_usd=cost",
         form,
         none=none,
         words={"end": lambda end: end or OPEN},
-        spare=("task", "model", "tokens_cached", "tokens_out", "tokens_in"),
+        spare="task model tokens_cached tokens_out tokens_in",
     )
 
 
-def dated(row: Struct | Mapping[str, Any], *instants: str) -> dict[str, object]:
-    """A value's fields, with the instants as text beside them."""
-    fields: Mapping[str, Any] = msgspec.to_builtins(row) if isinstance(row, Struct) else row
-    dated: dict[str, object] = {}
+def dated(row: Struct | Row) -> dict[str, Any]:
+    """The fields of a row, each instant followed by the same instant as text."""
+    fields: Row = msgspec.to_builtins(row) if isinstance(row, Struct) else row
+    dated: dict[str, Any] = {}
     for name, value in fields.items():
         dated[name] = value
-        if name in instants:
-            dated[f"{name}_iso"] = iso(value)
+        if name in _INSTANTS:
+            dated[f"{name}_iso"] = iso(value)  # type: ignore[arg-type]
     return dated
 
 
-def summed(biography: Biography) -> dict[str, object]:
-    """A request as it is listed."""
-    tries = biography.attempts
-    return msgspec.structs.asdict(biography.ticket) | {
-        "tokens_in": biography.tokens_in,
-        "tokens_cached": sum(one.cache_read_tokens or 0 for one in tries),
-        "tokens_out": biography.tokens_out,
-        "tokens": sum(one.tokens for one in tries),
-        "micro_usd": biography.micro_usd,
-    }
-
-
 def whole(biography: Biography) -> dict[str, object]:
-    """A request with all that belongs to it."""
+    """A request with everything about it."""
     return {
-        **dated(summed(biography), "arrived", "admitted", "ended"),
+        **dated(biography.ticket),
         "verdict": verdict([biography.ticket], biography.attempts),
-        "tries": [
-            dated(one, "began", "ended", "retry_at") | {"fate": fate_of(one).value} for one in biography.attempts
-        ],
-        "waits": [dated(one, "began") for one in biography.waits],
-        "happenings": [dated(one, "at") for one in biography.happenings],
+        "tries": [dated(attempt) | {"fate": fate_of(attempt).value} for attempt in biography.attempts],
+        "waits": list(map(dated, biography.waits)),
+        "happenings": list(map(dated, biography.happenings)),
     }
 
 
 def incident_row(number: int, incident: Incident, now: float) -> dict[str, object]:
-    """An incident under the number by which it is asked for."""
+    """An incident with the number that asks for it."""
     ended = incident.ended
     return {
         "number": number,
         "pool": incident.pool,
         "what": ", ".join(kind.value for kind in incident.kinds),
-        **dated({"began": incident.began, "ended": ended}, "began", "ended"),
+        **dated({"began": incident.began, "ended": ended}),
         "lasted_s": round(max(0.0, (now if ended is None else ended) - incident.began), 3),
         "ending": incident.ending or "not over",
     }
 
 
 def account_row(account: BudgetRow) -> dict[str, object]:
-    """With its amounts as a person reads them beside the whole numbers."""
-    row = dated(account, "began")
+    """An account, with amounts in words beside the whole numbers."""
+    row = dated(account)
     row["holder"] = f"{account.scope} {account.name}".strip()
     for name in ("limit", "spent", "reserved", "added"):
         values = ((unit, row[f"{name}_{unit}"]) for unit in ("tokens", "micro_usd", "calls"))
-        told = ((unit, value) for unit, value in values if isinstance(value, int) and (value or name == "limit"))
-        row[name] = ", ".join(amount(unit, value) for unit, value in told)
+        row[name] = ", ".join(amount(*pair) for pair in values if pair[1] or (name == "limit" and pair[1] is not None))
     if account.spent_unpriced_tokens:
         row["spent"] = f"{row['spent']} ({amount('tokens', account.spent_unpriced_tokens)} not counted in money)"
     return row
@@ -159,7 +150,7 @@ def fate_of_run(journal: JournalReader, run: RunRecord) -> str:
 # Lines ----------------------------------------------------------------------------------------------------------------
 
 
-def story(biography: Biography) -> list[TimelineLine]:
+def story(biography: Biography) -> list[StoryLine]:
     """A request from its arrival to its end, in order."""
     ticket = biography.ticket
     told = [(ticket.arrived, 0, "came")]
@@ -175,7 +166,7 @@ def story(biography: Biography) -> list[TimelineLine]:
         told.append(
             (_end_of(biography), 9, ticket.reason or "its proxy died" if ticket.end == LOST else ticket.end + reason)
         )
-    return [TimelineLine(at, printable(text)) for at, _, text in sorted(told, key=lambda one: one[:2])]
+    return [StoryLine(at, printable(text)) for at, _, text in sorted(told, key=lambda one: one[:2])]
 
 
 def _end_of(biography: Biography) -> float:
@@ -211,7 +202,7 @@ def _of_attempt(attempt: AttemptRow) -> Iterator[tuple[float, int, str]]:
 
 def _used(attempt: AttemptRow) -> str:
     cached, written = attempt.cache_read_tokens or 0, attempt.cache_write_tokens or 0
-    into = tokens_in(attempt)
+    into = (attempt.input_tokens or 0) + cached + written
     if not into and not attempt.output_tokens:
         return ""
     caches = ", ".join(f"{tokens:,} {name}" for tokens, name in ((cached, "cached"), (written, "written")) if tokens)
@@ -259,13 +250,13 @@ def summary(biography: Biography, now: float) -> str:
     if ticket.waited_s >= _NOW_S:
         parts.append(f"waited {span(ticket.waited_s)}")
     parts.append(several(len(attempts), "attempt"))
-    if biography.micro_usd:
-        parts.append(amount("micro_usd", biography.micro_usd))
+    if ticket.micro_usd:
+        parts.append(amount("micro_usd", ticket.micro_usd))
     return ", ".join(parts)
 
 
 def incident_lines(
-    incident: Incident, number: int, aftermath: Aftermath, timeline: Sequence[TimelineLine], now: float
+    incident: Incident, number: int, aftermath: Mapping[str, Any], timeline: Sequence[StoryLine], now: float
 ) -> Iterator[str]:
     """What a person reads of one incident."""
     ended = incident.ended
@@ -282,7 +273,7 @@ def incident_lines(
     yield from _by_day(timeline, incident.began, now)
 
 
-def _by_day(lines: Iterable[TimelineLine], began: float, now: float) -> Iterator[str]:
+def _by_day(lines: Iterable[StoryLine], began: float, now: float) -> Iterator[str]:
     """What happened when, and how many seconds after the beginning; a day is named where it is another."""
     last = "today"
     for line in lines:
@@ -294,33 +285,33 @@ def _by_day(lines: Iterable[TimelineLine], began: float, now: float) -> Iterator
         yield f"  {hour(line.at)}  {sign + brief(abs(after_s)):>7}  {printable(line.text)}"
 
 
-def _aftermath_lines(aftermath: Aftermath) -> Iterator[str]:
-    ends = (
-        ("delivered", aftermath.delivered),
-        ("told to come back", aftermath.shed),
-        ("gave up", aftermath.gave_up),
-        ("refused", aftermath.refused),
-        ("cancelled", aftermath.cancelled),
-        ("lost with the proxy", aftermath.lost),
-        ("not over", aftermath.unfinished),
-    )
-    became = ", ".join(f"{number:,} {what}" for what, number in ends if number)
-    waited = f", {aftermath.waited:,} of them waited" if aftermath.waited else ""
-    yield f"{several(aftermath.requests, 'request')} in that time{waited}{f': {became}' if became else ''}"
-    if not aftermath.failed_attempts:
+_BECAME = {
+    "delivered": "delivered",
+    "shed": "told to come back",
+    "gave_up": "gave up",
+    "refused": "refused",
+    "cancelled": "cancelled",
+    "lost": "lost with the proxy",
+    "unfinished": "not over",
+}
+
+
+def _aftermath_lines(sums: Mapping[str, Any]) -> Iterator[str]:
+    became = ", ".join(f"{sums[end]:,} {words}" for end, words in _BECAME.items() if sums[end])
+    waited = f", {sums['waited']:,} of them waited" if sums["waited"] else ""
+    yield f"{several(sums['requests'], 'request')} in that time{waited}{f': {became}' if became else ''}"
+    if not sums["failed_attempts"]:
         yield "no attempt failed"
         return
-    cost = [f"{aftermath.tokens:,} tokens"] if aftermath.tokens else []
-    cost += [amount("micro_usd", aftermath.micro_usd)] if aftermath.micro_usd else []
-    lost = f", which cost {' and '.join(cost)}" if cost else ", which cost nothing"
-    yield f"{several(aftermath.failed_attempts, 'attempt')} failed{lost}:"
-    for reason, number in list(aftermath.reasons.items())[:_MOST_REASONS]:
+    cost = " and ".join(amount(unit, sums[unit]) for unit in ("tokens", "micro_usd") if sums[unit])
+    yield f"{several(sums['failed_attempts'], 'attempt')} failed, which cost {cost or 'nothing'}:"
+    for reason, number in list(sums["reasons"].items())[:_MOST_REASONS]:
         yield printable(f"  {number:>6,}  {reason}")
-    if (more := len(aftermath.reasons) - _MOST_REASONS) > 0:
+    if (more := len(sums["reasons"]) - _MOST_REASONS) > 0:
         yield f"          and {several(more, 'other reason')}"
     yield (
-        f"of the requests that failed so {aftermath.retried:,} were tried again, "
-        f"{aftermath.rescued:,} were delivered after all"
+        f"of the requests that failed so {sums['retried']:,} were tried again, "
+        f"{sums['rescued']:,} were delivered after all"
     )
 
 

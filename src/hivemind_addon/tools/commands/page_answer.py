@@ -23,13 +23,12 @@ from hivemind_addon.proxy.api.page_questions import (
     PastQuestion,
     RequestStory,
     SessionNode,
-    StoryLine,
     StoryQuestion,
 )
 from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.commands import history_view as view
 from hivemind_addon.tools.history import history, over_time
-from hivemind_addon.tools.history.filters import Span, booked
+from hivemind_addon.tools.history.filters import Span
 from hivemind_addon.tools.history.incident_history import read_incidents
 from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.verdict import verdict
@@ -82,42 +81,33 @@ def _story(journal: JournalReader, ticket_id: str) -> RequestStory | NothingKnow
     found = history.find(journal, ticket_id, 1)
     if found.what != "request":
         return NothingKnown(f"the journal knows no request {ticket_id}")
-    (told,) = history.biographies(journal, found.tickets)
-    ticket = told.ticket
-    return RequestStory(
-        ticket_id=ticket.id,
-        agent=ticket.agent,
-        session=ticket.session,
-        model=ticket.model,
-        pool=ticket.pool,
-        end=ticket.end,
-        verdict=verdict([ticket], told.attempts),
-        summary=view.summary(told, SystemClock().wall()),
-        facts=tuple(view.facts(told)),
-        arrived=ticket.arrived,
-        waited_s=ticket.waited_s,
-        tokens=sum(one.tokens for one in told.attempts),
-        micro_usd=told.micro_usd,
-        lines=tuple(StoryLine(one.at, one.text) for one in view.story(told)),
-        tree=tuple(_tree(journal, ticket.lineage, ticket.arrived)),
-    )
+    (story,) = history.biographies(journal, found.tickets)
+    ticket = story.ticket
+    beside = {
+        "ticket_id": ticket.id,
+        "verdict": verdict([ticket], story.attempts),
+        "summary": view.summary(story, SystemClock().wall()),
+        "facts": tuple(view.facts(story)),
+        "lines": tuple(view.story(story)),
+        "tree": tuple(_tree(journal, ticket.lineage, ticket.arrived)),
+    }
+    return msgspec.convert(msgspec.structs.asdict(ticket) | beside, RequestStory)
 
 
 def _tree(journal: JournalReader, lineage: str, at: float) -> list[SessionNode]:
     """The sessions of one root, as they came. No index leads to a root's requests, so their time has to."""
     return journal.answers(
         SessionNode,
-        f"""
-        SELECT t.agent, t.session, max(t.parent_session) AS parent_session, count(DISTINCT t.id) AS requests,
-            count(DISTINCT CASE WHEN t."end" = 'delivered' THEN t.id END) AS delivered,
-            CAST(total({booked(journal, "micro_usd")}) AS INTEGER) AS micro_usd,
-            CAST(total({booked(journal, "tokens")}) AS INTEGER) AS tokens, min(t.arrived) AS first,
-            max(coalesce(t.ended, t.arrived)) AS last,
-            substr(max(printf('%016.3f', t.arrived) || t.id), 17) AS newest_id
-        FROM ticket t LEFT JOIN attempt a ON a.ticket = t.id
-        WHERE t.arrived >= ? AND t.arrived < ? AND t.lineage = ? AND t.lineage != ''
-        GROUP BY t.agent, t.session ORDER BY first LIMIT ?
-        """,  # noqa: S608 - names of our own
+        """
+        SELECT r.agent, r.session, max(r.parent_session) AS parent_session, count(DISTINCT r.id) AS requests,
+            count(DISTINCT CASE WHEN r."end" = 'delivered' THEN r.id END) AS delivered,
+            CAST(total(a.micro_usd) AS INTEGER) AS micro_usd, CAST(total(a.tokens) AS INTEGER) AS tokens,
+            min(r.arrived) AS first, max(coalesce(r.ended, r.arrived)) AS last,
+            substr(max(printf('%016.3f', r.arrived) || r.id), 17) AS newest_id
+        FROM requests r LEFT JOIN attempts a ON a.ticket = r.id
+        WHERE r.arrived >= ? AND r.arrived < ? AND r.lineage = ? AND r.lineage != ''
+        GROUP BY r.agent, r.session ORDER BY first LIMIT ?
+        """,
         (at - _NEAR_S, at + _NEAR_S, lineage, _MOST_SESSIONS),
     )
 

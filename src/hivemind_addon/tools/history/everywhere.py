@@ -1,6 +1,6 @@
-"""What is asked of the journals of all proxies of a cluster: each answers for itself; the answers are put together."""
+"""Questions to the journals of all proxies of a cluster: each proxy answers, and the answers are put together."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import Struct
@@ -9,49 +9,40 @@ from hivemind_addon.kernel.values.command import AskMembers, MemberAnswer
 from hivemind_addon.proxy.api.control import CommandUnanswered, control_socket, send_command
 from hivemind_addon.tools.history import history, sums
 from hivemind_addon.tools.history.filters import RequestFilter, Span
-from hivemind_addon.tools.history.history import RequestSummary
+from hivemind_addon.tools.history.history import RequestRecord
 from hivemind_addon.tools.history.reader import JournalReader, NoJournal
-from hivemind_addon.tools.history.sums import CostSum, GroupBy
+from hivemind_addon.tools.history.sums import GroupBy, Sums
 
 _PATIENCE_S = 10.0
 MOST = 10_000
-"""Requests that one proxy tells."""
+"""Requests that a proxy sends."""
 
 
 class JournalQuestion(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a journal is asked from elsewhere."""
+    """A question to another proxy's journal."""
 
     wanted: RequestFilter
     most: int = 0
-    """The newest requests, so many at most; 0: sums."""
+    """The newest requests, at most so many; 0: sums."""
     by: GroupBy = GroupBy.AGENT
-    """What sums are made for."""
+    """The groups of the sums."""
     since: float | None = None
     until: float | None = None
-    """The span: an open end has no number in JSON."""
+    """The span: JSON has no number for an open end."""
 
 
 def make_question(wanted: RequestFilter, *, most: int = 0, by: GroupBy = GroupBy.AGENT) -> str:
-    """As it is sent."""
-    span = wanted.span
-    return msgspec.json.encode(
-        JournalQuestion(
-            wanted=msgspec.structs.replace(wanted, span=Span(0.0, 0.0)),
-            most=most,
-            by=by,
-            since=None if span.since == float("-inf") else span.since,
-            until=None if span.until == float("inf") else span.until,
-        )
-    ).decode()
+    """The question as JSON, in which infinity becomes null."""
+    spanless = msgspec.structs.replace(wanted, span=Span(0.0, 0.0))
+    asked = JournalQuestion(spanless, most, by, wanted.span.since, wanted.span.until)
+    return msgspec.json.encode(asked).decode()
 
 
 def answer(journal: JournalReader, question: str) -> str:
-    """What a journal says to it, as JSON. Raises msgspec.MsgspecError for what is no question."""
+    """The journal's answer, as JSON. Raises msgspec.MsgspecError for anything but a question."""
     asked = msgspec.json.decode(question, type=JournalQuestion)
-    usual = Span()
-    span = Span(
-        usual.since if asked.since is None else asked.since, usual.until if asked.until is None else asked.until
-    )
+    ends = {"since": asked.since, "until": asked.until}
+    span = Span(**{name: instant for name, instant in ends.items() if instant is not None})
     wanted = msgspec.structs.replace(asked.wanted, span=span)
     if asked.most:
         return msgspec.json.encode(history.requests(journal, wanted, min(asked.most, MOST))).decode()
@@ -59,7 +50,7 @@ def answer(journal: JournalReader, question: str) -> str:
 
 
 def ask_members(port: int, question: str) -> tuple[str, list[MemberAnswer]]:
-    """Who answered, in words, and what each said. Raises NoJournal where the port's proxy cannot ask."""
+    """Which members answered, in words, and the answers. Raises NoJournal if the port's proxy cannot ask."""
     try:
         said = send_command(control_socket(port), AskMembers(question), timeout_s=_PATIENCE_S)
     except CommandUnanswered as error:
@@ -69,23 +60,17 @@ def ask_members(port: int, question: str) -> tuple[str, list[MemberAnswer]]:
     return said.text, msgspec.convert(said.value, list[MemberAnswer])
 
 
-def newest(answers: Iterable[MemberAnswer], most: int) -> list[tuple[str, RequestSummary]]:
-    """The newest requests of all, newest first, each with its proxy."""
+def newest(answers: Iterable[MemberAnswer], most: int) -> list[tuple[str, RequestRecord]]:
+    """The newest requests of all members, newest first, each with the member's name."""
     found = [
-        (one.member, row)
-        for one in answers
-        if one.answer
-        for row in msgspec.json.decode(one.answer, type=list[RequestSummary])
+        (member.member, row)
+        for member in answers
+        if member.answer
+        for row in msgspec.json.decode(member.answer, type=list[RequestRecord])
     ]
     return sorted(found, key=lambda pair: -pair[1].arrived)[:most]
 
 
-def together(answers: Iterable[MemberAnswer], by: GroupBy) -> list[CostSum]:
-    """The sums of all."""
-    found = [row for one in answers if one.answer for row in msgspec.json.decode(one.answer, type=list[CostSum])]
-    return sums.merged(found, by)
-
-
-def problems(answers: Sequence[MemberAnswer]) -> list[str]:
-    """Who could not answer, and why."""
-    return [f"{one.member}: {one.problem}" for one in answers if one.problem]
+def together(answers: Iterable[MemberAnswer], by: GroupBy) -> list[Sums]:
+    """The sums over all members."""
+    return sums.merged((row for member in answers if member.answer for row in msgspec.json.decode(member.answer)), by)

@@ -1,19 +1,17 @@
-"""Which requests a question means, and how that is said to SQLite."""
+"""Which requests a question selects, and the SQL of that selection."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
 from hivemind_addon.tools.history.reader import JournalReader, Value
 
-LOST = "lost"
-"""The end of a request, and the outcome of an attempt, whose proxy died before it could tell."""
 OPEN = "open"
-"""Asked for as an end: requests that have none."""
+"""As an asked end: requests that have no end yet."""
 _WILD = frozenset("*?[")
 _MUCH = 0.15
-"""Of all the time that a journal is of."""
+"""A share of the journal's time."""
 
 
 class Span(Struct, frozen=True):
@@ -24,17 +22,15 @@ class Span(Struct, frozen=True):
 
 
 class RequestFilter(Struct, frozen=True):
-    """Which requests are meant. An empty text: all. Globs are as in commands; what they name exactly always matches."""
+    """The selected requests. An empty text selects all; a glob always matches a name that equals the glob."""
 
     span: Span = Span()
     agent: str = ""
-    """Glob."""
+    """A glob, as are pool, task and session."""
     pool: str = ""
-    """Glob over pools' names, or over their hosts."""
+    """Matches a pool's name or host."""
     task: str = ""
-    """Glob."""
     session: str = ""
-    """Glob."""
     end: str = ""
     """As in `TicketRow.end`, or `open`."""
 
@@ -47,80 +43,66 @@ class SqlConditions:
         self.values: list[Value] = []
 
     def __str__(self) -> str:
-        """With its WHERE; empty without a condition."""
+        """With the leading WHERE; empty without a condition."""
         return f" WHERE {' AND '.join(self._conditions)}" if self._conditions else ""
 
     def add(self, condition: str, *values: Value) -> None:
-        """One more."""
+        """Require another condition."""
         self._conditions.append(condition)
         self.values += values
 
     def one_of(self, column: str, values: Collection[Value]) -> None:
-        """A column has one of these values."""
+        """The column has one of these values."""
         self.add(f"{column} IN ({', '.join('?' * len(values))})", *values)
 
     def within(self, column: str, span: Span) -> None:
-        """An instant lies in it."""
+        """The column's instant lies in the span."""
         if span.since > float("-inf"):
             self.add(f"{column} >= ?", span.since)
         if span.until < float("inf"):
             self.add(f"{column} < ?", span.until)
 
     def matches(self, glob: str, *columns: str) -> None:
-        """One of the columns does. A plain name is a comparison, for which there may be an index."""
-        if not glob:
-            return
-        if _WILD.isdisjoint(glob):
-            self.add(_either(f"{column} = ?" for column in columns), *[glob] * len(columns))
-        else:
+        """A column matches. A plain name is a comparison, which can use an index."""
+        conditions, values = [f"{column} = ?" for column in columns], [glob] * len(columns)
+        if not _WILD.isdisjoint(glob):
             # SQLite negates a class by `^`, shells do by `!`.
-            values = [glob, glob.replace("[!", "[^")] * len(columns)
-            self.add(_either(f"{column} = ? OR {column} GLOB ?" for column in columns), *values)
+            conditions += [f"{column} GLOB ?" for column in columns]
+            values += [glob.replace("[!", "[^")] * len(columns)
+        if glob:
+            self.add(f"({' OR '.join(conditions)})", *values)
 
-    def through(self, key: str) -> None:
-        """Go through the table in the order in which it lies on the disk, by its key."""
-        self.add(f"{key} >= ''")
-
-    def selects(self, journal: JournalReader, wanted: RequestFilter) -> None:
-        """A ticket `t` is one that is asked for, but for its time."""
-        self.matches(wanted.agent, "t.agent")
-        self.matches(wanted.pool, "t.pool", "t.host")
-        self.matches(wanted.session, "t.session")
+    def selects(self, wanted: RequestFilter) -> None:
+        """A row of the views `requests` or `costs` belongs to a selected request; the span is not looked at."""
+        self.matches(wanted.agent, "agent")
+        self.matches(wanted.pool, "pool", "host")
+        self.matches(wanted.session, "session")
         if wanted.task:
-            self.add("t.task != ''")  # lets the index over tasks be used, which has no others
-        self.matches(wanted.task, "t.task")
+            self.add("task != ''")  # the index over tasks has only named tasks
+        self.matches(wanted.task, "task")
         if wanted.end:
-            self.add(f"{end_of(journal)} = ?", "" if wanted.end == OPEN else wanted.end)
+            self.add('"end" = ?', "" if wanted.end == OPEN else wanted.end)
 
 
-def names_pool(glob: str, pool: str) -> bool:
-    """Whether a glob means a pool, by its name or its host."""
-    return any(glob == name or fnmatchcase(name, glob) for name in (pool, pool.partition("/")[0]))
+def selection(journal: JournalReader, wanted: RequestFilter, key: str, instant: str) -> SqlConditions:
+    """The selected rows of a view, on the quickest way; `instant` is the column that the span is about.
 
-
-def end_of(journal: JournalReader) -> str:
-    """The SQL of how a ticket `t` ended; one that its dead proxy has left open is lost."""
-    return f"""CASE WHEN t."end" = '' AND t.run != {journal.live_run} THEN '{LOST}' ELSE t."end" END"""
-
-
-def outcome_of(journal: JournalReader) -> str:
-    """The SQL of how an attempt `a` of a ticket `t` ended; one that its dead proxy has left open is lost."""
-    return f"CASE WHEN a.outcome = '' AND t.run != {journal.live_run} THEN '{LOST}' ELSE a.outcome END"
-
-
-def booked(journal: JournalReader, unit: str) -> str:
-    """The SQL of what an attempt `a` of a ticket `t` counts with, in `tokens` or `micro_usd`.
-
-    Of one that is lost nobody knows: as in the budgets it counts with what was expected.
+    An index leads to rows all over the disk: measured on a million requests, an indexed row takes six times as long as
+    a row in the order of the key. The plus keeps SQLite from using the index.
     """
-    return f"CASE WHEN {outcome_of(journal)} = '{LOST}' THEN a.expected_{unit} ELSE a.{unit} END"
+    where = SqlConditions()
+    if is_broad(journal, wanted):
+        where.add(f"{key} >= ''")
+        instant = f"+{instant}"
+    where.within(instant, wanted.span)
+    where.selects(wanted)
+    return where
 
 
 def is_broad(journal: JournalReader, wanted: RequestFilter) -> bool:
-    """Whether so much is asked for that reading everything in the disk's order is the quickest.
+    """Whether the filter selects so much that reading the whole table is the quickest way.
 
-    An index leads to rows all over the disk: measured on a million requests it is six times as slow a row. No index
-    leads to one session's or one pool's requests.
+    No index leads to the requests of a session or a pool.
     """
     if any(glob and _WILD.isdisjoint(glob) for glob in (wanted.agent, wanted.task)):
         return False
@@ -131,5 +113,6 @@ def is_broad(journal: JournalReader, wanted: RequestFilter) -> bool:
     return part_s > _MUCH * (last - first)
 
 
-def _either(conditions: Iterable[str]) -> str:
-    return f"({' OR '.join(conditions)})"
+def names_pool(glob: str, pool: str) -> bool:
+    """Whether a glob matches a pool's name or host."""
+    return any(glob == name or fnmatchcase(name, glob) for name in (pool, pool.partition("/")[0]))

@@ -1,17 +1,16 @@
-"""The incidents that a journal tells of, and what each of them did to the requests of its time."""
+"""The incidents in a journal, and the effect of each on the requests of that time."""
 
-# ruff: noqa: S608 - names and conditions are of our own, and every value is bound
+# ruff: noqa: S608 - all names are of this project, and every value is bound
 
+import json
 from collections.abc import Sequence
-
-import msgspec
-from msgspec import Struct
+from typing import Any
 
 from hivemind_addon.kernel.values.ticket import OutcomeKind
+from hivemind_addon.proxy.api.page_questions import StoryLine
 from hivemind_addon.proxy.journal.tables import HappeningRow
-from hivemind_addon.tools.history.filters import LOST, Span, SqlConditions, booked, end_of, outcome_of
-from hivemind_addon.tools.history.history import happenings as happenings_of
-from hivemind_addon.tools.history.history import runs
+from hivemind_addon.tools.history.filters import RequestFilter, Span, SqlConditions, selection
+from hivemind_addon.tools.history.history import happenings, runs
 from hivemind_addon.tools.history.incidents import (
     EVENTS,
     HARD,
@@ -19,76 +18,30 @@ from hivemind_addon.tools.history.incidents import (
     ROW,
     AttemptEnd,
     Incident,
-    TimelineLine,
     failure_rows,
     incidents,
     timeline,
 )
 from hivemind_addon.tools.history.reader import JournalReader
+from hivemind_addon.tools.history.views import LOST
 
 _LONGEST_ATTEMPT_S = 3600.0
 """An attempt that ended in an incident began at most so long before."""
 _LONGEST_TICKET_S = 6 * 3600.0
 """A request that lived in an incident came at most so long before."""
 _FAILED = (*sorted(HARD), OutcomeKind.THROTTLED.value, LOST)
-_DULL = (
-    "ConcurrencyChanged",
-    "WindowUsed",
-    "AccountNamed",
-    "Superseded",
-    "Moved",
-    "OddityNoted",
-    "BudgetWarned",
-    "PriceMissing",
-    "ContextFull",
-    "ContextShrank",
-)
-"""What a timeline does not tell."""
-_FIELD_OF_END = {
-    "delivered": "delivered",
-    "shed": "shed",
-    "gave_up": "gave up",
-    "refused": "refused",
-    "cancelled": "cancelled",
-    "lost": LOST,
-    "unfinished": "",
-}
+_DULL = """event NOT IN ('ConcurrencyChanged', 'WindowUsed', 'AccountNamed', 'Superseded', 'Moved', 'OddityNoted',
+    'BudgetWarned', 'PriceMissing', 'ContextFull', 'ContextShrank')"""
+"""Left out of a timeline."""
 _END_OF_TIME = 1e12
-"""Epoch seconds; infinity is no value of SQLite's."""
-
-
-class Aftermath(Struct, frozen=True):
-    """What became of the requests that were there in an incident, and of their attempts that failed in it."""
-
-    requests: int
-    waited: int
-    """Of these, how many began to wait in it."""
-    failed_attempts: int
-    reasons: dict[str, int]
-    """Of these attempts, the most frequent first."""
-    retried: int
-    """Requests with such an attempt that were tried again, in it or later."""
-    rescued: int
-    """Requests with such an attempt that were delivered after all."""
-    delivered: int
-    shed: int
-    """Told to come back."""
-    gave_up: int
-    refused: int
-    cancelled: int
-    lost: int
-    """Cut off by the death of a proxy."""
-    unfinished: int
-    tokens: int
-    """Booked for the attempts that failed; expected of those that are lost."""
-    micro_usd: int
+"""Epoch seconds; SQLite has no infinity."""
 
 
 def read_incidents(journal: JournalReader, span: Span, now: float) -> list[Incident]:
-    """Those that were in the span, oldest first."""
+    """The incidents of the span, oldest first."""
     where = SqlConditions()
     where.one_of("h.event", EVENTS)
-    told = journal.answers(
+    events = journal.answers(
         HappeningRow,
         f"""
         SELECT h.run, h.at, h.event, h.ticket, h.text, h.fields,
@@ -98,107 +51,89 @@ def read_incidents(journal: JournalReader, span: Span, now: float) -> list[Incid
         where.values,
     )
     rows = failure_rows(_ends(journal, span))
-    found = incidents(told, runs(journal), rows, now=now, live=journal.live_run)
+    found = incidents(events, runs(journal), rows, now=now, live=journal.live_run)
     return [one for one in found if one.began < span.until and (one.ended is None or one.ended >= span.since)]
 
 
-def read_timeline(journal: JournalReader, incident: Incident, most: int) -> list[TimelineLine]:
-    """What happened in it, in at most about so many lines."""
+def read_timeline(journal: JournalReader, incident: Incident, most: int) -> list[StoryLine]:
+    """The happenings of the incident, in at most about so many lines."""
     until = float("inf") if incident.ended is None else incident.ended + 1.0
-    told = happenings_of(journal, Span(incident.began - 1.0, until))
-    return timeline(incident, [one for one in told if one.event not in _DULL], most)
+    return timeline(incident, happenings(journal, Span(incident.began - 1.0, until), _DULL), most)
 
 
-def read_aftermath(journal: JournalReader, incident: Incident) -> Aftermath:
-    """What it did. A breaker opens after some failures: those of the minute before it are counted in."""
+def read_aftermath(journal: JournalReader, incident: Incident) -> dict[str, Any]:
+    """Sums of the requests that lived during an incident, and of their attempts that failed then.
+
+    A breaker opens after some failures: those of the minute before count, too. `waited`: requests that began to wait
+    then; `retried`, `rescued`: requests with a failed attempt that were tried again, or delivered, even later.
+    """
     began = incident.began - QUIET_S
     ended = _END_OF_TIME if incident.ended is None else incident.ended
     where = SqlConditions()
-    where.within("t.arrived", Span(began - _LONGEST_TICKET_S, ended))
-    where.add("(t.ended IS NULL OR t.ended >= ?)", began)
+    where.within("arrived", Span(began - _LONGEST_TICKET_S, ended))
+    where.add("(ended IS NULL OR ended >= ?)", began)
     if incident.pool:
-        where.add("t.pool = ?", incident.pool)
-    those = f"""
-        WITH there AS (SELECT t.id, t.run, {end_of(journal)} AS final, t.attempts AS tries FROM ticket t{where}),
+        where.add("pool = ?", incident.pool)
+    ends = {end.replace(" ", "_"): end for end in ("delivered", "shed", "gave up", "refused", "cancelled", LOST)}
+    ends["unfinished"] = ""
+    counts = (f"""count(*) FILTER (WHERE "end" = '{end}') AS {name}""" for name, end in ends.items())
+    [sums] = journal.rows(
+        f"""
+        WITH there AS (SELECT id, "end", attempts AS tries FROM requests{where}),
         failed AS (
-            SELECT a.*, {outcome_of(journal)} AS fate, {booked(journal, "tokens")} AS cost,
-            {booked(journal, "micro_usd")} AS price, t.final, t.tries FROM there t JOIN attempt a ON a.ticket = t.id
-            WHERE fate IN ({", ".join("?" * len(_FAILED))}) AND coalesce(a.ended, a.began) BETWEEN ? AND ?
+            SELECT a.*, t."end", t.tries FROM there t JOIN attempts a ON a.ticket = t.id
+            WHERE a.outcome IN ({", ".join("?" * len(_FAILED))}) AND coalesce(a.ended, a.began) BETWEEN ? AND ?
+        ),
+        reasons AS (
+            SELECT CASE WHEN reason = '' THEN outcome ELSE reason END AS reason, count(*) AS number FROM failed
+            GROUP BY 1 ORDER BY 2 DESC, 1
         )
-        """
-    values = (*where.values, *_FAILED, began, ended)
-    ends = journal.counts(f"{those} SELECT final, count(*) FROM there GROUP BY 1", values)
-    reasons = journal.counts(
-        f"""{those} SELECT CASE WHEN reason = '' THEN fate ELSE reason END, count(*) FROM failed
-        GROUP BY 1 ORDER BY 2 DESC, 1""",
-        values,
+        SELECT count(*) AS requests, count(*) FILTER (
+                WHERE EXISTS (SELECT 1 FROM wait w WHERE w.ticket = there.id AND w.began BETWEEN ? AND ?)
+            ) AS waited, (SELECT count(*) FROM failed) AS failed_attempts,
+            (SELECT json_group_object(reason, number) FROM reasons) AS reasons,
+            (SELECT count(DISTINCT ticket) FROM failed WHERE tries > attempt) AS retried,
+            (SELECT count(DISTINCT ticket) FROM failed WHERE "end" = 'delivered') AS rescued, {", ".join(counts)},
+            (SELECT CAST(total(tokens) AS INTEGER) FROM failed) AS tokens,
+            (SELECT CAST(total(micro_usd) AS INTEGER) FROM failed) AS micro_usd
+        FROM there
+        """,
+        (*where.values, *_FAILED, began, ended, began, ended),
     )
-    ((waited,),) = journal.tuples(
-        f"""{those} SELECT count(*) FROM there
-        WHERE EXISTS (SELECT 1 FROM wait w WHERE w.ticket = there.id AND w.began BETWEEN ? AND ?)""",
-        (*values, began, ended),
-    )
-    ((retried, rescued, tokens, micro_usd),) = journal.tuples(
-        f"""{those} SELECT count(DISTINCT CASE WHEN tries > attempt THEN ticket END),
-        count(DISTINCT CASE WHEN final = 'delivered' THEN ticket END),
-        CAST(total(cost) AS INTEGER), CAST(total(price) AS INTEGER) FROM failed""",
-        values,
-    )
-    return msgspec.convert(
-        {
-            "requests": sum(ends.values()),
-            "waited": waited,
-            "failed_attempts": sum(reasons.values()),
-            "reasons": reasons,
-            "retried": retried,
-            "rescued": rescued,
-            **{field: ends.get(end, 0) for field, end in _FIELD_OF_END.items()},
-            "tokens": tokens,
-            "micro_usd": micro_usd,
-        },
-        Aftermath,
-    )
+    return sums | {"reasons": json.loads(str(sums["reasons"]))}
 
 
 def _ends(journal: JournalReader, span: Span) -> list[AttemptEnd]:
-    """How attempts ended, in that order, wherever so many failed that they may have done so in a row."""
-    where = SqlConditions()
-    where.within("a.began", Span(span.since - _LONGEST_ATTEMPT_S, span.until + _LONGEST_ATTEMPT_S))
-    where.one_of("a.outcome", sorted(HARD))
-    where.add("a.ended IS NOT NULL")
+    """The ends of attempts, in order, wherever so many failed that ten may have failed in a row."""
+    around = Span(span.since - _LONGEST_ATTEMPT_S, span.until + _LONGEST_ATTEMPT_S)
+    where = selection(journal, RequestFilter(around), "ticket", "began")
+    where.one_of("outcome", sorted(HARD))
+    where.add("ended IS NOT NULL")
     failures = _attempt_ends(journal, where)
     ends = list(failures)
-    for pool, spans in _crowds(failures).items():
-        for crowd in spans:
-            where = SqlConditions()
-            where.within("a.began", Span(crowd.since - _LONGEST_ATTEMPT_S, crowd.until))
-            where.within("a.ended", crowd)
-            where.add("t.pool = ?", pool)
-            where.add(f"a.outcome NOT IN ('', {', '.join('?' * len(HARD))})", *sorted(HARD))
-            ends += _attempt_ends(journal, where)
+    for pool, crowd in _crowds(failures):
+        where = SqlConditions()
+        where.within("began", Span(crowd.since - _LONGEST_ATTEMPT_S, crowd.until))
+        where.within("ended", crowd)
+        where.add("pool = ?", pool)
+        where.add(f"outcome NOT IN ('', {', '.join('?' * len(HARD))})", *sorted(HARD))
+        ends += _attempt_ends(journal, where)
     return sorted(ends, key=lambda end: end.ended)
 
 
 def _attempt_ends(journal: JournalReader, where: SqlConditions) -> list[AttemptEnd]:
     return journal.answers(
-        AttemptEnd,
-        f"""
-        SELECT a.ended, t.pool, a.outcome, a.reason FROM attempt a JOIN ticket t ON t.id = a.ticket{where}
-        ORDER BY a.ended
-        """,
-        where.values,
+        AttemptEnd, f"SELECT ended, pool, outcome, reason FROM costs{where} ORDER BY ended", where.values
     )
 
 
-def _crowds(failures: Sequence[AttemptEnd]) -> dict[str, list[Span]]:
-    """Times in which a pool's failures followed each other closely, and were enough for a row."""
+def _crowds(failures: Sequence[AttemptEnd]) -> list[tuple[str, Span]]:
+    """Pools, and the times in which so many of their failures followed each other closely."""
     by_pool: dict[str, list[list[AttemptEnd]]] = {}
-    for one in failures:
-        crowds = by_pool.setdefault(one.pool, [[]])
-        if crowds[-1] and one.ended - crowds[-1][-1].ended > QUIET_S:
+    for end in failures:
+        crowds = by_pool.setdefault(end.pool, [])
+        if not crowds or end.ended - crowds[-1][-1].ended > QUIET_S:
             crowds.append([])
-        crowds[-1].append(one)
-    return {
-        pool: [Span(crowd[0].ended, crowd[-1].ended + QUIET_S) for crowd in crowds if len(crowd) >= ROW]
-        for pool, crowds in by_pool.items()
-    }
+        crowds[-1].append(end)
+    crowded = (crowd for crowds in by_pool.values() for crowd in crowds if len(crowd) >= ROW)
+    return [(crowd[0].pool, Span(crowd[0].ended, crowd[-1].ended + QUIET_S)) for crowd in crowded]

@@ -21,6 +21,7 @@ from msgspec import Struct
 
 from hivemind_addon.kernel.values.snapshot import BreakerState
 from hivemind_addon.kernel.values.ticket import OutcomeKind
+from hivemind_addon.proxy.api.page_questions import StoryLine
 from hivemind_addon.proxy.api.words import lasting, several, span
 from hivemind_addon.proxy.journal.tables import HappeningRow
 from hivemind_addon.tools.history.history import RunRecord
@@ -275,23 +276,16 @@ def _number(value: object) -> float:
     return float(value) if isinstance(value, int | float) else 0.0
 
 
-class TimelineLine(Struct, frozen=True):
-    """What happened at one instant of an incident, or of a request."""
-
-    at: float
-    text: str
-
-
-def timeline(incident: Incident, happenings: Iterable[HappeningRow], most: int) -> list[TimelineLine]:
+def timeline(incident: Incident, happenings: Iterable[HappeningRow], most: int) -> list[StoryLine]:
     """The incident in at most about so many lines: of what repeats itself the first and the last."""
     told = [one for one in happenings if one.pool in (incident.pool, "") or not incident.pool]
-    lines: list[TimelineLine] = [
-        TimelineLine(one.began, f"{one.kind.value}: {one.cause}")
+    lines: list[StoryLine] = [
+        StoryLine(one.began, f"{one.kind.value}: {one.cause}")
         for one in incident.troubles
         if one.kind in _NOT_HAPPENINGS
     ]
     lines += [
-        TimelineLine(one.ended, one.ending)
+        StoryLine(one.ended, one.ending)
         for one in incident.troubles
         if one.kind in _NOT_HAPPENINGS and one.ended is not None and one.ended > one.began
     ]
@@ -301,22 +295,20 @@ def timeline(incident: Incident, happenings: Iterable[HappeningRow], most: int) 
     if len(lines) > most:
         half = most // 2
         left_out = lines[half : len(lines) - half]
-        lines[half : len(lines) - half] = [TimelineLine(left_out[0].at, f"… {several(len(left_out), 'more line')}")]
+        lines[half : len(lines) - half] = [StoryLine(left_out[0].at, f"… {several(len(left_out), 'more line')}")]
     return lines
 
 
 _NOT_HAPPENINGS = frozenset({IncidentKind.DEATH, IncidentKind.FAILURES})
 
 
-def _few(alike: Sequence[HappeningRow], pool: str) -> Iterator[TimelineLine]:
+def _few(alike: Sequence[HappeningRow], pool: str) -> Iterator[StoryLine]:
     first, *more = alike
-    yield TimelineLine(first.at, _without_pool(first, pool))
+    yield StoryLine(first.at, _without_pool(first, pool))
     if len(more) > 1:
-        yield TimelineLine(
-            more[-1].at, f"… {len(more)} times more until here, the last: {_without_pool(more[-1], pool)}"
-        )
+        yield StoryLine(more[-1].at, f"… {len(more)} times more until here, the last: {_without_pool(more[-1], pool)}")
     elif more:
-        yield TimelineLine(more[0].at, _without_pool(more[0], pool))
+        yield StoryLine(more[0].at, _without_pool(more[0], pool))
 
 
 def _without_pool(happening: HappeningRow, pool: str) -> str:

@@ -20,6 +20,7 @@ from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.proxy.journal.schema import APPLICATION_ID, VERSION
 from hivemind_addon.proxy.system.database import DAMAGED, MAGIC, open_to_read, primary_code
 from hivemind_addon.proxy.system.file_lock import is_free
+from hivemind_addon.tools.history.views import views
 
 _PATIENCE_S = 5.0
 """How long a file that is just being recovered or closed by its proxy is waited for."""
@@ -61,7 +62,9 @@ class JournalReader:
         try:
             self._check()
             self.live_run = self._newest_run()
-            """The run that may go on; 0: none does. What others left open is lost, though nobody has written so."""
+            """The run that may go on; 0: none does."""
+            for view in views(self.live_run):
+                self._connection.execute(view)
         except BaseException:
             self.close()
             raise
@@ -85,9 +88,11 @@ class JournalReader:
         with self._readable(), closing(self._connection.execute(sql, _bound(values))) as cursor:
             return [tuple(row) for row in cursor]
 
-    def counts(self, sql: str, values: Sequence[Value] = ()) -> dict[str, int]:
-        """What a query of names and numbers answers, in its order. Raises NoJournal."""
-        return {str(name): int(number or 0) for name, number in self.tuples(sql, values)}
+    def rows(self, sql: str, values: Sequence[Value] = ()) -> list[dict[str, Value]]:
+        """What a query answers, as column → value. Raises NoJournal."""
+        with self._readable(), closing(self._connection.execute(sql, _bound(values))) as cursor:
+            names = [column[0] for column in cursor.description]
+            return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def records[R: Struct](self, kind: type[R], table: str, rest: str = "", values: Sequence[Value] = ()) -> list[R]:
         """The rows of a table as values; `rest` follows FROM. Raises NoJournal."""
@@ -96,9 +101,8 @@ class JournalReader:
 
     def answers[R: Struct](self, kind: type[R], sql: str, values: Sequence[Value] = ()) -> list[R]:
         """What a query with a value's fields as columns, in any order, answers. Raises NoJournal."""
-        with self._readable(), closing(self._connection.execute(sql, _bound(values))) as cursor:
-            names = [column[0] for column in cursor.description]
-            return [msgspec.convert(dict(zip(names, row, strict=True)), kind, strict=False) for row in cursor]
+        with self._readable():
+            return [msgspec.convert(row, kind, strict=False) for row in self.rows(sql, values)]
 
     def _check(self) -> None:
         """That it is ours, and of our version."""

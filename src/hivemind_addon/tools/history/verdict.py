@@ -13,7 +13,7 @@ from enum import Enum
 from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.proxy.api.words import several
 from hivemind_addon.proxy.journal.tables import AttemptRow, TicketRow
-from hivemind_addon.tools.history.filters import LOST
+from hivemind_addon.tools.history.views import LOST
 
 _TIMES = {1: "once", 2: "twice"}
 

@@ -89,9 +89,9 @@ def _past(story: Biography) -> PastRequest:
         "attempts": len(story.attempts),
         "failures": failed[:MAX_ROWS],
         "waited_s": round(ticket.waited_s, 1),
-        "input_tokens": story.tokens_in,
-        "output_tokens": story.tokens_out,
-        "cost_usd": story.micro_usd / 1e6,
+        "input_tokens": ticket.tokens_in,
+        "output_tokens": ticket.tokens_out,
+        "cost_usd": ticket.micro_usd / 1e6,
     }
     return convert(to_builtins(ticket) | told, PastRequest)
 
