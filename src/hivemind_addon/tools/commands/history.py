@@ -1,4 +1,4 @@
-"""`hivemind history …`: ask the journal."""
+"""`hivemind history …`: questions to the journal."""
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -29,81 +29,41 @@ from hivemind_addon.tools.history.verdict import verdict
 from hivemind_addon.tools.history.views import LOST
 
 _STORIES = 3
-"""So many requests of a task are printed in full."""
+"""Requests of a task that are printed in full."""
 _TASK_REQUESTS = 200
 _TIMELINE = 40
 """Lines of an incident."""
 _ENDS = ("delivered", "gave up", "shed", "refused", "cancelled", LOST, OPEN)
-_agent_option = click.option("--agent", default="", metavar="GLOB", help="Only of these agents.")
-_task_option = click.option("--task", default="", metavar="GLOB", help="Only of these tasks.")
-_pool_option = click.option("--pool", default="", metavar="GLOB", help="Only of this pool or host.")
-_most_option = click.option(
-    "-n", "--most", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many are told."
-)
-_journal_option = click.option(
-    "--journal",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Another journal than your proxy's, for example a copy; it is only read.",
-)
-
-
-_all_option = click.option(
-    "--all", "everywhere", is_flag=True, help="Of all proxies of the cluster that the port's proxy is in."
-)
-
-
-def _span_options(since: str | None = None) -> Callable[..., Any]:
-    """`--since` and `--until`; the command gets `span: Span`. `since`: the default; None: the journal's beginning."""
-
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        @click.option(
-            "--since",
-            type=Instant(),
-            default=since,
-            show_default=since is not None,
-            help="From then on: today, yesterday, 90s, 2h, 3d, 14:30, 2026-01-31, 2026-01-31T14:30+01:00.",
-        )
-        @click.option("--until", type=Instant(), help="Up to then; as --since.")
-        @wraps(command)
-        def called(*, since: float | None, until: float | None, **values: Any) -> None:
-            usual = Span()
-            span = Span(usual.since if since is None else since, usual.until if until is None else until)
-            if span.since >= span.until:
-                raise click.UsageError("--since is not before --until")
-            command(span=span, **values)
-
-        return called
-
-    return decorate
-
-
-def _asks(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the `journal` that is meant and the `form` of its answer; what cannot be read is one line.
-
-    With `--all`, where the command has that, `journal` is the port of the proxy that asks the others.
-    """
-
-    @format_option
-    @_journal_option
-    @port_option
-    @wraps(command)
-    def called(*, journal: Path | None, port: int, everywhere: bool = False, **values: Any) -> None:
-        if everywhere:
-            if journal is not None:
-                raise click.UsageError("--all asks running proxies; --journal names a file: give one of them")
-            with in_one_line(NoJournal, FolderNotPrivate):
-                command(journal=port, **values)
-            return
-        with in_one_line(NoJournal, FolderNotPrivate), JournalReader(journal or journal_of(port)) as reader:
-            try:
-                command(journal=reader, **values)
-            except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # any column takes anything
-                raise click.ClickException(
-                    f"{reader.path} holds what nobody can have written ({failing(error)}); --since may leave it out"
-                ) from error
-
-    return called
+_SINCE = "From then on: today, yesterday, 90s, 2h, 3d, 14:30, 2026-01-31, 2026-01-31T14:30+01:00."
+_OPTIONS = {
+    "agent": click.option("--agent", default="", metavar="GLOB", help="Only of these agents."),
+    "task": click.option("--task", default="", metavar="GLOB", help="Only of these tasks."),
+    "pool": click.option("--pool", default="", metavar="GLOB", help="Only of this pool or host."),
+    "session": click.option("--session", default="", metavar="GLOB", help="Only of these sessions."),
+    "end": click.option("--end", type=click.Choice(_ENDS), help="Only with this end; `open`: not ended yet."),
+    "by": click.option(
+        "--by",
+        type=click.Choice([by.value for by in sums.GroupBy]),
+        default=sums.GroupBy.AGENT.value,
+        show_default=True,
+        help="What sums are made for; a lineage is a session with all its sub-agents.",
+    ),
+    "since": click.option("--since", type=Instant(), help=_SINCE),
+    "since-today": click.option("--since", type=Instant(), default="today", show_default=True, help=_SINCE),
+    "until": click.option("--until", type=Instant(), help="Up to then; as --since."),
+    "most": click.option(
+        "-n", "--most", type=click.IntRange(1, 100_000), default=20, show_default=True, help="How many are told."
+    ),
+    "all": click.option(
+        "--all", "everywhere", is_flag=True, help="Of all proxies of the cluster that the port's proxy is in."
+    ),
+    "journal": click.option(
+        "--journal",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Another journal than your proxy's, for example a copy; it is only read.",
+    ),
+}
 
 
 @click.group(cls=ListGroup)
@@ -124,16 +84,45 @@ def history() -> None:
     """
 
 
-@history.command(name="list")
-@_agent_option
-@_task_option
-@_pool_option
-@click.option("--session", default="", metavar="GLOB", help="Only of these sessions.")
-@click.option("--end", type=click.Choice(_ENDS), help="Only with this end; `open`: not ended yet.")
-@_span_options()
-@_most_option
-@_all_option
-@_asks
+def _question(options: str = "", **settings: Any) -> Callable[[Callable[..., None]], click.Command]:
+    """Make a command of `hivemind history` with these options, and `settings` of click.
+
+    The function gets the `journal`, the `form` of the answer, and a `span` if there is `--until`. With `--all` the
+    journal is the port of the proxy that asks the others. An error while reading is one line.
+    """
+
+    def decorate(command: Callable[..., None]) -> click.Command:
+        @wraps(command)
+        def called(*, journal: Path | None, port: int, everywhere: bool = False, **values: Any) -> None:
+            if "until" in values:
+                ends = {name: at for name in ("since", "until") if (at := values.pop(name)) is not None}
+                values["span"] = span = Span(**ends)
+                if span.since >= span.until:
+                    raise click.UsageError("--since is not before --until")
+            if everywhere and journal is not None:
+                raise click.UsageError("--all asks running proxies; --journal names a file: give one of them")
+            with in_one_line(NoJournal, FolderNotPrivate):
+                if everywhere:
+                    command(journal=port, **values)
+                    return
+                with JournalReader(journal or journal_of(port)) as reader:
+                    try:
+                        command(journal=reader, **values)
+                    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # any column takes anything
+                        raise click.ClickException(
+                            f"{reader.path} holds what nobody can have written ({failing(error)}); "
+                            "--since may leave it out"
+                        ) from error
+
+        decorated = format_option(_OPTIONS["journal"](port_option(called)))
+        for name in reversed(options.split()):
+            decorated = _OPTIONS[name](decorated)
+        return history.command(**settings)(decorated)
+
+    return decorate
+
+
+@_question("agent task pool session end since until most all", name="list")
 def list_(journal: JournalReader | int, span: Span, end: str | None, most: int, form: Format, **wanted: str) -> None:
     """List the newest requests.
 
@@ -155,9 +144,8 @@ def list_(journal: JournalReader | int, span: Span, end: str | None, most: int, 
         click.echo(f"There are older ones: -n {most * 5}")
 
 
-@history.command()
+@_question()
 @click.argument("name", metavar="ID|TASK|KEY")
-@_asks
 def ticket(journal: JournalReader, name: str, form: Format) -> None:
     """What happened to a request: did it run once, twice, never; and its story.
 
@@ -203,22 +191,10 @@ def ticket(journal: JournalReader, name: str, form: Format) -> None:
                 _tell(view.biography_lines(one, now))
 
 
-@history.command()
+@_question("by task pool since-today until all")
 @click.argument("agent", metavar="[AGENT]", default="")
-@click.option(
-    "--by",
-    type=click.Choice([by.value for by in sums.GroupBy]),
-    default=sums.GroupBy.AGENT.value,
-    show_default=True,
-    help="What sums are made for; a lineage is a session with all its sub-agents.",
-)
-@_task_option
-@_pool_option
-@_span_options("today")
-@_all_option
-@_asks
 def agents(journal: JournalReader | int, by: str, span: Span, form: Format, **wanted: str) -> None:
-    """What agents cost: requests and how they ended, tokens, money, waiting. Of today, unless told otherwise.
+    """What agents cost: requests and how they ended, tokens, money, waiting. Of today by default.
 
     AGENT is a name or a glob; all agents without one. Requests count where they came, tokens and money where they were
     spent. The ends are those of `hivemind history --end`.
@@ -248,12 +224,7 @@ def agents(journal: JournalReader | int, by: str, span: Span, form: Format, **wa
     )
 
 
-@history.command()
-@_agent_option
-@_pool_option
-@_span_options("today")
-@_most_option
-@_asks
+@_question("agent pool since-today until most")
 def retries(journal: JournalReader, span: Span, most: int, form: Format, **wanted: str) -> None:
     """Which requests were tried again, and why: reasons with their numbers, then the newest requests.
 
@@ -285,11 +256,7 @@ def retries(journal: JournalReader, span: Span, most: int, form: Format, **wante
         )
 
 
-@history.command()
-@_pool_option
-@_span_options()
-@_most_option
-@_asks
+@_question("pool since until most")
 def incidents(journal: JournalReader, pool: str, span: Span, most: int, form: Format) -> None:
     """Times in which something was wrong: providers that were down, refused or told to wait, deaths of the proxy.
 
@@ -309,11 +276,8 @@ def incidents(journal: JournalReader, pool: str, span: Span, most: int, form: Fo
     )
 
 
-@history.command()
+@_question("pool since until")
 @click.argument("which", default="last", metavar="[last|N]")
-@_pool_option
-@_span_options()
-@_asks
 def incident(journal: JournalReader, which: str, pool: str, span: Span, form: Format) -> None:
     """What the last incident looked like: how long, what failed, who waited, what it cost, how it ended, line by line.
 
@@ -350,10 +314,7 @@ def incident(journal: JournalReader, which: str, pool: str, span: Span, form: Fo
             _tell(view.incident_lines(one, number, aftermath, timeline, now))
 
 
-@history.command()
-@_span_options()
-@_most_option
-@_asks
+@_question("since until most")
 def budgets(journal: JournalReader, span: Span, most: int, form: Format) -> None:
     """How every budget stands, who has spent one when, and what persons changed.
 
@@ -375,11 +336,7 @@ def budgets(journal: JournalReader, span: Span, most: int, form: Format) -> None
         view.print_listing(changes, "at=when text=what", form, title="what happened to them")
 
 
-@history.command()
-@_pool_option
-@_span_options()
-@_most_option
-@_asks
+@_question("pool since until most")
 def limits(journal: JournalReader, pool: str, span: Span, most: int, form: Format) -> None:
     """Limits as they were learned of providers, the newest last.
 
@@ -397,10 +354,7 @@ def limits(journal: JournalReader, pool: str, span: Span, most: int, form: Forma
     )
 
 
-@history.command()
-@_span_options()
-@_most_option
-@_asks
+@_question("since until most")
 def runs(journal: JournalReader, span: Span, most: int, form: Format) -> None:
     """Starts, stops and deaths of the proxy, the newest last.
 
@@ -409,18 +363,13 @@ def runs(journal: JournalReader, span: Span, most: int, form: Format) -> None:
       hivemind history runs
       hivemind history runs --since 7d --json
     """
-    found = [
-        view.dated(run) | {"fate": view.fate_of_run(journal, run), "lasted_s": (run.ended or run.seen) - run.began}
-        for run in requests_of.runs(journal, span)[-most:]
-    ]
     columns = "began lasted_s=lasted fate=what_became_of_it port pid=process version"
-    view.print_listing(found, columns, form, none="no proxy ran")
+    view.print_listing(requests_of.runs(journal, span)[-most:], columns, form, none="no proxy ran")
 
 
-@history.command(hidden=True)
-@_asks
+@_question(hidden=True)
 def answer(journal: JournalReader, form: Format) -> None:  # noqa: ARG001
-    """Answer what another proxy of the cluster asks; the question is on the standard input.
+    """Answer another proxy of the cluster; the question is on the standard input.
 
     \b
     Examples:
@@ -435,7 +384,7 @@ def answer(journal: JournalReader, form: Format) -> None:  # noqa: ARG001
 @history.command(hidden=True)
 @click.option("--journal", type=click.Path(path_type=Path), required=True, help="The proxy's.")
 def page(journal: Path) -> None:
-    """Answer what the page of a proxy asks; the question is on the standard input.
+    """Answer the page of a proxy; the question is on the standard input.
 
     \b
     Examples:
@@ -466,7 +415,7 @@ def _numbered(journal: JournalReader, span: Span, pool: str, now: float) -> list
 
 
 def _when(span: Span) -> str:
-    """In words, of a span with a beginning."""
+    """A span with a beginning, in words."""
     now = SystemClock().wall()
     return f"since {shown(span.since, now)}" + (
         "" if span.until == Span().until else f" until {shown(span.until, now)}"

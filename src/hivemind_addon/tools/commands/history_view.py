@@ -1,10 +1,10 @@
-"""What a journal answers, as rows for programs and tables, and as lines for people."""
+"""The answers of a journal, as rows for programs and tables, and as lines for people."""
 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from textwrap import wrap
+from textwrap import TextWrapper
 from types import MappingProxyType
 from typing import Any
 
@@ -19,18 +19,17 @@ from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.commands.printing import Format, Row, Words, print_rows
 from hivemind_addon.tools.commands.times import day, hour, iso, shown
 from hivemind_addon.tools.history.filters import OPEN
-from hivemind_addon.tools.history.history import Biography, RunRecord
+from hivemind_addon.tools.history.history import Biography
 from hivemind_addon.tools.history.incidents import Incident
-from hivemind_addon.tools.history.reader import JournalReader
 from hivemind_addon.tools.history.verdict import fate_of, verdict, verdict_head
 from hivemind_addon.tools.history.views import LOST
 
 _MOST_REASONS = 8
 _HOUR = re.compile(r"  \d\d:\d\d:\d\d ")
 _TEXT_AT = 21
-"""The column at which a moment's text begins."""
+"""The column where the text of a moment begins."""
 _NOW_S = 0.05
-"""Less is not told."""
+"""Shorter waits are not mentioned."""
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
@@ -138,44 +137,31 @@ def account_row(account: BudgetRow) -> dict[str, object]:
     return row
 
 
-def fate_of_run(journal: JournalReader, run: RunRecord) -> str:
-    """What became of a run of the proxy."""
-    if run.ended is not None:
-        return "stopped"
-    if run.id == journal.live_run:
-        return "runs"
-    return "died" if run.listened else "was killed while it started"
-
-
 # Lines ----------------------------------------------------------------------------------------------------------------
 
 
 def story(biography: Biography) -> list[StoryLine]:
-    """A request from its arrival to its end, in order."""
+    """A request from the arrival to the end, in order."""
     ticket = biography.ticket
-    told = [(ticket.arrived, 0, "came")]
-    told += [(wait.began, 1, held_words(wait.position, wait.reason)) for wait in biography.waits]
+    lines = [(ticket.arrived, 0, "came")]
+    lines += [(wait.began, 1, held_words(wait.position, wait.reason)) for wait in biography.waits]
     for attempt in biography.attempts:
-        told += _of_attempt(attempt)
-    told += [
-        (one.at, 5, one.text.removeprefix(f"{ticket.id}: ").removeprefix(f"{ticket.id} "))
-        for one in biography.happenings
-    ]
+        lines += _of_attempt(attempt)
+    lines += [(row.at, 5, re.sub(rf"^{re.escape(ticket.id)}:? ", "", row.text)) for row in biography.happenings]
     if ticket.end:
         reason = f": {ticket.reason}" if ticket.reason and ticket.end != "delivered" else ""
-        told.append(
-            (_end_of(biography), 9, ticket.reason or "its proxy died" if ticket.end == LOST else ticket.end + reason)
-        )
-    return [StoryLine(at, printable(text)) for at, _, text in sorted(told, key=lambda one: one[:2])]
+        end = ticket.reason or "its proxy died" if ticket.end == LOST else ticket.end + reason
+        lines.append((_end_of(biography), 9, end))
+    return [StoryLine(at, printable(text)) for at, _, text in sorted(lines, key=lambda line: line[:2])]
 
 
 def _end_of(biography: Biography) -> float:
-    """Of one whose proxy died it is not known: not before that was last seen, and not before anything else of it."""
-    if biography.ticket.ended is not None and biography.ticket.end != LOST:
-        return biography.ticket.ended
-    known = [biography.ticket.ended, biography.run.seen if biography.run else None, biography.ticket.arrived]
-    known += [one.ended or one.began for one in biography.attempts]
-    return max(one for one in known if one is not None)
+    """The end of a lost request is unknown, but not before the proxy was last seen, nor before the last attempt."""
+    ticket, run = biography.ticket, biography.run
+    if ticket.ended is not None and ticket.end != LOST:
+        return ticket.ended
+    known = [ticket.ended or ticket.arrived, run.seen if run else ticket.arrived]
+    return max(*known, *(attempt.ended or attempt.began for attempt in biography.attempts))
 
 
 def _of_attempt(attempt: AttemptRow) -> Iterator[tuple[float, int, str]]:
@@ -183,18 +169,12 @@ def _of_attempt(attempt: AttemptRow) -> Iterator[tuple[float, int, str]]:
     waited = f" after {span(attempt.waited_s)}" if attempt.waited_s >= _NOW_S else ""
     yield attempt.began, 2, f"attempt {attempt.attempt} sent{waited}{beside}"
     if attempt.outcome == LOST:
-        expected = _booked(attempt)
-        yield (
-            attempt.began,
-            3,
-            f"attempt {attempt.attempt}: nobody knows its end" + (f"; {expected}" if expected else ""),
-        )
-        return
-    if attempt.ended is not None:
-        used = "; ".join(part for part in (_used(attempt), _booked(attempt)) if part)
-        why = attempt.reason or attempt.outcome
-        text = f"attempt {attempt.attempt}: {why}, in {span(attempt.ended - attempt.began)}"
-        yield attempt.ended, 3, f"{text}; {used}" if used else text
+        parts = [f"attempt {attempt.attempt}: nobody knows its end", _booked(attempt)]
+        yield attempt.began, 3, "; ".join(filter(None, parts))
+    elif attempt.ended is not None:
+        text = f"{attempt.reason or attempt.outcome}, in {span(attempt.ended - attempt.began)}"
+        parts = [f"attempt {attempt.attempt}: {text}", _used(attempt), _booked(attempt)]
+        yield attempt.ended, 3, "; ".join(filter(None, parts))
         if attempt.retry_reason and attempt.retry_at is not None:
             again_s = max(0.0, attempt.retry_at - attempt.ended)
             yield attempt.ended, 4, f"again in {span(again_s)} ({attempt.retry_reason})"
@@ -211,15 +191,13 @@ def _used(attempt: AttemptRow) -> str:
 
 
 def _booked(attempt: AttemptRow) -> str:
-    if attempt.outcome == LOST and attempt.micro_usd:
-        return f"booked with {amount('micro_usd', attempt.micro_usd)}"
     if attempt.micro_usd:
-        return amount("micro_usd", attempt.micro_usd)
+        return ("booked with " if attempt.outcome == LOST else "") + amount("micro_usd", attempt.micro_usd)
     return "" if _used(attempt) or not attempt.tokens else f"booked with {attempt.tokens:,} tokens"
 
 
 def biography_lines(biography: Biography, now: float) -> Iterator[str]:
-    """What a person reads of one request."""
+    """A request for people."""
     ticket = biography.ticket
     yield f"{ticket.id} {verdict([ticket], biography.attempts)}"
     yield ""
@@ -229,36 +207,32 @@ def biography_lines(biography: Biography, now: float) -> Iterator[str]:
 
 
 def facts(biography: Biography) -> Iterator[str]:
-    """Whose it is, and what was asked of whom: a line each."""
+    """The client, the model and the kind of the request, a line each."""
     ticket = biography.ticket
     group = f" of group {ticket.group}" if ticket.group else ""
     yield f"agent {ticket.agent}{group}, session {ticket.session}"
     names = (("task", ticket.task), ("Idempotency-Key", ticket.idempotency_key))
-    if any(name for _, name in names):
-        yield ", ".join(f"{what} {name}" for what, name in names if name)
+    if named := ", ".join(f"{kind} {name}" for kind, name in names if name):
+        yield named
     yield f"{ticket.model} at {ticket.pool}"
-    stream = "streamed" if ticket.streamed else "not streamed"
-    yield f"{ticket.kind}, {ticket.priority} priority, {stream}"
+    yield f"{ticket.kind}, {ticket.priority} priority, {'streamed' if ticket.streamed else 'not streamed'}"
 
 
 def summary(biography: Biography, now: float) -> str:
-    """When, how often, how long it waited, and what it cost, in one line."""
+    """The time, wait, attempts and cost of a request, in a line."""
     ticket, attempts = biography.ticket, biography.attempts
     parts = [f"came {shown(ticket.arrived, now)}"]
     if ticket.end and ticket.end != LOST:
         parts.append(f"ended after {span(max(0.0, _end_of(biography) - ticket.arrived))}")
-    if ticket.waited_s >= _NOW_S:
-        parts.append(f"waited {span(ticket.waited_s)}")
-    parts.append(several(len(attempts), "attempt"))
-    if ticket.micro_usd:
-        parts.append(amount("micro_usd", ticket.micro_usd))
-    return ", ".join(parts)
+    parts.append(f"waited {span(ticket.waited_s)}" if ticket.waited_s >= _NOW_S else "")
+    parts += several(len(attempts), "attempt"), _dollars(ticket.micro_usd)
+    return ", ".join(filter(None, parts))
 
 
 def incident_lines(
     incident: Incident, number: int, aftermath: Mapping[str, Any], timeline: Sequence[StoryLine], now: float
 ) -> Iterator[str]:
-    """What a person reads of one incident."""
+    """An incident for people."""
     ended = incident.ended
     lasted = brief((now if ended is None else ended) - incident.began)
     kinds = ", ".join(kind.value for kind in incident.kinds)
@@ -274,7 +248,7 @@ def incident_lines(
 
 
 def _by_day(lines: Iterable[StoryLine], began: float, now: float) -> Iterator[str]:
-    """What happened when, and how many seconds after the beginning; a day is named where it is another."""
+    """Lines with their hour and the seconds after the beginning; a line with the day stands before another day's."""
     last = "today"
     for line in lines:
         its_day, after_s = day(line.at, now), line.at - began
@@ -309,19 +283,16 @@ def _aftermath_lines(sums: Mapping[str, Any]) -> Iterator[str]:
         yield printable(f"  {number:>6,}  {reason}")
     if (more := len(sums["reasons"]) - _MOST_REASONS) > 0:
         yield f"          and {several(more, 'other reason')}"
-    yield (
-        f"of the requests that failed so {sums['retried']:,} were tried again, "
-        f"{sums['rescued']:,} were delivered after all"
-    )
+    retried = f"of the requests that failed so {sums['retried']:,} were tried again"
+    yield f"{retried}, {sums['rescued']:,} were delivered after all"
 
 
 def folded(lines: Iterable[str], width: int) -> Iterator[str]:
-    """Lines that are too long go on in the next one, below their text."""
+    """Break lines that are too long; the rest stands below the text."""
     for line in lines:
         indent = _TEXT_AT if _HOUR.match(line) else len(line) - len(line.lstrip()) + 2
-        yield from wrap(
-            line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
-        ) or [""]
+        wrapper = TextWrapper(width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
+        yield from wrapper.wrap(line) or [""]
 
 
 def reasons_counted(reasons: str) -> str:
@@ -331,8 +302,7 @@ def reasons_counted(reasons: str) -> str:
 
 
 def task_verdict(stories: Sequence[Biography], *, has_more: bool) -> str:
-    """What became of the requests of one task, in a sentence: `12 requests: 11 ran once, 1 never ran`."""
-    heads = Counter(verdict_head(one.attempts, is_live=not one.ticket.end) for one in stories)
-    newest = "the newest " if has_more else ""
-    of = ", ".join(f"{number:,} {head}" for head, number in heads.most_common())
-    return f"{newest}{several(len(stories), 'request')}: {of}"
+    """The fates of a task's requests, in a sentence: `12 requests: 11 ran once, 1 never ran`."""
+    heads = Counter(verdict_head(story.attempts, is_live=not story.ticket.end) for story in stories)
+    words = ", ".join(f"{number:,} {head}" for head, number in heads.most_common())
+    return f"{'the newest ' if has_more else ''}{several(len(stories), 'request')}: {words}"

@@ -1,7 +1,6 @@
-"""What the page asks of files: answered in a process of its own, from the journal and the fleets' folders."""
+"""Answers to the page, from the journal and the fleets' folders, in a separate process."""
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -39,40 +38,34 @@ _MOST_FLEETS = 50
 _MOST_INCIDENTS = 200
 _MOST_SESSIONS = 200
 _NEAR_S = 86_400.0
-"""A session tree includes sessions from a day before the request to a day after."""
+"""A session tree covers a day before and after the request."""
 
 
 def answer(journal: Path, question: str) -> str:
-    """As JSON. Raises msgspec.MsgspecError for what is no question, NoJournal."""
+    """Answer in JSON. Raises msgspec.MsgspecError for anything but a question, NoJournal."""
     os.nice(_NICER)
     asked: PastQuestion = msgspec.json.decode(question, type=PastQuestion)
-    told: Struct | list[FleetSummary]
+    said: Struct | list[FleetSummary]
     match asked:
-        case ChartsQuestion():
-            told = _from(journal, lambda reader: _charts(reader, asked))
-        case StoryQuestion(ticket_id):
-            told = _from(journal, lambda reader: _story(reader, ticket_id))
         case FleetsQuestion():
-            told = [_summary(one.view()) for one in fleets()[:_MOST_FLEETS]]
+            said = [_summary(fleet.view()) for fleet in fleets()[:_MOST_FLEETS]]
         case FleetQuestion(fleet_id):
-            told = _fleet(fleet_id)
-    return msgspec.json.encode(told).decode()
-
-
-def _from[R: Struct](journal: Path, read: Callable[[JournalReader], R]) -> R:
-    with JournalReader(journal) as reader:
-        return read(reader)
+            said = _fleet(fleet_id)
+        case ChartsQuestion() | StoryQuestion():
+            with JournalReader(journal) as reader:
+                said = _charts(reader, asked) if isinstance(asked, ChartsQuestion) else _story(reader, asked.ticket_id)
+    return msgspec.json.encode(said).decode()
 
 
 def _charts(journal: JournalReader, asked: ChartsQuestion) -> PastCharts:
     now = SystemClock().wall()
-    told = read_incidents(journal, Span(asked.incidents_since, asked.until), now)
+    found = read_incidents(journal, Span(asked.incidents_since, asked.until), now)
     return PastCharts(
         parts=tuple(over_time.parts(journal, Span(asked.since, asked.until), asked.part_s)),
         costs=tuple(over_time.costs(journal, Span(asked.costs_since, asked.until), by_day=asked.by_day)),
         incidents=tuple(
             PastIncident(one.began, one.ended, one.pool, ", ".join(kind.value for kind in one.kinds), one.ending)
-            for one in told[-_MOST_INCIDENTS:]
+            for one in found[-_MOST_INCIDENTS:]
         ),
     )
 
@@ -95,7 +88,7 @@ def _story(journal: JournalReader, ticket_id: str) -> RequestStory | NothingKnow
 
 
 def _tree(journal: JournalReader, lineage: str, at: float) -> list[SessionNode]:
-    """The sessions of one root, as they came. No index leads to a root's requests, so their time has to."""
+    """The sessions of a root, in order. No index leads to a root's requests, only to their time."""
     return journal.answers(
         SessionNode,
         """
@@ -114,32 +107,32 @@ def _tree(journal: JournalReader, lineage: str, at: float) -> list[SessionNode]:
 
 def _fleet(fleet_id: str) -> FleetPicture | NothingKnown:
     try:
-        told = open_fleet(fleet_id).view()
+        fleet = open_fleet(fleet_id).view()
     except NotTaken as error:
         return NothingKnown(str(error))
     tasks = tuple(
         FleetTask(
-            name=one.id.partition("/")[2],
-            state=one.state.value,
-            depends_on=one.depends_on,
-            parent=one.parent.partition("/")[2],
-            agent=one.agent_name,
-            reason=one.reason,
-            attempts=one.attempts,
-            began=one.began_wall,
-            ended=one.ended_wall,
+            name=task.id.partition("/")[2],
+            state=task.state.value,
+            depends_on=task.depends_on,
+            parent=task.parent.partition("/")[2],
+            agent=task.agent_name,
+            reason=task.reason,
+            attempts=task.attempts,
+            began=task.began_wall,
+            ended=task.ended_wall,
         )
-        for one in told.tasks
+        for task in fleet.tasks
     )
-    return FleetPicture(_summary(told), told.at_most, tasks)
+    return FleetPicture(_summary(fleet), fleet.at_most, tasks)
 
 
-def _summary(told: FleetView) -> FleetSummary:
+def _summary(fleet: FleetView) -> FleetSummary:
     return FleetSummary(
-        fleet_id=told.id,
-        source=Path(told.source).name if told.source else "",
-        began=told.began_wall,
-        ended=told.ended_wall,
-        runs=told.runner_pid is not None,
-        counts=picture.counts(told),
+        fleet_id=fleet.id,
+        source=Path(fleet.source).name if fleet.source else "",
+        began=fleet.began_wall,
+        ended=fleet.ended_wall,
+        runs=fleet.runner_pid is not None,
+        counts=picture.counts(fleet),
     )

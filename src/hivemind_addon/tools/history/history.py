@@ -36,6 +36,8 @@ class RunRecord(Struct, frozen=True):
     """Where the proxy listened; 0: unknown."""
     listened: bool = True
     """False: the proxy was killed while starting, and has served nobody."""
+    fate: str = ""
+    lasted_s: float = 0.0
 
 
 class RequestRecord(TicketRow, kw_only=True):
@@ -121,7 +123,7 @@ def runs(journal: JournalReader, span: Span = Span()) -> list[RunRecord]:  # noq
     where = SqlConditions()
     where.within("coalesce(ended, seen)", Span(since=span.since))
     where.within("began", Span(until=span.until))
-    return journal.records(RunRecord, "run", f"{where} ORDER BY id", where.values)
+    return journal.records(RunRecord, "runs", f"{where} ORDER BY id", where.values)
 
 
 def limits(journal: JournalReader, pool: str, span: Span) -> list[LimitRow]:

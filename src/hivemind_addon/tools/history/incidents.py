@@ -1,14 +1,14 @@
-"""What happened → incidents: pure. An incident is a time in which something was wrong with a pool, or with the proxy.
+"""Happenings become incidents: times in which something was wrong with a pool, or with the proxy. Pure.
 
     breaker open                    until it closes
     account block                   until it ends, or its end has come
     a pause of 30 s or more         as long as the provider asked for it
     ten failures in a row           hard ones, with no answer between them; until the next answer
-    the proxy died                  from when it was last seen until the next one started that ever listened
+    the proxy died                  from the last sign of life until the start of the next that ever listened
     guard trip, clock jump          an instant, or as long as the machine slept
 
-Troubles of one pool with less than a minute between them are one incident. What is no pool's own (a death, a jump of
-the clock) belongs to the incidents that it falls into, and is one of its own where it falls into none.
+Troubles of a pool with less than a minute between them are an incident. Troubles without a pool (a death, a jump of
+the clock) belong to the incidents of that time; if there are none, the trouble is an incident by itself.
 """
 
 import json
@@ -27,10 +27,10 @@ from hivemind_addon.proxy.journal.tables import HappeningRow
 from hivemind_addon.tools.history.history import RunRecord
 
 QUIET_S = 60.0
-"""Troubles that are nearer to each other are one incident."""
+"""Troubles with less time between them are in the same incident."""
 LONG_PAUSE_S = 30.0
 ROW = 10
-"""Failures in a row that are told, where no breaker opens: it wants them of two sessions."""
+"""Failures in a row that are an incident without a breaker, which opens only for failures of two sessions."""
 EVENTS = (
     "BreakerChanged",
     "AccountBlocked",
@@ -40,14 +40,14 @@ EVENTS = (
     "GuardTripped",
     "MachineSlept",
 )
-"""The happenings that make incidents."""
+"""Events that make incidents."""
 HARD = frozenset({OutcomeKind.FAILED.value, OutcomeKind.OVERLOADED.value})
-"""Outcomes that say nothing good of the provider."""
+"""Outcomes that speak against the provider."""
 _NEVER = float("inf")
 
 
 class IncidentKind(Enum):
-    """What was wrong."""
+    """The kind of a trouble."""
 
     BREAKER = "provider down"
     ACCOUNT_BLOCK = "account refused"
@@ -59,49 +59,49 @@ class IncidentKind(Enum):
 
 
 class Trouble(Struct, frozen=True):
-    """One thing that was wrong."""
+    """Something that was wrong."""
 
     kind: IncidentKind
     pool: str
-    """Empty: no pool's own."""
+    """Empty: of no single pool."""
     began: float
     ended: float | None
-    """None: it is not over."""
+    """None: not over."""
     cause: str
     ending: str
-    """How it ended; empty: it is not over."""
+    """How the trouble ended; empty: not over."""
 
 
 class Incident(Struct, frozen=True):
     """Troubles that belong together, in the order of their begins."""
 
     pool: str
-    """Empty: no pool's own."""
+    """Empty: of no single pool."""
     troubles: tuple[Trouble, ...]
 
     @property
     def began(self) -> float:
-        """The first one's."""
+        """The beginning of the first trouble."""
         return self.troubles[0].began
 
     @property
     def ended(self) -> float | None:
-        """The last one's; None: it is not over."""
+        """The end of the last trouble; None: not over."""
         return None if any(one.ended is None for one in self.troubles) else max(map(_end, self.troubles))
 
     @property
     def kinds(self) -> tuple[IncidentKind, ...]:
-        """What was wrong, each once."""
+        """The kinds of the troubles, each once."""
         return tuple(dict.fromkeys(one.kind for one in self.troubles))
 
     @property
     def ending(self) -> str:
-        """How it ended; empty: it is not over."""
+        """How the incident ended; empty: not over."""
         return max(self.troubles, key=_end).ending if self.ended is not None else ""
 
 
 class AttemptEnd(Struct, frozen=True):
-    """When and how an attempt ended."""
+    """The end of an attempt."""
 
     ended: float
     pool: str
@@ -119,7 +119,7 @@ def incidents(
 ) -> list[Incident]:
     """Oldest first. `happenings` and `runs` in their order; `rows` are `failure_rows`.
 
-    `live`: the run that goes on; 0: none does, and the newest has died if it does not say that it has ended.
+    `live`: the run that goes on; 0: none, and a newest run without an end has died.
     """
     found = (*_of_happenings(happenings, runs, live), *_deaths(runs, live), *rows)
     troubles = [_ended(one, None, "") if _end(one) > now else one for one in found]
@@ -152,21 +152,15 @@ def failure_rows(ends: Iterable[AttemptEnd]) -> Iterator[Trouble]:
 
 def _row(row: Sequence[AttemptEnd], answer: AttemptEnd | None) -> Iterator[Trouble]:
     if len(row) >= ROW:
-        yield Trouble(
-            kind=IncidentKind.FAILURES,
-            pool=row[0].pool,
-            began=row[0].ended,
-            ended=row[-1].ended if answer is None else answer.ended,
-            cause=f"{several(len(row), 'attempt')} in a row, the last one: {row[-1].reason}",
-            ending=f"the last of {len(row)} failures in a row" if answer is None else "an attempt was answered",
-        )
+        ended = row[-1].ended if answer is None else answer.ended
+        cause = f"{several(len(row), 'attempt')} in a row, the last one: {row[-1].reason}"
+        ending = f"the last of {len(row)} failures in a row" if answer is None else "an attempt was answered"
+        yield Trouble(IncidentKind.FAILURES, row[0].pool, row[0].ended, ended, cause, ending)
 
 
-def _of_happenings(
-    happenings: Iterable[HappeningRow], runs: Sequence[RunRecord], live: int | None
-) -> Iterator[Trouble]:
+def _of_happenings(happenings: Iterable[HappeningRow], runs: Sequence[RunRecord], live: int) -> Iterator[Trouble]:
     open_: dict[tuple[int, str, IncidentKind], Trouble] = {}
-    """By run: no breaker and no account block outlives one. `ended` of a block is when it ends by itself."""
+    """By run: no breaker and no account block outlives a run. `ended` of a block is the announced end."""
     for one in happenings:
         fields = _fields(one)
         match one.event:
@@ -179,11 +173,8 @@ def _of_happenings(
                     yield _ended(open_.pop(key), one.at, "the provider answered again")
             case "AccountBlocked":
                 key = one.run, one.pool, IncidentKind.ACCOUNT_BLOCK
-                began = open_[key].began if key in open_ else one.at
-                end = one.at + _lasts_s(fields)
-                open_[key] = Trouble(
-                    IncidentKind.ACCOUNT_BLOCK, one.pool, began, end, str(fields.get("reason", "")), ""
-                )
+                began, end = open_[key].began if key in open_ else one.at, one.at + _lasts_s(fields)
+                open_[key] = Trouble(key[2], one.pool, began, end, str(fields.get("reason", "")), "")
             case "AccountUnblocked":
                 if block := open_.pop((one.run, one.pool, IncidentKind.ACCOUNT_BLOCK), None):
                     yield _ended(block, one.at, "the account was served again")
@@ -197,9 +188,8 @@ def _of_happenings(
                 cause = f"{lasting(lasts_s)}: {fields.get('reason', '')}"
                 yield Trouble(IncidentKind.PAUSE, one.pool, one.at, one.at + lasts_s, cause, "the pause was over")
             case "GuardTripped":
-                yield Trouble(
-                    IncidentKind.GUARD, one.pool, one.at, one.at, one.text, "the request went past the scheduler"
-                )
+                ending = "the request went past the scheduler"
+                yield Trouble(IncidentKind.GUARD, one.pool, one.at, one.at, one.text, ending)
             case "MachineSlept":
                 slept_s = max(0.0, _number(fields.get("slept_s")))
                 yield Trouble(IncidentKind.CLOCK, "", one.at - slept_s, one.at, one.text, "the clock runs on")
@@ -209,7 +199,7 @@ def _of_happenings(
 
 
 def _ended_with_run(trouble: Trouble, run: RunRecord | None, *, is_live: bool) -> Trouble:
-    """What nothing has ended before its run did; `trouble.ended` is when it ends by itself."""
+    """End a trouble that lasted until its run ended; `trouble.ended` is the announced end."""
     if run is None:
         stopped, ending = trouble.began, "nothing more is known"
     elif run.ended is not None:
@@ -226,28 +216,22 @@ def _deaths(runs: Sequence[RunRecord], live: int) -> Iterator[Trouble]:
     served = [run for run in runs if run.listened or run.id == live]  # one that never listened left nobody alone
     for run, following in zip_longest(served, served[1:]):
         if run is not None and run.ended is None and run.id != live:
-            back_s = 0.0 if following is None else max(0.0, following.began - run.seen)
-            yield Trouble(
-                kind=IncidentKind.DEATH,
-                pool="",
-                began=run.seen,
-                ended=None if following is None else max(run.seen, following.began),
-                cause=f"process {run.pid} ended without a word",
-                ending="" if following is None else f"the next one started {span(back_s)} later",
-            )
+            cause, ended, ending = f"process {run.pid} ended without a word", None, ""
+            if following is not None:
+                ended = max(run.seen, following.began)
+                ending = f"the next one started {span(ended - run.seen)} later"
+            yield Trouble(IncidentKind.DEATH, "", run.seen, ended, cause, ending)
 
 
 def _together(troubles: Sequence[Trouble]) -> list[tuple[Trouble, ...]]:
-    """Those between which there is little time, in their order."""
+    """Groups of troubles with little time between them, in order."""
     groups: list[list[Trouble]] = []
     end = -_NEVER
     for one in sorted(troubles, key=lambda one: one.began):
-        if groups and one.began <= end + QUIET_S:
-            groups[-1].append(one)
-            end = max(end, _end(one))
-        else:
-            groups.append([one])
-            end = _end(one)
+        if not groups or one.began > end + QUIET_S:
+            groups.append([])
+        groups[-1].append(one)
+        end = max(end, _end(one))
     return [tuple(group) for group in groups]
 
 
@@ -260,7 +244,7 @@ def _end(trouble: Trouble) -> float:
 
 
 def _fields(happening: HappeningRow) -> dict[str, Any]:
-    """The event's own; a line that was cut has none."""
+    """The fields of the event; a line that was cut has none."""
     try:
         fields = json.loads(happening.fields)
     except ValueError:
@@ -277,19 +261,15 @@ def _number(value: object) -> float:
 
 
 def timeline(incident: Incident, happenings: Iterable[HappeningRow], most: int) -> list[StoryLine]:
-    """The incident in at most about so many lines: of what repeats itself the first and the last."""
-    told = [one for one in happenings if one.pool in (incident.pool, "") or not incident.pool]
-    lines: list[StoryLine] = [
-        StoryLine(one.began, f"{one.kind.value}: {one.cause}")
-        for one in incident.troubles
-        if one.kind in _NOT_HAPPENINGS
-    ]
-    lines += [
-        StoryLine(one.ended, one.ending)
-        for one in incident.troubles
-        if one.kind in _NOT_HAPPENINGS and one.ended is not None and one.ended > one.began
-    ]
-    for _, alike in groupby(told, key=lambda one: (one.event, _fields(one).get("state"))):
+    """The incident in at most about so many lines: the first and the last of repeated happenings."""
+    lines: list[StoryLine] = []
+    for trouble in incident.troubles:
+        if trouble.kind in (IncidentKind.DEATH, IncidentKind.FAILURES):  # no happening says so
+            lines.append(StoryLine(trouble.began, f"{trouble.kind.value}: {trouble.cause}"))
+            if trouble.ended is not None and trouble.ended > trouble.began:
+                lines.append(StoryLine(trouble.ended, trouble.ending))
+    there = [one for one in happenings if one.pool in (incident.pool, "") or not incident.pool]
+    for _, alike in groupby(there, key=lambda one: (one.event, _fields(one).get("state"))):
         lines += _few(list(alike), incident.pool)
     lines.sort(key=lambda line: line.at)
     if len(lines) > most:
@@ -299,17 +279,9 @@ def timeline(incident: Incident, happenings: Iterable[HappeningRow], most: int) 
     return lines
 
 
-_NOT_HAPPENINGS = frozenset({IncidentKind.DEATH, IncidentKind.FAILURES})
-
-
 def _few(alike: Sequence[HappeningRow], pool: str) -> Iterator[StoryLine]:
-    first, *more = alike
-    yield StoryLine(first.at, _without_pool(first, pool))
-    if len(more) > 1:
-        yield StoryLine(more[-1].at, f"… {len(more)} times more until here, the last: {_without_pool(more[-1], pool)}")
-    elif more:
-        yield StoryLine(more[0].at, _without_pool(more[0], pool))
-
-
-def _without_pool(happening: HappeningRow, pool: str) -> str:
-    return happening.text.removeprefix(f"{pool}: ") if pool else happening.text
+    first, *more = (StoryLine(one.at, one.text.removeprefix(f"{pool}: ") if pool else one.text) for one in alike)
+    yield first
+    if more:
+        times = f"… {len(more)} times more until here, the last: " if len(more) > 1 else ""
+        yield StoryLine(more[-1].at, times + more[-1].text)

@@ -1,6 +1,6 @@
-"""A journal, read: while a proxy writes it, after that one has died, and as a copy elsewhere. Nothing is written to it.
+"""Reads a journal: while a proxy writes, after the proxy has died, and as a copy elsewhere. The file stays unchanged.
 
-Everything that one reader reads is of one instant, its first query's; the proxy goes on writing meanwhile.
+Everything that a reader reads is of a single instant, the first query's; the proxy goes on writing meanwhile.
 """
 
 # ruff: noqa: S608 - names and conditions are of our own, and every value is bound
@@ -23,9 +23,9 @@ from hivemind_addon.proxy.system.file_lock import is_free
 from hivemind_addon.tools.history.views import views
 
 _PATIENCE_S = 5.0
-"""How long a file that is just being recovered or closed by its proxy is waited for."""
+"""The longest wait for a file that the proxy is recovering or closing."""
 _DAMAGED = DAMAGED | {sqlite3.SQLITE_FORMAT, sqlite3.SQLITE_ERROR}
-"""Primary result codes; an error in our own SQL is a table that is missing."""
+"""Primary result codes; an error in our own SQL means that a table is missing."""
 _OPTION = "hivemind_journal"
 _NO_FILE = ("", "off")
 _PROXY_PATIENCE_S = 2.0
@@ -33,11 +33,11 @@ Value = str | int | float | None
 
 
 class NoJournal(Exception):
-    """It cannot be read; the text is one line that names the file and the cure."""
+    """A journal cannot be read; the text is a line with the file and the cure."""
 
 
 def journal_of(port: int) -> Path:
-    """Which journal is meant: the file of the proxy on a port; the usual one where none answers, or it keeps none.
+    """The journal of the proxy on a port; the usual file if no proxy answers or the proxy keeps no journal.
 
     Raises FolderNotPrivate, OSError.
     """
@@ -57,7 +57,7 @@ class JournalReader:
         """Raises NoJournal."""
         self.path = path
         self.is_orphaned = is_free(path.with_name(f"{path.name}.lock"))
-        """Whether its proxy has gone; of a copy that is not known, and it counts as there."""
+        """Whether the proxy has gone. Unknown for a copy: then the proxy counts as there."""
         self._connection = _connect(path)
         try:
             self._check()
@@ -84,28 +84,28 @@ class JournalReader:
             self._connection.close()
 
     def tuples(self, sql: str, values: Sequence[Value] = ()) -> list[tuple[Value, ...]]:
-        """What a query answers. Raises NoJournal."""
+        """The rows of a query. Raises NoJournal."""
         with self._readable(), closing(self._connection.execute(sql, _bound(values))) as cursor:
             return [tuple(row) for row in cursor]
 
     def rows(self, sql: str, values: Sequence[Value] = ()) -> list[dict[str, Value]]:
-        """What a query answers, as column → value. Raises NoJournal."""
+        """The rows of a query, as column → value. Raises NoJournal."""
         with self._readable(), closing(self._connection.execute(sql, _bound(values))) as cursor:
             names = [column[0] for column in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor]
 
     def records[R: Struct](self, kind: type[R], table: str, rest: str = "", values: Sequence[Value] = ()) -> list[R]:
-        """The rows of a table as values; `rest` follows FROM. Raises NoJournal."""
+        """The rows of a table or view as values; `rest` follows FROM. Raises NoJournal."""
         columns = ", ".join(f'{table}."{name}"' for name in kind.__struct_fields__)
         return self.answers(kind, f"SELECT {columns} FROM {table} {rest}", values)
 
     def answers[R: Struct](self, kind: type[R], sql: str, values: Sequence[Value] = ()) -> list[R]:
-        """What a query with a value's fields as columns, in any order, answers. Raises NoJournal."""
+        """The rows of a query as values; the columns are the fields, in any order. Raises NoJournal."""
         with self._readable():
             return [msgspec.convert(row, kind, strict=False) for row in self.rows(sql, values)]
 
     def _check(self) -> None:
-        """That it is ours, and of our version."""
+        """Raise NoJournal unless the file is a journal of this version."""
         with self._readable():
             self._connection.execute("BEGIN")
         application, version = (self.tuples(f"PRAGMA {name}")[0][0] for name in ("application_id", "user_version"))
@@ -136,7 +136,7 @@ class JournalReader:
 
 
 def _bound(values: Sequence[Value]) -> list[Value]:
-    """As they were written: what is no text, such as bytes of a command line, has question marks."""
+    """Values as the journal has them: bytes of a command line that are no text became question marks."""
     return [value.encode(errors="replace").decode() if isinstance(value, str) else value for value in values]
 
 
@@ -149,7 +149,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 def _look_at(path: Path) -> None:
-    """Say plainly what SQLite would say in its own words."""
+    """Raise NoJournal with a plain text for problems that SQLite words poorly."""
     try:
         with path.open("rb") as file:
             head = file.read(len(MAGIC))

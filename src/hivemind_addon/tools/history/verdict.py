@@ -1,8 +1,8 @@
-"""Did it run? What a person asks first of a request: once, twice, never, or nobody can know.
+"""Did a request run once, twice or never, or can nobody know?
 
 success                                        ran
-ended without a status, or its proxy died      may have run: the provider may have billed it
-the client or a person ended it on the way     may have run, unless it was never sent
+ended without a status, or the proxy died      may have run: the provider may have billed it
+the client or a person ended the attempt       may have run, unless never sent
 an answer that broke off                       may have run
 any other answer, or nobody was reached        did not run
 """
@@ -19,7 +19,7 @@ _TIMES = {1: "once", 2: "twice"}
 
 
 class AttemptFate(Enum):
-    """Whether one attempt ran at the provider."""
+    """Whether an attempt ran at the provider."""
 
     RAN = "ran"
     MAY_HAVE_RUN = "may have run"
@@ -28,7 +28,7 @@ class AttemptFate(Enum):
 
 
 def fate_of(attempt: AttemptRow) -> AttemptFate:
-    """What became of one attempt."""
+    """Whether this attempt ran."""
     match attempt.outcome:
         case "":
             return AttemptFate.RUNS
@@ -37,7 +37,7 @@ def fate_of(attempt: AttemptRow) -> AttemptFate:
         case "lost":
             return AttemptFate.MAY_HAVE_RUN
         case OutcomeKind.CANCELLED.value:
-            # One that was never sent is booked with nothing; one that was, with what it was expected to take at least.
+            # An attempt that was never sent is booked with nothing; a sent attempt, at least with the expected amounts.
             return AttemptFate.MAY_HAVE_RUN if attempt.tokens or attempt.micro_usd else AttemptFate.DID_NOT_RUN
         case _:
             broke_off = attempt.status is not None and attempt.status < 300
@@ -45,7 +45,7 @@ def fate_of(attempt: AttemptRow) -> AttemptFate:
 
 
 def verdict(tickets: Sequence[TicketRow], attempts: Sequence[AttemptRow]) -> str:
-    """Whether one request ran, in a sentence; several tickets are several tries of a client at the same one."""
+    """Whether a request ran, in a sentence; several tickets are a client's repeated tries of the same request."""
     fates = [fate_of(attempt) for attempt in attempts]
     is_live = any(not ticket.end for ticket in tickets)
     head = verdict_head(attempts, is_live=is_live)
@@ -60,7 +60,7 @@ def verdict(tickets: Sequence[TicketRow], attempts: Sequence[AttemptRow]) -> str
 
 
 def verdict_head(attempts: Sequence[AttemptRow], *, is_live: bool) -> str:
-    """How often it ran: `ran once`, `may have run once`, `never ran`."""
+    """How often a request ran: `ran once`, `may have run once`, `never ran`."""
     fates = [fate_of(attempt) for attempt in attempts]
     ran, perhaps = fates.count(AttemptFate.RAN), fates.count(AttemptFate.MAY_HAVE_RUN)
     if ran:
@@ -76,7 +76,7 @@ def times(number: int) -> str:
 
 
 def _why_unsure(attempts: Sequence[AttemptRow]) -> str:
-    """Of the attempts of which nobody knows, the last one's reason."""
+    """The reason of the last attempt that may have run."""
     last = next(one for one in reversed(attempts) if fate_of(one) is AttemptFate.MAY_HAVE_RUN)
     if last.outcome == LOST:
         return f"{last.reason or 'its proxy died'} while attempt {last.attempt} was under way"

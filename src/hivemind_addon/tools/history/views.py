@@ -10,6 +10,7 @@ column of `proxy/journal/schema.py` keeps its name here. Names and columns may b
     costs     each of `attempts` with columns of the request: agent, group, task, session, lineage, model, pool, host,
               arrived, end, and `tries`, the number of all attempts
     retries   those of `costs` that were followed by another attempt, `backed_off_s` after they ended
+    runs      each `run`; `lasted_s`, and in `fate` whether the proxy runs or how it ended
 """
 
 # ruff: noqa: S608 - all names are of this project
@@ -45,6 +46,12 @@ def views(live_run: int) -> tuple[str, ...]:
         """
         CREATE TEMP VIEW retries AS SELECT *, max(0, coalesce(retry_at - ended, 0)) AS backed_off_s
         FROM costs WHERE retry_reason != ''
+        """,
+        f"""
+        CREATE TEMP VIEW runs AS SELECT *, coalesce(ended, seen) - began AS lasted_s,
+            CASE WHEN ended IS NOT NULL THEN 'stopped' WHEN id = {live_run} THEN 'runs' WHEN listened THEN 'died'
+            ELSE 'was killed while it started' END AS fate
+        FROM run
         """,
     )
 
