@@ -1,6 +1,6 @@
 """The server over streamable HTTP: on this machine only, for clients that say the token, and for no web page.
 
-The token is made here, or kept in a file that only its owner reads.
+The token is made here, or kept in a file that only the owner can read.
 """
 
 import hmac
@@ -9,18 +9,18 @@ import os
 import secrets
 import socket
 import stat
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Any
 
 import uvicorn
+from mcp.server.fastmcp.server import StreamableHTTPASGIApp
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
-from mcp.server.transport_security import TransportSecurityMiddleware, TransportSecuritySettings
+from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import JSONResponse, Response
+from starlette.datastructures import Headers
+from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -34,26 +34,25 @@ PATH = "/mcp"
 MAX_BODY_BYTES = 1024 * 1024
 MAX_SESSIONS = 100
 IDLE_S = 30 * 60.0
-"""A client that says nothing for so long is gone, and its leases with it."""
+"""After so long a silence a client counts as gone, and its leases are released."""
 _CUT = "returned without completing response"
 _GRACE_S = 1
-"""What runs when the server is ended gets so long."""
-_TOKEN_BYTES = 32
+"""Calls that run when the server ends get so long."""
 _LEAST_TOKEN_CHARS = 16
 _MOST_TOKEN_BYTES = 4096
 
 
 class BadToken(Exception):
-    """The file cannot be used; one line that names it and the cure."""
+    """The file cannot be used; a line with the file's name and the cure."""
 
 
 def new_token() -> str:
-    """One that nobody guesses."""
-    return secrets.token_urlsafe(_TOKEN_BYTES)
+    """A token that nobody guesses."""
+    return secrets.token_urlsafe(32)
 
 
 def kept_token(file: Path) -> str:
-    """The token in a file; one is made where there is none, 0600. Raises BadToken, OSError."""
+    """The token in a file, which is made, 0600, if there is none. Raises BadToken, OSError."""
     if not file.exists():
         token = new_token()
         with NamedTemporaryFile("w", dir=file.parent, prefix=f".{file.name}-") as made:  # 0600 from its first byte
@@ -65,7 +64,7 @@ def kept_token(file: Path) -> str:
 
 
 def is_token(said: str, token: str) -> bool:
-    """Whether an `Authorization` header says it; takes as long for a near miss as for a far one."""
+    """Whether an `Authorization` header says the token; the time does not depend on how near a wrong token is."""
     kind, _, word = said.strip().partition(" ")
     same = hmac.compare_digest(word.strip().encode(errors="replace"), token.encode())
     return same and kind.lower() == "bearer"
@@ -88,69 +87,32 @@ def _read_token(file: Path) -> str:
     return text
 
 
-class AccessGuard:
-    """Lets through who says the token, to a name of this machine, from no web page."""
-
-    def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
-        self._app = app
-        self._token = token
-        names = (HOST, "localhost")
-        # A page of a foreign site whose name leads here would say that name (DNS rebinding), or its own as Origin.
-        self._security = TransportSecurityMiddleware(
-            TransportSecuritySettings(
-                allowed_hosts=[f"{name}:{port}" for name in names],
-                allowed_origins=[f"http://{name}:{port}" for name in names],
-            )
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse a request, or hand it on."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        request = Request(scope)
-        refusal = await self._security.validate_request(request, is_post=request.method == "POST")
-        if refusal is None and not is_token(request.headers.get("authorization", ""), self._token):
-            refusal = _unauthorized()
-        await (refusal or self._app)(scope, receive, send)
-
-
-def _unauthorized() -> Response:
-    text = "say the token that `hivemind mcp --http` has printed: `Authorization: Bearer …`"
-    return JSONResponse({"error": text}, status_code=401, headers={"www-authenticate": "Bearer"})
-
-
-class _Endpoint:
-    """The protocol's one address. A class: Starlette takes a function for one that gets a request."""
-
-    def __init__(self, sessions: StreamableHTTPSessionManager) -> None:
-        self._sessions = sessions
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
-        await self._sessions.handle_request(scope, receive, send)
-
-
 def make_app(server: "Server[Client, Any]", *, token: str, port: int) -> ASGIApp:
-    """What uvicorn serves."""
+    """The application for uvicorn: lets through clients that say the token, to a name of this machine, no web page."""
+    names = [f"{name}:{port}" for name in (HOST, "localhost")]
     sessions = StreamableHTTPSessionManager(
         server,
+        # A page of a foreign site whose name leads here would say that name (DNS rebinding), or its own as Origin.
+        security_settings=TransportSecuritySettings(
+            allowed_hosts=names, allowed_origins=[f"http://{name}" for name in names]
+        ),
         max_request_body_size=MAX_BODY_BYTES,
         max_sessions=MAX_SESSIONS,
         session_idle_timeout=IDLE_S,
     )
+    app = Starlette(routes=[Route(PATH, endpoint=StreamableHTTPASGIApp(sessions))], lifespan=lambda _: sessions.run())
+    text = "say the token that `hivemind mcp --http` has printed: `Authorization: Bearer …`"
+    refusal = JSONResponse({"error": text}, status_code=401, headers={"www-authenticate": "Bearer"})
 
-    @asynccontextmanager
-    async def living(_: Starlette) -> AsyncIterator[None]:
-        async with sessions.run():
-            yield
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        knows = scope["type"] != "http" or is_token(Headers(scope=scope).get("authorization", ""), token)
+        await (app if knows else refusal)(scope, receive, send)
 
-    app = Starlette(routes=[Route(PATH, endpoint=_Endpoint(sessions))], lifespan=living)
-    return AccessGuard(app, token=token, port=port)
+    return guarded
 
 
 def listener(port: int) -> socket.socket:
-    """Bound on loopback; port 0: any that is free. Raises OSError."""
+    """A socket on loopback; port 0: any free port. Raises OSError."""
     return socket.create_server((HOST, port))
 
 
