@@ -417,7 +417,7 @@ async def of_mcp(proxy, agents):
             await client.initialize()
             return await given(client, "metrics")
 
-    return of_rows(await asyncio.gather(*map(of, agents)), usd="cost_usd")
+    return of_rows(await asyncio.gather(*map(of, agents)))
 
 
 async def test_every_surface_tells_the_same_sum(folder):

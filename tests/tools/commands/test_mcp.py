@@ -15,6 +15,8 @@ from click.testing import CliRunner
 from hivemind_addon.plugins.fleets.leases.sqlite_store import SqliteLeases, default_lease_file
 from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.cli import main
+from hivemind_addon.tools.commands.mcp import _allowed
+from hivemind_addon.tools.mcp.session import Permission
 
 
 def run(*arguments):
@@ -38,6 +40,11 @@ def test_a_slip_is_told_in_one_line(arguments, words):
     assert result.exit_code == 2
     assert words in result.stderr
     assert result.stdout == ""
+
+
+def test_words_are_told_apart_by_commas_and_blanks():
+    assert _allowed(None, None, ("submit, Batch setup",)) == {Permission.SUBMIT, Permission.BATCH, Permission.SETUP}
+    assert _allowed(None, None, ("all",)) == frozenset(Permission)
 
 
 def test_a_port_that_is_taken_and_a_bad_token_file_are_one_line(tmp_path):

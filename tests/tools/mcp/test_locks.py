@@ -27,7 +27,7 @@ async def test_all_names_are_taken_at_once_and_given_back(stage):
         refused = await given(two, "lease_acquire", names=["c", "b"], wait_s=0)
         assert (refused["granted"], refused["taken"], refused["holders"]) == (False, ["b"], ["one"])
         assert held(stage) == {"a": ["one"], "b": ["one"]}
-        assert await given(one, "lease_release", lease=mine["lease"]) == {"names": ["a", "b"]}
+        assert await given(one, "lease_release", lease=mine["lease"]) == {"done": True, "text": "free again: a, b"}
         theirs = await given(two, "lease_acquire", names=["c", "b"], wait_s=0)
         assert theirs["names"][0]["token"] > mine["names"][0]["token"]
 

@@ -46,9 +46,9 @@ async def test_status_tells_the_budgets_that_bind_the_caller_and_no_others(stage
     async with stage.client("one") as client:
         budgets = {one["holder"]: one for one in (await given(client, "status"))["budgets"]}
     assert set(budgets) == {"agent one", "everyone"}
-    assert budgets["agent one"]["tokens_left"] <= 1000
-    assert budgets["agent one"]["usd_left"] is None
-    assert budgets["everyone"]["usd_left"] == 2.5
+    assert budgets["agent one"]["left_tokens"] <= 1000
+    assert budgets["agent one"]["left_usd"] is None
+    assert budgets["everyone"]["left_usd"] == 2.5
 
 
 async def test_status_tells_how_full_the_callers_own_contexts_are(stage):
@@ -77,7 +77,7 @@ async def test_metrics_count_the_callers_own_sessions_only(stage):
         metrics = await given(client, "metrics")
     assert metrics["since"] == "the proxy's start, 60 s ago"
     wanted = {"requests": 2, "delivered": 1, "running_or_waiting": 1, "lost": 0, "input_tokens": 15}
-    wanted |= {"cached_input_tokens": 5, "output_tokens": 2, "cost_usd": 0}
+    wanted |= {"cached_input_tokens": 5, "output_tokens": 2, "usd": 0}
     assert {key: metrics[key] for key in wanted} == wanted
 
 
@@ -97,7 +97,7 @@ async def test_metrics_are_todays_where_there_is_a_journal(stage, monkeypatch):
     async with stage.client("one") as client:
         metrics = await given(client, "metrics")
         assert metrics["since"].startswith("midnight (")
-        assert (metrics["requests"], metrics["input_tokens"], metrics["cost_usd"]) == (1, 1400, 0.03)
+        assert (metrics["requests"], metrics["input_tokens"], metrics["usd"]) == (1, 1400, 0.03)
 
 
 async def test_a_call_that_nothing_holds_would_run_at_once(stage):
@@ -119,7 +119,7 @@ async def test_a_call_behind_others_is_told_how_many_and_why(stage):
         assert "no pool 'elsewhere'" in await failing(client, "wait_estimate", pool="elsewhere")
     (pool,) = behind["pools"]
     assert pool["before"] == 1
-    assert pool["reason"]
+    assert pool["why"]
     assert stage.snapshot.pools[0].tickets[-1].ticket.id == "b", "nothing was added"
 
 

@@ -33,7 +33,7 @@ async def test_an_agent_learns_what_ran_and_what_failed(stage):
         good, old = told["requests"]
         assert good["what_happened"].startswith("ran once")
         assert (good["failures"], good["waited_s"]) == (["529 overloaded_error"], 3.2)
-        assert (good["input_tokens"], good["output_tokens"], good["cost_usd"]) == (1400, 100, 0.03)
+        assert (good["input_tokens"], good["output_tokens"], good["usd"]) == (1400, 100, 0.03)
         assert old["what_happened"].startswith("may have run once")
         assert [one["ticket"] for one in (await given(client, "history", hours=1))["requests"]] == ["t-good"]
 
@@ -134,7 +134,7 @@ async def test_an_agent_sees_its_own_ones_only(stage, keep):
         listed = await given(client, "contexts")
         assert [one["id"] for one in listed["contexts"]] == ["bbb", "aaa"]
         assert listed["contexts"][1]["kept_at"] == "2023-11-14T22:13:20+00:00"
-        assert (listed["contexts"][0]["version"], listed["contexts"][0]["cost_usd"]) == (1, 2.5)
+        assert (listed["contexts"][0]["version"], listed["contexts"][0]["usd"]) == (1, 2.5)
         assert listed["more"] == 0
         assert "none of your contexts may be 'ccc'" in await failing(client, "context_read", id="ccc")
         keep("bbc")

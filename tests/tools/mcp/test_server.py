@@ -11,24 +11,25 @@ from mcp import types
 from mcp.shared.exceptions import McpError
 from msgspec import Struct
 
-from hivemind_addon.tools.mcp.session import Permission, ServerScope
-from hivemind_addon.tools.mcp.tool import Call, McpTool, NoArguments, ToolCancelled, ToolFailed
+from hivemind_addon.tools.mcp.session import Permission, ServerScope, ToolFailed
+from hivemind_addon.tools.mcp.tool import Call, McpTool, ToolCancelled, tool
 from hivemind_addon.tools.mcp.tools import TOOLS
 from tests.tools.mcp.stage import failing, given
 
-OWN = {tool.name for tool in TOOLS if not tool.needs}
+OWN = {tool.shown.name for tool in TOOLS if not tool.needs}
 
 
 class Word(Struct, frozen=True):
     word: str
 
 
-def tool(name: str, run: Callable[[Call, NoArguments], Word], **more) -> McpTool[NoArguments, Word]:
-    return McpTool(name=name, title=name, description=f"{name}.", takes=NoArguments, gives=Word, run=run, **more)
+def named(name: str, run: Callable[[Call], Word]) -> McpTool:
+    run.__name__, run.__annotations__ = name, {"return": Word}
+    return tool(name)(run)
 
 
-def raising(error: BaseException) -> Callable[[Call, NoArguments], Word]:
-    def run(*_: object) -> Word:
+def raising(error: BaseException) -> Callable[[Call], Word]:
+    def run(_: Call) -> Word:
         raise error
 
     return run
@@ -45,7 +46,7 @@ async def test_each_permission_adds_its_own_tools_and_no_others(stage):
     for permission in Permission:
         async with stage.client(scope=ServerScope(frozenset({permission}))) as client:
             listed = {tool.name for tool in (await client.list_tools()).tools}
-        assert listed == OWN | {tool.name for tool in TOOLS if permission in tool.needs}
+        assert listed == OWN | {tool.shown.name for tool in TOOLS if permission in tool.needs}
         assert listed > OWN
 
 
@@ -53,8 +54,8 @@ async def test_a_call_of_what_is_not_allowed_says_which_flag_a_person_has_to_set
     async with stage.client(scope=ServerScope()) as client:
         for tool in TOOLS:
             if tool.needs:
-                text = await failing(client, tool.name)
-                assert any(f"`--allow {one.value}`" in text for one in tool.needs), tool.name
+                text = await failing(client, tool.shown.name)
+                assert f"`--allow {tool.needs[0].value}`" in text, tool.shown.name
     assert stage.snapshot.priorities == ()
     assert stage.options["hivemind_trace"] == "none"
 
@@ -89,7 +90,7 @@ async def test_clients_learn_what_a_tool_may_change(stage):
     ],
 )
 async def test_what_goes_wrong_is_one_line_and_the_server_stays_up(stage, error, words, caplog):
-    tools = (tool("bad", raising(error)), tool("good", lambda *_: Word("fine")))
+    tools = (named("bad", raising(error)), named("good", lambda _: Word("fine")))
     async with stage.client(tools=tools) as client:
         assert words in await failing(client, "bad")
         assert await given(client, "good") == {"word": "fine"}
@@ -119,11 +120,11 @@ async def test_what_tools_give_is_as_their_schema_says(stage):
 async def test_calls_run_side_by_side(stage):
     both = threading.Barrier(2, timeout=120)
 
-    def meet(*_: object) -> Word:
+    def meet(_: Call) -> Word:
         both.wait()
         return Word("met")
 
-    async with stage.client(tools=(tool("meet", meet),)) as client:
+    async with stage.client(tools=(named("meet", meet),)) as client:
         assert await asyncio.gather(given(client, "meet"), given(client, "meet")) == [{"word": "met"}] * 2
 
 
@@ -132,13 +133,13 @@ async def test_a_call_that_its_client_cancels_ends(stage):
     begun = asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def wait(call: Call, _: NoArguments) -> Word:
+    def wait(call: Call) -> Word:
         loop.call_soon_threadsafe(begun.set)
         if call.pause(600):
             ended.set()
         return Word("too late")
 
-    async with stage.client(tools=(tool("wait", wait), tool("good", lambda *_: Word("fine")))) as client:
+    async with stage.client(tools=(named("wait", wait), named("good", lambda _: Word("fine")))) as client:
         number = client._request_id
         asked = asyncio.ensure_future(client.call_tool("wait", {}))
         async with asyncio.timeout(120):
@@ -161,11 +162,11 @@ async def test_progress_is_told_to_a_client_that_wants_it(stage):
     async def hear(*one):
         told.append(one)
 
-    def work(call: Call, _: NoArguments) -> Word:
+    def work(call: Call) -> Word:
         call.progress(1, 2, "half")
         return Word("done")
 
-    async with stage.client(tools=(tool("work", work),)) as client:
+    async with stage.client(tools=(named("work", work),)) as client:
         await client.call_tool("work", {}, progress_callback=hear)
         assert told == [(1, 2, "half")]
         await given(client, "work")
@@ -176,13 +177,13 @@ async def test_a_client_that_goes_ends_what_it_asked_for(stage):
     begun, ended = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
-    def wait(call: Call, _: NoArguments) -> Word:
+    def wait(call: Call) -> Word:
         loop.call_soon_threadsafe(begun.set)
         if call.pause(600):
             ended.set()
         return Word("nobody hears it")
 
-    async with stage.client(tools=(tool("wait", wait),)) as client, asyncio.timeout(120):
+    async with stage.client(tools=(named("wait", wait),)) as client, asyncio.timeout(120):
         asked = asyncio.ensure_future(client.call_tool("wait", {}))
         await begun.wait()
     asked.cancel()

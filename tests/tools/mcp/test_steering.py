@@ -1,6 +1,7 @@
 """What an agent that a person trusts steers, in a real scheduler over a real control socket."""
 
 import json
+from typing import get_args
 
 import pytest
 
@@ -19,10 +20,15 @@ async def test_a_budget_is_given_raised_and_forgiven(stage):
         assert said["done"]
         stage.bench.submit("a", session="one", demand=Demand(input_tokens=100, total_tokens=100))
         (budget,) = (await given(client, "budget_list"))["budgets"]
-        assert (budget["holder"], budget["per"], budget["tokens"], budget["usd"]) == ("agent one", "run", 1000, 2.5)
+        assert (budget["holder"], budget["per"], budget["limit_tokens"], budget["limit_usd"]) == (
+            "agent one",
+            "run",
+            1000,
+            2.5,
+        )
         await given(client, "budget_add", holder="agent", name="one", tokens=500)
         (budget,) = (await given(client, "budget_list"))["budgets"]
-        assert budget["tokens"] == 1500
+        assert budget["limit_tokens"] == 1500
         assert (await given(client, "budget_reset", holder="agent", name="one"))["done"]
 
 
@@ -91,7 +97,7 @@ async def test_the_log_says_which_agent_gave_a_priority(stage):
 
 
 def test_what_can_be_set_up_is_what_the_command_knows():
-    assert {one.value for one in SetupProgram} == {*TOOLS, "all"}
+    assert {*get_args(SetupProgram)} == {*TOOLS, "all"}
 
 
 @pytest.mark.slow

@@ -7,8 +7,8 @@ from jsonschema import Draft202012Validator
 from msgspec import Meta, Struct
 
 from hivemind_addon.proxy.system.clock import SystemClock
-from hivemind_addon.tools.mcp.session import Caller, Permission, ServerScope, Session
-from hivemind_addon.tools.mcp.tool import Call, Effect, McpTool, ToolFailed, schema_of, tool
+from hivemind_addon.tools.mcp.session import Caller, Permission, ServerScope, Session, ToolFailed
+from hivemind_addon.tools.mcp.tool import ActionResult, Call, Effect, schema_of, tool
 from hivemind_addon.tools.mcp.tools import TOOLS
 
 
@@ -32,23 +32,41 @@ def call():
     return Call(Session(caller=Caller("one", 1), scope=ServerScope(), clock=SystemClock(), leases=None))
 
 
-def echo(_: Call, sample: Sample) -> Sample:
-    return sample
+@tool("Echo", effect=Effect.CHANGES, takes=Sample)
+def echo(_: Call, **sample: object) -> Sample:
+    """Say it
+    again.
+    """
+    return Sample(**sample)
 
 
-TOOL = McpTool(name="echo", title="Echo", description="Echoes.", takes=Sample, gives=Sample, run=echo)
+def test_a_function_becomes_a_tool_by_its_name_words_and_types(call):
+    @tool("Half")
+    def half(call: Call, number: Annotated[int, Meta(ge=0)], by: int = 2) -> ActionResult:
+        """Divide."""
+        return ActionResult(done=True, text=str(number // by))
+
+    assert (echo.shown.name, echo.shown.title, echo.shown.description) == ("echo", "Echo", "Say it again.")
+    assert (echo.takes, echo.shown.annotations.idempotentHint) == (Sample, False)
+    assert half.called(call, {"number": 7}) == {"done": True, "text": "3"}
+    assert half.shown.inputSchema["properties"]["number"] == {"type": "integer", "minimum": 0}
+    assert (half.shown.inputSchema["required"], half.shown.annotations.idempotentHint) == (["number"], True)
 
 
-def test_a_function_becomes_a_tool_by_its_name_words_and_types():
-    @tool("Echo", effect=Effect.CHANGES)
-    def repeat(call: Call, sample: Sample) -> Inner:
-        """Say it
-        again.
-        """
-        return sample.inner
+def test_a_model_reads_dollars_and_tenths_of_seconds(call):
+    class Cost(Struct):
+        micro_usd: int
+        left_micro_usd: int | None
+        waited_s: float
 
-    assert (repeat.name, repeat.title, repeat.description) == ("repeat", "Echo", "Say it again.")
-    assert (repeat.takes, repeat.gives, repeat.idempotent) == (Sample, Inner, False)
+    @tool("Cost")
+    def cost(call: Call) -> Cost:
+        return Cost(2_500_000, None, 0.123)
+
+    given = cost.called(call, {})
+    assert given == {"usd": 2.5, "left_usd": None, "waited_s": 0.1}
+    Draft202012Validator(cost.shown.outputSchema).validate(given)
+    assert cost.shown.outputSchema["required"] == list(given)
 
 
 def test_a_schema_has_no_references_and_keeps_a_field_that_is_called_title():
@@ -70,18 +88,17 @@ def test_a_schema_has_no_references_and_keeps_a_field_that_is_called_title():
 
 def test_each_tool_can_be_understood_by_itself():
     for one in TOOLS:
-        for cls in (one.takes, one.gives):
-            schema = schema_of(cls)
+        name, taken = one.shown.name, one.shown.inputSchema
+        for schema in (taken, one.shown.outputSchema):
             Draft202012Validator.check_schema(schema)
-            assert schema["type"] == "object", one.name
-            assert "$ref" not in str(schema), one.name
-        taken = schema_of(one.takes)
-        assert taken["additionalProperties"] is False, f"{one.name}: a slip is an error"
-        assert list(unbounded(taken)) == [], f"{one.name}: each text and list that an agent gives is bounded"
-        assert one.description.endswith(".")
-        assert 40 < len(one.description) < 700, one.name
-        assert one.name == one.name.lower()
-        assert one.name.isidentifier()
+            assert schema["type"] == "object", name
+            assert "$ref" not in str(schema), name
+        assert taken["additionalProperties"] is False, f"{name}: a slip is an error"
+        assert list(unbounded(taken)) == [], f"{name}: each text and list that an agent gives is bounded"
+        assert one.shown.description.endswith(".")
+        assert 40 < len(one.shown.description) < 700, name
+        assert name == name.lower()
+        assert name.isidentifier()
 
 
 def unbounded(schema, path="$"):
@@ -96,7 +113,7 @@ def unbounded(schema, path="$"):
 
 
 def test_numbers_that_a_model_writes_as_texts_are_numbers(call):
-    assert TOOL.called(call, {"inner": {"title": "abc"}, "number": "7"}).number == 7
+    assert echo.called(call, {"inner": {"title": "abc"}, "number": "7"})["number"] == 7
 
 
 @pytest.mark.parametrize(
@@ -111,7 +128,7 @@ def test_numbers_that_a_model_writes_as_texts_are_numbers(call):
 )
 def test_what_it_does_not_take_is_told_in_one_short_line(call, arguments, words):
     with pytest.raises(ToolFailed, match=r"^echo: ") as error:
-        TOOL.called(call, arguments)
+        echo.called(call, arguments)
     assert words in str(error.value)
     assert len(str(error.value)) < 200
 
@@ -153,16 +170,12 @@ def test_the_callers_own_affairs_come_first():
 
 
 def test_names_are_told_apart():
-    assert len({tool.name for tool in TOOLS}) == len(TOOLS)
+    assert len({tool.shown.name for tool in TOOLS}) == len(TOOLS)
 
 
 def test_what_needs_no_permission_destroys_nothing():
-    assert [tool.name for tool in TOOLS if not tool.needs and tool.effect is Effect.DESTROYS] == []
+    assert not any(tool.shown.annotations.destructiveHint for tool in TOOLS if not tool.needs)
 
 
 def test_every_permission_is_good_for_something():
     assert {one for tool in TOOLS for one in tool.needs} == set(Permission)
-
-
-def test_what_reads_can_be_asked_twice():
-    assert [tool.name for tool in TOOLS if tool.effect is Effect.READS and not tool.idempotent] == []

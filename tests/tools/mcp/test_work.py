@@ -140,9 +140,9 @@ async def test_only_ones_own_tasks_are_ended(stage, runner):
     async with stage.client(task="f/lead") as client:
         runner.views = {"f/child": view("f/child", parent="f/lead"), "f/other": view("f/other")}
         assert "hivemind task cancel f/other" in await failing(client, "task_cancel", id="f/other")
-        assert await given(client, "task_cancel", id="f/child") == {"text": "f/child ended"}
+        assert await given(client, "task_cancel", id="f/child") == {"done": True, "text": "f/child ended"}
         (mine,) = (await given(client, "submit", agent="codex", prompt="x"))["ids"]
-        assert await given(client, "task_cancel", id=mine) == {"text": f"{mine} ended"}
+        assert await given(client, "task_cancel", id=mine) == {"done": True, "text": f"{mine} ended"}
         assert await failing(client, "task_status", ids=["f/none"]) == "no task f/none"
     async with stage.client() as client:
         assert "no task that you submitted" in await failing(client, "task_cancel", id="f/other")

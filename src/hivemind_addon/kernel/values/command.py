@@ -12,9 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 from fnmatch import fnmatchcase
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from hivemind_addon.kernel.values.snapshot import BudgetView, LimitNeed
 from hivemind_addon.kernel.values.spend import Budget, Period, Scope
@@ -217,48 +218,42 @@ class MemberAnswer(Struct, frozen=True):
 class AccountView(Struct, frozen=True):
     """The state of a holder's budget; None for a unit without a limit."""
 
-    holder: str
-    """In words: `agent agent-7`, `group reviewers`, `everyone`."""
+    holder: Annotated[str, Meta(description="In words: `agent agent-7`, `group reviewers`, `everyone`")]
     scope: Scope
     name: str
     per: Period
-    limit_tokens: int | None
-    """With added amounts."""
+    limit_tokens: Annotated[int | None, Meta(description="With added amounts; null: not limited")]
     spent_tokens: int
-    reserved_tokens: int
-    """By attempts in flight."""
+    reserved_tokens: Annotated[int, Meta(description="By attempts in flight")]
     added_tokens: int
-    left_tokens: int | None
-    """The amount that may still be reserved; never negative."""
+    left_tokens: Annotated[int | None, Meta(description="The amount that may still be reserved; never negative")]
     limit_micro_usd: int | None
     spent_micro_usd: int
     reserved_micro_usd: int
     added_micro_usd: int
     left_micro_usd: int | None
-    renews_in_s: float | None
-    """None: with the next run."""
+    renews_in_s: Annotated[float | None, Meta(description="Null: with the next run")]
     limit_calls: int | None = None
-    spent_calls: int = 0
-    """0 unless calls are limited."""
+    spent_calls: Annotated[int, Meta(description="0 unless calls are limited")] = 0
     reserved_calls: int = 0
     added_calls: int = 0
     left_calls: int | None = None
-    unpriced_tokens: int = 0
-    """The part of `spent_tokens` for models without a price, not counted in money; 0 without a limit in money."""
+    unpriced_tokens: Annotated[
+        int,
+        Meta(
+            description="Of the spent tokens those of models without a price, not counted in a limit in money; else 0"
+        ),
+    ] = 0
 
 
 class WaitView(Struct, frozen=True):
     """When another call would be sent in a pool."""
 
     pool: str
-    starts_in_s: float | None
-    """0: at once; None: unknown."""
-    before: int
-    """Requests that would go first."""
-    reason: str
-    """The `Reason` for the wait; empty: no wait."""
-    why: str = ""
-    """The reason in the words of every view: `input tokens: needs 7.1k, 3.9k left`."""
+    starts_in_s: Annotated[float | None, Meta(description="0: at once; null: unknown")]
+    before: Annotated[int, Meta(description="Requests that would go first")]
+    reason: Annotated[str, Meta(description="The kind of wait; empty: no wait")]
+    why: Annotated[str, Meta(description="The reason in words: `input tokens: needs 7.1k, 3.9k left`")] = ""
 
 
 class Foresight(Struct, frozen=True):
@@ -344,13 +339,14 @@ class OptionView(Struct, frozen=True):
     """An option of a running proxy."""
 
     name: str
-    value: object
-    default: object
+    value: Any
+    default: Any
     help: str
-    settable: bool = True
-    """Whether the option can change while the proxy runs."""
-    guarded: bool = False
-    """Whether only persons may set the option: a file, a program, or the destination or users of keys."""
+    settable: Annotated[bool, Meta(description="Whether the option can change while the proxy runs")] = True
+    guarded: Annotated[
+        bool,
+        Meta(description="Whether only persons may set it: a file, a program, or the destination or users of keys"),
+    ] = False
 
 
 def read_command(value: object) -> Command:

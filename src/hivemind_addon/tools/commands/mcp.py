@@ -6,28 +6,32 @@ import shlex
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
+from hivemind_addon.kernel.values.command import nearest
+from hivemind_addon.plugins.fleets.leases.model import LeaseError
 from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.tools.commands.options import configured_port
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
-from hivemind_addon.tools.mcp.session import BadWord, Permission, ServerScope, caller_of, read_allow
+from hivemind_addon.tools.mcp.session import Permission, ServerScope, Session, caller_of
 
 if TYPE_CHECKING:
-    from mcp.server.lowlevel import Server
-
-    from hivemind_addon.tools.mcp.server import Client
+    from hivemind_addon.tools.mcp.server import McpServer
 
 _INTERRUPTED = 130
 
 
-def _allowed(_: click.Context, __: click.Parameter, words: tuple[str, ...]) -> frozenset[Permission]:
-    try:
-        return read_allow(",".join(words))
-    except BadWord as error:
-        raise click.BadParameter(str(error)) from error
+def _allowed(_: click.Context, __: click.Parameter, said: tuple[str, ...]) -> frozenset[Permission]:
+    """The permissions, between commas or blanks; `all` is every one."""
+    known = {one.value: {one} for one in Permission} | {"all": set(Permission)}
+    words = " ".join(said).lower().replace(",", " ").split()
+    for word in words:
+        if word not in known:
+            hint = f"; did you mean {near}?" if (near := nearest(word, known)) else ""
+            raise click.BadParameter(f"{word!r} is nothing to allow; there are {', '.join(known)}{hint}")
+    return frozenset[Permission]().union(*(known[word] for word in words))
 
 
 @click.command()
@@ -87,9 +91,7 @@ def mcp(
             "--allow-commands says what tasks and options may be: add --allow submit, batch or config"
         )
     from hivemind_addon.plugins.fleets.leases.choice import LeasePlace  # noqa: PLC0415 - only where a server runs
-    from hivemind_addon.plugins.fleets.leases.model import LeaseError  # noqa: PLC0415 - as above
-    from hivemind_addon.tools.mcp.server import make_server, run_stdio  # noqa: PLC0415 - it takes half a second to load
-    from hivemind_addon.tools.mcp.session import Session  # noqa: PLC0415 - as above
+    from hivemind_addon.tools.mcp.server import make_server, serve_stdio  # noqa: PLC0415 - it takes half a second to load
     from hivemind_addon.tools.mcp.tools import TOOLS  # noqa: PLC0415 - as above
 
     scope = ServerScope(allow, commands=allow_commands)
@@ -108,12 +110,12 @@ def mcp(
     # Its client ends it: by closing standard input, or by a signal, which must not wait for a line to come.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
-        run_stdio(server)
+        asyncio.run(serve_stdio(server))
     except* BrokenPipeError:
         sys.exit(0)  # the client is gone
 
 
-def _serve_http(server: "Server[Client, Any]", port: int, token_file: Path | None) -> None:
+def _serve_http(server: "McpServer", port: int, token_file: Path | None) -> None:
     from hivemind_addon.tools.mcp import http  # noqa: PLC0415 - only where HTTP is served
 
     try:

@@ -12,7 +12,6 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from mcp.server.fastmcp.server import StreamableHTTPASGIApp
@@ -24,10 +23,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-if TYPE_CHECKING:
-    from mcp.server.lowlevel import Server
-
-    from hivemind_addon.tools.mcp.server import Client
+from hivemind_addon.tools.mcp.server import McpServer
 
 HOST = "127.0.0.1"
 PATH = "/mcp"
@@ -87,7 +83,7 @@ def _read_token(file: Path) -> str:
     return text
 
 
-def make_app(server: "Server[Client, Any]", *, token: str, port: int) -> ASGIApp:
+def make_app(server: McpServer, *, token: str, port: int) -> ASGIApp:
     """The application for uvicorn: lets through clients that say the token, to a name of this machine, no web page."""
     names = [f"{name}:{port}" for name in (HOST, "localhost")]
     sessions = StreamableHTTPSessionManager(
@@ -116,7 +112,7 @@ def listener(port: int) -> socket.socket:
     return socket.create_server((HOST, port))
 
 
-async def serve_http(server: "Server[Client, Any]", listening: socket.socket, *, token: str) -> None:
+async def serve_http(server: McpServer, listening: socket.socket, *, token: str) -> None:
     """Serve clients until SIGINT or SIGTERM comes."""
     port: int = listening.getsockname()[1]
     app = make_app(server, token=token, port=port)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hivemind_addon.tools.mcp.session import Permission
-from hivemind_addon.tools.mcp.tool import McpTool, schema_of
+from hivemind_addon.tools.mcp.tool import McpTool
 from hivemind_addon.tools.mcp.tools import TOOLS
 
 
@@ -20,15 +20,15 @@ def parts() -> Mapping[str, str]:
 def _permissions() -> Iterator[str]:
     yield from ("| Word | Tools |", "| --- | --- |")
     for permission in Permission:
-        names = ", ".join(f"`{tool.name}`" for tool in TOOLS if permission in tool.needs)
+        names = ", ".join(f"`{tool.shown.name}`" for tool in TOOLS if permission in tool.needs)
         yield f"| `{permission.value}` | {names} |"
 
 
-def _sections(tools: Iterable[McpTool[Any, Any]]) -> Iterator[str]:
+def _sections(tools: Iterable[McpTool]) -> Iterator[str]:
     for tool in tools:
-        yield f"### {tool.name}\n"
-        yield f"{tool.description}\n"
-        if rows := list(_arguments(schema_of(tool.takes))):
+        yield f"### {tool.shown.name}\n"
+        yield f"{tool.shown.description}\n"
+        if rows := list(_arguments(tool.shown.inputSchema)):
             yield "\n".join(("| Argument | Value | Default | |", "| --- | --- | --- | --- |", *rows)) + "\n"
 
 

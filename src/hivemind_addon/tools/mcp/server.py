@@ -1,13 +1,11 @@
 """The MCP server: the tools that a client sees, and the results of calls. Also over standard input and output."""
 
-import asyncio
 import logging
 import os
 import sqlite3
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from io import TextIOWrapper
 from typing import Any
@@ -28,8 +26,8 @@ from hivemind_addon.proxy.api.control import CommandUnanswered, UnreadableReport
 from hivemind_addon.proxy.api.words import failing
 from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from hivemind_addon.tools.history.reader import NoJournal
-from hivemind_addon.tools.mcp.session import NoName, NoProxy, ServerScope, Session, flag
-from hivemind_addon.tools.mcp.tool import Call, Effect, McpTool, ToolCancelled, ToolFailed, schema_of
+from hivemind_addon.tools.mcp.session import ServerScope, Session, ToolFailed
+from hivemind_addon.tools.mcp.tool import Call, McpTool, ToolCancelled
 
 logger = logging.getLogger("hivemind")
 
@@ -43,8 +41,6 @@ MAX_CALLS = 32
 """Calls of a client at once, each in a separate thread; more wait."""
 EXPECTED: tuple[type[Exception], ...] = (
     ToolFailed,
-    NoProxy,
-    NoName,
     CommandUnanswered,
     UnreadableReport,
     FolderNotPrivate,
@@ -55,66 +51,53 @@ EXPECTED: tuple[type[Exception], ...] = (
 )
 """Exceptions that a call may raise: the text is a line for the model."""
 
-AnyTool = McpTool[Any, Any]
+McpServer = Server[tuple[Session, anyio.CapacityLimiter], Any]
+"""Each client has a separate limiter: a client whose calls all wait for leases delays no other client."""
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
-    """A client of a server."""
-
-    session: Session
-    limiter: anyio.CapacityLimiter
-    """Per client: a client whose calls all wait for leases delays no other client."""
-
-
-def make_server(
-    tools: Iterable[AnyTool],
-    scope: ServerScope,
-    session: Callable[[], Session],
-) -> "Server[Client, Any]":
+def make_server(tools: Iterable[McpTool], scope: ServerScope, session: Callable[[], Session]) -> McpServer:
     """A server of these tools; each client gets a session, which is closed when the client leaves."""
-    known = {tool.name: tool for tool in tools}
+    known = {tool.shown.name: tool for tool in tools}
 
     @asynccontextmanager
-    async def living(_: "Server[Client, Any]") -> AsyncIterator[Client]:
+    async def living(_: McpServer) -> AsyncIterator[tuple[Session, anyio.CapacityLimiter]]:
         made = session()
         try:
-            yield Client(made, anyio.CapacityLimiter(MAX_CALLS))
+            yield made, anyio.CapacityLimiter(MAX_CALLS)
         finally:
             with anyio.CancelScope(shield=True):
                 await anyio.to_thread.run_sync(made.close)
 
-    server: Server[Client, Any] = Server(NAME, version=__version__, instructions=INSTRUCTIONS, lifespan=living)
+    server: McpServer = Server(NAME, version=__version__, instructions=INSTRUCTIONS, lifespan=living)
 
     async def listed(_: types.ListToolsRequest) -> types.ServerResult:
-        return types.ServerResult(
-            types.ListToolsResult(tools=[described(tool) for tool in known.values() if scope.has(tool.needs)])
-        )
+        shown = [tool.shown for tool in known.values() if scope.has(tool.needs)]
+        return types.ServerResult(types.ListToolsResult(tools=shown))
 
     async def called(request: types.CallToolRequest) -> types.ServerResult:
         context = server.request_context
         token = context.meta.progressToken if context.meta else None
         tell = None if token is None else partial(_tell, context.session, token, context.request_id)
-        client = context.lifespan_context
-        call = Call(client.session, tell)
+        made, limiter = context.lifespan_context
+        call = Call(made, tell)
         asked = request.params
         try:
             tool = _allowed(known, scope, asked.name)
             given = await anyio.to_thread.run_sync(
-                tool.called, call, asked.arguments or {}, abandon_on_cancel=True, limiter=client.limiter
+                tool.called, call, asked.arguments or {}, abandon_on_cancel=True, limiter=limiter
             )
         except EXPECTED as error:
-            return _failed(str(error))
+            return _result(str(error))
         except (OSError, sqlite3.Error) as error:
-            return _failed(failing(error))
+            return _result(failing(error))
         except ToolCancelled:
-            return _failed("cancelled")
+            return _result("cancelled")
         except Exception as error:  # the guard at the edge: the server stays up
             logger.exception("hivemind: %s failed", asked.name)
-            return _failed(f"hivemind failed: {failing(error)}")
+            return _result(f"hivemind failed: {failing(error)}")
         finally:
             call.stop()
-        return _answer(given)
+        return _result(msgspec.json.encode(given).decode(), given)
 
     # Not the SDK's decorators: these check arguments a second time, and tell a value that is too long in full.
     server.request_handlers[types.ListToolsRequest] = listed
@@ -122,33 +105,16 @@ def make_server(
     return server
 
 
-def described(tool: AnyTool) -> types.Tool:
-    """A tool as clients see the tool."""
-    return types.Tool(
-        name=tool.name,
-        title=tool.title,
-        description=tool.description,
-        inputSchema=schema_of(tool.takes),
-        outputSchema=schema_of(tool.gives),
-        annotations=types.ToolAnnotations(
-            title=tool.title,
-            readOnlyHint=tool.effect is Effect.READS,
-            destructiveHint=tool.effect is Effect.DESTROYS,
-            idempotentHint=tool.idempotent,
-            openWorldHint=False,
-        ),
-    )
-
-
-def _allowed(known: Mapping[str, AnyTool], scope: ServerScope, name: str) -> AnyTool:
+def _allowed(known: Mapping[str, McpTool], scope: ServerScope, name: str) -> McpTool:
     """Raises ToolFailed."""
     tool = known.get(name)
     if tool is None:
-        there = ", ".join(one.name for one in known.values() if scope.has(one.needs))
+        there = ", ".join(name for name, one in known.items() if scope.has(one.needs))
         raise ToolFailed(f"there is no tool {name[:100]!r}; there are {there}")
     if not scope.has(tool.needs):
+        word = tool.needs[0].value
         raise ToolFailed(
-            f"{name} is not allowed here: the person who starts this server has to add `{flag(tool.needs)}` to "
+            f"{name} is not allowed here: the person who starts this server has to add `--allow {word}` to "
             "`hivemind mcp`"
         )
     return tool
@@ -162,17 +128,13 @@ def _tell(session: Any, token: str | int, request_id: str | int, done: float, to
         logger.debug("hivemind: nobody hears of progress any more")
 
 
-def _answer(given: msgspec.Struct) -> types.ServerResult:
-    encoded = msgspec.json.encode(given)
-    content: list[types.ContentBlock] = [types.TextContent(type="text", text=encoded.decode())]
-    return types.ServerResult(types.CallToolResult(content=content, structuredContent=msgspec.json.decode(encoded)))
+def _result(text: str, given: dict[str, Any] | None = None) -> types.ServerResult:
+    """The result of a call; without a value an error."""
+    content: list[types.ContentBlock] = [types.TextContent(type="text", text=text)]
+    return types.ServerResult(types.CallToolResult(content=content, structuredContent=given, isError=given is None))
 
 
-def _failed(text: str) -> types.ServerResult:
-    return types.ServerResult(types.CallToolResult(content=[types.TextContent(type="text", text=text)], isError=True))
-
-
-async def serve_stdio(server: "Server[Client, Any]") -> None:
+async def serve_stdio(server: McpServer) -> None:
     """Serve the client at standard input and output until the client leaves.
 
     Both belong to the client from now on: other output goes to standard error, and a child process reads nothing.
@@ -187,8 +149,3 @@ async def serve_stdio(server: "Server[Client, Any]") -> None:
     writer = TextIOWrapper(os.fdopen(target, "wb"), encoding="utf-8")
     async with stdio_server(anyio.wrap_file(reader), anyio.wrap_file(writer)) as (incoming, outgoing):
         await server.run(incoming, outgoing, server.create_initialization_options())
-
-
-def run_stdio(server: "Server[Client, Any]") -> None:
-    """As `serve_stdio`, on a new event loop."""
-    asyncio.run(serve_stdio(server))

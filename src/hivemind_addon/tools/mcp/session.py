@@ -1,14 +1,13 @@
-"""What one client of the server has, from its coming to its going: who it is, what it may do, what it holds.
+"""A client of the server, as long as it is connected: name, permissions, leases.
 
-What it may do is no wall: an agent with a shell can run `hivemind` itself. It is what an agent is offered, so that none
-steers the others by a whim.
+The permissions are no wall: an agent with a shell can run `hivemind` itself. They are offers, so that no agent steers
+the others by a whim.
 """
 
 import os
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from difflib import get_close_matches
 from enum import Enum
 from glob import escape
 from pathlib import Path
@@ -28,31 +27,31 @@ from hivemind_addon.tools.history.reader import journal_of
 from hivemind_addon.tools.launch.environment import LOOPBACK, PROXY_VARIABLES
 from hivemind_addon.tools.launch.port import AGENT_VARIABLE, DEFAULT_PORT, PORT_VARIABLE
 
-# Who it is ------------------------------------------------------------------------------------------------------------
+# Name -----------------------------------------------------------------------------------------------------------------
 
 
 class Caller(Struct, frozen=True):
-    """One agent, as the proxy knows it."""
+    """An agent, as the proxy knows it."""
 
     agent: str
-    """Empty: it is not known."""
+    """Empty: unknown."""
     port: int
-    """Of its proxy."""
+    """The proxy's port."""
     task: str = ""
-    """The task that it is; empty: none."""
+    """The id of the task that the agent is; empty: none."""
     runner: str = ""
-    """The socket of the runner that started it; empty: none did."""
+    """The socket of the runner that started the agent; empty: none did."""
 
     @property
     def glob(self) -> str:
-        """What matches this agent and no other one, whatever its name has in it."""
+        """A glob that matches this agent alone, with any characters in the name."""
         return escape(self.agent)
 
 
 def caller_of(
     environment: Mapping[str, str], *, agent: str = "", port: int | None = None, usual_port: int = DEFAULT_PORT
 ) -> Caller:
-    """Who starts the server: what is told, else what `hivemind exec` has set, else what its proxy variable says."""
+    """The agent that starts the server: by the arguments, else by `hivemind exec`, else by the proxy variable."""
     user, its_port = _proxy_user(environment)
     return Caller(
         agent=clean(agent or environment.get(AGENT_VARIABLE, "") or user),
@@ -63,7 +62,7 @@ def caller_of(
 
 
 def _proxy_user(environment: Mapping[str, str]) -> tuple[str, int | None]:
-    """Who a proxy variable says that we are, and where, if that proxy is on this machine."""
+    """The user and the port in a proxy variable, if that proxy is on this machine."""
     for name in (*PROXY_VARIABLES, *map(str.lower, PROXY_VARIABLES)):
         try:
             url = urlsplit(environment.get(name, ""))
@@ -78,9 +77,7 @@ def _port(text: str) -> int | None:
     return int(text) if text.isascii() and text.isdecimal() and 0 < int(text) < 65_536 else None
 
 
-# What it may do -------------------------------------------------------------------------------------------------------
-
-_ALL = "all"
+# Permissions ----------------------------------------------------------------------------------------------------------
 
 
 class Permission(Enum):
@@ -100,110 +97,78 @@ class Permission(Enum):
     """Write into the configuration files of agents' tools."""
 
 
-class BadWord(ValueError):
-    """A word that is none of `--allow`; one line that names it and the known ones."""
-
-
 class ServerScope(Struct, frozen=True):
-    """What the person who started the server allows."""
+    """The permissions from the person who started the server."""
 
     allowed: frozenset[Permission] = frozenset()
     commands: bool = False
     """Whether tasks may be raw commands, and options such that run programs, name files or lead keys elsewhere."""
 
-    def has(self, needs: frozenset[Permission]) -> bool:
+    def has(self, needs: Collection[Permission]) -> bool:
         """Whether one of these is allowed, or none is needed."""
-        return not needs or bool(needs & self.allowed)
+        return not needs or not self.allowed.isdisjoint(needs)
 
 
-def read_allow(text: str) -> frozenset[Permission]:
-    """The words of `--allow`, between commas or blanks; `all`. Raises BadWord."""
-    words = text.lower().replace(",", " ").split()
-    return frozenset(one for word in words for one in _meant(word))
+# Leases ---------------------------------------------------------------------------------------------------------------
 
 
-def flag(needs: Iterable[Permission]) -> str:
-    """What a person has to add to the server's command line."""
-    return f"--allow {min(needs, key=list(Permission).index).value}"
-
-
-def _meant(word: str) -> Iterable[Permission]:
-    if word == _ALL:
-        return Permission
-    known = [one.value for one in Permission]
-    if word not in known:
-        near = get_close_matches(word, known, n=1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise BadWord(f"{word!r} is nothing to allow; there are {', '.join(known)} and {_ALL}{hint}")
-    return (Permission(word),)
-
-
-# What it holds --------------------------------------------------------------------------------------------------------
-
-
-class NoProxy(Exception):
-    """Nothing serves the port; one line with the cure."""
-
-
-class NoName(Exception):
-    """It is not known which agent calls; one line with the cure."""
+class ToolFailed(Exception):
+    """A call cannot be done; a line for the model, with the cure."""
 
 
 class Session:
-    """One client. Its methods block, and may be called from several threads."""
+    """A client. The methods block, and may be called from several threads."""
 
-    def __init__(
-        self,
-        *,
-        caller: Caller,
-        scope: ServerScope,
-        clock: Clock,
-        leases: LeaseStore,
-        pid: int | None = None,
-    ) -> None:
+    def __init__(self, *, caller: Caller, scope: ServerScope, clock: Clock, leases: LeaseStore) -> None:
         self.caller = caller
         self.scope = scope
         self.clock = clock
-        self.pid = os.getpid() if pid is None else pid
-        """The process that its leases end with."""
+        self.pid = os.getpid()
+        """The process that the leases end with."""
         self.leases = leases
-        """Where leases are; everybody's."""
+        """The store of everybody's leases."""
         self._held: dict[str, Lease] = {}
         self._lock = threading.Lock()
         self._closed = False
         self.submitted: set[str] = set()
-        """Tasks that it started."""
+        """Ids of the tasks that the client started."""
         self.lowered = False
-        """Whether its priority is one that it chose itself."""
+        """Whether the client lowered the priority itself."""
 
     def __repr__(self) -> str:
         return f"<Session of {self.caller.agent or 'nobody'} on port {self.caller.port}, {len(self._held)} leases>"
 
     @property
     def agent(self) -> str:
-        """The caller's name. Raises NoName."""
+        """The caller's name. Raises ToolFailed: unknown."""
         if not self.caller.agent:
-            raise NoName(
+            raise ToolFailed(
                 "it is not known which agent you are: the person who starts this server has to start you with "
                 "`hivemind exec --agent NAME -- …`, or the server with `hivemind mcp --agent NAME`"
             )
         return self.caller.agent
 
     def report(self) -> Report:
-        """What the proxy tells of itself. Raises NoProxy, UnreadableReport, FolderNotPrivate, OSError."""
+        """The proxy's report. Raises ToolFailed: no proxy; UnreadableReport, FolderNotPrivate, OSError."""
         report = read_report(control_socket(self.caller.port))
         if report is None:
-            raise NoProxy(self._no_proxy())
+            raise ToolFailed(self._no_proxy())
         return report
 
     def tell(self, command: Command) -> CommandReply:
-        """Have the proxy do something. Raises NoProxy, CommandUnanswered, FolderNotPrivate, OSError."""
+        """Have the proxy carry out a command.
+
+        Raises ToolFailed: no proxy, or the proxy declines; CommandUnanswered, FolderNotPrivate, OSError.
+        """
         try:
-            return send_command(control_socket(self.caller.port), command)
+            said = send_command(control_socket(self.caller.port), command)
         except CommandUnanswered:
             if self.caller.port in serving_ports():
                 raise
-            raise NoProxy(self._no_proxy()) from None
+            raise ToolFailed(self._no_proxy()) from None
+        if not said.done:
+            raise ToolFailed(said.text)
+        return said
 
     def _no_proxy(self) -> str:
         port, others = self.caller.port, serving_ports()
@@ -211,21 +176,21 @@ class Session:
         return text + (f", or this server with `-p {others[0]}`, where one is" if others else "")
 
     def journal(self) -> Path:
-        """The proxy's; where none runs, the usual one. Raises FolderNotPrivate, OSError."""
+        """The proxy's journal; the usual file if no proxy runs. Raises FolderNotPrivate, OSError."""
         return journal_of(self.caller.port)
 
     def contexts(self) -> ContextStore:
-        """Beside the journal. Raises FolderNotPrivate, OSError."""
+        """The store beside the journal. Raises FolderNotPrivate, OSError."""
         return ContextStore(self.journal().parent / FOLDER_NAME)
 
     @property
     def held(self) -> dict[str, Lease]:
-        """By their ids: what this client holds, as far as it was not taken from it."""
+        """The client's leases by their ids, as far as nobody has taken them."""
         with self._lock:
             return dict(self._held)
 
     def hold(self, lease: Lease) -> bool:
-        """It is this client's, and is released with it. False: the client is gone, and so is the lease."""
+        """Release a lease when the client goes. False: the client is gone, and so is the lease."""
         with self._lock:
             if not self._closed:
                 self._held[lease.id] = lease
@@ -234,12 +199,12 @@ class Session:
         return False
 
     def let_go(self, lease_id: str) -> None:
-        """It is this client's no more."""
+        """The client does not hold the lease any more."""
         with self._lock:
             self._held.pop(lease_id, None)
 
     def close(self) -> None:
-        """Its client is gone: what it holds is released."""
+        """The client is gone: release the leases."""
         with self._lock:
             self._closed = True
             held = list(self._held)

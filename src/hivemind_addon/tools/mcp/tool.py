@@ -1,5 +1,6 @@
-"""A tool: its name and words for a model, what it takes and gives as types, and what it does."""
+"""A tool: a function whose name, docstring, parameters and answer are the words, arguments and results for a model."""
 
+import inspect
 import socket
 import threading
 from collections.abc import Callable
@@ -9,35 +10,33 @@ from enum import Enum
 from typing import Any, get_type_hints
 
 import msgspec
+from mcp import types
 from msgspec import Struct
 
-from hivemind_addon.tools.mcp.session import Permission, Session
+from hivemind_addon.tools.mcp.session import Permission, Session, ToolFailed
 
 MAX_ROWS = 50
-"""Of a list that a tool gives: it is read by a model, which pays for each word."""
-
-
-class ToolFailed(Exception):
-    """It cannot be done; one line for the model, with the cure."""
+"""Rows of a list in an answer: the model that reads the list pays for each word."""
+_MICRO_USD, _USD = "micro_usd", "usd"
 
 
 class ToolCancelled(Exception):
-    """Its client wants no answer any more."""
+    """The client does not want the answer any more."""
 
 
 class Effect(Enum):
-    """What a call may change."""
+    """Whether a call may change something."""
 
     READS = "reads"
-    """Nothing."""
+    """Nothing changes."""
     CHANGES = "changes"
-    """It adds, or changes what can be changed back."""
+    """Something is added, or changed in a way that can be undone."""
     DESTROYS = "destroys"
-    """Something may be lost by it, or money spent."""
+    """Something may be lost, or money spent."""
 
 
 class Call:
-    """One call of a tool. It runs in a thread of its own."""
+    """A call of a tool, which runs in a separate thread."""
 
     def __init__(self, session: Session, tell: Callable[[float, float, str], None] | None = None) -> None:
         self.session = session
@@ -51,11 +50,11 @@ class Call:
 
     @property
     def is_stopped(self) -> bool:
-        """Whether nobody waits for its answer any more."""
+        """Whether nobody waits for the answer any more."""
         return self._stopped.is_set()
 
     def stop(self) -> None:
-        """Nobody waits for its answer any more."""
+        """Nobody waits for the answer any more."""
         self._stopped.set()
         with self._lock:
             connections, self._connections = self._connections, []
@@ -64,7 +63,7 @@ class Call:
                 connection.shutdown(socket.SHUT_RDWR)
 
     def ends(self, connection: socket.socket) -> None:
-        """Shut it down, so that whoever reads from it wakes, as soon as nobody waits for the answer any more."""
+        """Shut a connection down, which wakes the reader, as soon as nobody waits for the answer any more."""
         with self._lock:
             self._connections.append(connection)
         if self.is_stopped:
@@ -75,97 +74,130 @@ class Call:
         return self._stopped.wait(pause_s)
 
     def progress(self, done: float, total: float, text: str) -> None:
-        """Tell a client that asked for it how far the call is."""
+        """Report to a client that asked for progress how far the call is."""
         if self._tell is not None and not self.is_stopped:
             self._tell(done, total, text)
 
 
 @dataclass(frozen=True, slots=True)
-class McpTool[Taken: Struct, Given: Struct]:
-    """One tool."""
+class McpTool:
+    """A tool."""
 
-    name: str
-    title: str
-    description: str
-    """For a model: when to use it, what comes back."""
-    takes: type[Taken]
-    gives: type[Given]
-    run: Callable[[Call, Taken], Given]
-    """May block; raises what `server.EXPECTED` names."""
-    effect: Effect = Effect.READS
-    idempotent: bool = False
-    """Whether a second call with the same arguments changes nothing more."""
-    needs: frozenset[Permission] = frozenset()
-    """One of these has to be allowed; empty: it is about the caller itself."""
+    shown: types.Tool
+    """The tool as clients see it."""
+    takes: type[Struct]
+    run: Callable[..., Struct]
+    """Takes the call, then the fields of `takes`. May block; raises the exceptions in `server.EXPECTED`."""
+    needs: tuple[Permission, ...]
+    """One of these has to be allowed; empty: the tool is about the caller alone."""
 
-    def called(self, call: Call, arguments: object) -> Struct:
-        """Run it with plain JSON values. Raises ToolFailed where they are none that it takes."""
+    def called(self, call: Call, arguments: object) -> dict[str, Any]:
+        """Run with plain JSON values, give plain JSON values. Raises ToolFailed for arguments that do not fit."""
         try:
             # Not strict: some models write numbers as texts.
             taken = msgspec.convert(arguments, self.takes, strict=False)
         except msgspec.ValidationError as error:
-            raise ToolFailed(f"{self.name}: {error}") from error
-        return self.run(call, taken)
+            raise ToolFailed(f"{self.shown.name}: {error}") from error
+        given = self.run(call, **{name: getattr(taken, name) for name in taken.__struct_fields__})
+        return dict(_for_model(msgspec.to_builtins(given)))
 
 
-def tool[Taken: Struct, Given: Struct](
+def tool(
     title: str,
-    *,
+    *needs: Permission,
     effect: Effect = Effect.READS,
     idempotent: bool = False,
-    needs: frozenset[Permission] = frozenset(),
-) -> Callable[[Callable[[Call, Taken], Given]], McpTool[Taken, Given]]:
-    """Make a tool of a function, whose name, docstring and types it has. A tool that only reads is idempotent."""
+    takes: type[Struct] | None = None,
+) -> Callable[[Callable[..., Struct]], McpTool]:
+    """Make a tool of a function. A tool that only reads is idempotent.
 
-    def make(run: Callable[[Call, Taken], Given]) -> McpTool[Taken, Given]:
-        _, takes, gives = get_type_hints(run).values()
-        return McpTool(
+    `takes`: the arguments of a function that has `**arguments`.
+    """
+
+    def make(run: Callable[..., Struct]) -> McpTool:
+        hints = get_type_hints(run, include_extras=True)
+        _, *parameters = inspect.signature(run).parameters.values()
+        fields = [
+            (one.name, hints[one.name], msgspec.NODEFAULT if one.default is one.empty else one.default)
+            for one in parameters
+        ]
+        taken = takes or msgspec.defstruct(run.__name__, fields, kw_only=True, forbid_unknown_fields=True)
+        shown = types.Tool(
             name=run.__name__,
             title=title,
             description=" ".join((run.__doc__ or "").split()),
-            takes=takes,
-            gives=gives,
-            run=run,
-            effect=effect,
-            idempotent=idempotent or effect is Effect.READS,
-            needs=needs,
+            inputSchema=schema_of(taken),
+            outputSchema=schema_of(hints["return"]),
+            annotations=types.ToolAnnotations(
+                title=title,
+                readOnlyHint=effect is Effect.READS,
+                destructiveHint=effect is Effect.DESTROYS,
+                idempotentHint=idempotent or effect is Effect.READS,
+                openWorldHint=False,
+            ),
         )
+        return McpTool(shown, taken, run, needs)
 
     return make
 
 
-class NoArguments(Struct, frozen=True, forbid_unknown_fields=True):
-    """No arguments."""
+class ActionResult(Struct, frozen=True):
+    """The result of the action."""
+
+    done: bool
+    text: str
+
+
+def picked[Made: Struct](made: type[Made], *sources: object, **fields: object) -> Made:
+    """A value of these fields, and for all others those of the same name of the first source that has them."""
+    for name in made.__struct_fields__:
+        source = next((one for one in sources if hasattr(one, name)), None)
+        if name not in fields and source is not None:
+            fields[name] = getattr(source, name)
+    return made(**fields)
+
+
+# How a model reads values: spans in tenths of a second, money in US dollars, no references in schemas -----------------
 
 
 def schema_of(cls: type[Struct]) -> dict[str, Any]:
-    """A type's JSON schema without references, which not every client follows."""
+    """The JSON schema of a type, without references, which not every client follows."""
     schema = msgspec.json.schema(cls)
-    definitions = schema.pop("$defs", {})
-    whole: dict[str, Any] = _resolved(schema, definitions)
-    whole.pop("description", None)  # the tool has its own
-    whole.setdefault("properties", {})
-    if not whole.get("required"):
-        whole.pop("required", None)
-    return whole
+    whole = dict(_schema_for_model(schema, schema.pop("$defs", {})))
+    whole.pop("description", None)  # the tool has a better description
+    return {"properties": {}, **whole}
 
 
-def _resolved(part: Any, definitions: dict[str, Any]) -> Any:
-    if isinstance(part, list):
-        return [_resolved(one, definitions) for one in part]
-    if not isinstance(part, dict):
-        return part
-    if reference := part.get("$ref"):
-        more = {key: value for key, value in part.items() if key != "$ref"}
-        return _resolved(definitions[reference.removeprefix("#/$defs/")] | more, definitions)
-    named = part.get("properties") if isinstance(part.get("properties"), dict) else None
-    kept = {key: value for key, value in part.items() if key != "properties" and not _is_title(key, value)}
-    resolved = {key: _resolved(value, definitions) for key, value in kept.items()}
-    if named is not None:
-        resolved["properties"] = {key: _resolved(value, definitions) for key, value in named.items()}
-    return resolved
+def _schema_for_model(part: Any, definitions: dict[str, Any], money: str = "") -> Any:
+    match part:
+        case {"$ref": str(reference), **more}:
+            return _schema_for_model(definitions[reference.removeprefix("#/$defs/")] | more, definitions, money)
+        case dict():
+            return {
+                key.replace(_MICRO_USD, _USD): _schema_for_model(
+                    value, definitions, key if key.endswith(_MICRO_USD) else money
+                )
+                for key, value in part.items()
+                # The name of a class says nothing to a model.
+                if (key, value) != ("required", []) and not (key == "title" and isinstance(value, str))
+            }
+        case list():
+            return [_schema_for_model(one, definitions, money) for one in part]
+        case "integer" if money:
+            return "number"
+        case str():
+            return part.replace(_MICRO_USD, _USD)  # in a list of required fields
+    return part
 
 
-def _is_title(key: str, value: object) -> bool:
-    """A class's name, which tells a model nothing."""
-    return key == "title" and isinstance(value, str)
+def _for_model(value: Any, name: str = "") -> Any:
+    match value:
+        case dict():
+            return {key.replace(_MICRO_USD, _USD): _for_model(one, key) for key, one in value.items()}
+        case list() | tuple():
+            return [_for_model(one) for one in value]
+        case int() if name.endswith(_MICRO_USD):
+            return value / 1e6
+        case float() if name.endswith("_s"):
+            return round(value, 1)
+    return value
