@@ -4,12 +4,10 @@ import json
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.formats.wire.dialect import dialect_named
 from hivemind_addon.kernel.values.ticket import CallKind
-from hivemind_addon.plugins.contexts.from_request import ELSEWHERE, BodyReader, is_conversation
+from hivemind_addon.plugins.contexts.from_request import ELSEWHERE, is_conversation
 from hivemind_addon.plugins.contexts.store import NotKept
 from tests.cases import each
-from tests.dialects import ANTHROPIC
 from tests.kernel.samples import ticket
 from tests.plugins.contexts.samples import BODIES, MESSAGES, RESPONSES, WALL, context
 
@@ -80,16 +78,3 @@ def test_a_request_that_leaves_its_past_with_the_provider_says_so():
 def test_titles_and_checks_are_no_conversations(kind):
     kept = is_conversation(replace(ticket(), kind=kind))
     assert kept is (kind in {CallKind.TURN, CallKind.SUBAGENT, CallKind.COMPACTION})
-
-
-def test_what_is_the_same_as_before_is_not_read_again_until_it_is_forgotten():
-    reader = BodyReader()
-    one, other = (json.dumps({**MESSAGES, "max_tokens": most}).encode() for most in (9, 8))
-    first = reader.read(one, ANTHROPIC)
-    assert reader.read(bytes(bytearray(one)), ANTHROPIC) is first
-    assert reader.read(other, ANTHROPIC) is not first
-    assert reader.read(one, dialect_named("openai-chat")) is not reader.read(one, ANTHROPIC)
-    again = reader.read(one, ANTHROPIC)
-    reader.forget()
-    assert reader.read(one, ANTHROPIC) is not again
-    assert reader.read(one, ANTHROPIC).parts == first.parts

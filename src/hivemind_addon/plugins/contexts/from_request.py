@@ -8,10 +8,9 @@ from msgspec import Raw, Struct
 from hivemind_addon.formats.base.json_values import read_object, read_value
 from hivemind_addon.formats.wire.decoding import DecodeError, decode
 from hivemind_addon.formats.wire.dialect import Dialect
-from hivemind_addon.formats.wire.request import MAX_BODY_BYTES, RequestFacts, read_request, text_of
+from hivemind_addon.formats.wire.request import MAX_BODY_BYTES, read_request, text_of
 from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.kernel.values.ticket import CallKind, Ticket
-from hivemind_addon.plugins.contexts.body_pieces import SplitBody, split
 from hivemind_addon.plugins.contexts.values import Context, ContextHead, NotKept
 from hivemind_addon.proxy.run.append_file import breathe_after
 
@@ -36,7 +35,7 @@ class SentRequest(Struct, frozen=True):
     """The body's content coding; empty: none."""
 
 
-class ReadBody(Struct, frozen=True):
+class _ReadBody(Struct, frozen=True):
     """What a body says of its conversation."""
 
     body: bytes
@@ -46,27 +45,6 @@ class ReadBody(Struct, frozen=True):
     """The first thing that was asked."""
     continues: bool
     """It names an earlier answer."""
-    parts: SplitBody
-
-
-class BodyReader:
-    """Reads bodies; of several that are alike and follow each other, as samples of one prompt do, only the first."""
-
-    def __init__(self) -> None:
-        self._last: tuple[bytes, Dialect, ReadBody] | None = None
-
-    def __repr__(self) -> str:
-        return f"<BodyReader {len(self._last[0]) if self._last else 0} bytes>"
-
-    def read(self, body: bytes, dialect: Dialect) -> ReadBody:
-        """Without its content coding. Raises NotKept."""
-        if self._last is None or self._last[1] is not dialect or self._last[0] != body:
-            self._last = body, dialect, _read(body, dialect)
-        return self._last[2]
-
-    def forget(self) -> None:
-        """It may be long."""
-        self._last = None
 
 
 def is_conversation(ticket: Ticket) -> bool:
@@ -85,15 +63,13 @@ def take(
     spent: Spend = Spend(),  # noqa: B008 - it is frozen
     answer: bytes = b"",
     answer_id: str = "",
-    reader: BodyReader | None = None,
 ) -> Context:
     """Make it. Raises NotKept.
 
     `arrived_wall`: when it came, in epoch seconds. `tokens`: of its input. `spent`: since the version before. `answer`:
     what came back whole, decoded; empty: nothing. `answer_id`: what its provider calls it.
-    `reader`: of those that are made one after the other.
     """
-    read = (reader or BodyReader()).read(plain_body(request), request.dialect)
+    read = _read(plain_body(request), request.dialect)
     head = ContextHead(
         id=_id(ticket, read.thread),
         version=0,
@@ -124,14 +100,7 @@ def take(
         body=Raw(read.body),
         answer=answer,
         answer_id=answer_id,
-        parts=read.parts,
     )
-
-
-def conversation_in(dialect: Dialect) -> tuple[str, ...] | None:
-    """The members of a body that lead to the conversation; None: where it is is not known."""
-    ways = dialect.plan.messages.ways
-    return ways[0] if ways else None
 
 
 def plain_body(request: SentRequest) -> bytes:
@@ -144,22 +113,16 @@ def plain_body(request: SentRequest) -> bytes:
         raise NotKept(f"its body cannot be decoded: {error}") from error
 
 
-def _read(body: bytes, dialect: Dialect) -> ReadBody:
-    facts = read_request(body, dialect.plan)
+def _read(body: bytes, dialect: Dialect) -> _ReadBody:
+    facts = read_request(body, dialect)
     if not facts.messages:
         raise NotKept("there is no conversation in it")
     breathe_after(len(body))
-    parts = _split(body, dialect, facts)
-    if not (parts.is_object and _is_text(body)):
+    if read_object(body) is None or not _is_text(body):
         body = _made_readable(body)
-        facts = read_request(body, dialect.plan)
-        parts = _split(body, dialect, facts)
+        facts = read_request(body, dialect)
     breathe_after(len(body))
-    return ReadBody(body, len(facts.messages), _thread(dialect, facts.messages), facts.continues, parts)
-
-
-def _split(body: bytes, dialect: Dialect, facts: RequestFacts) -> SplitBody:
-    return split(body, conversation_in(dialect), facts.messages)
+    return _ReadBody(body, len(facts.messages), _thread(dialect, facts.messages), facts.continues)
 
 
 def _is_text(body: bytes) -> bool:

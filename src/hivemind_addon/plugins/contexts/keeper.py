@@ -21,7 +21,7 @@ from hivemind_addon.kernel.budget import spend_of
 from hivemind_addon.kernel.values.events import ContextKept
 from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.plugins.contexts.chain import answer_id, named_answer
-from hivemind_addon.plugins.contexts.from_request import BodyReader, is_conversation, take
+from hivemind_addon.plugins.contexts.from_request import is_conversation, take
 from hivemind_addon.plugins.contexts.handover import handed_over, whole_answer, whole_request
 from hivemind_addon.plugins.contexts.newest_requests import HeldRequest, Holding
 from hivemind_addon.plugins.contexts.store import NotKept, TakenResult
@@ -87,8 +87,6 @@ class ConversationKeeper:
         from its beginning."""
         self._is_writing = False
         """Some of these."""
-        self._reader = BodyReader()
-        """The thread's."""
         self._waiting_bytes = 0
         self._writing: set[asyncio.Future[Any]] = set()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="contexts")
@@ -212,8 +210,6 @@ class ConversationKeeper:
             if (read := read + held.size_bytes) >= _BREATH_BYTES:
                 read = 0
                 breathe()
-        if not self._queue:
-            self._reader.forget()
         return outcomes + self._kept_together(contexts)
 
     def _kept_together(self, contexts: Sequence[tuple[HeldRequest[HandedOver], str, Context]]) -> list[_Outcome]:
@@ -245,7 +241,6 @@ class ConversationKeeper:
             spent=held.spent,
             answer=answer,
             answer_id=answer_id(handed.dialect, answer) if answer else "",
-            reader=self._reader,
         )
 
     def _written_by_policy(self, writing: asyncio.Future[list[_Outcome]]) -> None:

@@ -1,7 +1,6 @@
 """The tables of contexts. Instants are epoch seconds; a migration is never changed once it was released.
 
-A version's pieces are those of the rows of `use` that hold for its number, by place: a conversation that grows adds a
-row or two and changes none.
+Pieces, packs and their uses are of older files, until these are converted (`old_pieces.py`). A new file has them empty.
 """
 
 from hivemind_addon.proxy.system.database import FileKind
@@ -53,7 +52,23 @@ _MIGRATIONS: tuple[str, ...] = (
     -- So many pieces of one pack, one after the other: their places follow, and so do their ids.
     ALTER TABLE use ADD COLUMN count INTEGER NOT NULL DEFAULT 1;
     """,
+    """
+    -- A version's body, compressed. `kind`: see below.
+    CREATE TABLE body (
+        context INTEGER NOT NULL REFERENCES context, number INTEGER NOT NULL, kind INTEGER NOT NULL, data BLOB NOT NULL,
+        PRIMARY KEY (context, number)
+    );
+    CREATE INDEX body_in_pieces ON body (context, number) WHERE kind = 2;
+    INSERT INTO body SELECT context, number, 2, x'' FROM version;
+    -- A context that is removed is deleted at once.
+    DELETE FROM context WHERE name = '';
+    DROP INDEX context_gone;
+    DROP INDEX context_by_name;
+    CREATE UNIQUE INDEX context_by_name ON context (name);
+    """,
 )
+COMPLETE, DELTA, IN_PIECES = range(3)
+"""Kinds of bodies: compressed by itself; against the body before it; in pieces (`old_pieces.py`)."""
 
 KIND = FileKind(
     name="file of contexts",
@@ -61,12 +76,3 @@ KIND = FileKind(
     application_id=0x48495643,  # `HIVC`
     migrations=_MIGRATIONS,
 )
-
-READ_AS_NEWEST = {
-    1: """
-    CREATE TEMP VIEW pack AS SELECT NULL AS id, NULL AS pieces, NULL AS data WHERE false;
-    CREATE TEMP VIEW piece AS SELECT *, NULL AS pack, 0 AS at FROM main.piece;
-    CREATE TEMP VIEW use AS SELECT *, 1 AS count FROM main.use;
-    """
-}
-"""By version: what makes a file of before look like one of now, for who must not write it."""

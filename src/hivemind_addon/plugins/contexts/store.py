@@ -1,4 +1,4 @@
-"""Conversations in one file: each message once, however often it is sent, and every version of what was sent.
+"""Conversations in one file: every version of what was sent, compressed against the version before it.
 
 The APIs that agents use are stateless: a request carries the whole conversation. Kept requests are the versions of a
 *context*, counted from 1. Its agent and session tell whose it is, and its thread which of theirs: a session may have
@@ -21,19 +21,13 @@ import zstandard
 from msgspec import Raw
 
 from hivemind_addon.formats.base.patterns import glob_matches
-from hivemind_addon.plugins.contexts.compressed_pieces import PieceWriter, new_compressor
+from hivemind_addon.plugins.contexts import bodies, old_pieces
+from hivemind_addon.plugins.contexts.bodies import compress, decompress
 from hivemind_addon.plugins.contexts.garbage import Garbage, remove, thin
-from hivemind_addon.plugins.contexts.schema import KIND, READ_AS_NEWEST
+from hivemind_addon.plugins.contexts.schema import KIND
 from hivemind_addon.plugins.contexts.search import hits
 from hivemind_addon.plugins.contexts.values import Context, ContextHead, KeepRule, NotKept, TakenResult, UnknownContext
-from hivemind_addon.plugins.contexts.versions import (
-    HEAD,
-    in_parts,
-    newest_head,
-    plain,
-    read_version,
-    write_version,
-)
+from hivemind_addon.plugins.contexts.versions import HEAD, newest_head, read_version, write_version
 from hivemind_addon.proxy.api.words import failing
 from hivemind_addon.proxy.system.database import (
     give_back,
@@ -76,7 +70,6 @@ class ContextStore:
         self._rule = retention or KeepRule()
         self._garbage = Garbage(self._rule)
         self._told = told
-        self._compressor = new_compressor()
         self._connection: sqlite3.Connection | None = None
         self._identity: os.stat_result | None = None
         """Of the open file."""
@@ -100,8 +93,7 @@ class ContextStore:
         """The same for several, in one transaction: all of them or none."""
         if not contexts:
             return []
-        ready = [in_parts(context) for context in contexts]
-        return self._written(ready[0].head.kept_wall, lambda: self._keep(ready, durable=durable))
+        return self._written(contexts[0].head.kept_wall, lambda: self._keep(contexts, durable=durable))
 
     def keep_results(self, results: Sequence[TakenResult]) -> None:
         """Write what was taken out of a request; what is there already counts as new again.
@@ -109,14 +101,16 @@ class ContextStore:
         Raises OSError, FolderNotPrivate and FileUnusable.
         """
         rows = [
-            (one.id, one.kept_wall, one.agent, one.session, one.call_id, len(one.value), self._small(one.value))
+            (one.id, one.kept_wall, one.agent, one.session, one.call_id, len(one.value), compress(bytes(one.value)))
             for one in results
         ]
         if rows:
             self._written(results[0].kept_wall, lambda: self._keep_rows(rows))
 
     def trim(self, now_wall: float) -> bool:
-        """Delete a little of what is too old, too much or removed. False: there is nothing more to delete now.
+        """Delete a little of what is too old, too much or removed, or convert a version of an older file.
+
+        False: there is nothing more to do now.
 
         Raises OSError, FolderNotPrivate and FileUnusable.
         """
@@ -124,6 +118,7 @@ class ContextStore:
             connection = self._opened()
             with transaction(connection):
                 is_busy = self._garbage.delete_slice(connection, now_wall)
+                is_busy = is_busy or old_pieces.convert_slice(connection, bodies.convert)
             return is_busy or give_back(connection, _PAGES_PER_STEP)
 
     def remove(self, context_id: str) -> ContextHead:
@@ -154,7 +149,7 @@ class ContextStore:
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT version.head FROM context JOIN version ON version.context = context.id"
-                " AND version.number = context.newest WHERE context.name != ''"
+                " AND version.number = context.newest"
             ).fetchall()
         heads = [HEAD.decode(head) for (head,) in rows]
         return sorted(heads, key=lambda head: (head.kept_wall, head.id), reverse=True)
@@ -187,9 +182,7 @@ class ContextStore:
         request yet has the index behind the last message. `agent`: a glob. Raises OSError.
         """
         with self._reading() as connection:
-            contexts = connection.execute(
-                "SELECT id, agent, newest FROM context WHERE name != '' ORDER BY kept DESC"
-            ).fetchall()
+            contexts = connection.execute("SELECT id, agent, newest FROM context ORDER BY kept DESC").fetchall()
             for context, whose, newest in contexts:
                 if glob_matches(agent, whose):
                     yield from hits(connection, context, newest, text)
@@ -207,7 +200,7 @@ class ContextStore:
             if not rows:
                 raise UnknownContext(f"nothing that was taken out is called {result_id!r} in {self.folder}")
             name, kept, agent, session, call, data = rows[0]
-            return TakenResult(name, kept, agent, session, call, Raw(plain(data)))
+            return TakenResult(name, kept, agent, session, call, Raw(decompress(data)))
 
     # The file --------------------------------------------------------------------------------------------------------
 
@@ -226,7 +219,7 @@ class ContextStore:
                     connection.executescript("".join(KIND.migrations))
                 else:
                     (version,) = connection.execute("PRAGMA user_version").fetchone()
-                    connection.executescript(READ_AS_NEWEST.get(version, ""))
+                    connection.executescript(old_pieces.READ_AS_NEWEST.get(version, ""))
                 yield connection
         except sqlite3.Error as error:
             raise self._as_os_error(error) from error
@@ -310,19 +303,15 @@ class ContextStore:
         connection = self._opened()
         connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         with transaction(connection):
-            writer = PieceWriter(connection, self._compressor)
-            heads = [write_version(connection, context, writer) for context in contexts]
+            heads = [write_version(connection, context) for context in contexts]
             for head in heads:
                 thin(connection, head, self._rule.versions)
         return heads
 
-    def _small(self, data: Raw) -> bytes:
-        return self._compressor.compress(data)
-
 
 def _found(connection: sqlite3.Connection, beginning: str, folder: Path) -> int:
     """The context of an id, or of its beginning. Raises UnknownContext."""
-    rows = dict(connection.execute("SELECT name, id FROM context WHERE name != '' ORDER BY name").fetchall())
+    rows = dict(connection.execute("SELECT name, id FROM context ORDER BY name").fetchall())
     found = [name for name in rows if name == beginning] or [name for name in rows if name.startswith(beginning)]
     if len(found) == 1 and beginning:
         return int(rows[found[0]])

@@ -8,7 +8,6 @@ from msgspec import Raw, Struct, field
 from hivemind_addon.formats.base.json_values import read_value
 from hivemind_addon.formats.wire.conversation_parts import text_of
 from hivemind_addon.kernel.values.spend import Spend
-from hivemind_addon.plugins.contexts.body_pieces import SplitBody
 
 
 class ContextHead(Struct, frozen=True):
@@ -64,8 +63,6 @@ class Context(Struct, frozen=True):
     """What came back, decoded: a plain answer or a stream. Empty: nothing whole, or it was not kept."""
     answer_id: str = ""
     """What the provider calls that answer, where a later request may name it; given to `keep` only."""
-    parts: SplitBody | None = None
-    """The body, taken apart already, so that nobody reads it again; given to `keep` only."""
 
 
 class TakenResult(Struct, frozen=True):

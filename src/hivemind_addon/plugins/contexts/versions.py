@@ -1,131 +1,92 @@
-"""One version of a context in its file: written, and put together again. Each function works on an open connection."""
+"""A version of a context in its file: written, and read. Each function works on an open connection."""
 
 import sqlite3
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 
 import msgspec
-import zstandard
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
-from hivemind_addon.formats.wire.transcript import dialect_named
-from hivemind_addon.kernel.values.spend import Spend
-from hivemind_addon.plugins.contexts.body_pieces import Frame, join, split
-from hivemind_addon.plugins.contexts.compressed_pieces import USED_PIECES, PieceReader, PieceWriter, is_message
-from hivemind_addon.plugins.contexts.from_request import conversation_in
+from hivemind_addon.formats.wire.dialect import dialect_named
+from hivemind_addon.formats.wire.request import read_request, without_cache_marks
+from hivemind_addon.plugins.contexts import bodies
+from hivemind_addon.plugins.contexts.bodies import compress, decompress
 from hivemind_addon.plugins.contexts.values import Context, ContextHead, UnknownContext
 
 HEAD = msgspec.json.Decoder(ContextHead)
-_MOST_BYTES = 64 * 1024 * 1024
 
 
 class _Rest(Struct):
-    """What a version has besides its head and its pieces."""
+    """What a version has besides its head and its body."""
 
     method: str
     url: str
     headers: Mapping[str, str]
-    frame: Frame
 
 
 _REST = msgspec.msgpack.Decoder(_Rest)
 
 
-def in_parts(context: Context) -> Context:
-    """Taken apart, where that was not done yet: what can be done without the file."""
-    if context.parts is not None:
-        return context
-    return replace(context, parts=split(bytes(context.body), conversation_in(dialect_named(context.head.dialect))))
-
-
-def write_version(connection: sqlite3.Connection, context: Context, writer: PieceWriter) -> ContextHead:
-    """In a transaction: a new version, or what the newest one lacks."""
-    parts = context.parts
-    assert parts is not None, "in parts first"
-    hashes = parts.hashes
-    head = context.head
-    row = connection.execute(
-        "SELECT id, newest FROM context WHERE name = ? AND name != ''",  # the latter is the index's own condition
-        (head.id,),
+def write_version(connection: sqlite3.Connection, context: Context) -> ContextHead:
+    """In a transaction: a new version, or what the newest version lacks."""
+    head, body = context.head, bytes(context.body)
+    rest = _Rest(context.method, context.url, context.headers)
+    row = connection.execute("SELECT id, newest FROM context WHERE name = ?", (head.id,)).fetchone()
+    before = known = None
+    if row is not None:
+        row_id, number = row
+        before, known = newest_head(connection, row_id), bodies.read(connection, row_id, number)
+        is_same = bool(head.request_hash) and head.request_hash == before.request_hash
+        if is_same or (known == body and _rest_of(connection, row_id, number) == rest):
+            return _again(connection, row_id, before, context)
+        if head.arrived_wall < before.arrived_wall:
+            # It was slower than a later one, whose messages hold its answer.
+            _put_head(connection, row_id, replace(before, spent=before.spent + head.spent))
+            return before
+        if before.answer_bytes and known is not None and _has_grown(known, context):
+            _forget_answer(connection, row_id, before)  # it is among the messages now
+        head = replace(head, spent=head.spent + before.spent)
+    head = replace(head, version=(before.version if before else 0) + 1, answer_bytes=len(context.answer))
+    (row_id,) = connection.execute(
+        "INSERT INTO context (name, agent, newest, kept, written)"
+        " VALUES (?, ?, ?, ?, (SELECT coalesce(max(written), 0) + 1 FROM context)) ON CONFLICT (name)"
+        " DO UPDATE SET newest = excluded.newest, kept = excluded.kept, written = excluded.written RETURNING id",
+        (head.id, head.agent, head.version, head.kept_wall),
     ).fetchone()
-    before = newest_head(connection, row[0]) if row is not None else None
-    standing = _standing(connection, row[0]) if row is not None else {}
-    rest = writer.compressor.compress(
-        msgspec.msgpack.encode(_Rest(context.method, context.url, context.headers, parts.frame))
-    )
-    answer = writer.compressor.compress(context.answer) if context.answer else None
-    if before is not None and _is_same(connection, row[0], before, context, rest, hashes, standing):
-        return _again(connection, row[0], before, context, answer)
-    if before is not None and head.arrived_wall < before.arrived_wall:
-        # It was slower than a later one, whose messages hold its answer.
-        _put_head(connection, row[0], replace(before, spent=before.spent + head.spent))
-        return before
-    head = replace(
-        head,
-        version=(row[1] if row else 0) + 1,
-        spent=head.spent + (before.spent if before else Spend()),
-        answer_bytes=len(context.answer),
-    )
-    written = "(SELECT coalesce(max(written), 0) + 1 FROM context)"
-    if row is None:
-        row_id = connection.execute(
-            f"INSERT INTO context (name, agent, newest, kept, written) VALUES (?, ?, ?, ?, {written})",  # noqa: S608
-            (head.id, head.agent, head.version, head.kept_wall),
-        ).lastrowid
-        assert row_id is not None
-    else:
-        row_id = row[0]
-        connection.execute(
-            f"UPDATE context SET newest = ?, kept = ?, written = {written} WHERE id = ?",  # noqa: S608
-            (head.version, head.kept_wall, row_id),
-        )
-    over = {place for place, _ in standing.items() - hashes.items()}
-    places = {place for place, _ in hashes.items() - standing.items()}
-    if over:
-        places |= _end_runs(connection, row_id, over, head.version - 1) & hashes.keys()
-    connection.executemany(
-        "INSERT INTO use (context, place, since, piece, count) VALUES (?, ?, ?, ?, ?)",
-        [(row_id, place, head.version, piece, count) for place, piece, count in writer.write(parts, sorted(places))],
-    )
-    has_grown = before is not None and head.messages > before.messages and not any(map(is_message, over))
-    if before is not None and before.answer_bytes and has_grown:
-        _forget_answer(connection, row_id, before)  # it is among the messages now
+    answer = compress(context.answer) if context.answer else None
     connection.execute(
         "INSERT INTO version (context, number, kept, head, rest, answer, answer_id) VALUES (?, ?, ?, ?, ?, ?, ?)",
-        (row_id, head.version, head.kept_wall, _json(head), rest, answer, context.answer_id),
+        (
+            row_id,
+            head.version,
+            head.kept_wall,
+            _json(head),
+            compress(msgspec.msgpack.encode(rest)),
+            answer,
+            context.answer_id,
+        ),
     )
+    bodies.write(connection, row_id, head.version, body, known)
     return head
 
 
-def _is_same(
-    connection: sqlite3.Connection,
-    row_id: int,
-    before: ContextHead,
-    context: Context,
-    rest: bytes,
-    hashes: Mapping[int, bytes],
-    standing: Mapping[int, bytes],
-) -> bool:
-    """Whether the newest version is of the same request."""
-    if context.head.request_hash and context.head.request_hash == before.request_hash:
-        return True
-    if standing != hashes:
-        return False
-    (known,) = connection.execute(
-        "SELECT rest FROM version WHERE context = ? AND number = ?", (row_id, before.version)
-    ).fetchone()
-    return bool(known == rest)
+def _has_grown(before: bytes, context: Context) -> bool:
+    """Whether a context has all messages of a body, and more."""
+    earlier, now = (_messages(body, context.head.dialect) for body in (before, bytes(context.body)))
+    return len(now) > len(earlier) and now[: len(earlier)] == earlier
 
 
-def _again(
-    connection: sqlite3.Connection, row_id: int, before: ContextHead, context: Context, answer: bytes | None
-) -> ContextHead:
+def _messages(body: bytes, dialect: str) -> list[bytes]:
+    """Without the marks of a prompt cache, which agents move on from request to request."""
+    return [b"".join(without_cache_marks(bytes(raw))[0]) for raw in read_request(body, dialect_named(dialect)).messages]
+
+
+def _again(connection: sqlite3.Connection, row_id: int, before: ContextHead, context: Context) -> ContextHead:
     """The newest version is of the same request: it may have been kept for another reason, and without its answer.
 
     What was spent since then is counted where anything else is news.
     """
-    has_news = answer is not None and not before.answer_bytes
+    has_news = context.answer != b"" and not before.answer_bytes
     if not has_news and before.reason == context.head.reason:
         return before
     head = replace(before, reason=context.head.reason, spent=before.spent + context.head.spent)
@@ -133,7 +94,7 @@ def _again(
         head = replace(head, tokens=context.head.tokens, answer_bytes=len(context.answer))
         connection.execute(
             "UPDATE version SET answer = ?, answer_id = ? WHERE context = ? AND number = ?",
-            (answer, context.answer_id, row_id, head.version),
+            (compress(context.answer), context.answer_id, row_id, head.version),
         )
     _put_head(connection, row_id, head)
     return head
@@ -149,9 +110,9 @@ def _forget_answer(connection: sqlite3.Connection, row_id: int, head: ContextHea
 
 
 def read_version(connection: sqlite3.Connection, row_id: int, number: int | None, asked: str) -> Context:
-    """The newest version (None), or that one; `asked`: what a person calls the context. Raises UnknownContext."""
+    """The newest version (None), or that version; `asked`: a person's name for the context. Raises UnknownContext."""
     row = connection.execute(
-        "SELECT version.head, rest, answer, answer_id, number FROM version JOIN context ON context.id = context"
+        "SELECT version.head, answer, answer_id, number FROM version JOIN context ON context.id = context"
         " WHERE context = ? AND number = coalesce(?, newest)",
         (row_id, number),
     ).fetchone()
@@ -161,47 +122,29 @@ def read_version(connection: sqlite3.Connection, row_id: int, number: int | None
             (row_id,),
         ).fetchone()
         raise UnknownContext(f"{asked} has no version {number}; there are {kept}")
-    head, rest, answer, answer_id, number = row
-    told = _REST.decode(plain(rest))
-    pieces = connection.execute(
-        f"{USED_PIECES} AND since <= ? AND (until IS NULL OR until >= ?)", (row_id, number, number)
-    )
-    reader = PieceReader(connection)
-    try:
-        body = join(told.frame, {place: reader.read(*where) for place, *where, _, _ in pieces})
-    except KeyError as error:
-        raise UnknownContext(f"{asked} is damaged: a part of it is lost") from error
+    head, answer, answer_id, number = row
+    rest, body = _rest_of(connection, row_id, number), bodies.read(connection, row_id, number)
+    if body is None:
+        raise UnknownContext(
+            f"version {number} of {asked} is damaged, or a version that it is built on;"
+            f" `hivemind context list {asked}` shows the others"
+        )
     return Context(
         head=HEAD.decode(head),
-        method=told.method,
-        url=told.url,
-        headers=told.headers,
+        method=rest.method,
+        url=rest.url,
+        headers=rest.headers,
         body=Raw(body),
-        answer=plain(answer) if answer else b"",
+        answer=decompress(answer) if answer else b"",
         answer_id=answer_id,
     )
 
 
-def _standing(connection: sqlite3.Connection, row_id: int) -> dict[int, bytes]:
-    """The hashes of the newest version's pieces, by place."""
-    return dict(
-        connection.execute(
-            "SELECT use.place + piece.id - use.piece, hash FROM use CROSS JOIN piece"
-            " ON piece.id BETWEEN use.piece AND use.piece + use.count - 1 WHERE context = ? AND until IS NULL",
-            (row_id,),
-        )
-    )
-
-
-def _end_runs(connection: sqlite3.Connection, row_id: int, over: AbstractSet[int], until: int) -> set[int]:
-    """What stands at some places is over with this version, and so are the rows of these; answers all their places."""
-    rows = connection.execute("SELECT place, count FROM use WHERE context = ? AND until IS NULL", (row_id,)).fetchall()
-    runs = [run for place, count in rows if over & (run := set(range(place, place + count)))]
-    connection.executemany(
-        "UPDATE use SET until = ? WHERE context = ? AND place = ? AND until IS NULL",
-        [(until, row_id, min(run)) for run in runs],
-    )
-    return set().union(*runs)
+def _rest_of(connection: sqlite3.Connection, row_id: int, number: int) -> _Rest:
+    (rest,) = connection.execute(
+        "SELECT rest FROM version WHERE context = ? AND number = ?", (row_id, number)
+    ).fetchone()
+    return _REST.decode(decompress(rest))
 
 
 def newest_head(connection: sqlite3.Connection, row_id: int) -> ContextHead:
@@ -222,8 +165,3 @@ def _put_head(connection: sqlite3.Connection, row_id: int, head: ContextHead) ->
 
 def _json(head: ContextHead) -> str:
     return msgspec.json.encode(head).decode()
-
-
-def plain(data: bytes) -> bytes:
-    """What was compressed. Raises zstandard.ZstdError."""
-    return zstandard.ZstdDecompressor().decompress(data, max_output_size=_MOST_BYTES)
