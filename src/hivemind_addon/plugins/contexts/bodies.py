@@ -22,7 +22,7 @@ _MOST_BYTES = 64 * 1024 * 1024
 
 
 def read(connection: sqlite3.Connection, context: int, number: int) -> bytes | None:
-    """The body of a version; None: it is damaged, or a body that it is built on."""
+    """The body of a version; None: this body is damaged, or a body that it is built on."""
     at, text = 0, None
     for at, text in read_all(connection, context, _beginning(connection, context, number)[0], number):  # noqa: B007
         pass

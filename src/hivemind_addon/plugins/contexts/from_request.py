@@ -23,7 +23,7 @@ _NOT_A_CONVERSATION = frozenset((CallKind.AUXILIARY, CallKind.CLASSIFIER, CallKi
 
 
 class SentRequest(Struct, frozen=True):
-    """A request as it was to be sent."""
+    """A request as the client meant to send it."""
 
     dialect: Dialect
     method: str
@@ -36,7 +36,7 @@ class SentRequest(Struct, frozen=True):
 
 
 class _ReadBody(Struct, frozen=True):
-    """What a body says of its conversation."""
+    """The facts that a body states about the conversation."""
 
     body: bytes
     """As others can read it."""
@@ -44,11 +44,11 @@ class _ReadBody(Struct, frozen=True):
     thread: str
     """The first thing that was asked."""
     continues: bool
-    """It names an earlier answer."""
+    """The body names an earlier answer."""
 
 
 def is_conversation(ticket: Ticket) -> bool:
-    """Whether anybody would go on with it: titles, checks of tool calls and cache warmers are none."""
+    """Whether anybody would go on with the request: titles, checks of tool calls and cache warmers are none."""
     return ticket.kind not in _NOT_A_CONVERSATION
 
 
@@ -64,10 +64,10 @@ def take(
     answer: bytes = b"",
     answer_id: str = "",
 ) -> Context:
-    """Make it. Raises NotKept.
+    """Make a context of a request. Raises NotKept.
 
-    `arrived_wall`: when it came, in epoch seconds. `tokens`: of its input. `spent`: since the version before. `answer`:
-    what came back whole, decoded; empty: nothing. `answer_id`: what its provider calls it.
+    `arrived_wall`: when the request came, in epoch seconds. `tokens`: of the input. `spent`: since the version before.
+    `answer`: a whole answer, decoded; empty: there is none. `answer_id`: the provider's name for the answer.
     """
     read = _read(plain_body(request), request.dialect)
     head = ContextHead(
@@ -104,7 +104,7 @@ def take(
 
 
 def plain_body(request: SentRequest) -> bytes:
-    """Without its content coding. Raises NotKept."""
+    """The body without content coding. Raises NotKept."""
     if not request.encoding:
         return request.body
     try:
@@ -126,7 +126,7 @@ def _read(body: bytes, dialect: Dialect) -> _ReadBody:
 
 
 def _is_text(body: bytes) -> bool:
-    """Whether its characters can be read."""
+    """Whether the characters can be read."""
     if body.isascii():
         return True
     try:
@@ -137,7 +137,7 @@ def _is_text(body: bytes) -> bool:
 
 
 def _made_readable(body: bytes) -> bytes:
-    """With what nobody can read replaced by question marks."""
+    """With question marks in place of unreadable characters."""
     try:  # JavaScript may write half of a surrogate pair, which JSON allows and its strict readers do not
         value = json.loads(body.decode(errors="replace"))
     except (ValueError, RecursionError) as error:

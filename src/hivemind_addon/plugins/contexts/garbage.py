@@ -1,4 +1,4 @@
-"""What goes again, a little at a time, so that nobody waits long for the file.
+"""Old and surplus contexts are deleted, a little at a time, so that nobody waits long for the file.
 
 Each function works on an open connection, inside of a transaction.
 """
@@ -12,11 +12,11 @@ from hivemind_addon.proxy.system.database import used_bytes
 
 _RESULTS_PER_STEP = 500
 _ROOM = 0.95
-"""A file that is too large is brought below this share of its bound."""
+"""A file that is too large is brought below this share of the bound."""
 
 
 class Garbage:
-    """What of a file is to be deleted by a rule."""
+    """Deletes from a file by a rule."""
 
     def __init__(self, rule: KeepRule) -> None:
         self._rule = rule
@@ -24,7 +24,7 @@ class Garbage:
         """The file was too large, and is not yet small enough."""
 
     def delete_slice(self, connection: sqlite3.Connection, now_wall: float) -> bool:
-        """Delete a little of what is too old, or too much. False: there is nothing to delete."""
+        """Delete a little that is too old, or too much. False: there is nothing to delete."""
         used, too_old = used_bytes(connection), now_wall - self._rule.age_s
         self._is_shrinking = used > self._rule.size_bytes * (_ROOM if self._is_shrinking else 1)
         if old_pieces.has_pieces(connection):
@@ -37,7 +37,7 @@ class Garbage:
         )
 
     def _delete_context(self, connection: sqlite3.Connection, too_old: float) -> bool:
-        """One that is too old, or one too many; never the one that was written last, whatever a clock says."""
+        """Delete a context that is too old, or too many; never the context written last, whatever a clock says."""
         row = connection.execute(
             "SELECT id FROM context WHERE (kept < :too_old OR :any) AND written < (SELECT max(written) FROM context)"
             " ORDER BY kept >= :too_old, written LIMIT 1",
@@ -49,13 +49,13 @@ class Garbage:
 
 
 def remove(connection: sqlite3.Connection, row_id: int) -> None:
-    """Delete a context with all its versions."""
+    """Delete a context with all versions."""
     for column, table in (("context", "body"), ("context", "version"), ("id", "context")):
         connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (row_id,))  # noqa: S608 - names of ours
 
 
 def thin(connection: sqlite3.Connection, newest: ContextHead, most: int) -> None:
-    """One more version of a context may be one too many: the first and the newest stay."""
+    """Delete a version of a context that has too many: the first and the newest stay."""
     if newest.version <= most:
         return
     rows = connection.execute(
@@ -67,7 +67,7 @@ def thin(connection: sqlite3.Connection, newest: ContextHead, most: int) -> None
 
 
 def _delete_version(connection: sqlite3.Connection, before: float) -> bool:
-    """The oldest that is older; never a context's newest."""
+    """Delete the oldest version that is older; never a context's newest."""
     row = connection.execute(
         "SELECT context, number FROM version JOIN context ON context.id = context"
         " WHERE version.kept < ? AND number < newest ORDER BY version.kept LIMIT 1",

@@ -1,7 +1,7 @@
 """Conversations are kept: by a policy, and before a client hears that a spent budget refuses its request.
 
-What a request's own path does is to hand itself over. All that takes time is done in a thread, and waits are bounded:
-a disk that hangs must stop neither a refusal nor the resolver, which has its threads from the loop.
+A request's own path only hands the request over. All that takes time is done in a thread, and waits are bounded:
+a disk that hangs must stop neither a refusal nor the resolver, which has threads from the loop.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ PATIENCE_S = 2.0
 CLOSING_S = 5.0
 """How long a stopping proxy does."""
 MAX_WAITING_BYTES = 64 * 1024 * 1024
-"""Of requests that are not written yet: half of it is held by the policy, and half waits for the disk."""
+"""Of requests that are not written yet: half is held by the policy, and half waits for the disk."""
 TRIM_EVERY_S = 10.0
 RESULTS_KNOWN_S = 3600.0
-"""For so long nobody is expected to take away what a compaction took out and was written; then it is written again."""
+"""For so long nobody is expected to delete a written result of a compaction; then the result is written again."""
 _OBJECTS_BYTES = 4096
-"""About what a request takes in memory beside its body."""
+"""About the memory that a request takes beside the body."""
 _MOST_KNOWN_RESULTS = 10_000
 _EXPECTED = (OSError, NotKept, FileUnusable, FolderNotPrivate)
 _BATCH = 32
@@ -77,14 +77,14 @@ class ConversationKeeper:
     """Keeps them in a store. On the event loop."""
 
     def __init__(self, store: ContextStore, driver: Driver, policy: KeepPolicy | None = None) -> None:
-        """Without a policy only what a spent budget stops is kept."""
+        """Without a policy only requests that a spent budget stops are kept."""
         self.store = store
         self._driver = driver
         self._holding: Holding[HandedOver] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._queue: deque[tuple[HeldRequest[HandedOver], str]] = deque()
         """To be written by the policy, some at a time, so that no refusal waits for more than these; the thread takes
-        from its beginning."""
+        from the beginning."""
         self._is_writing = False
         """Some of these."""
         self._waiting_bytes = 0
@@ -103,15 +103,15 @@ class ConversationKeeper:
         self._has_told_of_chains = False
         self.follow(policy)
         self.lost_results = ""
-        """Why what was taken out of a request could not be written last; empty: it could."""
+        """Why results that were taken out of a request could not be written last; empty: they could."""
         self._known_results: OrderedDict[str, float] = OrderedDict()
-        """When each was written, a monotonic instant: every request names all that are gone from its conversation."""
+        """When each was written, a monotonic instant: every request names all that are gone from the conversation."""
 
     def __repr__(self) -> str:
         return f"<ConversationKeeper {self.store!r}, {self._holding!r}, {len(self._queue)} to write>"
 
     def follow(self, policy: KeepPolicy | None) -> None:
-        """Keep by another policy from now on; what is held is written."""
+        """Keep by another policy from now on; held requests are written."""
         if self._holding is not None and self._holding.policy == policy:
             return
         if self._holding is not None:
@@ -122,7 +122,7 @@ class ConversationKeeper:
     # By the policy ---------------------------------------------------------------------------------------------------
 
     def ended(self, exchange: Exchange) -> None:
-        """A request is over: it is held, or written soon. Never raises."""
+        """A request is over: hold the request, or write it soon. Never raises."""
         if self._holding is None or exchange.kept_as or not is_conversation(exchange.ticket):
             return
         try:
@@ -190,7 +190,7 @@ class ConversationKeeper:
         writing.add_done_callback(self._written_by_policy)
 
     def _write_some(self, now_wall: float) -> list[_Outcome]:
-        """In the thread: what waits, as long as it is not too much for one transaction."""
+        """In the thread: write waiting requests, as many as suit a transaction."""
         outcomes: list[_Outcome] = []
         contexts: list[tuple[HeldRequest[HandedOver], str, Context]] = []
         size, read, until = 0, 0, self._driver.clock.monotonic() + _BATCH_S
@@ -213,7 +213,7 @@ class ConversationKeeper:
         return outcomes + self._kept_together(contexts)
 
     def _kept_together(self, contexts: Sequence[tuple[HeldRequest[HandedOver], str, Context]]) -> list[_Outcome]:
-        """In the thread. What none is to blame for befalls all."""
+        """In the thread. An error that no single context causes befalls all."""
         try:
             heads: Sequence[ContextHead | Exception] = self.store.keep_all([context for *_, context in contexts])
         except _EXPECTED as error:
@@ -272,13 +272,13 @@ class ConversationKeeper:
             self._note(ticket, context_id=head.id, by=why)
 
     def _not_kept(self, handed: HandedOver, reason: str) -> None:
-        """What is no conversation is nobody's loss; of those that cannot be put together the first is told."""
+        """Only the first conversation that cannot be put together is reported."""
         if reason == _CHAINED and not self._has_told_of_chains:
             self._has_told_of_chains = True
             self._note(handed.ticket, reason=reason)
 
     def _lose(self, ticket: Ticket, reason: str, error: BaseException | None = None) -> None:
-        """Told once, until something can be kept again."""
+        """Reported only the first time, until something can be kept again."""
         self._lost += 1
         if error is not None and not isinstance(error, _EXPECTED):
             logger.error("hivemind: a conversation could not be kept", exc_info=error)
@@ -344,9 +344,9 @@ class ConversationKeeper:
     # What a compaction took out --------------------------------------------------------------------------------------
 
     def keep_results(self, agent: str, session: str, taken: Sequence[TakenOut]) -> int:
-        """Write what was taken out of a request; answers how much of it was not known before.
+        """Write results that were taken out of a request; answers how many were not known before.
 
-        Whether that works, `lost_results` tells later.
+        Whether that works, `lost_results` says later.
         """
         now, now_wall = self._driver.clock.monotonic(), self._driver.clock.wall()
         due = [one for one in taken if now - self._known_results.get(one.id, -math.inf) > RESULTS_KNOWN_S]
@@ -386,7 +386,7 @@ class ConversationKeeper:
     # What is too much ------------------------------------------------------------------------------------------------
 
     def _trim_soon(self) -> None:
-        """Something was written: what is too old or too much is deleted, as long as nobody waits for the disk."""
+        """Something was written: delete old or surplus contexts, as long as nobody waits for the disk."""
         is_due = self._driver.clock.monotonic() - self._trimmed_at >= TRIM_EVERY_S
         if not is_due or self._is_trimming or self._has_ended:
             return
@@ -417,13 +417,13 @@ class ConversationKeeper:
     # All of it -------------------------------------------------------------------------------------------------------
 
     async def settled(self) -> None:
-        """What waits is written, as far as the disk lets it be in time."""
+        """Waiting requests are written, as far as the disk allows in time."""
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSING_S):
                 await self._quiet.wait()
 
     async def write_held(self) -> None:
-        """What is held is written now, before it is due, as far as the disk lets it be in time."""
+        """Held requests are written now, before they are due, as far as the disk allows in time."""
         await self.settled()  # else there may be too much at once
         if self._holding is not None:
             self._write_soon(self._holding.take_all())
@@ -431,7 +431,7 @@ class ConversationKeeper:
         await self.settled()
 
     async def close(self) -> None:
-        """Write what is held and what waits, as far as the disk lets it be written; then keep no more."""
+        """Write held and waiting requests, as far as the disk allows; then keep no more."""
         if self._holding is not None:
             self._write_soon(self._holding.take_all(), _END)
             self._holding = None

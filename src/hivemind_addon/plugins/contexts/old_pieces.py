@@ -1,7 +1,7 @@
 """Bodies in pieces, as all were until 2026-11: read, and converted in slices.
 
 This file may be deleted one release after the first that has it: a file that was written to by then has no pieces any
-more, and what is in a file is deleted after 30 days in any case. A migration then drops the tables `use`, `piece` and
+more, and contexts are deleted after 30 days in any case. A migration then drops the tables `use`, `piece` and
 `pack`.
 """
 
@@ -38,12 +38,12 @@ class _PieceRun(Struct, array_like=True):
 
 
 class _Frame(Struct, array_like=True):
-    """Joins pieces: the n-th literal, the n-th run, the next literal …; one literal more than runs."""
+    """Joins pieces: the n-th literal, the n-th run, the next literal …; there is a literal more than there are runs."""
 
     literals: list[bytes]
     runs: list[_PieceRun]
     marks: list[tuple[int, int, bytes]]
-    """Text that was cut out: of the piece at a place, behind so many of its bytes."""
+    """Text that was cut out: of the piece at a place, behind so many bytes of the piece."""
 
 
 class _Rest(Struct):

@@ -1,4 +1,4 @@
-"""Texts looked for in what was said."""
+"""Texts looked for in conversations."""
 
 import re
 import sqlite3
@@ -12,13 +12,13 @@ from hivemind_addon.plugins.contexts.values import ContextHead
 from hivemind_addon.plugins.contexts.versions import HEAD
 
 _EXCERPT_CHARS = 80
-"""On each side of what was looked for."""
+"""On each side of the text that was found."""
 _AS_IN_JSON = re.compile(r"[ !#-.0-\[\]-~]+")
-"""What a text and its JSON write alike."""
+"""Characters that a text and JSON write alike."""
 
 
 def hits(connection: sqlite3.Connection, row_id: int, newest: int, text: str) -> Iterator[tuple[ContextHead, int, str]]:
-    """In one context: see `ContextStore.search`. `newest`: its newest version's number."""
+    """In a context: see `ContextStore.search`. `newest`: the newest version's number."""
     text = text.lower()
     raw_text = text.encode() if _AS_IN_JSON.fullmatch(text) else b""
     found: dict[tuple[int, str], ContextHead] = {}
@@ -46,7 +46,7 @@ def hits(connection: sqlite3.Connection, row_id: int, newest: int, text: str) ->
 
 
 def _excerpt(value: object, text: str) -> str:
-    """The first words around a lower-case text in any text of a value; empty: it is in none."""
+    """The first words around a lower-case text in any text of a value; empty: no text has the words."""
     for said in _texts(value):
         at = said.lower().find(text)
         if at >= 0:

@@ -1,12 +1,13 @@
 """Conversations in one file: every version of what was sent, compressed against the version before it.
 
 The APIs that agents use are stateless: a request carries the whole conversation. Kept requests are the versions of a
-*context*, counted from 1. Its agent and session tell whose it is, and its thread which of theirs: a session may have
-several, such as those of a script's workers that share a name.
+*context*, counted from 1. The agent and the session name the owner of a context, and the thread names the
+conversation: a session may have several, such as those of a script's workers that share a name.
 
-    contexts/contexts.db     SQLite; readable by its owner alone, as is its folder
+    contexts/contexts.db     SQLite; only the owner may read the file and the folder
 
-Several processes may share the file. Each change is one short transaction, so one that dies leaves what was there.
+Several processes may share the file. Each change is one short transaction, so a process that dies loses nothing that
+was there.
 """
 
 import errno
@@ -49,22 +50,22 @@ BUSY_S = 2.0
 """How long somebody else's transaction is waited for."""
 _OPENING_S = 5.0
 _PAGES_PER_STEP = 2_000
-"""Free pages that one step gives back to the disk."""
+"""Free pages that a step gives back to the disk."""
 _KEEPS_FILE = {sqlite3.SQLITE_FULL, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}
-"""What does not speak against the open file; after anything else it is opened anew."""
+"""Errors that do not speak against the open file; after any other error the file is opened anew."""
 
 
 class ContextStore:
     """The contexts of a folder.
 
-    Of several threads of one only one may `keep`, `trim` and `remove`; any may read. The methods block: call them off
-    the event loop. What a disk or another process refuses is an OSError.
+    Only one thread may `keep`, `trim` and `remove`; any thread may read. The methods block: call them off the event
+    loop. A refusal of the disk or of another process is an OSError.
     """
 
     def __init__(
         self, folder: Path, *, retention: KeepRule | None = None, told: Callable[[str], None] = lambda _: None
     ) -> None:
-        """The folder is made when something is kept. `told` hears, in a line, that a damaged file was set aside."""
+        """The folder is made when something is kept. The callback gets a line when a damaged file was set aside."""
         self.folder = folder
         self.path = folder / FILE_NAME
         self._rule = retention or KeepRule()
@@ -82,9 +83,9 @@ class ContextStore:
     def keep(self, context: Context, *, durable: bool = False) -> ContextHead:
         """Write a new version of a context; answers under which head it is kept.
 
-        Where its newest version is of the same request, that one stays, and gets the answer if it had none; where it is
-        of a later request, it stays as it is. `durable`:
-        not even a machine that fails takes it away again. Raises OSError, FolderNotPrivate and FileUnusable.
+        A newest version of the same request stays, and gets the answer if it had none; a newest version of a later
+        request stays as it is. `durable`: the version even survives a machine that fails. Raises OSError,
+        FolderNotPrivate and FileUnusable.
         """
         (head,) = self.keep_all([context], durable=durable)
         return head
@@ -96,7 +97,7 @@ class ContextStore:
         return self._written(contexts[0].head.kept_wall, lambda: self._keep(contexts, durable=durable))
 
     def keep_results(self, results: Sequence[TakenResult]) -> None:
-        """Write what was taken out of a request; what is there already counts as new again.
+        """Write results that were taken out of a request; results that are there already count as new again.
 
         Raises OSError, FolderNotPrivate and FileUnusable.
         """
@@ -108,11 +109,9 @@ class ContextStore:
             self._written(results[0].kept_wall, lambda: self._keep_rows(rows))
 
     def trim(self, now_wall: float) -> bool:
-        """Delete a little of what is too old, too much or removed, or convert a version of an older file.
+        """Delete a little that is too old or too much, or convert a version of an older file.
 
-        False: there is nothing more to do now.
-
-        Raises OSError, FolderNotPrivate and FileUnusable.
+        False: there is nothing more to do now. Raises OSError, FolderNotPrivate and FileUnusable.
         """
         with self._troubles():
             connection = self._opened()
@@ -122,9 +121,9 @@ class ContextStore:
             return is_busy or give_back(connection, _PAGES_PER_STEP)
 
     def remove(self, context_id: str) -> ContextHead:
-        """Remove a context with all its versions; answers its newest head. `trim` gives its room back.
+        """Remove a context with all its versions; answers the newest head. `trim` gives the room back.
 
-        By its id, or its unambiguous beginning. Raises UnknownContext, OSError, FolderNotPrivate and FileUnusable.
+        By an id, or an id's unambiguous beginning. Raises UnknownContext, OSError, FolderNotPrivate and FileUnusable.
         """
         with self._reading() as reading:
             found = _found(reading, context_id, self.folder)
@@ -136,7 +135,7 @@ class ContextStore:
         return head
 
     def close(self) -> None:
-        """Let go of the file; what is called later opens it again."""
+        """Let go of the file; later calls open the file again."""
         if self._connection is not None:
             with suppress(sqlite3.Error):
                 self._connection.close()
@@ -155,14 +154,14 @@ class ContextStore:
         return sorted(heads, key=lambda head: (head.kept_wall, head.id), reverse=True)
 
     def versions(self, context_id: str) -> list[ContextHead]:
-        """Those that are kept, the first one first. Raises UnknownContext and OSError."""
+        """The versions that are kept, the first version first. Raises UnknownContext and OSError."""
         with self._reading() as connection:
             found = _found(connection, context_id, self.folder)
             rows = connection.execute("SELECT head FROM version WHERE context = ? ORDER BY number", (found,))
             return [HEAD.decode(head) for (head,) in rows]
 
     def read(self, context_id: str, version: int | None = None) -> Context:
-        """By its id, or its unambiguous beginning; its newest version, or that one. Raises UnknownContext, OSError."""
+        """By an id, or the beginning of only one; the newest version, or that one. Raises UnknownContext, OSError."""
         with self._reading() as connection:
             return read_version(connection, _found(connection, context_id, self.folder), version, context_id)
 
@@ -178,8 +177,8 @@ class ContextStore:
     def search(self, text: str, agent: str = "*") -> Iterator[tuple[ContextHead, int, str]]:
         """Where a text was said, in whatever case: head, the message's index, and some words around it.
 
-        The newest contexts first, each message once, with the newest version that has it. An answer that is in no
-        request yet has the index behind the last message. `agent`: a glob. Raises OSError.
+        The newest contexts first, each message once, with the newest version that has the message. An answer that is
+        in no request yet has the index behind the last message. `agent`: a glob. Raises OSError.
         """
         with self._reading() as connection:
             contexts = connection.execute("SELECT id, agent, newest FROM context ORDER BY kept DESC").fetchall()
@@ -188,7 +187,7 @@ class ContextStore:
                     yield from hits(connection, context, newest, text)
 
     def result(self, result_id: str) -> TakenResult:
-        """What was taken out, by its id, or its unambiguous beginning. Raises UnknownContext and OSError."""
+        """A result that was taken out, by an id, or an id's unambiguous beginning. Raises UnknownContext, OSError."""
         with self._reading() as connection:
             rows = connection.execute(
                 "SELECT id, kept, agent, session, call, data FROM taken_out WHERE substr(id, 1, ?) = ? ORDER BY id",
@@ -206,7 +205,7 @@ class ContextStore:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that cannot write; an empty one where there is no file."""
+        """A connection that cannot write; where there is no file, to an empty database."""
         try:
             if self.path.is_file():
                 connection = open_to_read(self.path, patience_s=BUSY_S, though_unlogged=True)
@@ -237,7 +236,7 @@ class ContextStore:
         return self._connection
 
     def _is_there(self) -> bool:
-        """Whether what is open still is what the path names."""
+        """Whether the path still names the open file."""
         try:
             return self._identity is not None and os.path.samestat(self.path.stat(), self._identity)
         except OSError:
@@ -245,7 +244,7 @@ class ContextStore:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Nobody else opens the file for the first time, or sets it aside."""
+        """Nobody else opens the file for the first time, or sets the file aside."""
         lock = take_lock(self.path.with_name(f"{FILE_NAME}.lock"), wait_s=_OPENING_S)
         if lock is None:
             raise OSError(errno.EBUSY, f"{self.path.name} is being opened by another process")
@@ -273,7 +272,7 @@ class ContextStore:
             raise self._as_os_error(error) from error
 
     def _written[T](self, now_wall: float, write: Callable[[], T]) -> T:
-        """What is written; where the file is damaged, into a new one. Raises OSError."""
+        """The result of writing; where the file is damaged, into a new file. Raises OSError."""
         with self._troubles():
             try:
                 return write()
@@ -310,7 +309,7 @@ class ContextStore:
 
 
 def _found(connection: sqlite3.Connection, beginning: str, folder: Path) -> int:
-    """The context of an id, or of its beginning. Raises UnknownContext."""
+    """The context of an id, or of an id's beginning. Raises UnknownContext."""
     rows = dict(connection.execute("SELECT name, id FROM context ORDER BY name").fetchall())
     found = [name for name in rows if name == beginning] or [name for name in rows if name.startswith(beginning)]
     if len(found) == 1 and beginning:

@@ -1,4 +1,4 @@
-"""What a context is, and the values around it."""
+"""A context, and the values around a context."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from hivemind_addon.kernel.values.spend import Spend
 
 
 class ContextHead(Struct, frozen=True):
-    """What is known of one version of a context without its conversation."""
+    """A version of a context without the conversation."""
 
     id: str
     """The conversation's, the same for all its versions; ten hex digits."""
     version: int
-    """Counted from 1; 0: it is not kept yet."""
+    """Counted from 1; 0: the version is not kept yet."""
     kept_wall: float
     """Epoch seconds."""
     agent: str
@@ -31,74 +31,74 @@ class ContextHead(Struct, frozen=True):
     host: str
     path: str
     reason: str
-    """Why it was kept, for people."""
+    """Why the version was kept, for people."""
     messages: int
     tokens: int
     """Of the request's input as the provider counted it, all kinds, else as estimated."""
     body_bytes: int
     kind: str = ""
-    """What the request was for: a `CallKind`'s value."""
+    """The purpose of the request: a `CallKind`'s value."""
     spent: Spend = field(default_factory=Spend)
-    """By the session as far as it is known; what is given to `keep` is since the version before."""
+    """By the session as far as that is known; given to `keep`: since the version before."""
     arrived_wall: float = 0.0
-    """When its request came, in epoch seconds: of two versions the one that came later is the newer."""
+    """When the request came, in epoch seconds: of two versions the later request is the newer version."""
     request_hash: str = ""
-    """The ticket's: a client that comes back sends the same one. Empty: it cannot be told."""
+    """The ticket's: a client that comes back sends the same hash. Empty: not known."""
     ticket_id: str = ""
     answer_bytes: int = 0
-    """Of what came back; 0: nothing whole, or a later version has it among its messages."""
+    """Of the answer; 0: nothing whole came back, or a later version has the answer among the messages."""
 
 
 class Context(Struct, frozen=True):
-    """All of it."""
+    """A version with the conversation."""
 
     head: ContextHead
     method: str
     url: str
     headers: Mapping[str, str]
-    """As sent, lower-case names, without credentials and without what a new connection makes anew."""
+    """As sent, lower-case names, without credentials and without headers that a new connection makes anew."""
     body: Raw
     """The request's body, decoded JSON."""
     answer: bytes = b""
-    """What came back, decoded: a plain answer or a stream. Empty: nothing whole, or it was not kept."""
+    """The answer, decoded: plain or a stream. Empty: nothing whole came back, or the answer was not kept."""
     answer_id: str = ""
-    """What the provider calls that answer, where a later request may name it; given to `keep` only."""
+    """The provider's name for that answer, where a later request may name the answer; given to `keep` only."""
 
 
 class TakenResult(Struct, frozen=True):
-    """What a tool gave, which a compaction took out of a request."""
+    """A tool's result, which a compaction took out of a request."""
 
     id: str
-    """A hash of it: what the stub in its place names."""
+    """A hash of the result, which the stub in the request names."""
     kept_wall: float
     """Epoch seconds."""
     agent: str
     session: str
     call_id: str
-    """The tool call's; empty: it has none."""
+    """The tool call's; empty: there is none."""
     value: Raw
     """JSON."""
 
     @property
     def text(self) -> str:
-        """What it says."""
+        """The text of the result."""
         return text_of(read_value(self.value))
 
 
 class NotKept(Exception):
-    """A request cannot be made a context; one line that says why."""
+    """A request cannot be made a context; a line that says why."""
 
 
 class UnknownContext(Exception):
-    """No context has this id; one line for people."""
+    """No context has this id, or a version is damaged; a line for people."""
 
 
 @dataclass(frozen=True, slots=True)
 class KeepRule:
-    """What is kept of the older ones; the newest one stays in any case."""
+    """How much is kept; the newest context stays in any case."""
 
     size_bytes: int = 1_000_000_000
     """Of the file."""
     age_s: float = 30 * 86_400.0
     versions: int = 100
-    """Of one context: the first and the newest stay, of the others the oldest go first."""
+    """Of a context: the first and the newest stay, of the others the oldest go first."""

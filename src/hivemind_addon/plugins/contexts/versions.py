@@ -1,4 +1,4 @@
-"""A version of a context in its file: written, and read. Each function works on an open connection."""
+"""A version of a context in the file: written, and read. Each function works on an open connection."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ HEAD = msgspec.json.Decoder(ContextHead)
 
 
 class _Rest(Struct):
-    """What a version has besides its head and its body."""
+    """The part of a version besides head and body."""
 
     method: str
     url: str
@@ -28,7 +28,7 @@ _REST = msgspec.msgpack.Decoder(_Rest)
 
 
 def write_version(connection: sqlite3.Connection, context: Context) -> ContextHead:
-    """In a transaction: a new version, or what the newest version lacks."""
+    """In a transaction: write a new version, or complete the newest version."""
     head, body = context.head, bytes(context.body)
     rest = _Rest(context.method, context.url, context.headers)
     row = connection.execute("SELECT id, newest FROM context WHERE name = ?", (head.id,)).fetchone()
@@ -82,9 +82,9 @@ def _messages(body: bytes, dialect: str) -> list[bytes]:
 
 
 def _again(connection: sqlite3.Connection, row_id: int, before: ContextHead, context: Context) -> ContextHead:
-    """The newest version is of the same request: it may have been kept for another reason, and without its answer.
+    """The newest version is of the same request: the reason may be new, and so may the answer.
 
-    What was spent since then is counted where anything else is news.
+    Spending since then is counted where anything else is new.
     """
     has_news = context.answer != b"" and not before.answer_bytes
     if not has_news and before.reason == context.head.reason:
@@ -101,7 +101,7 @@ def _again(connection: sqlite3.Connection, row_id: int, before: ContextHead, con
 
 
 def _forget_answer(connection: sqlite3.Connection, row_id: int, head: ContextHead) -> None:
-    """Unless a later request may name it."""
+    """Unless a later request may name the answer."""
     forgotten = connection.execute(
         "UPDATE version SET answer = NULL WHERE context = ? AND number = ? AND answer_id = ''", (row_id, head.version)
     ).rowcount
