@@ -114,13 +114,13 @@ def plain_body(request: SentRequest) -> bytes:
 
 
 def _read(body: bytes, dialect: Dialect) -> _ReadBody:
-    facts = read_request(body, dialect)
+    facts = read_request(body, dialect.plan)
     if not facts.messages:
         raise NotKept("there is no conversation in it")
     breathe_after(len(body))
     if read_object(body) is None or not _is_text(body):
         body = _made_readable(body)
-        facts = read_request(body, dialect)
+        facts = read_request(body, dialect.plan)
     breathe_after(len(body))
     return _ReadBody(body, len(facts.messages), _thread(dialect, facts.messages), facts.continues)
 

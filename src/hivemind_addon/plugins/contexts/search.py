@@ -28,7 +28,7 @@ def hits(connection: sqlite3.Connection, row_id: int, newest: int, text: str) ->
         if number not in heads or body is None or raw_text not in body.lower():
             continue
         head = HEAD.decode(heads[number])
-        for at, message in enumerate(map(bytes, read_request(body, dialect_named(head.dialect)).messages)):
+        for at, message in enumerate(map(bytes, read_request(body, dialect_named(head.dialect).plan).messages)):
             if message not in read:
                 read[message] = _excerpt(read_value(message), text) if raw_text in message.lower() else ""
             if read[message]:

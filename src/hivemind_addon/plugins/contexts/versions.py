@@ -78,7 +78,9 @@ def _has_grown(before: bytes, context: Context) -> bool:
 
 def _messages(body: bytes, dialect: str) -> list[bytes]:
     """Without the marks of a prompt cache, which agents move on from request to request."""
-    return [b"".join(without_cache_marks(bytes(raw))[0]) for raw in read_request(body, dialect_named(dialect)).messages]
+    return [
+        b"".join(without_cache_marks(bytes(raw))[0]) for raw in read_request(body, dialect_named(dialect).plan).messages
+    ]
 
 
 def _again(connection: sqlite3.Connection, row_id: int, before: ContextHead, context: Context) -> ContextHead:
