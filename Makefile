@@ -12,12 +12,12 @@ demo: $(READY)          ## a fleet against a strict, faulty provider: first dire
 # The hundreds of processes that tests start need not compile the package each.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
 
-test: $(READY) browser engine  ## all tests; five minutes on two cores
+test: $(READY) browser engine  ## all tests; seven minutes on two cores
 	@# More processes than cores: many tests wait for other programs.
 	$(PYTEST) -n 4
 
 quick: $(READY)         ## the tests in a minute: without whole scenarios, pages in a browser, real agents and all but a few real proxies
-	$(PYTEST) -n 2 -m "quick or not (slow or long)"
+	$(PYTEST) -n 3 -m "quick or not (slow or long)"
 
 run: $(READY)           ## the proxy, for your own agents
 	$(BIN)/hivemind run

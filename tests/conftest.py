@@ -8,6 +8,7 @@ fails once and for all.
 import gc
 import os
 import random
+import re
 import signal
 import tempfile
 import time
@@ -87,9 +88,21 @@ LONGEST_FIRST = (
 """Groups that take seconds: begun at the end, one would leave the other processes of a parallel run with nothing to do."""
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the marks
+LONG = re.compile(
+    "test_(budgets|campaign|cli|connections|decoding|dialect|digest|engine|examples|fleets|framings|google|hidden_limits|"
+    "history|imports|json_schema|library|limiters|live|looking|metrics|overshoot|papers|picture|policy|program|"
+    "proxy_command|random|report|runner|scenarios|scheduler_machine|server|shapes|sharing|simulation|terminal|watched|"
+    "weight|whatif|who_goes_next|world|zoo)"
+)
+"""Files, wherever they are, that take seconds of processor time."""
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest selects by marks and xdist reads them
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Let the longest groups begin first, and be every other file a group: what its tests share is made once."""
+    for item in items:
+        if LONG.fullmatch(item.path.stem):
+            item.add_marker("long")
     if not config.getoption("loadgroup", default=False):  # xdist sets it in its processes
         return
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}

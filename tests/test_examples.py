@@ -4,10 +4,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
-pytestmark = pytest.mark.long
-
 SCRIPT = """
 import sys
 from hypothesis import core, given, strategies as st

@@ -27,20 +27,27 @@ PASSWORD = "open-sesame"
 expect.set_options(timeout=PATIENCE_S * 1000)
 
 
-@pytest.fixture(scope="module")  # no longer: as long as it lives, its event loop counts as running in this thread
-def browser():
-    """Chromium without a window."""
+@contextmanager
+def chromium():
+    """Chromium without a window. As long as it lives, its event loop counts as running in this thread."""
     executable = shutil.which("chromium") or shutil.which("chromium-browser")
     if executable is None:
         if os.environ.get("HIVEMIND_REQUIRE_BROWSER"):
             pytest.fail("there is no chromium; `make browser` installs Debian's where it may")
         pytest.skip("there is no chromium; `make browser` installs Debian's where it may")
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
+        started = playwright.chromium.launch(
             executable_path=executable, args=["--no-sandbox"], timeout=PATIENCE_S * 1000
         )
-        yield chromium
-        chromium.close()
+        yield started
+        started.close()
+
+
+@pytest.fixture(scope="package")
+def browser():
+    """The one of all tests in this folder, which are one group."""
+    with chromium() as started:
+        yield started
 
 
 @pytest.fixture

@@ -57,6 +57,8 @@ class Fleet:
         for number in range(1, agents):
             self.ask(f"worker-{number}", f"s-{number}", "s-lead", "do a part of it " * 300)
             self.ask(f"worker-{number}", f"s-{number}-tests", f"s-{number}", "write its tests " * 100)
+            if number == 1:
+                self._origin.wait_for_calls(3)  # so that all others wait, whichever thread is the first
         for number in range(3):
             self.ask(f"reviewer-{number + 1}", f"s-r{number}", text="look at it " * 200)
         self.ask(XSS, "s-x")

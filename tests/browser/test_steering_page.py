@@ -293,7 +293,8 @@ def test_history_a_request_and_a_fleet_are_shown_and_can_be_read_by_everybody(pa
         expect(page.locator("figure", has_text="Cost by agent and day").or_(page.locator("figure", has_text="Tokens by agent and day"))).to_be_visible()  # fmt: skip
 
         page.get_by_role("link", name="Now").click()
-        page.locator("#queue").get_by_role("link", name="worker-3").first.click()
+        waits = page.locator("#queue tr", has_text="concurrency limit")
+        waits.get_by_role("link", name="worker-3").first.click()
         expect(page.locator("#request")).to_contain_text("waits now")
         expect(page.locator("#request")).to_contain_text(re.compile(r"queued, \d"))
         expect(page.locator(".tree .tree .tree")).not_to_have_count(0)
@@ -304,7 +305,7 @@ def test_history_a_request_and_a_fleet_are_shown_and_can_be_read_by_everybody(pa
         expect(page.locator("#request .acts")).to_have_count(0)
         # Of what is over another is shown: of this one the proxy has just read the journal, and does not at once again.
         page.get_by_role("link", name="Now").click()
-        row = page.locator("#queue tr", has_text="worker-2").first
+        row = waits.filter(has_text="worker-2").first
         ticket = row.get_attribute("data-key")
         row.get_by_role("button", name="Cancel").click()
         confirm(page, "Cancel it")

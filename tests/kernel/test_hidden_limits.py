@@ -14,8 +14,6 @@ from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
 from hivemind_addon.kernel.values.ticket import Demand
 from lab.limiters import SlidingCounter, SlidingLog, Window
 
-pytestmark = pytest.mark.long
-
 RATE = Prior(rate=0.6, concurrency=0.1)
 CONCURRENCY = Prior(rate=0.0, concurrency=0.5)
 WAY_S = 0.05

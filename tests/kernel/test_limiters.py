@@ -17,8 +17,6 @@ from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Dimension, Hints, Reading
 from tests.kernel.samples import FAILED, SUCCESS, THROTTLED, ticket
 
-pytestmark = pytest.mark.long
-
 SESSIONS = 11
 WAY_S = 0.05
 

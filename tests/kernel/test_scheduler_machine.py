@@ -5,7 +5,6 @@ import math
 import random
 from collections import defaultdict
 
-import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
@@ -56,8 +55,6 @@ from hivemind_addon.kernel.values.ticket import (
 from hivemind_addon.sim.limits import LimitKind
 from tests.kernel.gateway import MODELS, Gateway
 from tests.kernel.samples import CANCELLED, POOL, SUCCESS, ticket
-
-pytestmark = pytest.mark.long
 
 EPOCH = 1_800_000_000.0
 _ORDERS = ("pauses", "caps", "priorities", "budgets")

@@ -13,8 +13,6 @@ from hivemind_addon.kernel.values.ticket import Demand
 from hivemind_addon.sim.limits import LimitKind
 from tests.kernel.gateway import MODELS, Gateway
 
-pytestmark = pytest.mark.long
-
 
 def judged(attempts) -> Evidence:
     """Attempts one after the other: by which pool, how many of it and of all are in flight, whether refused."""

@@ -11,8 +11,6 @@ from hivemind_addon.proxy.api.pool_words import with_words
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.world import World
 
-pytestmark = pytest.mark.long
-
 LOOKS_EVERY_S = 1.0
 
 

@@ -15,7 +15,7 @@ from lab.bench.newcomer import views
 from lab.bench.newcomer.house import ROOT, borrowed, built_wheel
 from lab.bench.newcomer.lines import Typist, left_running, lines_of
 from lab.bench.newcomer.pictures import IMAGES
-from tests.browser.conftest import browser  # noqa: F401 - a fixture
+from tests.browser.conftest import chromium
 from tests.e2e.proxy import free_port
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("newcomer")]
@@ -32,6 +32,12 @@ def house(tmp_path_factory):
     made = borrowed(folder / "house", built_wheel(folder))
     yield made
     assert list(left_running(made)) == []
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as started:
+        yield started
 
 
 def committed(name: str) -> bytes:
@@ -52,7 +58,7 @@ def test_a_call_without_a_key_is_scheduled_by_the_lines_of_the_start_page(house)
         assert "delivered" in typist.seen["hivemind history"]
 
 
-def test_every_view_of_the_demo_looks_as_its_picture(house, browser):  # noqa: F811
+def test_every_view_of_the_demo_looks_as_its_picture(house, browser):
     with views.watching(house) as (terminal, at):
         terminal.look(2)
         svg = views.status(house, at.port)
@@ -69,7 +75,7 @@ def test_every_view_of_the_demo_looks_as_its_picture(house, browser):  # noqa: F
     assert all(value > ALIKE for value in alike.values()), f"{alike}: look, and renew them by `make pictures`"
 
 
-def test_a_page_that_is_empty_or_has_lost_its_style_is_not_alike(browser):  # noqa: F811
+def test_a_page_that_is_empty_or_has_lost_its_style_is_not_alike(browser):
     with views.opened(browser, "about:blank") as tab:
         empty = tab.screenshot()
         tab.set_content("<h1>500 Internal Server Error</h1><p>Something went wrong.</p>" + "<p>agent-0 waits</p>" * 40)

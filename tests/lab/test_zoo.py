@@ -41,8 +41,6 @@ from lab.zoo import Measure, section, table
 from lab.zoo_entries import ZOO, ZooEntry, entries
 from tests.cases import each
 
-pytestmark = pytest.mark.long
-
 GOOD = Run(
     time_s=100, agents=20, lost=0, delivered=400, longest_s=9, attempts=400, refused=0, struck=0, over_cap=0, used=None
 )

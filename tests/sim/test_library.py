@@ -35,8 +35,6 @@ from hivemind_addon.sim.world import run
 from hivemind_addon.tools.cli import main
 from tests.cases import each
 
-pytestmark = pytest.mark.long
-
 GOOD = """\
 about: three agents
 crowds: [{name: agent, agents: 3, turns: 2, think_s: [0, 1]}]

@@ -10,8 +10,6 @@ from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.world import World
 
-pytestmark = pytest.mark.long
-
 BUCKET, WINDOW = LimitKind.BUCKET, LimitKind.WINDOW
 
 

@@ -16,8 +16,6 @@ from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.workload import Crowd, Scenario
 from hivemind_addon.sim.world import World
 
-pytestmark = pytest.mark.long
-
 FLEET = Scenario(
     "fleet",
     (

@@ -19,8 +19,6 @@ from hivemind_addon.sim.workload import Crowd, Scenario
 from hivemind_addon.sim.world import World, run
 from tests.cases import each
 
-pytestmark = pytest.mark.long
-
 
 @each(
     "policy",

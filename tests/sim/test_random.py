@@ -3,8 +3,6 @@
 from collections import Counter
 from dataclasses import replace
 
-import pytest
-
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim import random_proof
 from hivemind_addon.sim.faults import FaultMix
@@ -27,8 +25,6 @@ from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario
 from hivemind_addon.sim.world import run
 from tests.cases import each
 from tests.sim.oracle import run_oracle
-
-pytestmark = pytest.mark.long
 
 LOADS = [random_load(number).scenario for number in range(300)]
 

@@ -6,8 +6,6 @@ from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.trial import run_series, setups
 
-pytestmark = pytest.mark.long
-
 
 @pytest.mark.parametrize("case", cases().values(), ids=lambda case: case.name)
 def test_the_scheduler_keeps_what_a_scenario_expects(case):

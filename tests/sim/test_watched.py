@@ -1,15 +1,12 @@
 import asyncio
 import urllib.request
 
-import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.sim.demo import DemoSettings
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.watched_demo import go_on
 from hivemind_addon.tools.cli import main
-
-pytestmark = pytest.mark.long
 
 AGENTS = 3
 

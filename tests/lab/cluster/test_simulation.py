@@ -19,8 +19,6 @@ from hivemind_addon.plugins.cluster.node import ClusterNode, Timing
 from lab.cluster.__main__ import simulate
 from lab.cluster.scenarios import SCENARIOS
 
-pytestmark = pytest.mark.long
-
 SEEDS = int(os.environ.get("CLUSTER_SEEDS", "10"))
 PAGE = Path(__file__).parents[3] / "docs" / "cluster.md"
 BY_NAME = {scenario.name: scenario for scenario in SCENARIOS}

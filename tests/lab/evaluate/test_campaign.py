@@ -16,8 +16,6 @@ from lab.evaluate.figures import Mean, Spread, digest, few_lost
 from lab.evaluate.findings import ASPECTS, changes, harm, worth
 from tests.lab.evaluate.samples import REPLAY, figures, made_up, small_campaign
 
-pytestmark = pytest.mark.long
-
 MICRO = cases()["micro-10"]
 EVERYTHING = tuple(cases().values())
 METERS, RETRY = Primitive.METERS, Primitive.RETRY

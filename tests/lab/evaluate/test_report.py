@@ -20,8 +20,6 @@ from lab.evaluate.report import markdown
 from lab.evaluate.sockets import SocketRun
 from tests.lab.evaluate.samples import SETTING, figures, made_up, small_campaign
 
-pytestmark = pytest.mark.long
-
 ROOT = Path(__file__).parents[3]
 LABEL = re.compile(r"<text [^>]*>([^<]*)<")
 

@@ -19,8 +19,6 @@ from lab.papers.overhead import Overhead
 from lab.papers.page import parts
 from lab.papers.significance import SignTest
 
-pytestmark = pytest.mark.long
-
 PAGE = Path(__file__).parents[3] / "docs" / "papers.md"
 STRESS = cases()["stress"]
 OVERHEAD = Overhead(added_ms=1.25, bare_added_ms=0.5, rounds=3, machine="A machine.")

@@ -20,8 +20,6 @@ from tests.cases import each
 from tests.cpu_time import least_cpu_s
 from tests.sim.replay.nights import POOL, attempt, call, capture, fleet
 
-pytestmark = pytest.mark.long
-
 
 def runs(replay, policy):
     return next(nights.runs for nights in replay.policies if nights.policy == policy)

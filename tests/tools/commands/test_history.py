@@ -26,7 +26,6 @@ from tests.tools.commands.served import serving
 from tests.tools.commands.slips import offenders
 from tests.tools.dash.samples import report
 
-pytestmark = pytest.mark.long
 OLD_JOURNAL = Path(__file__).parents[2] / "proxy" / "journal" / "data" / "journal-1.sql"
 """What the version of 2026-11-22 wrote, as SQL."""
 COMMANDS = ["", "agents", "retries", "incidents", "incident", "budgets", "limits", "runs"]

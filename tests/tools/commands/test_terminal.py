@@ -13,7 +13,7 @@ from hivemind_addon.tools.cli import main
 from tests.tools.commands.served import serving
 from tests.tools.dash.samples import flying, pool, report, session, waiting
 
-pytestmark = [pytest.mark.usefixtures("folders"), pytest.mark.long]
+pytestmark = pytest.mark.usefixtures("folders")
 
 REPORT = report(
     pool(in_flight=1, queued=1, tickets=(flying("t-run", agent="a-name-that-is-long"), waiting("t-wait", agent="b"))),

@@ -15,8 +15,6 @@ from hivemind_addon.tools.dash.picture import PictureLook
 from tests.tools.dash.record import recorded
 from tests.tools.dash.samples import KEY, PROXY, flying, pool, report, session, waiting
 
-pytestmark = pytest.mark.long
-
 SMALL = PoolKey("api.test", "key-1", "small")
 FLEET = report(
     pool(

@@ -24,8 +24,6 @@ from hivemind_addon.tools.launch.proxy_command import (
 from tests.cases import each
 from tests.e2e.proxy import MITMDUMP
 
-pytestmark = pytest.mark.long
-
 
 def value_after(command, option):
     return command[command.index(option) + 1]
