@@ -12,7 +12,7 @@ demo: $(READY)          ## a fleet against a strict, faulty provider: first dire
 # The hundreds of processes that tests start need not compile the package each.
 PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --dist loadgroup --no-loadscope-reorder
 
-test: $(READY) browser engine  ## all tests; seven minutes on two cores
+test: $(READY) browser engine  ## all tests; six minutes on two cores
 	@# More processes than cores: many tests wait for other programs.
 	$(PYTEST) -n 4
 
