@@ -25,7 +25,7 @@ from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.proxy.system.engine_url import parse_engine_url
 from tests.engine_server import EngineServer
 from tests.plugins.fleets.leases.store import EngineMachine, asks
-from tests.plugins.fleets.leases.test_keeping import Watched
+from tests.plugins.fleets.leases.test_lease_keeper import Watched
 from tests.plugins.fleets.leases.test_stores import names, refused, token
 
 
