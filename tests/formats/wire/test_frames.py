@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hivemind_addon.formats.base.json_values import readable
 from hivemind_addon.formats.wire import frames
 from hivemind_addon.formats.wire.answer import AnswerReader, Phase
 from hivemind_addon.formats.wire.dialect import dialect_named
@@ -90,9 +91,9 @@ def test_anything_may_be_in_a_frame(frame):
 )
 def test_a_clients_frame_is_read_as_others_write_it_or_is_known_to_be_unreadable(frame, plain):
     """None: as it came; empty: it is unreadable."""
-    assert frames.readable(frame) == (frame if plain is None else plain.encode() or None)
+    assert readable(frame) == (frame if plain is None else plain.encode() or None)
     if plain:
-        assert read_asked(frames.readable(frame)).what is Asking.TURN
+        assert read_asked(readable(frame)).what is Asking.TURN
         assert json.loads(frames.as_request(frame))["stream"] is True
         assert json.loads(frames.going_on_from(frame, "r1")) == json.loads(plain) | {"previous_response_id": "r1"}
         assert read_told(frame).name == "response.create"
@@ -102,7 +103,7 @@ def test_a_clients_frame_is_read_as_others_write_it_or_is_known_to_be_unreadable
 def test_what_python_writes_is_readable_and_unambiguous(members):
     frame = json.dumps(members | {"type": "response.create"}).encode()
     assert frames.is_ambiguous(frame) is False
-    assert read_asked(frames.readable(frame)).what is Asking.TURN
+    assert read_asked(readable(frame)).what is Asking.TURN
 
 
 def test_a_name_that_stands_twice_is_ambiguous_and_one_that_stands_deeper_is_not():

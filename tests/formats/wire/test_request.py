@@ -212,7 +212,7 @@ def test_half_a_surrogate_pair_is_no_reason_to_read_nothing():
     content = b'{"model": "m", "messages": [{"role": "user", "content": "a \\ud83d b"}]}'
     facts = read_request(content, CHAT.plan)
     assert facts.model == "m"
-    assert "a � b" in text_of(facts.messages[0])
+    assert "a ? b" in text_of(facts.messages[0])
     assert facts.oddities == ()
 
 

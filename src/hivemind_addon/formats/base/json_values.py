@@ -1,38 +1,35 @@
-"""JSON as others send it: read as far as it can be, layer by layer, without an exception."""
+"""JSON as others write it: read as far as it can be, layer by layer, without an exception."""
+
+import json
+from collections.abc import Callable
 
 import msgspec
 
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _ANY = msgspec.json.Decoder()
-# The last two are what msgspec lets through for broken text and for thousands of nested brackets.
-_UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What msgspec raises: the last two are for broken text and for thousands of nested brackets."""
 
 
 def read_object(data: bytes | msgspec.Raw) -> dict[str, msgspec.Raw] | None:
     """The members of a JSON object, each still JSON; None when it is no object."""
-    try:
-        return _OBJECT.decode(data)
-    except _UNREADABLE:
-        return None
+    return _read(_OBJECT.decode, data)
 
 
 def read_list(data: bytes | msgspec.Raw) -> list[msgspec.Raw] | None:
     """The items of a JSON list, each still JSON; None when it is no list."""
-    try:
-        return _LIST.decode(data)
-    except _UNREADABLE:
-        return None
+    return _read(_LIST.decode, data)
 
 
 def read_value(raw: bytes | msgspec.Raw | None) -> object:
     """One JSON value; None when it is absent or cannot be read."""
-    if raw is None:
-        return None
-    try:
-        return _ANY.decode(raw)
-    except _UNREADABLE:
-        return None
+    return None if raw is None else _read(_ANY.decode, raw)
+
+
+def is_json(data: bytes) -> bool:
+    """Whether the bytes are one JSON value."""
+    return read_value(data) is not None or data.strip() == b"null"
 
 
 def read_number(raw: bytes | msgspec.Raw | None) -> float | None:
@@ -44,3 +41,47 @@ def read_number(raw: bytes | msgspec.Raw | None) -> float | None:
         except ValueError:
             return None
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def readable(data: bytes) -> bytes | None:
+    """A JSON object in a form that every reader takes; None: it is no JSON object."""
+    try:
+        _OBJECT.decode(data)
+        data.decode()
+    except UNREADABLE:
+        mended = _mended(data)
+        return None if mended is None or read_object(mended) is None else mended
+    return data
+
+
+def _read[T](decode: Callable[[bytes | msgspec.Raw], T], data: bytes | msgspec.Raw) -> T | None:
+    try:
+        return decode(data)
+    except msgspec.ValidationError:
+        return None  # it is JSON, of another kind
+    except UNREADABLE:
+        mended = _mended(data)
+    try:
+        return None if mended is None else decode(mended)
+    except UNREADABLE:
+        return None
+
+
+def _mended(data: bytes | msgspec.Raw) -> bytes | None:
+    """JSON that only lenient readers take, as strict readers need it; None: nobody can read it.
+
+    JavaScript writes half a surrogate pair where it cuts a text within an emoji, Python NaN, .NET a byte order mark;
+    gateways cut within a character (2026-11). A half becomes `?`, NaN null.
+    """
+    text = bytes(data)
+    if text.lstrip()[:1] not in _FIRST_BYTES:
+        return None
+    try:
+        value = json.loads(text.decode("utf-8-sig", "replace"), strict=False, parse_constant=lambda _: None)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode(errors="replace")
+    except (ValueError, RecursionError):
+        return None
+
+
+_FIRST_BYTES = (b"{", b"[", b'"', b"\xef")
+"""Of a value in which anything can be mended, or of a byte order mark."""

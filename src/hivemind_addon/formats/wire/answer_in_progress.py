@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from hivemind_addon.formats.base.json_values import read_object, read_value
+from hivemind_addon.formats.base.json_values import is_json, read_object, read_value
 from hivemind_addon.formats.base.pointer import Pointer
 from hivemind_addon.formats.profile.format import Framing
 from hivemind_addon.formats.wire.answer import LAST, AnswerReader, Phase, sum_of
@@ -19,7 +19,6 @@ from hivemind_addon.formats.wire.dialect import UntrueUsageError
 from hivemind_addon.formats.wire.hints import read_hints, read_stream_windows
 from hivemind_addon.formats.wire.outcome import (
     TransportTrouble,
-    is_json,
     judge_answer,
     judge_stream_error,
     judge_transport,

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from hivemind_addon.formats.base.json_values import read_object, read_value
+from hivemind_addon.formats.base.json_values import UNREADABLE, read_object, read_value
 from hivemind_addon.formats.base.memo import by_thing
 from hivemind_addon.formats.base.patterns import glob_matches
 from hivemind_addon.formats.base.pointer import Pointer
@@ -24,7 +24,7 @@ from hivemind_addon.formats.wire.error import ErrorFacts, explicit_error, unread
 from hivemind_addon.formats.wire.error_form import error_body, error_event, error_headers, usual_error
 from hivemind_addon.formats.wire.json_array import JsonArrayParser
 from hivemind_addon.formats.wire.ndjson import NdjsonParser
-from hivemind_addon.formats.wire.request import UNREADABLE, RequestPlan
+from hivemind_addon.formats.wire.request import RequestPlan
 from hivemind_addon.formats.wire.runs import LEAST_BYTES, ContentMarks, IsRun, run_test
 from hivemind_addon.formats.wire.sse import BOM, SseEvent, SseParser
 from hivemind_addon.formats.wire.wordings.chat import ChatWording

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from hivemind_addon.formats.base.json_values import UNREADABLE
 from hivemind_addon.formats.base.pointer import Pointer
-from hivemind_addon.formats.wire.request import UNREADABLE
 from hivemind_addon.formats.wire.sse import SseEvent
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from enum import Enum
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.formats.base.json_values import read_object, read_value
+from hivemind_addon.formats.base.json_values import read_object, read_value, readable
 from hivemind_addon.formats.wire.error import word
 from hivemind_addon.formats.wire.error_form import with_delay
 from hivemind_addon.kernel.values.ticket import REQUEST_HEADER
@@ -83,22 +83,6 @@ _OTHER = Asked(Asking.OTHER)
 _UNKNOWN = Told("")
 
 
-def readable(text: bytes) -> bytes | None:
-    """A client's frame as JSON that is read here; None: it is no JSON object.
-
-    Others write and read more than msgspec does: JavaScript half a surrogate pair where it cuts a text within an emoji,
-    Python NaN, .NET a byte order mark. A half becomes `?`, NaN null.
-    """
-    if read_object(text) is not None:
-        return text
-    try:
-        value = json.loads(text.decode("utf-8-sig"), parse_constant=lambda _: None)
-    except (ValueError, RecursionError):
-        return None
-    same = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
-    return None if read_object(same) is None else same
-
-
 def is_ambiguous(text: bytes) -> bool:
     """Whether a client's frame that is readable says something twice: readers take the first or the last."""
     try:
@@ -125,7 +109,7 @@ def read_asked(text: bytes) -> Asked:
 
 def read_told(text: bytes) -> Told:
     """What a server's frame tells; one without a name where it cannot be read."""
-    members = read_object(text) or read_object(readable(text) or b"")
+    members = read_object(text)
     if members is None:
         return _UNKNOWN
     name = word(members.get("type"))
@@ -157,7 +141,7 @@ def id_of(text: bytes) -> str:
 
 def going_on_from(text: bytes, previous: str) -> bytes:
     """A client's frame with another earlier answer."""
-    return msgspec.json.encode({**(read_object(readable(text) or b"") or {}), "previous_response_id": previous})
+    return msgspec.json.encode({**(read_object(text) or {}), "previous_response_id": previous})
 
 
 def as_event(name: str, text: bytes) -> bytes:

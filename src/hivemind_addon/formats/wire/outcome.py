@@ -13,14 +13,13 @@ changes nothing: what it could add is either retried anyway, or a rule calls it 
 fault (400), which no waiting cures.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from enum import Enum
 
-from hivemind_addon.formats.base.json_values import read_object
+from hivemind_addon.formats.base.json_values import is_json
 from hivemind_addon.formats.base.memo import by_thing
 from hivemind_addon.formats.base.pointer import Pointer
 from hivemind_addon.formats.profile.format import ErrorPlaces, ResetFormat
@@ -240,18 +239,6 @@ def _unlike_an_answer(headers: Mapping[str, str], body: bytes, is_object: bool) 
     if is_object or not declared_json or len(body) > _MAX_CHECKED_BYTES or is_json(body):
         return None
     return "200 with HTML" if body.lstrip().startswith(b"<") else "200 with broken JSON"
-
-
-def is_json(body: bytes) -> bool:
-    """Whether a body is one JSON value, to a lenient reader."""
-    if read_object(body) is not None:
-        return True
-    try:
-        # Slower, and more lenient: lists, byte order marks, and the half emoji that models do send.
-        json.loads(body)
-    except (ValueError, RecursionError):
-        return False
-    return True
 
 
 @by_thing

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Raw, Struct, field
 from msgspec.structs import replace
 
-from hivemind_addon.formats.base.json_values import read_object
+from hivemind_addon.formats.base.json_values import UNREADABLE, read_object, read_value, readable
 from hivemind_addon.formats.base.patterns import matching_path
 from hivemind_addon.formats.base.pointer import Pointer
 from hivemind_addon.formats.profile.format import RequestPlaces, TextPlace
@@ -24,7 +24,6 @@ from hivemind_addon.formats.profile.format import RequestPlaces, TextPlace
 NO_RAW = Raw()
 _NULL = b"null"
 _QUOTE = b'"'
-UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 """No provider accepts more (Anthropic: 32 MB, 2026-08): decoding more would only stall the event loop."""
@@ -39,9 +38,6 @@ _RUN_BYTES = _MEDIA_BYTES // 4
 """Embedded media contain no blank, and each covers a block of this size that begins at a multiple of this size."""
 _MEDIA_MARKS = (b"base64", b'"images"', b'"inlineData"', b'"inline_data"', b'"bytes"')
 
-_LONE_SURROGATE = re.compile(
-    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
-)
 _NEWEST_BYTES = 16_384
 _OPENING_BYTES = 512
 _CACHE_MARK_NAME = b'"cache_control"'
@@ -290,7 +286,6 @@ class _Item(msgspec.Struct):
 
 
 _ITEM = msgspec.json.Decoder(_Item)
-_ANY = msgspec.json.Decoder()
 
 
 def read_request(body: bytes, plan: RequestPlan, path: str = "") -> RequestFacts:
@@ -302,15 +297,10 @@ def read_request(body: bytes, plan: RequestPlan, path: str = "") -> RequestFacts
     try:
         return _facts(RequestBody(body, plan), plan, path)
     except UNREADABLE as error:
-        repaired = with_whole_characters(body)
-        if repaired != body:
-            return read_request(repaired, plan, path)
+        plain = readable(body)
+        if plain is not None and plain != body:
+            return read_request(plain, plan, path)
         return RequestFacts(prompt_bytes=len(body), oddities=(f"request body: {_short(error)}",))
-
-
-def with_whole_characters(body: bytes) -> bytes:
-    """A readable body of the same length: JavaScript may write half of a surrogate pair, as JSON allows."""
-    return _LONE_SURROGATE.sub(rb"\\ufffd", body)
 
 
 def _facts(body: RequestBody, plan: RequestPlan, path: str) -> RequestFacts:
@@ -510,9 +500,8 @@ def text_of(raw: Raw) -> str:
 
     The raw JSON where decoding fails.
     """
-    try:
-        value = _ANY.decode(raw)
-    except UNREADABLE:
+    value = read_value(raw)
+    if value is None:
         return bytes(raw).decode("utf-8", "replace")
     return "\n".join(text for key, text in _strings(value) if not _is_media(key, text))
 
@@ -554,10 +543,7 @@ def weigh(raw: bytes | Raw) -> tuple[int, int]:
     text = bytes(raw)
     if not _has_long_run(text) or not any(mark in text for mark in _MEDIA_MARKS):
         return size, 0
-    try:
-        value = _ANY.decode(raw)
-    except UNREADABLE:
-        return size, 0
+    value = read_value(raw)
     media = [len(text) for key, text in _strings(value) if _is_media(key, text)]
     return size - sum(media), len(media)
 

@@ -14,6 +14,7 @@ conversation. Marks of a prompt cache, which agents move, do not count.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ from hivemind_addon.formats.base.pointer import Pointer
 from hivemind_addon.formats.profile.grants import Compaction
 from hivemind_addon.formats.profile.model import ContextEditing, Tokens
 from hivemind_addon.formats.wire.dialect import Dialect
-from hivemind_addon.formats.wire.request import is_answer, lasting_weight, with_whole_characters, without_cache_marks
+from hivemind_addon.formats.wire.request import is_answer, lasting_weight, without_cache_marks
 from hivemind_addon.formats.wire.tool_results import (
     Conversation,
     Extent,
@@ -40,6 +41,9 @@ from hivemind_addon.formats.wire.tool_results import (
 
 LEAST_BYTES = 1000
 """A shorter result stays: its stub would save little."""
+_LONE_SURROGATE = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)
 _STUB_BYTES = 250
 """About what a stub has."""
 _MEDIA_TOKENS = 1500
@@ -89,7 +93,7 @@ def shorten(
     readable = body
     conversation = read_results(body, dialect)
     if conversation is None:
-        readable = with_whole_characters(body)
+        readable = _LONE_SURROGATE.sub(rb"\\ufffd", body)  # of the same length
         conversation = read_results(readable, dialect) if readable != body else None
     if conversation is None:
         return None

@@ -5,7 +5,7 @@ import json
 
 from msgspec import Raw, Struct
 
-from hivemind_addon.formats.base.json_values import read_object, read_value
+from hivemind_addon.formats.base.json_values import read_object, read_value, readable
 from hivemind_addon.formats.wire.decoding import DecodeError, decode
 from hivemind_addon.formats.wire.dialect import Dialect
 from hivemind_addon.formats.wire.request import MAX_BODY_BYTES, read_request, text_of
@@ -118,31 +118,13 @@ def _read(body: bytes, dialect: Dialect) -> _ReadBody:
     if not facts.messages:
         raise NotKept("there is no conversation in it")
     breathe_after(len(body))
-    if read_object(body) is None or not _is_text(body):
-        body = _made_readable(body)
-        facts = read_request(body, dialect.plan)
+    plain = readable(body)
+    if plain is None:
+        raise NotKept("its body is no JSON")
+    if plain is not body:
+        body, facts = plain, read_request(plain, dialect.plan)
     breathe_after(len(body))
     return _ReadBody(body, len(facts.messages), _thread(dialect, facts.messages), facts.continues)
-
-
-def _is_text(body: bytes) -> bool:
-    """Whether the characters can be read."""
-    if body.isascii():
-        return True
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _made_readable(body: bytes) -> bytes:
-    """With question marks in place of unreadable characters."""
-    try:  # JavaScript may write half of a surrogate pair, which JSON allows and its strict readers do not
-        value = json.loads(body.decode(errors="replace"))
-    except (ValueError, RecursionError) as error:
-        raise NotKept("its body is no JSON") from error
-    return json.dumps(value, ensure_ascii=False).encode(errors="replace")
 
 
 def _thread(dialect: Dialect, messages: tuple[Raw, ...]) -> str:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Protocol
 from mitmproxy import http
 from msgspec.structs import replace
 
+from hivemind_addon.formats.base.json_values import readable
 from hivemind_addon.formats.wire import frames
 from hivemind_addon.formats.wire.frames import Asked, Asking, Told, read_asked, read_told
 from hivemind_addon.formats.wire.outcome import TransportTrouble
@@ -444,7 +445,7 @@ class Turns:
         """
         if not text.strip():
             return True
-        plain = frames.readable(text)
+        plain = readable(text)
         asked = read_asked(plain or b"")
         if plain is None or (asked.what is not Asking.TURN and frames.is_ambiguous(text)):
             self._wire.to_client(frames.unreadable())
