@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, assert_never
 
 from hivemind_addon.formats.profile.load import NamedTool, load_profiles
+from hivemind_addon.formats.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.formats.wire.description import PlainRequest, describe_plain, may_repeat, only_reads
 from hivemind_addon.formats.wire.dialect import dialect_of
 from hivemind_addon.formats.wire.outcome import never_run
-from hivemind_addon.formats.wire.plain_answer import PlainAnswer
 from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Ticket
@@ -255,7 +255,7 @@ class _Scheduled(_World):
     def _answered(self, attempt: Attempt, call: FleetCall, reply: ServiceReply) -> None:
         self.services[call.host].ended()
         profile, now = self._profiles[call.host], self.agenda.now
-        answer = PlainAnswer(profile, dialect_of(profile.format), self, attempt.ticket.pool.model_group)
+        answer = AnswerInProgress(profile, dialect_of(profile.format), self, group=attempt.ticket.pool.model_group)
         answer.head(reply.status, reply.headers)
         self._scheduler.observe(attempt, answer.hints, now, answered=reply.status < 400)
         answer.look(reply.body)

@@ -1,6 +1,8 @@
 """Follows the answer of an attempt: time of the last byte, content, end and usage.
 
-The module knows no tickets and no scheduler, and decides nothing.
+The module knows no tickets and no scheduler, and decides nothing. The answer of a service that is no model is judged by
+the head and passed on unread: only the beginning of an error is kept, and read if a rule of the profile needs the
+words.
 """
 
 from __future__ import annotations
@@ -8,11 +10,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
+
+from msgspec.structs import replace
 
 from hivemind_addon.formats.base.json_values import is_json, read_object, read_value
 from hivemind_addon.formats.base.pointer import Pointer
 from hivemind_addon.formats.profile.format import Framing
+from hivemind_addon.formats.profile.load import of_group
 from hivemind_addon.formats.wire.answer import LAST, AnswerReader, Phase, sum_of
 from hivemind_addon.formats.wire.decoding import BodyDecoder, DecodeError, decode
 from hivemind_addon.formats.wire.dialect import UntrueUsageError
@@ -37,6 +42,8 @@ if TYPE_CHECKING:
 
 JUDGED_BODY_MAX_BYTES = 8 * 1024 * 1024
 """Longest plain answer that is decoded and read; a longer answer is judged by status and head."""
+READ_ERROR_MAX_BYTES = 64 * 1024
+"""Longest error of a service that is no model that is read."""
 READ_BODY_MAX_BYTES = 256 * 1024
 """Longest plain answer that is read as a conversation, to detect garbage."""
 AFTER_END_S = 1.0
@@ -46,21 +53,64 @@ AFTER_STOP_S = 3.0
 Providers send the rest, usage and a last event, within milliseconds (2026-11)."""
 
 _JSON = "application/json"
+_SWITCHING_PROTOCOLS = 101
 _MOST_START_BYTES = 64 * 1024
 """Longest first line that may be the first of several lines."""
 _NO_HINTS = Hints()
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 
 
+class UnreadBody:
+    """The body of an answer that is passed on unread. Has the methods of `AnswerReader`."""
+
+    broken: ClassVar = None
+    error: ClassVar = None
+    windows: ClassVar = None
+    has_begun: ClassVar = False
+    has_said: ClassVar = False
+    has_stopped: ClassVar = False
+
+    def __init__(self, status: int) -> None:
+        self.phase = Phase.CONTENT if status < 400 else Phase.BEFORE_CONTENT
+
+    def __repr__(self) -> str:
+        return f"<UnreadBody {self.phase.value}>"
+
+    def feed(self, chunk: bytes) -> bytes:
+        """A piece came."""
+        return chunk
+
+    def finish(self) -> None:
+        """The body came to the end."""
+        if self.phase in (Phase.CONTENT, Phase.BEFORE_CONTENT):
+            self.phase = Phase.COMPLETE if self.phase is Phase.CONTENT else Phase.FAILED
+
+    def answer(self) -> None:
+        """None: such an answer has no conversation."""
+
+    def usage(self, _counter: Callable[[str], int]) -> None:
+        """None: nothing is counted."""
+
+    def sum_at(self, _pointer: Pointer) -> int:
+        """0: no number is read."""
+        return 0
+
+
 @dataclass(eq=False, slots=True)
 class AnswerInProgress:
-    """An answer. Call the methods in the order of arrival. The head decides: a stream, read as it passes, or plain."""
+    """An answer. Call the methods in the order of arrival.
+
+    The head decides: a stream, read as it passes; a plain answer, read when it is complete; or, of a service that is no
+    model, a body that is not read, which is followed as a stream.
+    """
 
     profile: Profile
     dialect: Dialect
     clock: AnswerClock
     is_stream_asked: bool = False
     """Whether the request asked for a stream. Then an answer that looks plain may be a stream."""
+    group: str = ""
+    """The limit group of the request, where the service is no model."""
     sent_at: float = 0.0
     head_at: float = 0.0
     last_byte_at: float = 0.0
@@ -79,7 +129,8 @@ class AnswerInProgress:
     """The content of a complete answer, as far as it was read."""
     _plain: Values | None = None
     """The members of a plain answer that is short enough to be read."""
-    _reader: AnswerReader | None = None
+    _reader: AnswerReader | UnreadBody | None = None
+    _status: int = 0
     _headers: Mapping[str, str] = _NO_HEADERS
     _media_type: str = ""
     _start: bytes | None = None
@@ -105,7 +156,11 @@ class AnswerInProgress:
     def head(self, status: int, headers: Mapping[str, str]) -> bool:
         """The head came, with headers by lower-case name. True: the answer is a stream."""
         self.head_at = self.last_byte_at = self.clock.monotonic()
-        self._headers = headers
+        self._status, self._headers = status, headers
+        if self.profile.is_plain:
+            self.hints = read_hints(of_group(self.profile, self.group), headers, self.clock.wall())
+            self._reader = UnreadBody(status)
+            return True
         self.hints = read_hints(self.profile, headers, self.clock.wall())
         self._media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
         if status != 200:
@@ -115,6 +170,13 @@ class AnswerInProgress:
             return False
         self._reader = AnswerReader(self.dialect, headers.get("content-encoding", ""), self._media_type)
         return True
+
+    def is_channel(self, method: str) -> bool:
+        """Whether a channel follows the head instead of an answer: a WebSocket, or events for listeners."""
+        if self._status == _SWITCHING_PROTOCOLS:
+            return True
+        media_type = self._headers.get("content-type", "").partition(";")[0].strip().lower()
+        return method == "GET" and self._status == 200 and media_type == SSE
 
     def _is_stream(self, media_type: str) -> bool:
         usual, *others = self.dialect.media_types
@@ -215,6 +277,8 @@ class AnswerInProgress:
     def judge_stream(self) -> Outcome:
         """How the stream ended, or the meaning of the error event."""
         assert self._reader is not None
+        if self.profile.is_plain:
+            return self._judge_unread(b"".join(self.kept))
         if self._reader.error is not None:
             return judge_stream_error(self.profile, self._reader.error, self.hints, self.clock.wall())
         if self._reader.phase is Phase.COMPLETE or self._reader.broken:
@@ -223,6 +287,8 @@ class AnswerInProgress:
 
     def judge_body(self, status: int, body: bytes, count: Callable[[str], int]) -> tuple[Outcome, Usage | None]:
         """The outcome and usage of a plain answer; `count` counts the tokens of a text where no usage is stated."""
+        if self.profile.is_plain:
+            return self._judge_unread(body), None
         decoded = self._decoded(body)
         # Read once: for the outcome, for the usage, and to detect garbage.
         plain = read_value(decoded) if decoded and len(decoded) <= READ_BODY_MAX_BYTES else None
@@ -254,6 +320,21 @@ class AnswerInProgress:
             if usage is None or said:  # with text in the answer, a usage without output cannot be true
                 usage = Usage(output_tokens=count(said))
         return outcome, usage
+
+    def _judge_unread(self, body: bytes) -> Outcome:
+        """The outcome of an answer from a service that is no model."""
+        status, rules = self._status, self.profile.outcomes
+        if status < 400:
+            return Outcome(OutcomeKind.SUCCESS, str(status), status, retry_after_s=self.hints.retry_after_s)
+        read = None
+        if len(body) <= READ_ERROR_MAX_BYTES and any(rule.message or rule.error or rule.body for rule in rules):
+            read = self._decoded(body)
+        wall_now, places = self.clock.wall(), self.dialect.form.error
+        outcome = judge_answer(self.profile, status, self._headers, read, self.hints, wall_now, places=places)
+        if outcome.kind is OutcomeKind.IGNORED and not outcome.retryable and status < 500:
+            # The service has done its part: a request for a missing thing is answered (404), not failed.
+            return replace(outcome, kind=OutcomeKind.SUCCESS)
+        return outcome
 
     def _decoded(self, body: bytes) -> bytes | None:
         """The body of a plain answer; None: too long, or not decodable."""

@@ -24,7 +24,6 @@ from hivemind_addon.formats.wire.description import read_body
 from hivemind_addon.formats.wire.error import error_in_body
 from hivemind_addon.formats.wire.garbage import garbage_in, is_after_tool
 from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_transport, never_run
-from hivemind_addon.formats.wire.plain_answer import PlainAnswer
 from hivemind_addon.kernel.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.kernel.values.command import Cancel, MoveToFront
 from hivemind_addon.kernel.values.events import CommittedStreamFailed, OddityNoted
@@ -169,7 +168,7 @@ class Exchange:
     """By its attempts so far; None: nothing is known."""
     is_answered: bool = False
     """The last attempt's answer came through whole."""
-    _answer: AnswerInProgress | PlainAnswer = field(init=False)
+    _answer: AnswerInProgress = field(init=False)
     _submitted: bool = False
     _attempt: Attempt | None = None
     _bypassing: bool = False
@@ -384,10 +383,9 @@ class Exchange:
 
     # An attempt's answer ---------------------------------------------------------------------------------------------
 
-    def _new_answer(self) -> AnswerInProgress | PlainAnswer:
-        if self.profile.is_plain:
-            return PlainAnswer(self.profile, self.dialect, self.driver.clock, self.ticket.pool.model_group)
-        return AnswerInProgress(self.profile, self.dialect, self.driver.clock, self.facts.stream)
+    def _new_answer(self) -> AnswerInProgress:
+        clock, group = self.driver.clock, self.ticket.pool.model_group
+        return AnswerInProgress(self.profile, self.dialect, clock, self.facts.stream, group)
 
     @guarded(fallback=None)
     def sent(self) -> None:
@@ -415,7 +413,7 @@ class Exchange:
     def _may_be_silent_s(self) -> float:
         """How long the running attempt may be silent from its last byte on."""
         answer, silent_s = self._answer, self._silent_s
-        if isinstance(answer, PlainAnswer) or answer.phase is None or not self.facts.stream:
+        if self.profile.is_plain or answer.phase is None or not self.facts.stream:
             return silent_s
         if answer.is_thinking:
             patience_s = self.ticket.deadline_at - self.ticket.arrived_at
@@ -431,7 +429,7 @@ class Exchange:
             self.tape.head(status, answer.head_at)
         if self._attempt:
             self.driver.observe(self._attempt, answer.hints, answered=status < 400)
-        if isinstance(answer, PlainAnswer):
+        if self.profile.is_plain:
             if answer.is_channel(self.flow.request.method):
                 self._settle(answer.judge_stream(), usage=None)
             return Handling.PASS if status < 400 else Handling.PEEK
@@ -735,9 +733,9 @@ class Exchange:
     def _learn(self, usage: Usage) -> None:
         """A complete answer teaches how large such requests are."""
         answer, is_edited = self._answer, False
-        if isinstance(answer, AnswerInProgress) and answer.phase is Phase.COMPLETE:
+        if answer.phase is Phase.COMPLETE:
             self.runtime.silences.note(self._model, answer.longest_silence_s)
-        if self.compactor is not None and isinstance(answer, AnswerInProgress):
+        if self.compactor is not None:
             is_edited = self.compactor.heard(self.ticket, self.profile, answer, usage.total_input_tokens)
         self.estimator.learn(self.profile, self.facts, self.ticket.session, usage, self.estimate, is_edited=is_edited)
 
