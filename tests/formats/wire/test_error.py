@@ -192,21 +192,55 @@ def test_own_names_come_first():
 
 
 @pytest.mark.parametrize(
-    ("body", "message"),
+    ("body", "code", "message"),
     [
-        ({"status": 429, "title": "Too Many Requests"}, "Too Many Requests"),
-        ({"status": 429, "title": "Too Many Requests", "detail": "Slow down."}, "Slow down."),
-        (
-            {"message": "Too many tokens, please wait before trying again."},
-            "Too many tokens, please wait before trying again.",
-        ),
-        ({}, ""),
+        ({"status": 429, "title": "Too Many Requests"}, "429", "Too Many Requests"),
+        ({"status": 429, "title": "Too Many Requests", "detail": "Slow down."}, "429", "Slow down."),
+        ({"message": "Too many tokens, please wait."}, "", "Too many tokens, please wait."),
+        ({}, "", ""),
     ],
 )
-def test_what_failed_by_its_status_needs_no_error_object(body, message):
+def test_what_failed_by_its_status_needs_no_error_object(body, code, message):
     top = error_members(json.dumps(body).encode())
     assert top is not None
-    assert failure(top) == ErrorFacts(message=message)
+    assert failure(top) == ErrorFacts(code=code, message=message)
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        ({"text": "[DONE]", "error_code": "Hub.81101.429", "error_msg": "Too many."}, "Hub.81101.429"),
+        ({"error": {"error_code": "Hub.81101.429", "error_msg": "Too many."}, "text": ""}, "Hub.81101.429"),
+        ({"error_code": 17, "error_msg": "Too many."}, "17"),
+        ({"errcode": 45009, "errmsg": "Too many."}, "45009"),
+        ({"errorCode": "Throttling", "errorMessage": "Too many.", "requestId": "r"}, "Throttling"),
+        ({"code": "Throttling.RateQuota", "message": "Too many.", "request_id": "r"}, "Throttling.RateQuota"),
+        ({"code": 503, "msg": "Too many.", "success": False}, "503"),
+        ({"detail": "Too many."}, None),
+    ],
+)
+def test_a_good_status_does_not_hide_an_error_with_names_of_its_own(body, name):
+    facts = error_in_body(json.dumps(body).encode())
+    assert facts is not None
+    assert (next(iter(facts.names), None), facts.message) == (name, "Too many.")
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error_code": 0, "error_msg": "", "result": "yes"},
+        {"errcode": 0, "errmsg": "ok"},
+        {"code": 200, "message": "success", "data": {"choices": []}},
+        {"code": 0, "msg": "ok"},
+        {"message": "Hello."},
+        {"message": {"role": "assistant", "content": "Hello."}, "status": "done"},
+        {"detail": "low", "choices": []},
+        {"type": "message_stop"},
+        {"status": "completed", "code": "x", "output": []},
+    ],
+)
+def test_what_has_a_code_or_a_message_is_not_an_error_for_that(body):
+    assert error_in_body(json.dumps(body).encode()) is None
 
 
 @given(

@@ -251,6 +251,16 @@ def test_an_error_in_a_stream_is_judged_by_its_name(subtests):
         (ErrorFacts(code="429"), THROTTLED, True, "stream error"),
         (ErrorFacts(code="400"), IGNORED, False, "stream error"),
         (ErrorFacts(type="invalid_request_error"), IGNORED, False, "stream invalid_request_error"),
+        (
+            ErrorFacts(type="invalid_request_error", message="Too many requests."),
+            THROTTLED,
+            True,
+            "stream invalid_request_error",
+        ),
+        (ErrorFacts(type="authentication_error", message="Rate limit"), IGNORED, False, "stream authentication_error"),
+        (ErrorFacts(code="ModelArts.81101.429"), THROTTLED, True, "stream ModelArts.81101.429"),
+        (ErrorFacts(code="Throttling.RateQuota"), THROTTLED, True, "stream Throttling.RateQuota"),
+        (ErrorFacts(message="The model is overloaded."), OVERLOADED, True, "stream error"),
         (ErrorFacts(type="insufficient_quota", code="x"), IGNORED, False, "stream x"),
         (ErrorFacts(), FAILED, True, "stream error"),
     ]

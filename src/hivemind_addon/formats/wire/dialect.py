@@ -20,7 +20,7 @@ from hivemind_addon.formats.profile.formats import format_named
 from hivemind_addon.formats.wire.aws_eventstream import EventStreamParser
 from hivemind_addon.formats.wire.conversation_parts import Assembly, Part, Values, message_parts
 from hivemind_addon.formats.wire.envelope import Unwrapper
-from hivemind_addon.formats.wire.error import ErrorFacts, explicit_error, unreadable_error, word
+from hivemind_addon.formats.wire.error import ERROR_MARK, ErrorFacts, explicit_error, unreadable_error, word
 from hivemind_addon.formats.wire.error_form import error_body, error_event, error_headers, usual_error
 from hivemind_addon.formats.wire.json_array import JsonArrayParser
 from hivemind_addon.formats.wire.ndjson import NdjsonParser
@@ -109,7 +109,7 @@ class Dialect:
         self._not_content = frozenset(events.not_content)
         self._done_if = tuple(map(Pointer.parse, events.done_if))
         self._complete_if = tuple((_mark(_steps(one)[-1]), Pointer.parse(one)) for one in events.complete_if)
-        error_marks = {b'"error"', *(_mark(_steps(one)[0]) for one in form.error.at)}
+        error_marks = {ERROR_MARK, *(_mark(_steps(one)[0]) for one in form.error.at)}
         self._worth_a_look = (*error_marks, *(_mark(_steps(one)[-1]) for one in events.done_if))
         self._marks = ContentMarks(events)
         self._sure_names: dict[str, bool] = {}

@@ -16,6 +16,14 @@ MAX_WORD_CHARS = 200
 _MAX_MESSAGE_CHARS = 2000
 _MOST_NAMES = 16
 _MOST_TIMES = 8
+ERROR_MARK = b'"err'
+"""Begins the name of the member that holds an error, or the code of one, in nearly all formats."""
+_CODES = ("code", "error_code", "errorCode", "errcode", "status_code", "statusCode", "status")
+_MESSAGES = ("message", "error_msg", "error_message", "errorMessage", "errmsg", "msg", "detail", "title")
+"""Names that gateways have for the code and the message of an error (Huawei, Baidu, FastAPI, RFC 9457; 2026-11)."""
+_SURE_CODES = frozenset(_CODES[1:4])
+_BESIDE = frozenset({"type", "param", "errors", "success", "instance", "path", "timestamp", "request_id", "requestId"})
+_NO_ERRORS = frozenset({"", "0", "200", "ok", "success"})
 USUAL_PLACES = ErrorPlaces()
 """Of a format that has nothing of its own."""
 
@@ -115,9 +123,24 @@ def _usual_error(top: Mapping[str, msgspec.Raw]) -> Mapping[str, msgspec.Raw] | 
             return {"message": error}
         if value:
             return {}
-    if read_value(top.get("object")) == "error" or read_value(top.get("type")) == "error":
+    if read_value(top.get("object")) == "error" or read_value(top.get("type")) == "error" or _is_foreign(top):
         return top
     return None
+
+
+def _is_foreign(top: Mapping[str, msgspec.Raw]) -> bool:
+    """Whether the members are those of an error without an error object: a code for errors, or nothing else at all."""
+    names = top.keys()
+    code = _first(top, _CODES)
+    if not _SURE_CODES.isdisjoint(names):
+        return code.lower() not in _NO_ERRORS
+    if not names - _BESIDE or not names <= _BESIDE.union(_CODES, _MESSAGES):
+        return False
+    return bool(_first(top, _MESSAGES)) and (code.lower() not in _NO_ERRORS or (not code and "detail" in names))
+
+
+def _first(members: Mapping[str, msgspec.Raw], names: tuple[str, ...], max_chars: int = MAX_WORD_CHARS) -> str:
+    return next(filter(None, (word(members.get(name), max_chars) for name in names)), "")
 
 
 def _facts(members: Mapping[str, msgspec.Raw], top: Mapping[str, msgspec.Raw]) -> ErrorFacts:
@@ -125,8 +148,8 @@ def _facts(members: Mapping[str, msgspec.Raw], top: Mapping[str, msgspec.Raw]) -
     detail_members = read_object(details) if details is not None else None
     return ErrorFacts(
         type=word(members.get("type")),
-        code=word(members.get("code")),
-        message=word(members.get("message"), _MAX_MESSAGE_CHARS),
+        code=_first(members, _CODES),
+        message=_first(members, _MESSAGES, _MAX_MESSAGE_CHARS),
         details_code=word((detail_members or {}).get("error_code")),
         resets_at=read_number(members.get("resets_at")),
         resets_in_s=read_number(members.get("resets_in_seconds")),
@@ -135,9 +158,8 @@ def _facts(members: Mapping[str, msgspec.Raw], top: Mapping[str, msgspec.Raw]) -
 
 
 def _plain_facts(top: Mapping[str, msgspec.Raw]) -> ErrorFacts:
-    """Of what has no error object: web frameworks and gateways send `detail` or `message`, RFC 9457 a `title`."""
-    texts = (word(top.get(name), _MAX_MESSAGE_CHARS) for name in ("message", "detail", "title"))
-    return ErrorFacts(message=next(filter(None, texts), ""), top=top)
+    """Of what has no error object."""
+    return ErrorFacts(message=_first(top, _MESSAGES, _MAX_MESSAGE_CHARS), top=top)
 
 
 class _PlacesReader:
@@ -151,8 +173,8 @@ class _PlacesReader:
         self._delays = tuple(map(_TimeReader, places.delays))
         self._resets = tuple(map(_TimeReader, places.resets))
         self._is_plain = not (self._names or self._message or self._delays or self._resets)
-        firsts = dict.fromkeys(["error", *(one.steps[0] for one in self._at if one.steps)])
-        self.marks = tuple(msgspec.json.encode(first) for first in firsts)
+        firsts = dict.fromkeys(one.steps[0] for one in self._at if one.steps)
+        self.marks = (ERROR_MARK, *(msgspec.json.encode(first) for first in firsts))
 
     def is_error(self, top: Mapping[str, object]) -> bool:
         """Whether anything stands where the format has its errors."""

@@ -43,6 +43,8 @@ _MAX_CHECKED_BYTES = 8 * 1024 * 1024
 _MAX_MESSAGE_CHARS = 2000
 _MAX_NAME_CHARS = 200
 _MAX_RETRY_AFTER_S = 86_400.0
+_SHORT_BYTES = 1000
+"""A 200 that says no more than what went wrong is not longer."""
 _WORD = re.compile(r"[A-Za-z][\w.-]{0,59}", re.ASCII)
 # `Please try again in 6m0s.`, `Please retry after 10 seconds.`, `Please wait 52220 seconds before retrying.`
 _DELAY = re.compile(
@@ -57,6 +59,14 @@ _RESET_AT = re.compile(
 )
 _ZONES = ("+00:00", "+08:00")
 """Of times without a zone: of who writes such messages, most are in China. The nearer end counts; it is looked at."""
+_STATUS = re.compile(r"(?:.*\W)?([45]\d\d)", re.ASCII | re.DOTALL)
+"""In a code: gateways put the status of what is behind them there: `429`, `ModelArts.81101.429`."""
+_THROTTLED_NAME = re.compile("rate_?limit|throttl|too_?many_?requests", re.IGNORECASE)
+_WORDS = (
+    (re.compile(r"too many (?:\w+ )?requests|rate.?limit", re.IGNORECASE), OutcomeKind.THROTTLED),
+    (re.compile(r"overloaded|at capacity|(?:server|service) is (?:too )?busy", re.IGNORECASE), OutcomeKind.OVERLOADED),
+)
+"""What an error says where its names say nothing, or call it the request's fault."""
 _SPENT = "rejected"
 _UNITS = {"ms": "ms", "milli": "ms", "s": "s", "min": "m", "hour": "h"}
 
@@ -193,7 +203,8 @@ def _error_in(status: int, body: bytes, places: ErrorPlaces) -> ErrorFacts | Non
         return None
     if 200 <= status < 300:
         # A good answer has no such key or has it null; most are recognised without reading them.
-        return error_in_body(body, places) if any(mark in body for mark in error_marks(places)) else None
+        is_read = len(body) <= _SHORT_BYTES or any(mark in body for mark in error_marks(places))
+        return error_in_body(body, places) if is_read else None
     members = error_members(body)
     if members is not None:
         return failure(members, places)
@@ -320,17 +331,20 @@ _HARD_ERRORS = frozenset(
 
 
 def _by_name(error: ErrorFacts) -> tuple[OutcomeKind, bool]:
-    """Judge an error that has no status of its own by what it is called."""
+    """Judge an error that has no status of its own by what it is called, else by what it says."""
+    said = next((kind for words, kind in _WORDS if words.search(error.message)), None)
     for name in error.names:
+        if name == "invalid_request_error" and said is not None:
+            break
         if name in _HARD_ERRORS:
             return OutcomeKind.IGNORED, False
         if "overloaded" in name or name == "slow_down":
             return OutcomeKind.OVERLOADED, True
-        if "rate_limit" in name:
+        if _THROTTLED_NAME.search(name):
             return OutcomeKind.THROTTLED, True
-        if len(name) == 3 and name.isdecimal() and int(name) >= 400:
-            return _by_status(int(name))  # gateways put the status of what is behind them into the code
-    return OutcomeKind.FAILED, True
+        if status := _STATUS.fullmatch(name):
+            return _by_status(int(status[1]))
+    return said or OutcomeKind.FAILED, True
 
 
 def _reason(start: str, error: ErrorFacts | None, otherwise: str = "") -> str:
