@@ -24,14 +24,18 @@ class Loader:
             addon.load(self)
 
 
-def make_context(**changes):
+def make_options(**changes):
     opts = options.Options()
     Loader(opts)(Proxyserver())
     opts.update(**changes)
+    return opts
+
+
+def make_context(opts=None, **changes):
     client = Client(
         peername=("127.0.0.1", 50000), sockname=("127.0.0.1", 8080), timestamp_start=1.0, state=ConnectionState.OPEN
     )
-    return Context(client, opts)
+    return Context(client, opts or make_options(**changes))
 
 
 class Playbook:
