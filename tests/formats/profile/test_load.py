@@ -205,7 +205,6 @@ def test_anthropics_answers_mean_what_its_documentation_says(subtests):
         ({"status": 200, "error": "overloaded_error"}, OVERLOADED),
         ({"status": 200, "error": "api_error"}, FAILED),
         ({"status": 200, "error": "rate_limit_error"}, THROTTLED),
-        ({"status": 200, "error": "invalid_request_error"}, HARD),
         ({"status": 200, "error": "billing_error"}, HARD),
         ({"status": 200}, None),
         ({"status": 500}, None),

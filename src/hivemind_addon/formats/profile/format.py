@@ -139,6 +139,8 @@ class EventRules:
     bookkeeping: tuple[str, ...] = ()
     """Names of events upon which no client acts: kept back before the first content, so that an error behind them can
     still be retried."""
+    opening: tuple[str, ...] = ()
+    """Names of those that begin a part of the answer: bookkeeping that is read with the words."""
     error: tuple[str, ...] = ("error",)
     """Names of errors."""
     terminal: tuple[str, ...] = ()

@@ -8,6 +8,7 @@ without `include_usage`), and is read once at the end, to detect garbage.
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from copy import deepcopy
 from enum import Enum
 from itertools import groupby
 from typing import TYPE_CHECKING, Protocol
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from hivemind_addon.formats.base.json_values import read_object, read_value
 from hivemind_addon.formats.base.pointer import Pointer
 from hivemind_addon.formats.wire.conversation_parts import Assembly, word_of
-from hivemind_addon.formats.wire.decoding import BodyDecoder, DecodeError
+from hivemind_addon.formats.wire.decoding import AnswerDecoder, DecodeError
 from hivemind_addon.formats.wire.dialect import Dialect, EventClass, UntrueUsageError, event_name
 from hivemind_addon.formats.wire.error import ErrorFacts
 from hivemind_addon.formats.wire.hints import CODEX_WINDOWS
@@ -144,19 +145,21 @@ class AnswerReader:
         """Whether a client has got something to act on."""
         self.has_stopped = False
         """Whether a stop reason came and no content followed."""
+        self.may_end = False
+        """Whether nothing is missing, as far as the last bytes show: ask `is_complete` once no more comes."""
         self.windows: SseEvent | None = None
         """The last event with the windows of a subscription, for `hints.read_stream_windows`."""
         self.error: ErrorFacts | None = None
         """The facts of the error event; set when the phase is FAILED."""
         self.broken: str | None = None
         """Why the body cannot be read. Pass the body through: the phase is CONTENT, unless decided before."""
-        self._decoder: BodyDecoder | None = None
+        self._decoder: AnswerDecoder | None = None
         """None: the body has no content coding."""
         self._is_lost = False
         """Whether the body cannot be decoded any more."""
         if content_encoding:
             try:
-                self._decoder = BodyDecoder(content_encoding)
+                self._decoder = AnswerDecoder(content_encoding)
             except DecodeError as error:
                 self._lose(str(error))
 
@@ -179,6 +182,7 @@ class AnswerReader:
             self._keep(chunk, size)
         elif not self._ended:
             self._cut(chunk)
+            self.may_end = self.has_stopped or (not self._parser.is_between and chunk.rstrip().endswith((b"}", b"]")))
         return chunk
 
     def _cut(self, chunk: bytes) -> None:
@@ -231,6 +235,17 @@ class AnswerReader:
             if self.has_stopped or (last is not None and self._dialect.ends_without_terminal(last)):
                 self._end(Phase.COMPLETE)
         return decoded
+
+    def is_complete(self) -> bool:
+        """Whether the answer is complete although its transport has not ended or was cut."""
+        if self.phase in LAST or self.has_stopped:
+            return True
+        begun = [] if self.broken else self._unwrapped(deepcopy(self._parser).finish())
+        return any(
+            self._dialect.classify(event) is EventClass.TERMINAL or self._dialect.ends_without_terminal(event)
+            for event in begun
+            if read_object(event.data) is not None
+        )
 
     def answer(self) -> Transcript | None:
         """The transcript, of a long answer only the end; None: unreadable."""
@@ -298,6 +313,8 @@ class AnswerReader:
             case EventClass.TERMINAL:
                 self._terminal = event
                 self._end(Phase.COMPLETE)
+            case EventClass.BOOKKEEPING if self._dialect.opens(event):
+                self._keep_event(event)
             case EventClass.BOOKKEEPING:
                 pass
 

@@ -19,7 +19,7 @@ from hivemind_addon.formats.base.pointer import Pointer
 from hivemind_addon.formats.profile.format import Framing
 from hivemind_addon.formats.profile.load import of_group
 from hivemind_addon.formats.wire.answer import LAST, AnswerReader, Phase, sum_of
-from hivemind_addon.formats.wire.decoding import BodyDecoder, DecodeError, decode
+from hivemind_addon.formats.wire.decoding import AnswerDecoder, DecodeError, decode
 from hivemind_addon.formats.wire.dialect import UntrueUsageError
 from hivemind_addon.formats.wire.hints import read_hints, read_stream_windows
 from hivemind_addon.formats.wire.outcome import (
@@ -29,7 +29,7 @@ from hivemind_addon.formats.wire.outcome import (
     judge_transport,
 )
 from hivemind_addon.formats.wire.sse import SSE
-from hivemind_addon.formats.wire.transcript import Transcript, answer_of
+from hivemind_addon.formats.wire.transcript import Transcript, answer_of, one_object
 from hivemind_addon.kernel.values.ticket import Hints, Outcome, OutcomeKind, Usage
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ READ_BODY_MAX_BYTES = 256 * 1024
 """Longest plain answer that is read as a conversation, to detect garbage."""
 AFTER_END_S = 1.0
 """Time that the transport may take to end after the last event of an answer."""
-AFTER_STOP_S = 3.0
+AFTER_STOP_S = 5.0
 """Silence allowed after a stop reason, or after the last bracket of the JSON, until the answer counts as complete.
 Providers send the rest, usage and a last event, within milliseconds (2026-11)."""
 
@@ -68,7 +68,7 @@ class UnreadBody:
     windows: ClassVar = None
     has_begun: ClassVar = False
     has_said: ClassVar = False
-    has_stopped: ClassVar = False
+    may_end: ClassVar = False
 
     def __init__(self, status: int) -> None:
         self.phase = Phase.CONTENT if status < 400 else Phase.BEFORE_CONTENT
@@ -79,6 +79,10 @@ class UnreadBody:
     def feed(self, chunk: bytes) -> bytes:
         """A piece came."""
         return chunk
+
+    def is_complete(self) -> bool:
+        """Whether the body came to the end."""
+        return self.phase in LAST
 
     def finish(self) -> None:
         """The body came to the end."""
@@ -135,7 +139,7 @@ class AnswerInProgress:
     _media_type: str = ""
     _start: bytes | None = None
     """The first bytes, until they show the framing of the body; None: they have, or the framing does not matter."""
-    _start_decoder: BodyDecoder | None = None
+    _start_decoder: AnswerDecoder | None = None
     _after_s: float = math.inf
     """Time from the sign of completeness to `ends_at`."""
 
@@ -189,7 +193,7 @@ class AnswerInProgress:
         if self._start is not None:
             try:
                 if coding and self._start_decoder is None:
-                    self._start_decoder = BodyDecoder(coding)
+                    self._start_decoder = AnswerDecoder(coding)
                 media_type = self._told_by(chunk if self._start_decoder is None else self._start_decoder.feed(chunk))
             except DecodeError:
                 media_type, self._start = "", None
@@ -205,8 +209,8 @@ class AnswerInProgress:
         """The media type that the first bytes show, up to this piece; empty: none, or none yet."""
         assert self._start is not None
         start = self._start + piece
-        told = self.dialect.media_type_in(start, is_stream_asked=self.is_stream_asked)
-        if told and self._media_type == _JSON and self.dialect.framing_of(told) is Framing.NDJSON:
+        told = self.dialect.media_type_in(start)
+        if told and self.dialect.framing_of(told) is Framing.NDJSON and self._media_type != told:
             told = _if_lines(start, told)
         self._start = start if told is None else None
         return told or ""
@@ -231,7 +235,7 @@ class AnswerInProgress:
             self._reader, self._start = None, b""
             self.kept.clear()
             return decoded
-        after_s = AFTER_END_S if reader.phase in LAST else AFTER_STOP_S if reader.has_stopped else math.inf
+        after_s = AFTER_END_S if reader.phase in LAST else AFTER_STOP_S if reader.may_end else math.inf
         if after_s != self._after_s:
             self._after_s, self.ends_at = after_s, self.last_byte_at + after_s
         return decoded
@@ -254,8 +258,11 @@ class AnswerInProgress:
     def is_complete(self, body: bytes) -> bool:
         """Whether the answer is complete, whatever the transport does. `body`: the bytes of a plain answer so far."""
         if self._reader is not None:
-            return self._reader.phase in LAST or self._reader.has_stopped
-        self.ends_at = math.inf  # asked once for each piece
+            is_complete = self._reader.is_complete()
+            if not is_complete:
+                self.ends_at = self._after_s = math.inf  # asked once for each piece
+            return is_complete
+        self.ends_at = math.inf
         decoded = self._decoded(body)
         return decoded is not None and decoded.lstrip()[:1] in (b"{", b"[") and is_json(decoded)
 
@@ -342,14 +349,11 @@ class AnswerInProgress:
             return None
         try:
             coding = self._headers.get("content-encoding")
-            decoded = decode(body, coding, JUDGED_BODY_MAX_BYTES) if coding else body
+            decoded = decode(body, coding, JUDGED_BODY_MAX_BYTES, is_answer=True) if coding else body
         except DecodeError as error:
             self.unreadable = str(error)
             return None
-        if self._media_type == SSE and decoded.startswith(b"{"):
-            # Some gateways send `data: [DONE]` after one object in place of events (2026-11).
-            return decoded.partition(b"\ndata:")[0]
-        return decoded
+        return one_object(decoded)
 
     def usage(self, count: Callable[[str], int]) -> Usage | None:
         """The usage of the stream so far; None: the answer is no stream."""

@@ -22,11 +22,11 @@ from hivemind_addon.formats.wire.sse import MAX_EVENT_BYTES, SseEvent
 AWS_EVENTSTREAM = "application/vnd.amazon.eventstream"
 
 _PRELUDE = struct.Struct(">III")
-_PRELUDE_BYTES = 12
+PRELUDE_BYTES = 12
 _CRC_BYTES = 4
 _MAX_HEADERS_BYTES = 128 * 1024
 _MAX_PAYLOAD_BYTES = 24 * 1024 * 1024
-_MAX_KEPT_BYTES = _PRELUDE_BYTES + _MAX_HEADERS_BYTES + MAX_EVENT_BYTES
+_MAX_KEPT_BYTES = PRELUDE_BYTES + _MAX_HEADERS_BYTES + MAX_EVENT_BYTES
 # A provider's events have a handful of different headers, which are short; a stranger's must not fill the memory.
 _MAX_MEMOIZED_BYTES = 512
 _MAX_MESSAGE_BYTES = 2000
@@ -37,6 +37,11 @@ _TROUBLES = frozenset({"exception", "error"})
 _BYTES, _STRING = 6, 7
 _VALUE_BYTES = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
 """Header type → bytes of its value; those of bytes and strings tell their length."""
+
+
+def is_prelude(start: bytes) -> bool:
+    """Whether a message begins so."""
+    return crc32(start[:8]) == int.from_bytes(start[8:PRELUDE_BYTES])
 
 
 class EventStreamParser:
@@ -71,18 +76,18 @@ class EventStreamParser:
         events: list[SseEvent] = []
         at, end = 0, len(chunk)
         while at < end and self.broken is None:
-            if self._begun or end - at < _PRELUDE_BYTES:
+            if self._begun or end - at < PRELUDE_BYTES:
                 at = self._go_on(chunk, at, events)
                 continue
             size, headers_bytes, crc = _PRELUDE.unpack_from(chunk, at)
             first = chunk[at : at + 8]
-            is_odd = crc32(first) != crc or not headers_bytes + _PRELUDE_BYTES + _CRC_BYTES <= size <= _USUAL_BYTES
+            is_odd = crc32(first) != crc or not headers_bytes + PRELUDE_BYTES + _CRC_BYTES <= size <= _USUAL_BYTES
             if is_odd and self._is_damaged(first, size, headers_bytes, crc):
                 break
             if end - at < size:
                 at = self._go_on(chunk, at, events)
                 continue
-            headers_at = at + _PRELUDE_BYTES
+            headers_at = at + PRELUDE_BYTES
             payload_at = headers_at + headers_bytes
             at += size
             payload_end = at - _CRC_BYTES
@@ -101,14 +106,14 @@ class EventStreamParser:
     def _go_on(self, chunk: bytes, at: int, events: list[SseEvent]) -> int:
         """Add to the message that comes in part; answers where the next part of the chunk begins."""
         begun = self._begun
-        if len(begun) < _PRELUDE_BYTES:
-            part = chunk[at : at + _PRELUDE_BYTES - len(begun)]
+        if len(begun) < PRELUDE_BYTES:
+            part = chunk[at : at + PRELUDE_BYTES - len(begun)]
             begun += part
-            if len(begun) == _PRELUDE_BYTES:
+            if len(begun) == PRELUDE_BYTES:
                 size, self._headers_bytes, crc = _PRELUDE.unpack(begun)
                 if not self._is_damaged(begun[:8], size, self._headers_bytes, crc):
                     self._crc = crc32(begun)
-                    self._missing = size - _PRELUDE_BYTES - _CRC_BYTES
+                    self._missing = size - PRELUDE_BYTES - _CRC_BYTES
             return at + len(part)
         if self._missing:
             part = chunk[at : at + self._missing]
@@ -121,8 +126,8 @@ class EventStreamParser:
         if len(self._last) == _CRC_BYTES:
             if int.from_bytes(self._last) == self._crc:
                 message = bytes(begun)
-                payload_at = _PRELUDE_BYTES + self._headers_bytes
-                events.append(_event(message[_PRELUDE_BYTES:payload_at], message[payload_at:]))
+                payload_at = PRELUDE_BYTES + self._headers_bytes
+                events.append(_event(message[PRELUDE_BYTES:payload_at], message[payload_at:]))
                 self._reset()
             else:
                 self._break()
@@ -134,7 +139,7 @@ class EventStreamParser:
             self._break("the head of an event-stream message does not have its checksum")
         elif (
             headers_bytes > _MAX_HEADERS_BYTES
-            or not 0 <= size - headers_bytes - _PRELUDE_BYTES - _CRC_BYTES <= _MAX_PAYLOAD_BYTES
+            or not 0 <= size - headers_bytes - PRELUDE_BYTES - _CRC_BYTES <= _MAX_PAYLOAD_BYTES
         ):
             self._break("an event-stream message has a length that none may have")
         return self.broken is not None
@@ -154,10 +159,10 @@ def name_of_message(piece: bytes) -> bytes | None:
     or not that for sure.
     """
     size = len(piece)
-    if size < _PRELUDE_BYTES + _CRC_BYTES:
+    if size < PRELUDE_BYTES + _CRC_BYTES:
         return None
     told_bytes, headers_bytes, crc = _PRELUDE.unpack_from(piece)
-    payload_at = _PRELUDE_BYTES + headers_bytes
+    payload_at = PRELUDE_BYTES + headers_bytes
     if (
         told_bytes != size
         or headers_bytes > _MAX_MEMOIZED_BYTES
@@ -166,7 +171,7 @@ def name_of_message(piece: bytes) -> bytes | None:
         or crc32(piece[8:-_CRC_BYTES], crc) != int.from_bytes(piece[-_CRC_BYTES:])
     ):
         return None
-    return _name_in(piece[_PRELUDE_BYTES:payload_at])
+    return _name_in(piece[PRELUDE_BYTES:payload_at])
 
 
 def _event(headers: bytes, payload: bytes) -> SseEvent:

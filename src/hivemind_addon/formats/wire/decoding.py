@@ -4,12 +4,15 @@ A few hundred hostile bytes can stand for gigabytes, so every stage stops at a b
 the bound as an argument; zstandard and older brotli are fed slices so short that one slice's output stays small.
 """
 
+import re
 import zlib
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import brotli  # type: ignore[import-untyped]  # it ships none
 import zstandard
+
+from hivemind_addon.formats.wire.aws_eventstream import PRELUDE_BYTES, is_prelude
 
 MAX_FEED_BYTES = 16 * 1024 * 1024
 """What one chunk may expand to. A chunk comes from one socket read (64 KiB); text rarely shrinks 100-fold."""
@@ -208,11 +211,54 @@ class BodyDecoder:
         return b""
 
 
-def decode(body: bytes, content_encoding: str, max_bytes: int) -> bytes:
+class AnswerDecoder:
+    """The body of an answer, decoded as it comes: gateways are wrong about the coding (2026-11).
+
+    What begins as text is not compressed, whatever the head says, and an end that is missing is overlooked.
+    """
+
+    def __init__(self, content_encoding: str, *, max_feed_bytes: int = MAX_FEED_BYTES) -> None:
+        """`content_encoding` as in the header."""
+        self._decoder: BodyDecoder | None = None
+        try:
+            self._decoder = BodyDecoder(content_encoding, max_feed_bytes=max_feed_bytes)
+        except DecodeError as error:
+            self._unknown: DecodeError | None = error
+        else:
+            self._unknown = None
+        self._start: bytes | None = b""
+        """The first bytes, until they show whether the body is text; None: they have."""
+
+    def __repr__(self) -> str:
+        return f"<AnswerDecoder {self._decoder or self._unknown or 'identity'}>"
+
+    def feed(self, chunk: bytes) -> bytes:
+        """The decoded bytes that this chunk completes; DecodeError when it is broken, or the coding is unknown."""
+        if self._start is not None:
+            chunk, self._start = self._start + chunk, None
+            if _TEXT.match(chunk) or is_prelude(chunk):
+                self._decoder = self._unknown = None
+            elif len(chunk) < _START_BYTES:
+                self._start = chunk
+                return b""
+        if self._unknown is not None:
+            raise self._unknown
+        return chunk if self._decoder is None else self._decoder.feed(chunk)
+
+    def finish(self) -> bytes:
+        """The body is at its end: the bytes that were too few to show anything."""
+        return self._start or b""
+
+
+_START_BYTES = PRELUDE_BYTES
+_TEXT = re.compile(rb"\s*(?:\xef\xbb\xbf\s*)?(?:[\[{]\s*[]\"{}[]|<[!a-zA-Z]|(?:data|event|id|retry)?:[\s{\[a-z])")
+
+
+def decode(body: bytes, content_encoding: str, max_bytes: int, *, is_answer: bool = False) -> bytes:
     """A whole body; DecodeError when it is broken, unknown or longer than `max_bytes` decoded."""
     decoded = body
     if content_encoding:
-        decoder = BodyDecoder(content_encoding, max_feed_bytes=max_bytes)
+        decoder = (AnswerDecoder if is_answer else BodyDecoder)(content_encoding, max_feed_bytes=max_bytes)
         decoded = decoder.feed(body) + decoder.finish()
     if len(decoded) > max_bytes:
         raise DecodeError("longer than the bound")

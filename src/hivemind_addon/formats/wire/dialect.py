@@ -17,7 +17,7 @@ from hivemind_addon.formats.base.patterns import glob_matches
 from hivemind_addon.formats.base.pointer import Pointer
 from hivemind_addon.formats.profile.format import Framing, UsagePlaces, WireFormat, Wording
 from hivemind_addon.formats.profile.formats import format_named
-from hivemind_addon.formats.wire.aws_eventstream import EventStreamParser
+from hivemind_addon.formats.wire.aws_eventstream import PRELUDE_BYTES, EventStreamParser, is_prelude
 from hivemind_addon.formats.wire.conversation_parts import Assembly, Part, Values, message_parts
 from hivemind_addon.formats.wire.envelope import Unwrapper
 from hivemind_addon.formats.wire.error import ERROR_MARK, ErrorFacts, explicit_error, unreadable_error, word
@@ -101,7 +101,7 @@ class Dialect:
         self._long = len(self._done) + LEAST_BYTES if self._done else 0
         """Longer data cannot be the closing one."""
         self._kinds = {
-            **dict.fromkeys(events.bookkeeping, EventClass.BOOKKEEPING),
+            **dict.fromkeys((*events.bookkeeping, *events.opening), EventClass.BOOKKEEPING),
             **dict.fromkeys(events.terminal, EventClass.TERMINAL),
             **dict.fromkeys(events.error, EventClass.ERROR),
         }
@@ -165,9 +165,9 @@ class Dialect:
             return EventClass.TERMINAL
         if not self._content:
             kind = self._kinds.get(event_name(event), EventClass.CONTENT)
-            # The end may say that it failed.
-            failed = kind is EventClass.TERMINAL and self.form.error.at and self.error_of(event) is not None
-            return EventClass.ERROR if failed else kind
+            # The end may say that it failed; and an error of a gateway has no name that the format knows.
+            may_fail = bool(self.form.error.at) if kind is EventClass.TERMINAL else kind is EventClass.CONTENT
+            return EventClass.ERROR if may_fail and self.error_of(event) is not None else kind
         named = self._kinds.get(event.event)
         top = read_object(data)
         if named is EventClass.ERROR or (top is not None and explicit_error(top, self.form.error) is not None):
@@ -194,6 +194,10 @@ class Dialect:
         kind = self.classify(event)
         return EventClass.CONTENT if kind is EventClass.BOOKKEEPING else kind
 
+    def opens(self, event: SseEvent) -> bool:
+        """Whether the event begins a part of the answer."""
+        return bool(self.form.events.opening) and event_name(event) in self.form.events.opening
+
     def is_only_content(self, event: SseEvent) -> bool:
         """Whether an event after content surely is CONTENT and tells no usage. In doubt it is not: it is read."""
         name, data = event.event, event.data
@@ -203,17 +207,20 @@ class Dialect:
                 if len(self._sure_names) >= _MOST_NAMES:
                     self._sure_names.clear()
                     self._sure_raw.clear()
-                sure = any(glob_matches(glob, name) for glob in self.form.events.surely_content)
-                self._sure_names[name] = sure
+                sure = self._sure_names[name] = self._is_sure(name)
                 if sure:
                     self._sure_raw.add(name.encode())
             return sure and (len(data) >= self._long or not self._is_done(data))
         return self._marks.tell and len(data) >= LEAST_BYTES and self._marks.fit(data)
 
+    def _is_sure(self, name: str) -> bool:
+        return any(glob_matches(glob, name) for glob in self.form.events.surely_content)
+
     def error_of(self, event: SseEvent) -> ErrorFacts | None:
         """The error that the event carries; None when it is no error event."""
-        is_named = self._kinds.get(event_name(event)) is EventClass.ERROR
-        if not is_named and not self._content and not self.form.error.at:
+        name = event_name(event)
+        is_named = self._kinds.get(name) is EventClass.ERROR
+        if not is_named and self._is_sure(name):
             return None
         facts = explicit_error(read_object(event.data) or {}, self.form.error)
         return unreadable_error(event.data) if facts is None and is_named else facts
@@ -264,20 +271,28 @@ class Dialect:
             and any(members_on(top, one) for one in self._usage.in_events)
         )
 
-    def media_type_in(self, start: bytes, *, is_stream_asked: bool) -> str | None:
+    def media_type_in(self, start: bytes) -> str | None:
         """The media type that a body's first bytes are framed as; empty: it is no stream; None: it is not told yet.
 
-        Gateways send events as `application/json`, and one object as `text/event-stream` (2026-11).
+        Gateways send events as `application/json`, and one object as `text/event-stream` (2026-11). An object may be
+        the first line of a stream.
         """
+        if start.startswith(b"\0") and Framing.AWS_EVENTSTREAM in self.form.framing.values():
+            if len(start) < PRELUDE_BYTES:
+                return None
+            return self._media_type_of(Framing.AWS_EVENTSTREAM) if is_prelude(start) else ""
         start = start.removeprefix(BOM).lstrip()
         if start.startswith(_FIELDS):
             framing = Framing.SSE
         elif any(one.startswith(start) for one in (*_FIELDS, BOM)):
             return None
-        elif is_stream_asked and start.startswith((b"{", b"[")):
+        elif start.startswith((b"{", b"[")):
             framing = Framing.NDJSON if start.startswith(b"{") else Framing.JSON_ARRAY
         else:
             return ""
+        return self._media_type_of(framing)
+
+    def _media_type_of(self, framing: Framing) -> str:
         return next((one for one, known in self.form.framing.items() if known is framing), "")
 
     def _is_done(self, data: bytes) -> bool:

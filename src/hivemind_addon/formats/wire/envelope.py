@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from hivemind_addon.formats.base.json_values import UNREADABLE
+from hivemind_addon.formats.base.json_values import UNREADABLE, readable
 from hivemind_addon.formats.base.pointer import Pointer
 from hivemind_addon.formats.wire.sse import SseEvent
 
@@ -36,8 +36,11 @@ class Unwrapper:
         """The event within, under the outer one's name; without it where it was text, since `chunk` names no event."""
         try:
             inner = self._decode(event.data)
-        except UNREADABLE:
+        except msgspec.ValidationError:
             return event
+        except UNREADABLE:
+            plain = readable(event.data)
+            return event if plain is None or plain is event.data else self.unwrap(SseEvent(event.event, plain))
         for _ in self._steps:
             inner = inner.inner
         if self._is_base64:

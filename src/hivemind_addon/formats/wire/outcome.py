@@ -35,7 +35,6 @@ from hivemind_addon.formats.wire.error import (
     texts_at,
 )
 from hivemind_addon.formats.wire.hints import parse_reset, until_whole_s
-from hivemind_addon.formats.wire.sse import SSE
 from hivemind_addon.kernel.values.ticket import Hints, Outcome, OutcomeKind
 
 # Longer bodies of status 200 are believed unread: checking must not stall the event loop.
@@ -45,6 +44,7 @@ _MAX_NAME_CHARS = 200
 _MAX_RETRY_AFTER_S = 86_400.0
 _SHORT_BYTES = 1000
 """A 200 that says no more than what went wrong is not longer."""
+_HTML = re.compile(rb"<(?:!doctype|html|head|body)\b", re.IGNORECASE)
 _WORD = re.compile(r"[A-Za-z][\w.-]{0,59}", re.ASCII)
 # `Please try again in 6m0s.`, `Please retry after 10 seconds.`, `Please wait 52220 seconds before retrying.`
 _DELAY = re.compile(
@@ -240,16 +240,20 @@ def _judge_success(
 
 def _unlike_an_answer(headers: Mapping[str, str], body: bytes, is_object: bool) -> str | None:
     """What is wrong with the body of a 200."""
-    if not is_object and not body.strip():
+    if is_object:
+        return None
+    start = body[:_SHORT_BYTES].lstrip()
+    if not start and not body.strip():
         return "200 with an empty body"
     media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type == "text/html":
-        return "200 with HTML"
+    looks_json, looks_html = start.startswith((b"{", b"[")), start.startswith(b"<")
     declared_json = media_type == "application/json" or media_type.endswith("+json")
-    declared_json = declared_json or (media_type == SSE and body.lstrip().startswith((b"{", b"[")))
-    if is_object or not declared_json or len(body) > _MAX_CHECKED_BYTES or is_json(body):
-        return None
-    return "200 with HTML" if body.lstrip().startswith(b"<") else "200 with broken JSON"
+    if looks_html and (declared_json or media_type == "text/html" or _HTML.match(start)):
+        return "200 with HTML"
+    is_read = (looks_json or declared_json) and len(body) <= _MAX_CHECKED_BYTES
+    if not is_read or is_json(body) or is_json(body.partition(b"\n")[0]):
+        return "200 with HTML" if media_type == "text/html" and not looks_json else None
+    return "200 with broken JSON"
 
 
 @by_thing

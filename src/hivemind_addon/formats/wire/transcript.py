@@ -15,7 +15,7 @@ from hivemind_addon.formats.wire.conversation_parts import (
     word_of,
 )
 from hivemind_addon.formats.wire.dialect import Dialect, dialect_named
-from hivemind_addon.formats.wire.sse import SseEvent
+from hivemind_addon.formats.wire.sse import BOM, SseEvent
 from hivemind_addon.formats.wire.wordings.places import system_text
 
 __all__ = ["Part", "Transcript", "answer_of", "answer_of_events", "dialect_named", "request_of"]
@@ -23,10 +23,10 @@ __all__ = ["Part", "Transcript", "answer_of", "answer_of_events", "dialect_named
 
 def answer_of(dialect: Dialect, body: bytes, plain: object = None, media_type: str = "") -> Transcript:
     """An answer, streamed or plain, complete or not. `plain`: its members, where they were read already."""
-    if plain is None and body.lstrip()[:1] == b"{":
-        plain = read_value(body)
+    if plain is None and (one := one_object(body)).startswith(b"{"):
+        plain = read_value(one)
     if not isinstance(plain, dict):
-        parser = dialect.parser(media_type)
+        parser = dialect.parser(media_type or dialect.media_type_in(body) or "")
         events = [*parser.feed(body), *parser.finish()]
         if dialect.unwrapper is not None:
             events = list(map(dialect.unwrapper.unwrap, events))
@@ -37,6 +37,12 @@ def answer_of(dialect: Dialect, body: bytes, plain: object = None, media_type: s
     answer.out.model = word_of(members.get("model"))
     dialect.read_answer(members, answer)
     return answer.close()
+
+
+def one_object(body: bytes) -> bytes:
+    """An answer without what stands around its object: some gateways send `data: [DONE]` behind it (2026-11)."""
+    body = body.removeprefix(BOM).lstrip()
+    return body.partition(b"\ndata:")[0] if body.startswith(b"{") else body
 
 
 def answer_of_events(dialect: Dialect, events: Iterable[SseEvent]) -> Transcript:

@@ -97,7 +97,7 @@ def whole_answer(handed: HandedOver) -> bytes:
     body = response.raw_content or b"" if response is not None else b""
     coding = response.headers.get("content-encoding", "") if response is not None else ""
     try:
-        return decode(body, coding, MAX_ANSWER_BYTES)
+        return decode(body, coding, MAX_ANSWER_BYTES, is_answer=True)
     except DecodeError:
         return b""
 

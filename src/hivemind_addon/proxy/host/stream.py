@@ -230,6 +230,8 @@ class ScheduledStream(HttpStream):
         self._alarm: commands.RequestWakeup | None = None
         self._keeps_answer = True
         """What has come of the answer is kept, to be in the flow at its end."""
+        self._read_bytes = 0
+        """Of the answer that comes the usual way, and was read before."""
         self._waiting_bytes = 0
         """Of the request's body, which goes on as it comes, since this stream waits."""
         self._holds_reading = False
@@ -793,9 +795,8 @@ class ScheduledStream(HttpStream):
         exchange = self._scheduled()
         assert self.flow.response
         if isinstance(event, ResponseData):
-            if self._keeps_answer:
-                self.response_body_buf += event.data
-            decoded = exchange.tee(event.data)
+            read, self._read_bytes = self._read_bytes, max(0, self._read_bytes - len(event.data))
+            decoded = event.data[:read] + self._tee(exchange, event.data[read:])
             yield from self._send_chunk(decoded if self.committed else event.data)
             if exchange.is_ending:
                 yield from self._arm(exchange, Stage.STREAMED)
@@ -825,17 +826,22 @@ class ScheduledStream(HttpStream):
     ) -> commands.Command | None:
         """Send a piece on. None: it goes the usual way."""
         response = self.flow.response
-        if self._paused is not None or self.server_state != self.state_stream:
+        if self._paused is not None or self.server_state != self.state_stream or self._read_bytes:
             return None
         if response is None or callable(response.stream):
             return None
-        sending = framed(self.stream_id, data)
-        if sending is not None:
-            if self._keeps_answer:
-                self.response_body_buf += data
-            exchange.tee(data)
-            self._line_is_over = data.endswith(b"\n")
+        self._tee(exchange, data)
+        # From the end of an answer on, an alarm watches the transport: only the usual way can set the alarm.
+        sending = None if exchange.is_ending else framed(self.stream_id, data)
+        if sending is None:
+            self._read_bytes = len(data)
+        self._line_is_over = data.endswith(b"\n")
         return sending
+
+    def _tee(self, exchange: ExchangePort, data: bytes) -> bytes:
+        if self._keeps_answer:
+            self.response_body_buf += data
+        return exchange.tee(data)
 
     def _close_outlet(self) -> None:
         if self._source is not None:
