@@ -129,6 +129,8 @@ class AnswerInProgress:
     """When the answer counts as complete although the transport goes on; infinite: no end was seen."""
     unreadable: str | None = None
     """Why the body cannot be read."""
+    mislabelled: str = ""
+    """The content of the body, where the label says otherwise; empty: the label is right."""
     answer: Transcript | None = None
     """The content of a complete answer, as far as it was read."""
     _plain: Values | None = None
@@ -199,6 +201,7 @@ class AnswerInProgress:
                 media_type, self._start = "", None
             if media_type:
                 self._reader = AnswerReader(self.dialect, coding, media_type)
+                self.mislabelled = media_type if media_type != self._media_type else ""
                 return True
         if coding or (end := chunk.rstrip()):
             may_end = coding or end.endswith((b"}", b"]"))
@@ -234,6 +237,7 @@ class AnswerInProgress:
         if self._start is not None and self._is_mislabelled(decoded):
             self._reader, self._start = None, b""
             self.kept.clear()
+            self.mislabelled = _JSON
             return decoded
         after_s = AFTER_END_S if reader.phase in LAST else AFTER_STOP_S if reader.may_end else math.inf
         if after_s != self._after_s:

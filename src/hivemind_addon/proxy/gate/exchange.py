@@ -78,6 +78,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MOST_GARBAGE_RETRIES = 2
+MOST_LABELS = 100
 _NEVER_S: float | None = None
 _instant = itemgetter(0)
 """Of an alarm."""
@@ -441,7 +442,9 @@ class Exchange:
     @guarded(fallback=False)
     def heard(self, chunk: bytes) -> bool:
         """An answer that is collected goes on. True: it is a stream."""
-        return self._answer.heard(chunk)
+        is_stream = self._answer.heard(chunk)
+        self._note_label()
+        return is_stream
 
     @property
     def is_ending(self) -> bool:
@@ -467,6 +470,7 @@ class Exchange:
         answer, peek = self._answer, self.profile.peek
         phase = answer.look(chunk)
         if phase is None:
+            self._note_label()
             return Look.COLLECT
         if self.tape:
             self.tape.chunk(len(chunk), self.driver.clock.monotonic())
@@ -751,6 +755,17 @@ class Exchange:
         if self._bypassing:
             self._bypassing = False
             self.guard.leave(self.ticket.pool)
+
+    def _note_label(self) -> None:
+        """A wrong label is noted once for a host."""
+        if not (content := self._answer.mislabelled) or self.flow.response is None:
+            return
+        label = self.flow.response.headers.get("content-type", "")[:80] or "nothing"
+        what = f"answer: it is {content} and is labelled {label}; it is read as what it is"
+        labels, one = self.runtime.labels, (self.ticket.pool.host, what)
+        if one not in labels and len(labels) < MOST_LABELS:
+            labels.add(one)
+            self._note_oddity(what)
 
     def _note_oddity(self, what: str) -> None:
         self.driver.note(

@@ -47,6 +47,8 @@ class Runtime:
     silences: Durations
     """Of streamed answers after their first content, the longest of each; by model."""
     plain_answers: Durations
+    labels: set[tuple[str, str]]
+    """Hosts whose answers have a wrong label, and what was noted of that: once for each."""
     """Of answers that are not streamed."""
     news: News
     stats: Stats
@@ -87,6 +89,7 @@ def make_runtime(
         first_bytes=Durations(),
         silences=Durations(),
         plain_answers=Durations(),
+        labels=set(),
         news=news,
         stats=Stats(sums),
         contexts=contexts,
