@@ -1,6 +1,7 @@
 """What a peer may cost: its heads, its interim answers and its frames are bounded, and no word of ours quotes them."""
 
 import itertools
+from types import SimpleNamespace
 
 import h2.config
 import h2.connection
@@ -392,6 +393,27 @@ def heads(count, status):
         h2_frame.HeadersFrame(1, encoder.encode([(":status", status)]), flags=["END_HEADERS"]).serialize()
         for _ in range(count)
     )
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_provider_that_is_silent_and_answers_pings_is_left_alone_and_a_dead_one_is_found_in_three_minutes(
+    monkeypatch, answers
+):
+    now = [1000.0]
+    monkeypatch.setattr("mitmproxy.proxy.layers.http._http2.time", SimpleNamespace(time=lambda: now[0]))
+    peer = provider()
+    lost_after_s = None
+    for _ in range(10):
+        (*_, alarm) = (command for command in peer.commands if isinstance(command, commands.RequestWakeup))
+        now[0] += alarm.delay
+        peer.tell(events.Wakeup(alarm))
+        if peer.is_closed:
+            lost_after_s = now[0] - 1000
+            break
+        if answers:
+            peer.say()
+    assert peer.errors == ([] if answers else ["no answer to HTTP/2 pings"])
+    assert lost_after_s is None if answers else 150 < lost_after_s < 180
 
 
 FLOODS = {

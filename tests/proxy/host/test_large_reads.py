@@ -1,6 +1,7 @@
 import asyncio
 import inspect
 import random
+import socket
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,13 @@ class Transport:
         self.protocol = protocol
         self.max_size = 1000
         self.is_reading = True
+        self.options = {}
+
+    def get_extra_info(self, name, default=None):
+        return SimpleNamespace(setsockopt=self.set_option) if name == "socket" else default
+
+    def set_option(self, _level, option, value):
+        self.options[option] = value
 
     def get_protocol(self):
         return self.protocol
@@ -81,6 +89,14 @@ class Handler:
 def taken(stream):
     read_at_once(Handler(client=stream.io), "client")
     return stream.io.reader
+
+
+async def test_the_system_finds_a_dead_peer_in_two_to_three_minutes(stream):
+    taken(stream)
+    options = stream.transport.options
+    assert options.pop(socket.SO_KEEPALIVE) == 1
+    idle_s, every_s, probes = options.values()
+    assert 120 <= idle_s + every_s * probes <= 180
 
 
 async def test_what_has_come_is_read_at_once(stream):

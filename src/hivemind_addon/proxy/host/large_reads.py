@@ -8,6 +8,8 @@ do is to take a piece to them; else they wait for that task.
 from __future__ import annotations
 
 import asyncio
+import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from mitmproxy.proxy.events import DataReceived
@@ -23,6 +25,9 @@ MOST_WAITING_BYTES = 512 * 1024
 MOST_KEPT_BYTES = 64 * 1024
 """mitmproxy keeps the last piece until the next one comes, of a request that is held for minutes, too."""
 _TAIL_BYTES = 1024
+_PROBES = {"TCP_KEEPIDLE": 60, "TCP_KEEPALIVE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 5}
+"""Seconds of silence, seconds between probes, and probes: a dead peer is found after 135 s. macOS calls the first one
+`TCP_KEEPALIVE`, and each system has what it knows."""
 
 
 class LargeReads(asyncio.Protocol):
@@ -193,6 +198,16 @@ def read_at_once(handler: ConnectionHandler | None, connection: Connection) -> N
             stuck = {client.reader}  # it does not tell when it is
         reads = LargeReads(handler, connection, io.reader, cast("asyncio.Transport", io.writer.transport), stuck)
         io.reader = reads  # type: ignore[assignment]  # as is asked of it
+        _probe(io.writer.get_extra_info("socket"))
+
+
+def _probe(own: socket.socket) -> None:
+    """Let the system ask a silent peer whether it lives: an answer may be silent for as long as its client waits."""
+    with suppress(OSError):  # a connection that has just ended
+        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in _PROBES.items():
+            if hasattr(socket, name):
+                own.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def hold_reading(handler: ConnectionHandler | None, connection: Connection, *, held: bool) -> None:

@@ -1,6 +1,7 @@
 """Connections to providers: bounded, and an h2 one that says GOAWAY finishes the streams that it has.
 
-The library would refuse every frame after it, and mitmproxy would end all streams.
+The library would refuse every frame after it, and mitmproxy would end all streams. An h2 one that answers no ping is
+dead; mitmproxy sends one after each 58 s of silence (its option `http2_ping_keepalive`).
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from hyperframe.frame import Frame, GoAwayFrame
     from mitmproxy.proxy.context import Context
 
+_MOST_UNANSWERED = 2
+"""Pings. The next one would be due after nearly three minutes of silence: then the connection is dead."""
 _NOT_PROCESSED = "not processed before GOAWAY"
 """How our h2 client names streams that the server's GOAWAY says it never ran."""
 _CERTIFICATE = re.compile(r"certificate verify failed|certificate_verify|CERT_", re.IGNORECASE)
@@ -95,6 +98,19 @@ class GracefulHttpClient(HttpClient):
 class GracefulH2Connection(BoundedH2Connection):
     """An h2 connection that GOAWAY(NO_ERROR) does not close: the library would refuse every later frame."""
 
+    unanswered = 0
+    """Pings since anything came."""
+
+    def ping(self, opaque_data: bytes | str) -> None:
+        """Ask whether the server lives."""
+        self.unanswered += 1
+        super().ping(opaque_data)
+
+    def receive_data(self, data: bytes) -> list[h2.events.Event]:
+        """Take what came, which shows that the server lives."""
+        self.unanswered = 0
+        return super().receive_data(data)
+
     def _receive_goaway_frame(self, frame: GoAwayFrame) -> tuple[list[Frame], list[h2.events.Event]]:
         if frame.error_code != h2.errors.ErrorCodes.NO_ERROR:
             return super()._receive_goaway_frame(frame)
@@ -109,6 +125,12 @@ class GracefulHttp2Client(BoundedHttp2Client):
     """An h2 client whose running streams finish after GOAWAY(NO_ERROR); the connection takes no new ones."""
 
     connection_type = GracefulH2Connection
+    h2_conn: GracefulH2Connection
+
+    def _handle_event2(self, event: events.Event) -> layer.CommandGenerator[None]:
+        if isinstance(event, events.Wakeup) and self.h2_conn.unanswered == _MOST_UNANSWERED:
+            return self.close_connection("no answer to HTTP/2 pings")
+        return super()._handle_event2(event)
 
     def handle_h2_event(self, event: h2.events.Event) -> layer.CommandGenerator[bool]:
         """Drain on a graceful GOAWAY."""
