@@ -37,8 +37,8 @@ PROFILES = {
     "chat": f"extends: openai-compatible\nhosts: [h1.chat.test, h2.chat.test]\n{QUICK}",
     "whole": "extends: sim\nhosts: [h1.whole.test, h2.whole.test, late.whole.test]\ndelivery: whole",
     "wholechat": "extends: chat\nhosts: [h1.wholechat.test, h2.wholechat.test]\ndelivery: whole",
-    "stall": "extends: whole\nhosts: [h1.stall.test, h2.stall.test]\nwatchdog: {content_s: 1.5, silent_s: 1.5, factor: 0.001}",
-    "stallchat": "extends: wholechat\nhosts: [h1.stallchat.test, h2.stallchat.test]\nwatchdog: {content_s: 1.5, silent_s: 1.5, factor: 0.001}",
+    "stall": "extends: whole\nhosts: [h1.stall.test, h2.stall.test]\nwatchdog: {begun_s: 1.5, silent_s: 1.5, factor: 0.001}",
+    "stallchat": "extends: wholechat\nhosts: [h1.stallchat.test, h2.stallchat.test]\nwatchdog: {begun_s: 1.5, silent_s: 1.5, factor: 0.001}",
     "small": "extends: whole\nhosts: [h1.small.test, h2.small.test, late.small.test]\npeek: {whole_max_bytes: 1500}",
     "held": "extends: sim\nhosts: [h1.held.test, h2.held.test]\nkeep_alive_s: 0.05\nconcurrency: {initial: 1, maximum: 1}",
     "heldchat": (
@@ -47,7 +47,7 @@ PROFILES = {
     ),
     "narrow": "extends: sim\nhosts: [h1.narrow.test, h2.narrow.test, late.narrow.test]\nconcurrency: {initial: 1, maximum: 1}",
     "peek": "extends: sim\nhosts: [late.peek.test]\npeek: {max_bytes: 500, max_s: 0.5}",
-    "silent": f"extends: anthropic\nhosts: [late.silent.test]\n{QUICK}watchdog: {{silent_s: 0.5, content_s: 0.5, factor: 0.001}}\n",
+    "silent": f"extends: anthropic\nhosts: [late.silent.test]\n{QUICK}watchdog: {{silent_s: 0.5, begun_s: 0.5, factor: 0.001}}\n",
     "patient": "extends: sim\nhosts: [late.patient.test, 127.0.0.1]\nretry: {first_backoff_s: 0.02, max_backoff_s: 0.1, max_failures: 10000}",
     "tiny": "extends: sim\nhosts: [h1.tiny.test, h2.tiny.test, late.tiny.test]\nretry: {first_backoff_s: 0.0001, max_backoff_s: 0.0002, max_failures: 10000}",
 }

@@ -57,7 +57,7 @@ TRIPPABLE = {
     "budget_refusal": ("hivemind_addon.proxy.gate.refusal", None, "make_refused"),
     # Step 6
     "alarms": ("hivemind_addon.proxy.gate.exchange", "Exchange", "_alarms"),
-    "silence": ("hivemind_addon.formats.wire.watchdog", "Durations", "silent_s"),
+    "silence": ("hivemind_addon.formats.wire.watchdog", "Durations", "p99_s"),
     "first_bytes": ("hivemind_addon.formats.wire.watchdog", "Durations", "note"),
     "wait_for_head": ("hivemind_addon.proxy.host.stream", "ScheduledStream", "state_wait_for_response_headers"),
     "head": ("hivemind_addon.formats.wire.hints", None, "read_hints"),

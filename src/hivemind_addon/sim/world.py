@@ -11,14 +11,14 @@ Other policies, for comparison, take the scheduler's place, or nothing does (`po
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 import msgspec.structs
 
 from hivemind_addon.formats.wire.hints import read_hints
 from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
-from hivemind_addon.formats.wire.watchdog import Durations
+from hivemind_addon.formats.wire.watchdog import Durations, may_be_silent_s
 from hivemind_addon.kernel.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.kernel.values.events import BreakerChanged, Event, Moved, Submitted, TicketEnded
 from hivemind_addon.kernel.values.spend import Budget, Scope, Shortage, Spend
@@ -456,9 +456,17 @@ class World:
         if not self._policy.watches or not attempt.call.agent.crowd.streamed:
             return math.inf
         watchdog = attempt.upstream.profile.watchdog
-        by_profile_s = max(watchdog.silent_s, watchdog.content_s if course.silent_from_s else 0)
-        least_s = by_profile_s if stated_s is None else stated_s
-        return self._first_bytes.silent_s(sent.ticket.pool, least_s=least_s, factor=watchdog.factor)
+        if stated_s is not None:
+            watchdog = replace(watchdog, silent_s=stated_s, begun_s=stated_s)
+        ticket = sent.ticket
+        return may_be_silent_s(
+            watchdog,
+            streamed=True,
+            begun=bool(course.silent_from_s),
+            usual_s=0 if course.silent_from_s else self._first_bytes.p99_s(ticket.pool),
+            patience_s=ticket.deadline_at - ticket.arrived_at,
+            stalls=0,
+        )
 
     def _request(self, call: _Call) -> SimRequestFacts:
         """A call as the provider sees that."""

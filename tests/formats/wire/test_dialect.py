@@ -62,6 +62,7 @@ def test_only_listed_names_are_bookkeeping():
     events = [event("message_start", {"type": "message_start"}), event("", {"type": "ping"})]
     assert [ANTHROPIC.classify(each) for each in events] == [EventClass.BOOKKEEPING] * 2
     assert [RESPONSES.classify(each) for each in events] == [EventClass.CONTENT] * 2
+    assert RESPONSES.classify(event("keepalive", {"type": "keepalive"})) is EventClass.BOOKKEEPING
 
 
 def test_recorded_error_events_are_read(subtests):

@@ -1,9 +1,11 @@
 import asyncio
 import json
+from dataclasses import replace
 
 import pytest
 from mitmproxy import http
 
+from hivemind_addon.formats.profile.model import Watchdog
 from hivemind_addon.formats.wire.outcome import TransportTrouble
 from hivemind_addon.kernel.values.events import AttemptEnded, ContextKept, OddityNoted
 from hivemind_addon.kernel.values.ticket import OutcomeKind
@@ -234,14 +236,14 @@ async def test_a_plain_answer_that_takes_several_times_as_long_as_any_is_tried_a
     proxy.driver.listen(heard.append)
     exchange = admitted(proxy)
     plain = http.Response.make(200, b'{"usage":{"input_tokens":5,"output_tokens":7}}', {})
-    assert exchange.next_alarm_s(Stage.AWAITED) is None, "nothing is known yet"
-    for took_s in [5.0] * 10 + [60.0] * 10:
+    assert exchange.next_alarm_s(Stage.AWAITED) == pytest.approx(900), "nothing is known yet"
+    for took_s in [5.0] * 10 + [20.0] * 10:
         clock.advance(took_s)
         exchange.head(plain)
         assert not exchange.collected(plain, plain.content)
         exchange = admitted(proxy)
-    assert exchange.next_alarm_s(Stage.AWAITED) == pytest.approx(180)
-    clock.advance(179)
+    assert exchange.next_alarm_s(Stage.AWAITED) == pytest.approx(200)
+    clock.advance(199)
     assert exchange.alarm(Stage.AWAITED) is Alarm.NOTHING
     clock.advance(1)
     assert exchange.alarm(Stage.AWAITED) is Alarm.STALLED
@@ -250,12 +252,12 @@ async def test_a_plain_answer_that_takes_several_times_as_long_as_any_is_tried_a
     proxy.driver.tick()
     assert exchange.enter()
     exchange.sent()
-    assert exchange.next_alarm_s(Stage.AWAITED) == pytest.approx(360), "a long answer may be rightly long"
+    assert exchange.next_alarm_s(Stage.AWAITED) == pytest.approx(400), "a long answer may be rightly long"
     (ended,) = [one for one in heard if isinstance(one, AttemptEnded) and one.outcome.kind is not OutcomeKind.SUCCESS]
     assert ended.outcome.reason == "stalled: no answer in several times the usual time"
     assert ended.outcome.ambiguous, "it may have been billed"
     (oddity,) = [one.what for one in heard if isinstance(one, OddityNoted)]
-    assert oddity == "watchdog: no answer in 180 s; 99 of 100 that are not streamed take 60.0 s"
+    assert oddity == "watchdog: no answer in 200 s; 99 of 100 that are not streamed take 20.0 s"
     exchange.finished()
 
 
@@ -394,13 +396,10 @@ async def test_a_streamed_request_that_hears_nothing_for_long_has_stalled_and_ev
     assert exchange.alarm(Stage.AWAITED) is Alarm.NOTHING
     exchange.head(http.Response.make(200, b"", SSE))
     exchange.look(START + CONTENT)
-    content_s = exchange.profile.watchdog.content_s
-    clock.advance(content_s - 1)
-    assert exchange.alarm(Stage.STREAMED) is Alarm.NOTHING
+    assert passes(exchange, clock, 899, Stage.STREAMED) == []
     exchange.tee(CONTENT)
-    assert exchange.next_alarm_s(Stage.STREAMED) == pytest.approx(content_s)
-    clock.advance(content_s)
-    assert exchange.alarm(Stage.STREAMED) is Alarm.STALLED
+    assert passes(exchange, clock, 899, Stage.STREAMED) == []
+    assert passes(exchange, clock, 1, Stage.STREAMED) == [Alarm.STALLED]
     exchange.finished()
 
 
@@ -420,14 +419,13 @@ def passes(exchange, clock, seconds, stage):
 @pytest.mark.parametrize(
     ("begun", "patience_s", "silent_s"),
     [
-        (START, 3600, 900),
-        (START + OPENED, 3600, 900),
-        (START, 600, 600),
-        (START, 30, 120),
-        (b"", 600, 300),
-        (START + OPENED + CONTENT, 600, 300),
+        (START, 3600, 3600),
+        (START + OPENED, 600, 900),
+        (START, 30, 900),
+        (b"", 600, 900),
+        (START + OPENED + CONTENT, 600, 900),
     ],
-    ids=["it thinks", "so it says", "longer than its client waits", "of an impatient client", "no event", "content"],
+    ids=["as long as its client waits", "it thinks", "of an impatient client", "no event", "content"],
 )
 async def test_a_stream_that_has_begun_may_be_silent_for_minutes_and_not_for_ever(
     proxy, delivery, begun, patience_s, silent_s
@@ -459,35 +457,75 @@ async def test_how_long_a_model_is_silent_after_content_is_learned_upwards_and_b
         assert exchange.enter()
         exchange.sent()
         exchange.head(http.Response.make(200, b"", SSE))
-        exchange.look(START + CONTENT)
+        exchange.look(START)
         exchange.released(bytearray())
         return exchange
 
-    for _ in range(20):
+    for number in range(20):  # it thinks; a cut answer tells of it as well
         exchange = begun("claude-sonnet-4-5")
-        clock.advance(50)
-        exchange.tee(STOP)
-        assert exchange.over
-    for model, silent_s in (("claude-sonnet-4-5", 500), ("claude-sonnet-4-6", 300)):
+        clock.advance(200)
+        exchange.tee(CONTENT + (STOP if number % 2 else b""))
+        exchange.failed(TransportTrouble.CUT, "closed", client_saw_bytes=True)
+    for model, silent_s in (("claude-sonnet-4-5", 2000), ("claude-sonnet-4-6", 900)):
         exchange = begun(model)
-        assert exchange.next_alarm_s(Stage.STREAMED) == pytest.approx(silent_s)
+        assert passes(exchange, clock, silent_s - 1, Stage.STREAMED) == []
+        assert passes(exchange, clock, 1, Stage.STREAMED) == [Alarm.STALLED]
         exchange.finished()
 
 
-async def test_a_stream_that_stalled_after_content_has_twice_the_time_when_it_is_tried_again(proxy):
+@pytest.mark.parametrize(("begun", "silent_s"), [(b"", 120), (START + CONTENT, 150)], ids=["no head", "content"])
+async def test_an_attempt_after_one_that_stalled_has_twice_the_time_and_one_after_a_refusal_has_not(
+    proxy, begun, silent_s
+):
     exchange, clock = streamed_attempt(proxy, stream=True)
-    exchange.head(http.Response.make(200, b"", SSE))
-    exchange.look(START + CONTENT)
-    clock.advance(300)
-    assert exchange.alarm(Stage.PEEKED) is Alarm.STALLED
+    exchange.profile = replace(exchange.profile, watchdog=Watchdog(begun_s=150))
+
+    def stalls(after_s):
+        if begun:
+            exchange.head(http.Response.make(200, b"", SSE))
+            exchange.look(begun)
+        stage = Stage.PEEKED if begun else Stage.AWAITED
+        assert passes(exchange, clock, after_s - 1, stage) == []
+        assert passes(exchange, clock, 1, stage) == [Alarm.STALLED]
+
+    def again():
+        clock.advance(60)
+        proxy.driver.tick()
+        assert exchange.enter()
+        exchange.sent()
+
+    assert exchange.failed(TransportTrouble.CLOSED_BEFORE_HEAD, "closed", client_saw_bytes=False)
+    again()
+    stalls(silent_s)
     assert exchange.failed(TransportTrouble.STALLED, "no byte came", client_saw_bytes=False)
-    clock.advance(60)
-    proxy.driver.tick()
+    again()
+    stalls(2 * silent_s)
+    exchange.finished()
+
+
+@pytest.mark.parametrize(
+    ("agent", "sign"),
+    [
+        ("x/1", b": waiting\n\n"),
+        ("codex_exec/0.171.0", b'event: keepalive\ndata: {"type":"keepalive","sequence_number":0}\n\n'),
+    ],
+)
+async def test_the_client_of_a_silent_stream_gets_a_sign_of_life_that_it_counts(proxy, agent, sign):
+    proxy.driver.clock = clock = FakeClock(proxy.driver.clock.monotonic())
+    content = b'{"model":"gpt-6","stream":true,"input":"x"}'
+    flow = make_flow("https://api.openai.com/v1/responses", content=content, user_agent=agent)
+    exchange = proxy.make_exchange(flow)
     assert exchange.enter()
     exchange.sent()
     exchange.head(http.Response.make(200, b"", SSE))
-    exchange.look(START + CONTENT)
-    assert exchange.next_alarm_s(Stage.STREAMED) == pytest.approx(600)
+    clock.advance(30)
+    exchange.look(b'event: response.created\ndata: {"type":"response.created"}\n\n')
+    due = []
+    for _ in range(60):
+        clock.advance(1)
+        due.append(exchange.alarm(Stage.STREAMED))
+    assert [second for second, one in enumerate(due, 1) if one is Alarm.PULSE] == [20, 40, 60]
+    assert exchange.keep_alive == sign
     exchange.finished()
 
 
@@ -500,14 +538,6 @@ async def test_an_answer_that_is_collected_is_heard(proxy):
     assert exchange.alarm(Stage.COLLECTED) is Alarm.NOTHING
     clock.advance(1)
     assert exchange.alarm(Stage.COLLECTED) is Alarm.STALLED
-    exchange.finished()
-
-
-async def test_a_plain_request_may_be_silent_as_long_as_its_client_waits(proxy):
-    exchange, clock = streamed_attempt(proxy, stream=False)
-    clock.advance(10_000)
-    assert exchange.next_alarm_s(Stage.AWAITED) is None
-    assert exchange.alarm(Stage.AWAITED) is Alarm.NOTHING
     exchange.finished()
 
 

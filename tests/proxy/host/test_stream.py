@@ -847,6 +847,36 @@ def test_where_nothing_can_follow_what_it_has_seen_the_client_sees_a_cut(header)
     assert book.client.state is ConnectionState.CLOSED
 
 
+COUNTED = SSE_HEAD.replace(b"transfer-encoding: chunked", b"content-length: 99")
+
+
+@pytest.mark.parametrize(
+    ("head", "pieces", "hears"),
+    [
+        (SSE_HEAD, (b"data: 1\n\n",), True),
+        (SSE_HEAD, (b"data: 1\r\n\r", b"\n"), True),
+        (SSE_HEAD, (b"data: 1\n",), False),
+        (SSE_HEAD, (b"data: {half",), False),
+        (SSE_HEAD + b"content-encoding: gzip\r\n", (b"data: 1\n\n",), False),
+        (SSE_HEAD.replace(b"event-stream", b"plain"), (b"data: 1\n\n",), False),
+        (COUNTED, (b"data: 1\n\n",), False),
+    ],
+    ids=["an event", "in pieces", "amid an event", "amid a line", "encoded", "no events", "of known length"],
+)
+def test_the_client_of_a_stream_that_is_silent_between_two_events_hears_that_it_lives(head, pieces, hears):
+    def prepare(exchange):
+        exchange.handling, exchange.alarm_s, exchange.keep_alive = Handling.PEEK, 0.0, b": held\n\n"
+
+    book, port = play(prepare)
+    book.from_client(request())
+    book.from_server(head + b"\r\n")
+    for piece in (b"data: 0\n\n", *pieces):
+        book.from_server(piece if head is COUNTED else chunk(piece))
+    port.exchanges[0].alarms = [Alarm.PULSE]
+    book.ring()
+    assert book.to_client.endswith(b": held\n\n\r\n") is hears
+
+
 def test_a_committed_stream_that_is_called_off_ends_with_one_error_event():
     def prepare(exchange):
         exchange.alarms, exchange.alarm_s = [Alarm.PULSE], 0.0

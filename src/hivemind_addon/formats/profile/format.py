@@ -291,8 +291,10 @@ class WireFormat:
     """Whether JSON that is no part of an event may stand between server-sent events: an error."""
     envelope: Envelope | None = None
     """What each event, and a whole answer, is wrapped in."""
-    keep_alive: str = ": waiting for the rate limit\n\n"
-    """What the client of a held stream gets from time to time, and overlooks; empty: there is nothing that it would."""
+    keep_alive: str = ": waiting\n\n"
+    """What the client of a silent stream gets from time to time, and overlooks; empty: nothing."""
+    keep_alive_clients: Mapping[str, str] = field(default_factory=dict)
+    """Glob of user agents → the same for clients whose patience no comment renews; the first match counts."""
     keep_alive_query: str = ""
     """What a request's query must have for that, where without it the answer is framed in another way: `alt=sse`."""
     wording: Wording = Wording.PLACES

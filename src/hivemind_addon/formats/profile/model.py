@@ -247,19 +247,13 @@ class Watchdog:
     """
 
     silent_s: float = 120
-    """At least this long without a byte from upstream."""
-    begun_s: float = 900
-    """This long after an event of a streamed answer of which no word has come yet: a model may think. At most as long
-    as its client waits."""
-    content_s: float = 300
-    """This long from one piece of a streamed answer to the next, and after its head; twice as long with each further
-    attempt."""
+    """At least this long without a byte from upstream. Each attempt that hung doubles the time of the next."""
+    begun_s: float = 0
+    """At least this long once the head of a good answer has come, and before an answer that is not streamed while fewer
+    than twenty of the model are known: a model may think. 0: as long as the client waits, and at least 900 s."""
     factor: float = 10
-    """And this many times what 99 of 100 streamed answers of the pool take to their first byte, or, once one has come,
-    what 99 of 100 of the model were silent at most."""
-    answer_factor: float = 3
-    """Or, where the answer is not streamed, this many times what 99 of 100 such answers of the pool take as a whole;
-    twice as long with each further attempt, and not before twenty answers are known."""
+    """And this many times what 99 of 100 answers of the model take to the head; to the end where they are not streamed;
+    or, once the head has come, from one piece to the next at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -487,7 +481,8 @@ class Profile:
     headless: tuple[ClientRule, ...] = ()
     """Clients that run headless, for delivery `auto`; beside those that are known (docs/delivery.md)."""
     keep_alive_s: float = 0
-    """Seconds between the SSE comments that a held streaming client gets; 0: none."""
+    """Seconds between the SSE comments that a held streaming client gets; 0: none, and 20 while a stream that has begun
+    is silent."""
     peek: Peek = field(default_factory=Peek)
     """How long the beginning of an answer is kept back to be judged."""
     concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)

@@ -137,10 +137,6 @@ class AnswerReader:
         self._ended = False
         self._terminal: SseEvent | None = None
         self.phase = Phase.BEFORE_CONTENT
-        self.has_begun = False
-        """Whether an event came."""
-        self.has_said = False
-        """Whether some of the answer's words came: the start of a block contains none."""
         self.content_seen = False
         """Whether a client has got something to act on."""
         self.has_stopped = False
@@ -176,7 +172,7 @@ class AnswerReader:
         if self._is_lost:
             return b""
         if self._is_run is not None and self._is_run(chunk):
-            self._last, self.has_said, self.has_stopped = chunk, True, False
+            self._last, self.has_stopped = chunk, False
             size = len(chunk)
             self._runs_bytes += size
             self._keep(chunk, size)
@@ -191,7 +187,7 @@ class AnswerReader:
             if self._ended:
                 break
             if self.content_seen and self._dialect.is_only_content(event):
-                self.has_said, self.has_stopped = True, False
+                self.has_stopped = False
                 self._keep_event(event)
             else:
                 self._read(event)
@@ -290,7 +286,6 @@ class AnswerReader:
         )
 
     def _read(self, event: SseEvent) -> None:
-        self.has_begun = True
         self._usage_reader.feed(event)
         if (event.event if self.content_seen else event_name(event)) == CODEX_WINDOWS:
             self.windows = event
@@ -300,7 +295,6 @@ class AnswerReader:
                 self.content_seen = True
                 if self.phase is Phase.BEFORE_CONTENT:
                     self.phase = Phase.CONTENT
-                self.has_said = self.has_said or not event.event or self._dialect.is_only_content(event)
                 self._keep_event(event)
                 if self._dialect.stops(event):
                     self.has_stopped = True

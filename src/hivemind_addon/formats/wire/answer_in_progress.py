@@ -66,8 +66,6 @@ class UnreadBody:
     broken: ClassVar = None
     error: ClassVar = None
     windows: ClassVar = None
-    has_begun: ClassVar = False
-    has_said: ClassVar = False
     may_end: ClassVar = False
 
     def __init__(self, status: int) -> None:
@@ -119,7 +117,9 @@ class AnswerInProgress:
     head_at: float = 0.0
     last_byte_at: float = 0.0
     longest_silence_s: float = 0.0
-    """The longest pause between two pieces of the stream, after the first words."""
+    """The longest pause before a piece of the stream, from the head on."""
+    has_begun: bool = False
+    """Whether the head of a good answer came."""
     hints: Hints = _NO_HINTS
     """The limits that the head states."""
     kept: list[bytes] = field(default_factory=list)
@@ -150,11 +150,6 @@ class AnswerInProgress:
         """The phase of a streamed answer; None: the answer is no stream, or nothing has come."""
         return None if self._reader is None else self._reader.phase
 
-    @property
-    def is_thinking(self) -> bool:
-        """Whether a stream has begun but none of the words has come."""
-        return self._reader is not None and self._reader.has_begun and not self._reader.has_said
-
     def sent(self) -> None:
         """The request is on the way."""
         self.sent_at = self.last_byte_at = self.clock.monotonic()
@@ -169,7 +164,8 @@ class AnswerInProgress:
             return True
         self.hints = read_hints(self.profile, headers, self.clock.wall())
         self._media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
-        if status != 200:
+        self.has_begun = status == 200
+        if not self.has_begun:
             return False
         self._start = b""
         if not self._is_stream(self._media_type):
@@ -230,8 +226,7 @@ class AnswerInProgress:
         reader = self._reader
         if reader is None:
             return chunk
-        if reader.has_said and self.last_byte_at - before_at > self.longest_silence_s:
-            self.longest_silence_s = self.last_byte_at - before_at
+        self.longest_silence_s = max(self.longest_silence_s, self.last_byte_at - before_at)
         decoded = reader.feed(chunk)
         self.unreadable = reader.broken
         if self._start is not None and self._is_mislabelled(decoded):

@@ -1,12 +1,10 @@
-"""How long an attempt may be silent before it counts as hanging: learned from how long others take.
+"""How long an attempt may be silent before it counts as hanging: as long as its client waits, or as others were.
 
-    streamed    max(silent_s, factor * p99 of the times to the head)
-    with a head max(content_s, factor * p99 of the longest silences after content) * 2 ** (attempt - 1)
-    begun       begun_s, or as long as its client waits: an event came, and no word
-    unstreamed  max(silent_s, answer_factor * p99 of whole durations) * 2 ** (attempt - 1); never while few are known
+    nothing has come; streamed, or whole answers known   max(silent_s, factor * p99 of the times to this point)
+    a good head has come; or nothing, and few are known  max(begun_s, silent_s, factor * p99 of the longest silences)
 
-A plain answer is silent until it is complete, and may rightly be long. So nobody watches it at first, and an answer
-that is longer than all before it gets twice the time with each attempt.
+Each attempt that hung before it doubles the time. A whole answer comes at its end, so its time to the first byte is the
+time of all of it. What is learned only adds to the time.
 """
 
 import math
@@ -14,6 +12,7 @@ from bisect import bisect_left, insort
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
+from hivemind_addon.formats.profile.model import Watchdog
 from hivemind_addon.kernel.values.ticket import PoolKey
 
 _KEPT = 200
@@ -21,6 +20,22 @@ _KEPT = 200
 _POOLS = 256
 _TELLING = 20
 """Fewer answers say nothing about their slowest."""
+_LEAST_BEGUN_S = 900.0
+"""Models think for ten minutes (2026-11). Where `begun_s` states nothing, a client may wait longer than is known."""
+
+
+def may_be_silent_s(
+    watchdog: Watchdog, *, streamed: bool, begun: bool, usual_s: float, patience_s: float, stalls: int
+) -> float:
+    """How long an attempt may be silent from the last byte on.
+
+    `begun`: the head of a good answer came. `usual_s`: 99 of 100 answers of the model take no longer, 0 while few are
+    known: to the head, after it, or to the end where they are whole. `stalls`: attempts of the request that hung.
+    """
+    least_s = watchdog.silent_s
+    if begun or not (streamed or usual_s):
+        least_s = max(least_s, watchdog.begun_s or max(_LEAST_BEGUN_S, patience_s))
+    return max(least_s, watchdog.factor * usual_s) * 2.0**stalls
 
 
 @dataclass(slots=True)
@@ -38,9 +53,7 @@ class _Times:
 
 
 class Durations:
-    """How long attempts take, by pool: to the head of a streamed answer, or to the end of a plain one; or how long they
-    are silent, by model. Bounded.
-    """
+    """How long attempts of a pool, or of a model, take: to the head, to the end, or from piece to piece. Bounded."""
 
     def __init__(self) -> None:
         self._pools: OrderedDict[PoolKey, _Times] = OrderedDict()
@@ -65,12 +78,3 @@ class Durations:
         if known is None or len(known.ordered) < _TELLING:
             return 0.0
         return known.ordered[math.ceil(0.99 * len(known.ordered)) - 1]
-
-    def silent_s(self, pool: PoolKey, *, least_s: float, factor: float) -> float:
-        """How long an attempt of the pool may be silent."""
-        return max(least_s, factor * self.p99_s(pool))
-
-    def overdue_s(self, pool: PoolKey, *, least_s: float, factor: float, attempt: int) -> float:
-        """How long an attempt (from 1) may take that is silent until its end; infinite: nothing is known."""
-        p99_s = self.p99_s(pool)
-        return max(least_s, factor * p99_s) * 2.0 ** (attempt - 1) if p99_s else math.inf

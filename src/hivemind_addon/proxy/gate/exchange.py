@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
 from mitmproxy.flow import Error
 from msgspec.structs import replace
 
+from hivemind_addon.formats.base.patterns import glob_matches
 from hivemind_addon.formats.wire.answer import LAST, Phase
 from hivemind_addon.formats.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.formats.wire.description import read_body
 from hivemind_addon.formats.wire.error import error_in_body
 from hivemind_addon.formats.wire.garbage import garbage_in, is_after_tool
 from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_transport, never_run
+from hivemind_addon.formats.wire.watchdog import may_be_silent_s
 from hivemind_addon.kernel.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.kernel.values.command import Cancel, MoveToFront
 from hivemind_addon.kernel.values.events import CommittedStreamFailed, OddityNoted
@@ -79,6 +81,9 @@ logger = logging.getLogger(__name__)
 
 MOST_GARBAGE_RETRIES = 2
 MOST_LABELS = 100
+_KEEP_ALIVE_S = 20.0
+"""Between the signs of life that a client gets while its stream, or its WebSocket, is silent, where its profile says
+nothing: no answer's status is lost by them."""
 _NEVER_S: float | None = None
 _instant = itemgetter(0)
 """Of an alarm."""
@@ -176,10 +181,8 @@ class Exchange:
     _held: bool = False
     _pulse_at: float = 0.0
     _garbage_retries: int = 0
-    _silent_s: float = math.inf
-    """How long the running attempt may be silent: one that is streamed, to its head."""
-    _content_s: float = math.inf
-    """How long from its head on."""
+    _stalls: int = 0
+    """Attempts that hung."""
     _refused_by: Shed | Refused | None = None
     _broke: Refused | None = None
     """A spent budget refuses it, and its conversation is to be kept before its client hears of that."""
@@ -191,7 +194,7 @@ class Exchange:
         self.guard = self.runtime.guard
         self.estimator = self.runtime.estimator
         self._answer = self._new_answer()
-        self._pulse_at = self.ticket.arrived_at + self.profile.keep_alive_s
+        self._pulse_at = self.ticket.arrived_at + self._pulse_s
 
     def __repr__(self) -> str:
         state = "over" if self.over else "in flight" if self._attempt else "held"
@@ -295,7 +298,7 @@ class Exchange:
                 self._refuse_for_good(answer)
                 self._end()
             case Pulse():
-                self._pulse_at = self.driver.clock.monotonic() + self.profile.keep_alive_s
+                self._pulse_at = self.driver.clock.monotonic() + self._pulse_s
                 self.next = Next.PULSE
             case Cancelled():
                 self.next = Next.LEAVE
@@ -392,34 +395,28 @@ class Exchange:
     def sent(self) -> None:
         """The attempt begins."""
         self._answer.sent()
-        watchdog, pool = self.profile.watchdog, self.ticket.pool
-        if self.profile.is_plain:
-            return  # how long a tool may work, only its client knows
-        if self.facts.stream:
-            self._silent_s = self.runtime.first_bytes.silent_s(pool, least_s=watchdog.silent_s, factor=watchdog.factor)
-            content_s = self.runtime.silences.silent_s(self._model, least_s=watchdog.content_s, factor=watchdog.factor)
-            # One that is silent for longer than all before it ends in the end.
-            self._content_s = content_s * 2.0 ** (max(1, self.attempts) - 1)
-        else:
-            self._silent_s = self.runtime.plain_answers.overdue_s(
-                pool, least_s=watchdog.silent_s, factor=watchdog.answer_factor, attempt=max(1, self.attempts)
-            )
 
     @property
     def _model(self) -> PoolKey:
-        """What its model's silences are known by: the models of a pool are not alike in that."""
+        """The key of its model's times: the models of a pool are not alike."""
         return replace(self.ticket.pool, model_group=self.ticket.model)
 
     @property
     def _may_be_silent_s(self) -> float:
         """How long the running attempt may be silent from its last byte on."""
-        answer, silent_s = self._answer, self._silent_s
-        if self.profile.is_plain or answer.phase is None or not self.facts.stream:
-            return silent_s
-        if answer.is_thinking:
-            patience_s = self.ticket.deadline_at - self.ticket.arrived_at
-            return max(silent_s, min(self.profile.watchdog.begun_s, patience_s))
-        return max(silent_s, self._content_s)
+        answer, runtime, streamed = self._answer, self.runtime, self.facts.stream
+        if self.profile.is_plain:
+            return math.inf  # how long a tool may work, only its client knows
+        begun = answer.has_begun or bool(self.turn)  # a WebSocket was answered when it was opened
+        known = runtime.silences if begun else runtime.first_bytes if streamed else runtime.plain_answers
+        return may_be_silent_s(
+            self.profile.watchdog,
+            streamed=streamed,
+            begun=begun,
+            usual_s=known.p99_s(self._model),
+            patience_s=self.ticket.deadline_at - self.ticket.arrived_at,
+            stalls=self._stalls,
+        )
 
     @guarded(fallback=Handling.PEEK)
     def head(self, response: http.Response) -> Handling:
@@ -436,7 +433,7 @@ class Exchange:
             return Handling.PASS if status < 400 else Handling.PEEK
         if not is_stream:
             return Handling.COLLECT
-        self.runtime.first_bytes.note(self.ticket.pool, answer.head_at - answer.sent_at)
+        self.runtime.first_bytes.note(self._model, answer.head_at - answer.sent_at)
         return Handling.PEEK
 
     @guarded(fallback=False)
@@ -517,18 +514,21 @@ class Exchange:
         if answer.unreadable:
             self._note_oddity(f"answer: {answer.unreadable}")
         if outcome.kind is OutcomeKind.SUCCESS and not self.facts.stream and not self.profile.is_plain:
-            self.runtime.plain_answers.note(self.ticket.pool, self.driver.clock.monotonic() - answer.sent_at)
+            self.runtime.plain_answers.note(self._model, self.driver.clock.monotonic() - answer.sent_at)
         return self._settle(outcome, usage=usage)
 
     @guarded(fallback=False)
     def failed(self, trouble: TransportTrouble, detail: str, *, client_saw_bytes: bool) -> bool:
         """Step 7, for an attempt that ended without a complete answer. True: try again."""
-        if trouble is TransportTrouble.STALLED and not self.facts.stream:
-            trouble = TransportTrouble.OVERDUE
-            usual_s = self.runtime.plain_answers.p99_s(self.ticket.pool)
-            self._note_oddity(
-                f"watchdog: no answer in {self._silent_s:.0f} s; 99 of 100 that are not streamed take {usual_s:.1f} s"
-            )
+        if trouble is TransportTrouble.STALLED:
+            if not self.facts.stream:
+                trouble = TransportTrouble.OVERDUE
+                usual_s = self.runtime.plain_answers.p99_s(self._model)
+                self._note_oddity(
+                    f"watchdog: no answer in {self._may_be_silent_s:.0f} s; "
+                    f"99 of 100 that are not streamed take {usual_s:.1f} s"
+                )
+            self._stalls += 1
         return self._settle_stream(judge_transport(trouble, detail), client_saw_bytes=client_saw_bytes)
 
     @guarded(fallback=False)
@@ -609,7 +609,7 @@ class Exchange:
         for at, what in self._alarms(stage):
             if at <= now:
                 if what is Alarm.PULSE:
-                    self._pulse_at = now + self.profile.keep_alive_s
+                    self._pulse_at = now + self._pulse_s
                 return what
         return Alarm.NOTHING
 
@@ -619,7 +619,11 @@ class Exchange:
         if self.over:  # only its transport goes on
             return alarms
         alarms.append((self._answer.last_byte_at + self._may_be_silent_s, Alarm.STALLED))
-        if stage is Stage.COLLECTED or stage is Stage.STREAMED:
+        if stage is Stage.COLLECTED:
+            return alarms
+        if stage is Stage.STREAMED:
+            if self._may_keep_alive:
+                alarms.append((max(self._pulse_at, self._answer.last_byte_at + self._pulse_s), Alarm.PULSE))
             return alarms
         if stage is Stage.PEEKED:
             peeked_until_at = self._answer.head_at + self.profile.peek.max_s
@@ -636,14 +640,23 @@ class Exchange:
 
     @property
     def keep_alive(self) -> bytes:
-        """What the client of a held stream gets from time to time, and overlooks."""
-        return self.dialect.form.keep_alive.encode()
+        """What the client of a silent stream gets from time to time, and overlooks."""
+        form, agent = self.dialect.form, self.flow.request.headers.get("user-agent", "")
+        own = (text for glob, text in form.keep_alive_clients.items() if glob_matches(glob, agent))
+        return next(own, form.keep_alive).encode()
+
+    @property
+    def _pulse_s(self) -> float:
+        return self.profile.keep_alive_s or _KEEP_ALIVE_S
+
+    @property
+    def _may_keep_alive(self) -> bool:
+        return self._streams_to_client and self.dialect.may_keep_alive(self.flow.request.path)
 
     @property
     def _keeps_alive(self) -> bool:
-        if not self.profile.keep_alive_s or not self._streams_to_client:
-            return False
-        return self.dialect.may_keep_alive(self.flow.request.path)
+        """Whether the client gets such signs before the answer, too: of a plain request, they commit the head."""
+        return bool(self.profile.keep_alive_s or self.turn) and self._may_keep_alive
 
     # Ends ------------------------------------------------------------------------------------------------------------
 
@@ -708,6 +721,8 @@ class Exchange:
             return False
         if windows := self._answer.stream_windows():
             self.driver.observe(attempt, windows, answered=False)
+        if isinstance(self._answer, AnswerInProgress) and self._answer.phase is not None:
+            self.runtime.silences.note(self._model, self._answer.longest_silence_s)
         charged = None  # unless the provider said, what was reserved
         is_complete = outcome.kind is OutcomeKind.SUCCESS or bool(outcome.garbage)
         if usage is not None and is_complete and not usage.reported:
@@ -737,8 +752,6 @@ class Exchange:
     def _learn(self, usage: Usage) -> None:
         """A complete answer teaches how large such requests are."""
         answer, is_edited = self._answer, False
-        if answer.phase is Phase.COMPLETE:
-            self.runtime.silences.note(self._model, answer.longest_silence_s)
         if self.compactor is not None:
             is_edited = self.compactor.heard(self.ticket, self.profile, answer, usage.total_input_tokens)
         self.estimator.learn(self.profile, self.facts, self.ticket.session, usage, self.estimate, is_edited=is_edited)

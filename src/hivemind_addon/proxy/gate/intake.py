@@ -163,7 +163,8 @@ class Intake:
         told_s = words.patience_s or told.requester.known_patience_s
         patience_s = told_s or patience.default_s
         # A client that receives keep-alives during the wait is not silent all that time.
-        is_kept_alive = bool(profile.keep_alive_s) and facts.stream and told.dialect.may_keep_alive(request.path)
+        keeps_alive = bool(profile.keep_alive_s or is_turn)
+        is_kept_alive = keeps_alive and facts.stream and told.dialect.may_keep_alive(request.path)
         if is_kept_alive and not words.patience_s and told.requester.announced_s is None:
             patience_s = max(patience_s, patience.kept_alive_s)
         if signed_s is not None:

@@ -7,13 +7,11 @@ held frame, and the layer writes the frame at the frame's turn. Code outside tha
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from mitmproxy import http
-from msgspec.structs import replace as replaced
+from msgspec.structs import replace
 
-from hivemind_addon.formats.base.memo import by_thing
 from hivemind_addon.formats.wire import frames
 from hivemind_addon.kernel.values.ticket import Delivery
 from hivemind_addon.proxy.gate.interfaces.annotation import SIZE_KEY
@@ -31,8 +29,6 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.host.turns import Turn
     from hivemind_addon.proxy.run.guard import Guard, GuardedBlock
 
-KEEP_ALIVE_S = 20.0
-"""Between the frames that a held client hears, where its profile says nothing: no answer's status is lost by them."""
 _OF_ONE_CONNECTION = ("connection", "upgrade", "content-length", "content-type", "transfer-encoding")
 _HANDSHAKE = "sec-websocket-"
 _LEAST_KEPT = 4
@@ -56,7 +52,7 @@ class ScheduledSocket:
 
     def __init__(self, flow: http.HTTPFlow, profile: Profile, proxy: SocketProxy) -> None:
         self.flow = flow
-        self.profile = _with_keep_alive(profile)
+        self.profile = profile
         self._proxy = proxy
         self._turns = Turns(self)
         self._written: list[Written] = []
@@ -132,7 +128,7 @@ class ScheduledSocket:
         if turn.asked.previous and turn.may_repeat and turn.lane.warm_up is not None:
             exchange.warm_up = turn.lane.warm_up.text
         if turn.asked.previous:  # such an input alone does not tell who comes back
-            exchange.ticket = replaced(exchange.ticket, request_hash="")
+            exchange.ticket = replace(exchange.ticket, request_hash="")
         if not turn.may_repeat:  # to keep all of its answer back has no use where it could not be asked for again
             exchange.delivery = Delivery.STREAM
         return exchange
@@ -207,11 +203,6 @@ class ScheduledSocket:
         if not self._in_layer and not self._is_woken:
             self._is_woken = True
             self._proxy.wake_layer(self.flow)
-
-
-@by_thing
-def _with_keep_alive(profile: Profile) -> Profile:
-    return replace(profile, keep_alive_s=profile.keep_alive_s or KEEP_ALIVE_S)
 
 
 def _plain(upgrade: http.HTTPFlow, turn: Turn) -> http.HTTPFlow:

@@ -113,7 +113,7 @@ class ExchangePort(Protocol):
 
     @property
     def keep_alive(self) -> bytes:
-        """What the client of a held stream gets from time to time, and overlooks."""
+        """What the client of a silent stream gets from time to time, and overlooks."""
 
     def enter(self) -> bool:
         """Ask for admission. True: `next` is decided already, and no wait is needed."""

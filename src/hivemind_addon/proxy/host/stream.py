@@ -225,8 +225,8 @@ class ScheduledStream(HttpStream):
         """The client has the head of an answer."""
         self._outgoing: Outgoing | None = None
         """What the running attempt sends in place of the flow's request."""
-        self._line_is_over = True
-        """What the client has seen of an answer ends with a line."""
+        self._seen_end = b"\n\n"
+        """The last bytes of an answer that the client has seen."""
         self._alarm: commands.RequestWakeup | None = None
         self._keeps_answer = True
         """What has come of the answer is kept, to be in the flow at its end."""
@@ -426,7 +426,7 @@ class ScheduledStream(HttpStream):
             yield from self._refuse(exchange)
         elif self.committed or self._takes_more():
             self._cancel_alarm()
-            error = (b"" if self._line_is_over else b"\n") + exchange.committed_error(None, CALLED_OFF)
+            error = (b"" if self._seen_end.endswith(b"\n") else b"\n") + exchange.committed_error(None, CALLED_OFF)
             if self._takes_more():
                 self.response_body_buf += error
             yield from self._send_chunk(error)
@@ -835,7 +835,8 @@ class ScheduledStream(HttpStream):
         sending = None if exchange.is_ending else framed(self.stream_id, data)
         if sending is None:
             self._read_bytes = len(data)
-        self._line_is_over = data.endswith(b"\n")
+        else:
+            self._seen_end = (self._seen_end + data[-4:])[-4:]
         return sending
 
     def _tee(self, exchange: ExchangePort, data: bytes) -> bytes:
@@ -860,7 +861,7 @@ class ScheduledStream(HttpStream):
             chunks = [answer] if isinstance(answer, bytes) else answer
         for part in chunks:
             if part:
-                self._line_is_over = part.endswith(b"\n")
+                self._seen_end = (self._seen_end + part[-4:])[-4:]
                 yield SendHttp(ResponseData(self.stream_id, part), self.context.client)
 
     def _store_body(self) -> None:
@@ -1068,8 +1069,11 @@ class ScheduledStream(HttpStream):
     # Keep-alive and alarms -------------------------------------------------------------------------------------------
 
     def _send_keep_alive(self, exchange: ExchangePort) -> layer.CommandGenerator[None]:
-        """What the client overlooks; the first one commits the head 200."""
-        if not self.committed:
+        """What the client overlooks, between two events; before an answer the first one commits the head 200."""
+        if self.server_state == self.state_stream:
+            if not self._may_interject():
+                return
+        elif not self.committed:
             self.committed = True
             head = http.Response.make(200, b"", {"content-type": "text/event-stream", "cache-control": "no-cache"})
             del head.headers["content-length"]
@@ -1077,6 +1081,13 @@ class ScheduledStream(HttpStream):
                 head.headers["transfer-encoding"] = "chunked"
             yield SendHttp(ResponseHeaders(self.stream_id, head, end_stream=False), self.context.client)
         yield SendHttp(ResponseData(self.stream_id, exchange.keep_alive), self.context.client)
+
+    def _may_interject(self) -> bool:
+        """Whether a comment of ours can stand where the provider's stream is silent."""
+        assert self.flow.response
+        is_events = self.flow.response.headers.get("content-type", "").startswith("text/event-stream")
+        is_between = self._seen_end.endswith((b"\n\n", b"\r\n\r\n"))
+        return is_between and (self.committed or (is_events and self._takes_more()))
 
     def _arm(self, exchange: ExchangePort, stage: Stage) -> layer.CommandGenerator[None]:
         """One alarm at a time, no later than the next instant at which the exchange wants to be asked."""

@@ -43,9 +43,9 @@ class Runtime:
     estimator: Estimator
     tokenizer: Tokenizer
     first_bytes: Durations
-    """Of streamed answers."""
+    """Of streamed answers, by model, as the next two."""
     silences: Durations
-    """Of streamed answers after their first content, the longest of each; by model."""
+    """Of streamed answers from the head on, the longest of each."""
     plain_answers: Durations
     labels: set[tuple[str, str]]
     """Hosts whose answers have a wrong label, and what was noted of that: once for each."""
