@@ -285,7 +285,7 @@ def test_only_certificates_are_hard_and_only_sent_requests_are_ambiguous(subtest
             hard = trouble is TransportTrouble.CERTIFICATE
             assert outcome.kind is (IGNORED if hard else FAILED)
             assert outcome.retryable is not hard
-            assert outcome.ambiguous is (trouble.name in {"CLOSED_BEFORE_HEAD", "CUT", "STALLED", "OVERDUE", "INVALID"})
+            assert outcome.ambiguous is (trouble.name in {"CLOSED_BEFORE_HEAD", "CUT", "STALLED", "INVALID"})
             assert outcome.unreached is (trouble.name in {"CONNECT_FAILED", "NAME_NOT_FOUND"})
             assert outcome.status is None
             assert outcome.reason == trouble.value

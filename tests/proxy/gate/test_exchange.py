@@ -254,10 +254,10 @@ async def test_a_plain_answer_that_takes_several_times_as_long_as_any_is_tried_a
     exchange.sent()
     assert exchange.next_alarm_s(Stage.AWAITED) == pytest.approx(400), "a long answer may be rightly long"
     (ended,) = [one for one in heard if isinstance(one, AttemptEnded) and one.outcome.kind is not OutcomeKind.SUCCESS]
-    assert ended.outcome.reason == "stalled: no answer in several times the usual time"
+    assert ended.outcome.reason == "stalled"
     assert ended.outcome.ambiguous, "it may have been billed"
     (oddity,) = [one.what for one in heard if isinstance(one, OddityNoted)]
-    assert oddity == "watchdog: no answer in 200 s; 99 of 100 that are not streamed take 20.0 s"
+    assert oddity == "watchdog: nothing came for 200 s"
     exchange.finished()
 
 

@@ -83,7 +83,6 @@ class TransportTrouble(Enum):
     REFUSED_STREAM = "stream refused"
     """HTTP/2 REFUSED_STREAM, or GOAWAY with a lower last stream: the provider surely did not run it."""
     STALLED = "stalled"
-    OVERDUE = "stalled: no answer in several times the usual time"
     INVALID = "invalid answer"
 
 
@@ -93,7 +92,6 @@ _AMBIGUOUS = frozenset(
         TransportTrouble.CLOSED_BEFORE_HEAD,
         TransportTrouble.CUT,
         TransportTrouble.STALLED,
-        TransportTrouble.OVERDUE,
         TransportTrouble.INVALID,
     }
 )
