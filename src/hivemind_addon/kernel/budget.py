@@ -366,6 +366,13 @@ class Budgets:
         """Reserve for an attempt that another process admitted, however little is left."""
         self._set_aside(ticket, self._payers(ticket, now), admitted_at, now)
 
+    def take_over(self, ticket: Ticket, admitted_at: float, now: float) -> None:
+        """Reserve for an attempt of an earlier process, whose saved accounts count the attempt as spent."""
+        payers = self._payers(ticket, now)
+        for account in payers:
+            account.book(_NOTHING - ticket.expected - ONE_CALL, admitted_at)
+        self._set_aside(ticket, payers, admitted_at, now)
+
     def _set_aside(self, ticket: Ticket, payers: tuple[Account, ...], at: float, now: float) -> None:
         if payers:
             expected = ticket.expected + ONE_CALL

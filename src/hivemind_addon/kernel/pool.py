@@ -757,7 +757,10 @@ class Pool:
         stopping: bool,
         judged: Verdict | None = None,
     ) -> Verdict:
-        """End an attempt and judge how the ticket continues, or apply the verdict `judged` of the client's process."""
+        """End an attempt and judge how the ticket continues, or apply the verdict `judged` of the client's process.
+
+        With a job the attempt leaves the pool, but the end is not emitted: the attempt ends with the job.
+        """
         capacity, queue, outcome = self._capacity, self._queue, result.outcome
         entry = capacity.flights.of(attempt)
         if entry is None:
@@ -773,18 +776,19 @@ class Pool:
         answered = outcome.kind is OutcomeKind.SUCCESS or outcome.status is None or outcome.status < 400
         queue.settle(entry, took_s, now, answered=answered)
         capacity.sharing.order.settle(entry, took_s)
-        self._emit(
-            AttemptEnded(
-                at=now,
-                ticket_id=entry.ticket.id,
-                pool=capacity.key,
-                attempt=attempt.number,
-                outcome=outcome,
-                usage=result.usage,
-                duration_s=max(0.0, now - attempt.admitted_at),
-                spend=spend,
+        if result.job is None:
+            self._emit(
+                AttemptEnded(
+                    at=now,
+                    ticket_id=entry.ticket.id,
+                    pool=capacity.key,
+                    attempt=attempt.number,
+                    outcome=outcome,
+                    usage=result.usage,
+                    duration_s=max(0.0, now - attempt.admitted_at),
+                    spend=spend,
+                )
             )
-        )
         capacity.learn(attempt, result, now)
         if self._backoffs.entries:
             self._bring_forward(now)
@@ -812,7 +816,8 @@ class Pool:
                 self._finish(entry, result, now)
             case GiveUp(reason):
                 end = "shed" if reason is Reason.ANEW else "gave up"
-                self._end_ticket(entry, now, end=end, reason=reason.value, last_outcome=outcome.reason)
+                goes_on = result.job is not None
+                self._end_ticket(entry, now, end=end, reason=reason.value, last_outcome=outcome.reason, goes_on=goes_on)
             case Backoff():
                 told_by = outcome.kind if believes_told and outcome.retry_after_s else None
                 self._put_back(entry, verdict, now, told_by=told_by)
@@ -828,7 +833,7 @@ class Pool:
             end = "delivered"
         elif not result.client_saw_bytes:
             self._client_left(entry, now)
-        self._end_ticket(entry, now, end=end, reason=outcome.reason)
+        self._end_ticket(entry, now, end=end, reason=outcome.reason, goes_on=result.job is not None)
 
     def view_in_parts(
         self, clock: Callable[[], float], *, most_queued: int | None = None
@@ -1007,10 +1012,21 @@ class Pool:
             )
         )
 
-    def _end_ticket(self, entry: QueueEntry, now: float, *, end: str, reason: str, last_outcome: str = "") -> None:
+    def _end_ticket(
+        self,
+        entry: QueueEntry,
+        now: float,
+        *,
+        end: str,
+        reason: str,
+        last_outcome: str = "",
+        goes_on: bool = False,
+    ) -> None:
         if entry.state is not EntryState.ENDED:
             entry.become(EntryState.ENDED)
         self._capacity.sharing.order.gone(entry.ticket.id)
+        if goes_on:  # the end of the job ends the ticket
+            return
         self._emit(
             TicketEnded(
                 at=now,

@@ -6,6 +6,7 @@
     queued ──poll, at shed_at or when stopping──► Shed                          (the ticket ends)
     queued ──cancel──►                                                          (the ticket ends)
     queued ──a person's Cancel, then poll──► Refused                            (the ticket ends)
+    settle, with a job──► the job runs ──end_job, or poll at its expiry──►      (the ticket ends)
 
 Call `poll(now)` after any change of state, then arm one timer at `next_wakeup()`.
 """
@@ -22,6 +23,7 @@ from hivemind_addon.kernel.budget import Budgets, actual_spend, calls_of, holder
 from hivemind_addon.kernel.commands import CommandEffect, CommandHandler
 from hivemind_addon.kernel.endpoints import Endpoints, Move
 from hivemind_addon.kernel.heap import KeyedHeap
+from hivemind_addon.kernel.jobs import UNSEEN, Jobs, RunningJob, read_jobs
 from hivemind_addon.kernel.limits.learned import LearnedPool, NamedAccount, Saved, UnreadableError, read_saved
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.overrides import Overrides
@@ -46,13 +48,14 @@ from hivemind_addon.kernel.values.events import (
     WaitOverruled,
 )
 from hivemind_addon.kernel.values.snapshot import Counters, Snapshot
-from hivemind_addon.kernel.values.spend import AccountState, Budget, Scope, Spend
+from hivemind_addon.kernel.values.spend import AccountState, Budget, Scope, Shortage, Spend
 from hivemind_addon.kernel.values.ticket import (
     Attempt,
     AttemptResult,
     ContractError,
     Demand,
     Hints,
+    Job,
     OutcomeKind,
     PoolKey,
     Ticket,
@@ -147,6 +150,7 @@ class Scheduler:
         self._commands = CommandHandler(
             overrides=self._overrides, budgets=self._budgets, pools=self._pools, pool_of=self._pool_of_ticket.get
         )
+        self._jobs = Jobs()
         self._refused: list[Refused] = []
         """Queued tickets that a person cancelled since the last poll."""
         self._cancelled_by_person: list[Attempt] = []
@@ -301,6 +305,8 @@ class Scheduler:
             self._changed[due] = None
         if self._budgets.renewals.first_key <= now:
             self._look_again(self._budgets.renewed(now), now)
+        for job in self._jobs.expired(now):
+            self._end_job(job, UNSEEN, now)
         if self._overrides.ends_at <= now:
             for view in self._overrides.expire(now):
                 self.note(PriorityEnded(at=now, priority=view))
@@ -391,6 +397,7 @@ class Scheduler:
             self._budgets.renewals.first_key,
             self._overrides.ends_at,
             self._endpoints.wakeup_at,
+            self._jobs.ends_at,
         )
         return None if at == _NEVER else at
 
@@ -421,15 +428,65 @@ class Scheduler:
         pool = self._pool_of_ticket.get(ticket.id)
         if pool is None:
             raise ContractError(f"{ticket.id}: attempt {attempt.number} was settled already")
+        if result.job is not None and (result.job.name in self._jobs or result.outcome.retryable):
+            result = replace(result, job=None)
         spend = actual_spend(ticket, result)
         if ticket.endpoints and not result.client_saw_bytes:
             result = self._endpoints.excuse(ticket, result, now)
         verdict = pool.settle(attempt, result, spend, now, stopping=self._stopping, judged=judged)
-        self._look_again(self._budgets.settle(ticket, spend + Spend(calls=calls_of(result)), now), now)
+        if result.job is None:
+            self._look_again(self._budgets.settle(ticket, spend + Spend(calls=calls_of(result)), now), now)
+        else:
+            job = self._begin_job(result.job, ticket, attempt.number, attempt.admitted_at, now)
+            self.note(job.noted(now, job.until))
         if not isinstance(verdict, Backoff):
             del self._pool_of_ticket[ticket.id]
         self._learned_more(pool)
         return verdict
+
+    def shortage(self, ticket: Ticket, now: float) -> Shortage | None:
+        """The shortage that a hypothetical ticket would meet; changes nothing."""
+        return self._budgets.foresee(ticket, now)
+
+    def has_job(self, name: str) -> bool:
+        """Whether a job runs."""
+        return name in self._jobs
+
+    def adopt(self, ticket: Ticket, job: Job, now: float) -> None:
+        """Count a job whose request was not scheduled: in the budgets, also beyond their limits, and in all sums."""
+        if job.name not in self._jobs:
+            self._budgets.take_in_flight(ticket, now, now)
+            for event in self._begin_job(job, ticket, 1, now, now).begun(now):
+                self.note(event)
+
+    def _begin_job(self, job: Job, ticket: Ticket, attempt: int, began_at: float, now: float) -> RunningJob:
+        running = RunningJob(job.name, ticket, attempt, began_at, now + job.lasts_s)
+        if (unseen := self._jobs.begin(running)) is not None:
+            self._end_job(unseen, UNSEEN, now)
+        return running
+
+    def end_job(self, name: str, result: AttemptResult, now: float) -> None:
+        """The end of a job was seen; counts once, however often it is seen."""
+        if (job := self._jobs.end(name)) is not None:
+            self._end_job(job, result, now)
+
+    def _end_job(self, job: RunningJob, result: AttemptResult, now: float) -> None:
+        spend = actual_spend(job.ticket, result)
+        for event in job.ended(result, spend, now):
+            self.note(event)
+        self._look_again(self._budgets.settle(job.ticket, spend + Spend(calls=calls_of(result)), now), now)
+
+    def export_jobs(self, now: float, wall: float) -> object:
+        """The running jobs as plain JSON values, for `restore_jobs`. `wall`: `now` in epoch seconds."""
+        return self._jobs.export(now, wall)
+
+    def restore_jobs(self, data: object, now: float, wall: float) -> None:
+        """Go on with the jobs of an earlier process, after `restore_budgets`."""
+        for job in read_jobs(data, now, wall):
+            self._budgets.take_over(job.ticket, job.began_at, now)
+            self._jobs.begin(job)
+            for event in job.begun(now):
+                self.note(event)
 
     def _learned_more(self, pool: Pool) -> None:
         """Note that a pool learned something: if tickets wait, the next ticket may be another."""

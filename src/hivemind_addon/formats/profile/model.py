@@ -379,6 +379,46 @@ class Peek:
 
 MODEL_IN_PATH = "{model}"
 """Stands for the model in a path glob."""
+JOB_IN_PATH = "{id}"
+"""Stands for a job's id in a path glob."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobRule:
+    """Work that outlives its request, and what answers say of it (docs/budgets.md)."""
+
+    path: str
+    """Glob of the path that asks for the work, with `{id}` at its end; one more segment may follow."""
+    format: str
+    """Name of the packaged wire format that reports the usage."""
+    begin: str = ""
+    """Glob of the path of the POST that begins it; empty: `path` before the id."""
+    at: tuple[str, ...] = ("",)
+    """Pointers to the object that describes the work, in an answer, an event or a line; all of them count."""
+    id: str = "/id"
+    """Pointer to its id within that object; of a path the last segment counts."""
+    status: str = "/status"
+    """Pointer to its status."""
+    going: tuple[str, ...] = ()
+    """The words of a status with which the work goes on; any other word is the end."""
+    done: tuple[str, ...] = ()
+    """The words of the end after which the expected usage counts, if none is reported; after others nothing does."""
+    usage_in: tuple[str, ...] = ("",)
+    """Pointers within the object to what reports usage as an answer of the format; the sum counts."""
+    results: str = ""
+    """The segment behind the id whose answer, read to its end, has the usage in its lines; empty: the answer with the
+    final status has it."""
+    streamed_if: str = ""
+    """Pointer within the object of a streamed answer: only if true stands there, the work outlives the stream."""
+    expires: str = ""
+    """Pointer to the instant at which the work expires."""
+    lasts_s: float = 86_400
+    """How long its end is waited for, if nothing says when it expires."""
+
+    def __post_init__(self) -> None:
+        """BadValue: the path has no id."""
+        if not self.path.endswith(f"/{JOB_IN_PATH}"):
+            raise BadValue(f"{self.path!r} names no job", f"end it with /{JOB_IN_PATH}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,6 +480,8 @@ class Profile:
     """What becomes of a WebSocket that a client opens on one of `paths`; on any other path it passes."""
     calls: tuple[CallRule, ...] = ()
     """What requests are for, where it is neither a turn nor (by the headers above) a sub-agent's."""
+    jobs: tuple[JobRule, ...] = ()
+    """Work that outlives its request: the budgets keep its reservation until its end is seen."""
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
     """Glob of model names → what they cost; the first match counts. Of other models tokens are counted, not money."""
     context_windows: Mapping[str, int] = field(default_factory=dict)

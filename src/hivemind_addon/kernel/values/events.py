@@ -68,6 +68,21 @@ class AttemptEnded(_Fact, frozen=True, gc=False):
         return Spend() if self.outcome.kind is OutcomeKind.SUCCESS else self.spend
 
 
+class JobNoted(_Fact, frozen=True, gc=False):
+    """A request was answered while its work goes on at the provider, or the work has ended.
+
+    The attempt and the ticket end with the work.
+    """
+
+    at: float
+    ticket_id: str
+    pool: PoolKey
+    job: str
+    """The host and the provider's id."""
+    until: float | None
+    """When the job expires; None: the job has ended."""
+
+
 class BackedOff(_Fact, frozen=True, gc=False):
     """A failed attempt will be retried, unseen by the client."""
 
@@ -438,6 +453,7 @@ Event = (
     | Held
     | AttemptStarted
     | AttemptEnded
+    | JobNoted
     | BackedOff
     | TicketEnded
     | ConcurrencyChanged

@@ -306,6 +306,15 @@ class Attempt(Struct, eq=False):
     """Whether the attempt tests if a provider that was down is up again."""
 
 
+class Job(Struct, frozen=True, gc=False):
+    """Work at the provider that goes on after the answer to its request: a response in background mode, or a batch."""
+
+    name: str
+    """The host and the provider's id."""
+    lasts_s: float
+    """Seconds until the job expires: then nobody waits for the end."""
+
+
 class AttemptResult(Struct, frozen=True, gc=False):
     """The result of an attempt, for all counters and limits."""
 
@@ -321,6 +330,8 @@ class AttemptResult(Struct, frozen=True, gc=False):
     by_others: bool = False
     """Whether other processes may have attempts in flight that this process does not count. Then no limit learns from
     a refusal, and for some seconds no further attempt is tried."""
+    job: Job | None = None
+    """The work that goes on, with which the attempt ends; None: nothing goes on."""
 
 
 class Reason(Enum):

@@ -24,6 +24,7 @@ from hivemind_addon.kernel.values.events import (
     BudgetBooked,
     Event,
     Held,
+    JobNoted,
     MachineSlept,
     Moved,
     OddityNoted,
@@ -63,7 +64,7 @@ from hivemind_addon.proxy.api.replies import in_words
 
 _OF_OWNER = (Held, Moved, Superseded, OddityNoted)
 """Events of a ticket that go to the ticket's member; the member makes the others itself."""
-_UNTOLD = (Submitted, AttemptStarted, AttemptEnded, BackedOff, TicketEnded, BudgetBooked, MachineSlept)
+_UNTOLD = (Submitted, AttemptStarted, AttemptEnded, JobNoted, BackedOff, TicketEnded, BudgetBooked, MachineSlept)
 """Events that each member makes itself, or that concern no member."""
 _ASTRAY_S = 60.0
 """A lost member is alone or dead; after this time the coordinator takes the member for dead."""
@@ -415,6 +416,13 @@ class Coordinator:
     # One by one -----------------------------------------------------------------------------------------------------
 
     def _end(self, name: str, member: _Account, ended: Ended, now: float) -> None:
+        if ended.job:
+            if self.scheduler.has_job(ended.job):
+                self.scheduler.end_job(ended.job, ended.result, now)
+            elif (spending := ended.spending) is not None:
+                self._book(spending, spending.spend, now - spending.at - member.shift_s, now)
+            self._counted[name] = max(ended.number, self._counted.get(name, 0))
+            return
         attempt = member.flying.get(ended.ticket_id)
         if attempt is None or attempt.number != ended.attempt:
             return
@@ -447,7 +455,8 @@ class Coordinator:
             if one.number <= counted:
                 continue
             self._counted[name] = one.number
-            if one.ended is not None and one.ticket_id in before.flying:
+            is_known = one.ticket_id in before.flying
+            if one.ended is not None and (is_known or self.scheduler.has_job(one.ended.job)):
                 self._end(name, before, one.ended, now)
             else:
                 self._book(one, one.spend, now - one.at - shift_s, now)

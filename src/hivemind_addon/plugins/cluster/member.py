@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from hivemind_addon.kernel.budget import actual_spend, calls_of
 from hivemind_addon.kernel.endpoints import is_endpoints_own
 from hivemind_addon.kernel.heap import KeyedHeap
+from hivemind_addon.kernel.jobs import UNSEEN, Jobs, RunningJob
 from hivemind_addon.kernel.pool import PoolSettings, PoolTold
 from hivemind_addon.kernel.retry import (
     ActiveBlock,
@@ -38,6 +39,7 @@ from hivemind_addon.kernel.values.ticket import (
     AttemptResult,
     ContractError,
     Hints,
+    Job,
     OutcomeKind,
     PoolKey,
     Reason,
@@ -101,6 +103,7 @@ class Member:
         """Sends to the coordinator that has the tickets; None: the next coordinator gets all tickets."""
         self.is_alone = False
         """Whether the coordinator is in this process and keeps nothing."""
+        self.jobs = Jobs()
         self._rng = rng
         self._own: dict[str, _Own] = {}
         self._deadlines: KeyedHeap[str] = KeyedHeap()
@@ -196,19 +199,22 @@ class Member:
         own = self._own.get(ticket.id)
         if own is None or own.attempt is not attempt:
             raise ContractError(f"{ticket.id}: attempt {attempt.number} was settled already")
-        spend = actual_spend(ticket, result)
-        self.events.append(
-            AttemptEnded(
-                at=now,
-                ticket_id=ticket.id,
-                pool=ticket.pool,
-                attempt=attempt.number,
-                outcome=result.outcome,
-                usage=result.usage,
-                duration_s=max(0.0, now - attempt.admitted_at),
-                spend=spend,
+        if result.job is not None and (result.job.name in self.jobs or result.outcome.retryable):
+            result = replace(result, job=None)
+        spend, job = actual_spend(ticket, result), result.job
+        if job is None:
+            self.events.append(
+                AttemptEnded(
+                    at=now,
+                    ticket_id=ticket.id,
+                    pool=ticket.pool,
+                    attempt=attempt.number,
+                    outcome=result.outcome,
+                    usage=result.usage,
+                    duration_s=max(0.0, now - attempt.admitted_at),
+                    spend=spend,
+                )
             )
-        )
         result = self._excuse(ticket, result)
         pool = self._told(ticket.pool)
         settings = self._settings.get(ticket.pool)
@@ -229,6 +235,10 @@ class Member:
         spend += Spend(calls=calls_of(result))
         self._remember(Spending(self._number, ticket.id, ticket.agent, ticket.group, ticket.budgets, spend, now, ended))
         self._tell(ended)
+        if job is not None:
+            self._forget(ticket.id)
+            self.begin_job(RunningJob(job.name, ticket, attempt.number, attempt.admitted_at, now + job.lasts_s), now)
+            return verdict
         match verdict:
             case Finished():
                 end = "delivered" if result.outcome.kind is OutcomeKind.SUCCESS else "cancelled"
@@ -245,6 +255,31 @@ class Member:
                     )
                 )
         return verdict
+
+    def adopt(self, ticket: Ticket, job: Job, now: float) -> None:
+        """Count a job whose request was not scheduled; the coordinator books its end."""
+        if job.name not in self.jobs:
+            self.begin_job(RunningJob(job.name, ticket, 1, now, now + job.lasts_s), now, is_new=True)
+
+    def begin_job(self, job: RunningJob, now: float, *, is_new: bool = False) -> None:
+        """Remember a job. `is_new`: this process did not admit the attempt."""
+        self.events += job.begun(now) if is_new else [job.noted(now, job.until)]
+        if (unseen := self.jobs.begin(job)) is not None:
+            self._end_job(unseen, UNSEEN, now)
+
+    def end_job(self, name: str, result: AttemptResult, now: float) -> None:
+        """The end of a job was seen."""
+        if (job := self.jobs.end(name)) is not None:
+            self._end_job(job, result, now)
+
+    def _end_job(self, job: RunningJob, result: AttemptResult, now: float) -> None:
+        ticket, spend = job.ticket, actual_spend(job.ticket, result)
+        self.events += job.ended(result, spend, now)
+        self._number += 1
+        spending = Spending(self._number, ticket.id, ticket.agent, ticket.group, ticket.budgets, spend, now)
+        ended = Ended(self._number, ticket.id, job.attempt, result, Finished(), job=job.name, spending=spending)
+        self._remember(replace(spending, ended=replace(ended, spending=None)))
+        self._tell(ended)
 
     def cancel(self, ticket_id: str, now: float) -> bool:
         """The client of a waiting ticket went. False when the ticket is unknown or in flight."""
@@ -321,6 +356,8 @@ class Member:
 
     def poll(self, now: float) -> list[Admitted | Shed | Refused]:
         """The decisions since the last call. Sheds tickets past the deadline, because the clients give up."""
+        for job in self.jobs.expired(now):
+            self._end_job(job, UNSEEN, now)
         while self._deadlines.first_key <= now and (ticket_id := self._deadlines.first) is not None:
             self._tell(Gone(ticket_id))
             self._shed(self._own[ticket_id], Reason.DEADLINE, now, come_back_s=_COME_BACK_S)
@@ -329,8 +366,8 @@ class Member:
 
     @property
     def wakeup_at(self) -> float:
-        """When the next ticket is to be shed."""
-        return self._deadlines.first_key if not self._decisions else -_NEVER
+        """When the next ticket is to be shed, or the next job expires."""
+        return min(self._deadlines.first_key, self.jobs.ends_at) if not self._decisions else -_NEVER
 
     # The coordinator's side -----------------------------------------------------------------------------------------
 
@@ -482,10 +519,13 @@ class Member:
         self._end(own, now, end=end, reason=reason)
         self._decisions.append(Refused(ticket=own.ticket, cause=cause))
 
+    def _forget(self, ticket_id: str) -> None:
+        del self._own[ticket_id]
+        self._deadlines.drop(ticket_id)
+
     def _end(self, own: _Own, now: float, *, end: str, reason: str, last_outcome: str = "") -> None:
         ticket = own.ticket
-        del self._own[ticket.id]
-        self._deadlines.drop(ticket.id)
+        self._forget(ticket.id)
         self.events.append(
             TicketEnded(
                 at=now,

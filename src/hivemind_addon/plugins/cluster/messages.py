@@ -63,6 +63,10 @@ class Ended(Struct, frozen=True, tag="ended", gc=False):
     attempt: int
     result: AttemptResult
     verdict: Verdict
+    job: str = ""
+    """The job with which the attempt ended; empty: none."""
+    spending: "Spending | None" = None
+    """For a coordinator that does not know the job."""
 
 
 class Spending(Struct, frozen=True, gc=False):

@@ -23,6 +23,7 @@ from enum import Enum
 import msgspec
 from msgspec.structs import replace
 
+from hivemind_addon.kernel.jobs import read_jobs
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Refused, Shed, Verdict
 from hivemind_addon.kernel.scheduler import Scheduler
@@ -30,8 +31,8 @@ from hivemind_addon.kernel.sliced_work import whole
 from hivemind_addon.kernel.values.command import Cancel, CommandResult, SchedulerCommand
 from hivemind_addon.kernel.values.events import Event, MachineSlept, OddityNoted
 from hivemind_addon.kernel.values.snapshot import Counters, Snapshot
-from hivemind_addon.kernel.values.spend import AccountState
-from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Hints, PoolKey, Ticket
+from hivemind_addon.kernel.values.spend import AccountState, Shortage
+from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Hints, Job, PoolKey, Ticket
 from hivemind_addon.plugins.cluster.coordinator import Coordinator
 from hivemind_addon.plugins.cluster.coordinator_copy import KeptCopy, on_another_clock
 from hivemind_addon.plugins.cluster.lease import Heard, LeaseWatch
@@ -235,6 +236,31 @@ class ClusterNode:
     def settle(self, attempt: Attempt, result: AttemptResult, now: float) -> Verdict:
         """End an attempt, exactly once."""
         return self._member.settle(attempt, result, now)
+
+    def shortage(self, ticket: Ticket, now: float) -> Shortage | None:
+        """The shortage that a hypothetical ticket would meet, where this node decides."""
+        return None if self._own is None else self._own.scheduler.shortage(ticket, now)
+
+    def has_job(self, name: str) -> bool:
+        """Whether a job of this process runs."""
+        return name in self._member.jobs
+
+    def adopt(self, ticket: Ticket, job: Job, now: float) -> None:
+        """Count a job whose request was not scheduled."""
+        self._member.adopt(ticket, job, now)
+
+    def end_job(self, name: str, result: AttemptResult, now: float) -> None:
+        """The end of a job was seen."""
+        self._member.end_job(name, result, now)
+
+    def export_jobs(self, now: float, wall: float) -> object:
+        """The running jobs of this process."""
+        return self._member.jobs.export(now, wall)
+
+    def restore_jobs(self, data: object, now: float, wall: float) -> None:
+        """Go on with the jobs of an earlier process."""
+        for job in read_jobs(data, now, wall):
+            self._member.begin_job(job, now, is_new=True)
 
     def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None:
         """A response's head came."""

@@ -32,6 +32,7 @@ from hivemind_addon.kernel.values.events import (
     Event,
     GuardTripped,
     Held,
+    JobNoted,
     MachineSlept,
     MaximumReached,
     MeterLearned,
@@ -86,6 +87,10 @@ def text_of(event: Event) -> str:
             return f"attempt {event.attempt} in flight after {event.waited_s:.1f} s, {event.in_flight} in all"
         case AttemptEnded():
             return f"attempt {event.attempt}: {event.outcome.reason}, after {event.duration_s:.1f} s"
+        case JobNoted():
+            if event.until is None:
+                return f"its work {event.job} has ended"
+            return f"its work goes on as {event.job}, for at most {lasting(event.until - event.at)}"
         case BackedOff():
             wait_s = event.until - event.at
             again = f"in {wait_s:.1f} s" if wait_s > 0 else "when it is its turn"  # breaker or limit sets the time
@@ -201,6 +206,7 @@ _LEVELS: dict[type[Event], int | Callable[[Any], int]] = {
     Held: logging.DEBUG,
     AttemptStarted: logging.DEBUG,
     AttemptEnded: logging.DEBUG,
+    JobNoted: logging.DEBUG,
     BackedOff: _level_of_retry,
     TicketEnded: _level_of_end,
     ConcurrencyChanged: logging.DEBUG,

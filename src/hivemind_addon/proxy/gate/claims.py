@@ -55,7 +55,7 @@ class Claims:
         asked = (raw.host, raw.port, client.sni, raw.scheme, raw.method, raw.path, type(client.proxy_mode))
         if asked in self._known:
             return self._known[asked]
-        profile = self._profile_of(flow)
+        profile = self.profile_of(flow)
         if profile is not None and not is_call(profile, flow.request.method, flow.request.path):
             profile = None
         if len(raw.path) <= REMEMBERED_CHARS:
@@ -88,7 +88,7 @@ class Claims:
         request = flow.request
         if request.method == "POST" or request.headers.get("upgrade", "").lower() != "websocket":
             return None
-        profile = self._profile_of(flow)
+        profile = self.profile_of(flow)
         if profile is None or not is_call(profile, "POST", request.path):
             return None
         is_scheduled = profile.websocket is WebSocketUse.TURNS and _has_turns(profile, request.path)
@@ -108,12 +108,13 @@ class Claims:
 
     def profile_of_turns(self, flow: http.HTTPFlow) -> Profile | None:
         """The profile of a WebSocket whose turns are scheduled; None: it is a tunnel."""
-        profile, path = self._profile_of(flow), flow.request.path
+        profile, path = self.profile_of(flow), flow.request.path
         if profile is None or profile.websocket is not WebSocketUse.TURNS or not is_call(profile, "POST", path):
             return None
         return profile if _has_turns(profile, path) else None
 
-    def _profile_of(self, flow: http.HTTPFlow) -> Profile | None:
+    def profile_of(self, flow: http.HTTPFlow) -> Profile | None:
+        """The profile of the host that a request goes to; None: no profile names it."""
         settings, path = self._settings.current, flow.request.path
         address = destination(flow)
         profile = settings.profiles.match_host(*address)

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeGuard, assert_never
 from mitmproxy.flow import Error
 from msgspec.structs import replace
 
-from hivemind_addon.formats.base.patterns import glob_matches
+from hivemind_addon.formats.base.patterns import glob_matches, normal_host
 from hivemind_addon.formats.wire.answer import LAST, Phase
 from hivemind_addon.formats.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.formats.wire.description import read_body
 from hivemind_addon.formats.wire.error import error_in_body
 from hivemind_addon.formats.wire.garbage import garbage_in, is_after_tool
+from hivemind_addon.formats.wire.jobs import JobReader, job_begun
 from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_transport, never_run
 from hivemind_addon.formats.wire.watchdog import may_be_silent_s
 from hivemind_addon.kernel.retry import Admitted, Backoff, GiveUp, Refused, Shed
@@ -36,6 +37,7 @@ from hivemind_addon.kernel.values.ticket import (
     CallKind,
     ContractError,
     Delivery,
+    Job,
     Outcome,
     OutcomeKind,
     Reason,
@@ -52,7 +54,7 @@ from hivemind_addon.proxy.gate.refusal import (
     refused_text,
 )
 from hivemind_addon.proxy.gate.upstream_request import address_of, outgoing
-from hivemind_addon.proxy.host.flow_parts import plain_headers, plain_request
+from hivemind_addon.proxy.host.flow_parts import destination, plain_headers, plain_request
 from hivemind_addon.proxy.host.port import Alarm, Delivered, Handling, Look, Next, Stage
 from hivemind_addon.proxy.run.driver import CANCELLED_BY_PERSON, Awaited, Cancelled, Pulse
 
@@ -172,6 +174,8 @@ class Exchange:
     """What has come of an answer that goes to the client as it comes."""
     used: Usage | None = None
     """By its attempts so far; None: nothing is known."""
+    job: JobReader | None = None
+    """Reads in the answer whether its work goes on afterwards; None: such requests begin no job."""
     is_answered: bool = False
     """The last attempt's answer came through whole."""
     _answer: AnswerInProgress = field(init=False)
@@ -421,8 +425,10 @@ class Exchange:
     @guarded(fallback=Handling.PEEK)
     def head(self, response: http.Response) -> Handling:
         """Step 6: meters learn from the head."""
-        answer, status = self._answer, response.status_code
-        is_stream = answer.head(status, plain_headers(response.headers.fields))
+        answer, status, headers = self._answer, response.status_code, plain_headers(response.headers.fields)
+        is_stream = answer.head(status, headers)
+        rule = job_begun(self.profile, self.flow.request.path) if self.profile.jobs and status == 200 else None
+        self.job = JobReader(rule, headers.get("content-encoding", "")) if rule else None
         if self.tape:
             self.tape.head(status, answer.head_at)
         if self._attempt:
@@ -465,6 +471,8 @@ class Exchange:
     @guarded(fallback=Look.RELEASE)
     def _look(self, chunk: bytes) -> Look:
         answer, peek = self._answer, self.profile.peek
+        if self.job is not None and not self.job.id:
+            self.job.feed(chunk)
         phase = answer.look(chunk)
         if phase is None:
             self._note_label()
@@ -489,6 +497,8 @@ class Exchange:
         if self.tripped:
             return chunk
         try:
+            if self.job is not None and not self.job.id:
+                self.job.feed(chunk)
             decoded = self._answer.tee(chunk)
             if self.tape:
                 self.tape.chunk(len(chunk), self.driver.clock.monotonic())
@@ -507,6 +517,11 @@ class Exchange:
         """Step 7, for an answer that came to its end: judge it. True: try again."""
         answer = self._answer
         outcome, usage = answer.judge_body(response.status_code, body, self.estimator.count)
+        if self.job is not None and outcome.kind is OutcomeKind.SUCCESS:
+            self.job.feed(body)
+            self.job.finish()
+            if self.job.is_going:
+                return self._settle(outcome, usage=None)
         if self.tape:
             self.tape.chunk(len(body), self.driver.clock.monotonic())
         if outcome.kind is OutcomeKind.SUCCESS and (garbage := self._garbage()):
@@ -715,8 +730,11 @@ class Exchange:
             return False
         if windows := self._answer.stream_windows():
             self.driver.observe(attempt, windows, answered=False)
-        if isinstance(self._answer, AnswerInProgress) and self._answer.phase is not None:
+        if not self.profile.is_plain and self._answer.phase is not None:
             self.runtime.silences.note(self._model, self._answer.longest_silence_s)
+        job = self._job_after(outcome)
+        if job is not None:  # the end of the job reports all of the usage
+            usage, outcome = Usage(reported=True), replace(outcome, retryable=False)
         charged = None  # unless the provider said, what was reserved
         is_complete = outcome.kind is OutcomeKind.SUCCESS or bool(outcome.garbage)
         if usage is not None and is_complete and not usage.reported:
@@ -724,13 +742,13 @@ class Exchange:
         if usage is not None:
             self.used = usage if self.used is None else self.used + usage
         self.is_answered = is_complete
-        if usage is not None and outcome.kind is OutcomeKind.SUCCESS and not outcome.garbage:
+        if usage is not None and outcome.kind is OutcomeKind.SUCCESS and not outcome.garbage and job is None:
             self._learn(usage)
-        if usage is not None and usage.reported:
+        if usage is not None and usage.reported and job is None:
             charged = self.estimator.charged(self.profile, self.facts, usage)
         if outcome.retryable and not self.is_safe and not never_run(outcome):
             outcome = replace(outcome, retryable=False)
-        result = AttemptResult(outcome, usage, charged, client_saw_bytes, self.may_repeat)
+        result = AttemptResult(outcome, usage, charged, client_saw_bytes, self.may_repeat, job=job)
         verdict = self.driver.settle(attempt, result)
         self._attempt = None  # not before: what fails on the way here must not lose it
         if self.tape:
@@ -742,6 +760,15 @@ class Exchange:
         self.withheld = isinstance(verdict, GiveUp) and verdict.reason is Reason.ANEW
         self._end()
         return False
+
+    def _job_after(self, outcome: Outcome) -> Job | None:
+        """The work that goes on after the attempt: the answer said so, and a stream did not report the end."""
+        reader = self.job
+        if reader is None or not (reader.id and reader.is_going and reader.may_outlive):
+            return None
+        if reader.is_streamed and outcome.status is not None:
+            return None
+        return reader.job(normal_host(destination(self.flow)[0]), self.driver.clock.wall())
 
     def _learn(self, usage: Usage) -> None:
         """A complete answer teaches how large such requests are."""

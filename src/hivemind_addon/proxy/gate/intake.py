@@ -26,7 +26,7 @@ from hivemind_addon.formats.wire.proxy_user import DELIVERIES, ProxyWords, clean
 from hivemind_addon.formats.wire.request import RequestFacts
 from hivemind_addon.kernel.budget import spend_of
 from hivemind_addon.kernel.values.events import OddityNoted
-from hivemind_addon.kernel.values.ticket import Delivery, Demand, PoolKey, Priority, Ticket
+from hivemind_addon.kernel.values.ticket import CallKind, Delivery, Demand, PoolKey, Priority, Ticket, Usage
 from hivemind_addon.proxy.api.words import lasting
 from hivemind_addon.proxy.gate.authentication import Authentication, basic
 from hivemind_addon.proxy.gate.exchange import Exchange
@@ -64,6 +64,8 @@ _SIGNED_HEADERS = re.compile(r"\bSignedHeaders=([^,\s]+)")
 _name = itemgetter(0)
 """The name of a header field, as received."""
 _TOKEN_BYTES = 3
+BATCHES = "batches"
+"""The model group of requests that begin batches: their limits are not those of other calls."""
 ID_BYTES = 6
 """Bytes of a ticket's id: among a million tickets in a journal, a duplicate has a chance of 1 : 560."""
 
@@ -237,6 +239,33 @@ class Intake:
             compactor=self._compactor if edited and not edited.taken else None,
             may_repeat=not flow.request.stream,
             is_safe=not is_plain or may_repeat(profile, flow.request.method, request.headers, request.path),
+        )
+
+    def adopt(self, flow: http.HTTPFlow, profile: Profile, model: str, body_bytes: int) -> Ticket:
+        """The ticket of a request that passes by and begins a batch: described by the head, and sized by its bytes."""
+        driver, settings = self._runtime.driver, self._settings.current
+        now, (user, _) = driver.clock.monotonic(), self._proxy_user(flow)
+        peer, machine = peer_of(flow) or "unknown", settings.machine
+        told = describe_plain(profile, plain_request(flow), user=user, peer=peer, machine=machine)
+        granted = settings.agents.rules(now).granted(told.who.name, told.who.agent)
+        price = profile.price_of(model)
+        expected = Usage(input_tokens=round(body_bytes / profile.tokens.bytes_per_token))
+        return Ticket(
+            id=os.urandom(ID_BYTES).hex(),
+            pool=PoolKey(told.pool.host, driver.account_of(told.pool.account), BATCHES),
+            agent=told.who.agent,
+            session=told.who.session,
+            model=model,
+            demand=Demand(),
+            arrived_at=now,
+            deadline_at=now,
+            shed_at=now,
+            kind=CallKind.AUXILIARY,
+            parent_session=told.who.parent_session,
+            budgets=granted.budgets,
+            price=price,
+            expected=spend_of(expected, price),
+            group=granted.group,
         )
 
     def _edit(

@@ -28,6 +28,7 @@ from hivemind_addon.proxy.gate.interfaces.control_socket import ControlSocket
 from hivemind_addon.proxy.gate.interfaces.page_history import Past
 from hivemind_addon.proxy.gate.interfaces.pages import Pages
 from hivemind_addon.proxy.gate.interfaces.steering_page import PageSteering
+from hivemind_addon.proxy.gate.jobs import JobWatch
 from hivemind_addon.proxy.gate.settings import LiveSettings
 from hivemind_addon.proxy.gate.websocket import ScheduledSocket
 from hivemind_addon.proxy.gate.written_files import Files
@@ -80,6 +81,7 @@ class Proxy:
         self.files = Files(runtime.driver)
         """The files that the proxy writes: the journal, and captures."""
         self.intake = Intake(runtime=runtime, settings=self.settings, files=self.files, on_end=self._ended)
+        self.jobs = JobWatch(driver=runtime.driver, intake=self.intake, settings=self.settings, guarded=self.guarded)
         self.hooks = Hooks()
         self.places = ConnectionPlaces(raise_limit())
         """Places for client connections."""
@@ -242,10 +244,16 @@ class Proxy:
         """Let a request pass unscheduled; report a request that looks like a model call."""
         request = flow.request
         path = request.path.partition("?")[0]
+        if (profile := self.claims.profile_of(flow)) is not None and profile.jobs:
+            self.jobs.came(flow, profile)
         if is_shaped_like_a_call(request.method, path):
             self._tell_unscheduled(normal_host(destination(flow)[0]), flow.client_conn, path)
         elif flow.response is None and self.claims.is_loose_socket(flow):
             self._tell_socket(normal_host(destination(flow)[0]), flow.client_conn)
+
+    def tap(self, flow: http.HTTPFlow, response: http.Response) -> bool | Callable[[bytes], bytes]:
+        """What sees each piece of an answer that passes by; True: nothing does."""
+        return self.jobs.tap(flow, response)
 
     def upgrade_refusal(self, flow: http.HTTPFlow) -> http.Response | None:
         """The answer to a refused WebSocket upgrade; None: the upgrade goes on."""

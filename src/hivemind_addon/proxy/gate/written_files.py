@@ -86,10 +86,10 @@ class Files:
             )
             if self._port is not None:
                 self.journal.is_at(self._port)
+            driver.listen(self.journal)  # it hears of what goes on
             if not self._has_restored:
                 self._has_restored = True
                 self.journal.restore()
-            driver.listen(self.journal)
 
     def _forget(self) -> None:
         """Write no journal any more."""

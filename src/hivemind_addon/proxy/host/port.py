@@ -222,6 +222,9 @@ class Port(Protocol):
     def is_ours(self, flow: http.HTTPFlow) -> bool:
         """Whether the request is to be scheduled, judged from its head. Never raises."""
 
+    def tap(self, flow: http.HTTPFlow, response: http.Response) -> bool | Callable[[bytes], bytes]:
+        """What sees each piece of an answer that is not scheduled; True: nothing does. Never raises."""
+
     def passes_body(self, flow: http.HTTPFlow) -> bool:
         """Whether the body of a request that is ours goes on as it comes. Never raises."""
 

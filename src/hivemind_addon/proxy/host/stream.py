@@ -636,7 +636,8 @@ class ScheduledStream(HttpStream):
         """Step 6: the head of an attempt's answer."""
         exchange = self.exchange
         if exchange is None:
-            event.response.stream = True  # what is not scheduled is streamed, unless another addon says otherwise
+            # What is not scheduled is streamed, unless another addon says otherwise.
+            event.response.stream = self.parent.port.tap(self.flow, event.response)
             yield from super().state_wait_for_response_headers(event)
             return
         self.flow.response = event.response

@@ -21,6 +21,7 @@ from hivemind_addon.kernel.values.events import (
     AccountNamed,
     BudgetBooked,
     Event,
+    JobNoted,
     MeterLearned,
     PersonActed,
     PoolsMerged,
@@ -50,6 +51,7 @@ So long, too, until orders are looked at that a person has given: they are kept 
 """
 _SAVED_WITHIN_S: dict[type[Event], float] = {
     PersonActed: _GATHER_S,
+    JobNoted: SOON_S,
     MeterLearned: SOON_S,
     AccountNamed: SOON_S,
     PoolsMerged: SOON_S,

@@ -13,7 +13,7 @@ GOES_ON_S = 3600.0
 """A budget `per run` goes on where the last run on its port died, or ended less than this ago: a restart forgives
 nothing."""
 
-_OF_A_PORT = ("orders",)
+_OF_A_PORT = ("orders", "jobs")
 
 Statement = tuple[str, tuple[object, ...]]
 

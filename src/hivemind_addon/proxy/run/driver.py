@@ -20,13 +20,14 @@ from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed, Verdic
 from hivemind_addon.kernel.values.command import Cancel, CommandReply, SchedulerCommand
 from hivemind_addon.kernel.values.events import Event, OrderEvent
 from hivemind_addon.kernel.values.snapshot import Snapshot
-from hivemind_addon.kernel.values.spend import AccountState
+from hivemind_addon.kernel.values.spend import AccountState, Shortage
 from hivemind_addon.kernel.values.ticket import (
     Attempt,
     AttemptResult,
     ContractError,
     Demand,
     Hints,
+    Job,
     Outcome,
     OutcomeKind,
     PoolKey,
@@ -228,6 +229,24 @@ class Driver:
         self.tick()
         return cancelled
 
+    def shortage(self, ticket: Ticket) -> Shortage | None:
+        """The shortage that a hypothetical ticket would meet; None: no shortage is known."""
+        return self._scheduler.shortage(ticket, self._now())
+
+    def has_job(self, name: str) -> bool:
+        """Whether a job runs: work at a provider that outlives its request."""
+        return self._scheduler.has_job(name)
+
+    def adopt(self, ticket: Ticket, job: Job) -> None:
+        """Count a job whose request was not scheduled."""
+        self._scheduler.adopt(ticket, job, self._now())
+        self.tick()
+
+    def end_job(self, name: str, result: AttemptResult) -> None:
+        """The end of a job was seen; counts once, however often it is seen."""
+        self._scheduler.end_job(name, result, self._now())
+        self.tick()
+
     def command(self, command: SchedulerCommand) -> CommandReply:
         """Carry out a person's command, at once."""
         now = self._now()
@@ -265,9 +284,11 @@ class Driver:
 
     def export(self) -> dict[str, object]:
         """The state that should outlive this process, as new plain JSON values by name."""
+        now, wall = self.clock.monotonic(), self.clock.wall()
         return {
             "learned": self._scheduler.export(),
-            "orders": self._scheduler.export_overrides(self.clock.monotonic(), self.clock.wall()),
+            "orders": self._scheduler.export_overrides(now, wall),
+            "jobs": self._scheduler.export_jobs(now, wall),
         }
 
     def restore(self, kept: Mapping[str, object], standings: Sequence[AccountState]) -> None:
@@ -278,6 +299,8 @@ class Driver:
         if "orders" in kept:
             self._scheduler.restore_overrides(kept["orders"], now, self.clock.wall())
         self._scheduler.restore_budgets(standings, now)
+        if "jobs" in kept:
+            self._scheduler.restore_jobs(kept["jobs"], now, self.clock.wall())
         self.tick()
 
     def count_in(self, standings: Sequence[AccountState]) -> None:
