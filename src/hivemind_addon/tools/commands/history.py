@@ -22,12 +22,16 @@ from hivemind_addon.tools.commands.printing import Format, format_option, print_
 from hivemind_addon.tools.commands.times import Instant, shown
 from hivemind_addon.tools.history import everywhere, incident_history, sums
 from hivemind_addon.tools.history import history as requests_of
+from hivemind_addon.tools.history.bill import UnreadableBill, compare, read_bill, unknown_columns
 from hivemind_addon.tools.history.filters import OPEN, RequestFilter, Span, names_pool
 from hivemind_addon.tools.history.incidents import Incident
 from hivemind_addon.tools.history.reader import JournalReader, NoJournal, journal_of
 from hivemind_addon.tools.history.verdict import verdict
 from hivemind_addon.tools.history.views import LOST
 
+_BILLED = ("their_micro_usd", "our_micro_usd")
+_DIFFERS = 3
+"""The exit status if the provider's bill and ours differ."""
 _STORIES = 3
 """Requests of a task that are printed in full."""
 _TASK_REQUESTS = 200
@@ -79,6 +83,7 @@ def history() -> None:
       hivemind history --all                 of all machines of the cluster
       hivemind history ticket 3f9c01ab2e     did it run once, twice, never?
       hivemind history agents                what did each agent cost today?
+      hivemind history bill usage.csv        does the provider bill the same?
       hivemind history retries               what was tried again, and why?
       hivemind history incident              what did the last incident look like?
     """
@@ -222,6 +227,44 @@ def agents(journal: JournalReader | int, by: str, span: Span, form: Format, **wa
         words={"name": lambda name: name or "(none)"},
         spare="attempts delivered tokens_cached tokens_out tokens_in retries cancelled shed",
     )
+
+
+@_question("pool")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(0, 100),
+    default=1.0,
+    show_default=True,
+    metavar="PERCENT",
+    help="Smaller differences are none.",
+)
+def bill(journal: JournalReader, files: Sequence[Path], pool: str, tolerance: float, form: Format) -> None:
+    """Compare with a usage report that a provider exported, by day (UTC) and model.
+
+    FILES are reports of one provider: JSON of the usage or cost API of Anthropic or OpenAI, or CSV of the console. Ours
+    are the calls at the hosts that served a model of the report, or at --pool. Exits with 3 if something differs.
+
+    \b
+    Examples:
+      hivemind history bill claude_api_tokens_2026_01.csv
+      hivemind history bill usage.json costs.json --tolerance 0.5
+      hivemind history bill usage.csv --pool api.openai.com --json
+    """
+    with in_one_line(UnreadableBill):
+        theirs = read_bill(files)
+    if line := unknown_columns(theirs):
+        click.echo(line, err=True)
+    found = compare(theirs, journal, pool, tolerance / 100)
+    view.print_listing(
+        found,
+        "day model their_input?=in_theirs our_input?=in_ours their_output?=out_theirs our_output?=out_ours"
+        " tokens_difference?=difference percent=%_off their_micro_usd?=billed our_micro_usd?=booked differs",
+        form,
+        words={"differs": lambda differs: "differs" if differs else "", **dict.fromkeys(_BILLED, view.dollars)},
+    )
+    if any(row["differs"] for row in found):
+        raise click.exceptions.Exit(_DIFFERS)
 
 
 @_question("agent pool since-today until most")

@@ -37,14 +37,15 @@ _NOW_S = 0.05
 _INSTANTS = ("arrived", "admitted", "began", "seen", "ended", "at", "retry_at")
 
 
-def _dollars(micro_usd: int) -> str:
+def dollars(micro_usd: int) -> str:
+    """An amount of money; empty: none."""
     return amount("micro_usd", micro_usd) if micro_usd else ""
 
 
 _WORDS: Words = {
     **dict.fromkeys(("tokens_in", "tokens_cached", "tokens_out", "tokens"), count),
     **dict.fromkeys(("waited_s", "lasted_s", "window_s"), brief),
-    **dict.fromkeys(("micro_usd", "wasted_micro_usd"), _dollars),
+    **dict.fromkeys(("micro_usd", "wasted_micro_usd"), dollars),
     # These numbers are names: they get no thousands separators. Port 0 is unknown.
     **dict.fromkeys(("pid", "number"), str),
     "port": lambda port: str(port or ""),
@@ -225,7 +226,7 @@ def summary(biography: Biography, now: float) -> str:
     if ticket.end and ticket.end != LOST:
         parts.append(f"ended after {span(max(0.0, _end_of(biography) - ticket.arrived))}")
     parts.append(f"waited {span(ticket.waited_s)}" if ticket.waited_s >= _NOW_S else "")
-    parts += several(len(attempts), "attempt"), _dollars(ticket.micro_usd)
+    parts += several(len(attempts), "attempt"), dollars(ticket.micro_usd)
     return ", ".join(filter(None, parts))
 
 
