@@ -33,7 +33,7 @@ async def test_the_journal_is_where_the_option_says_and_gives_what_it_has_once(p
     await files.close()
     assert files.journal is None
     assert [event for file in (one, other) for event in column(file, "happening", "event")] == ["GuardTripped"]
-    assert {"learned", "orders"} == set(column(other, "kept", "name", "name"))
+    assert {"jobs", "learned", "orders"} == set(column(other, "kept", "name", "name"))
 
 
 async def test_a_capture_is_begun_gone_on_with_moved_and_ended(proxy, tmp_path):

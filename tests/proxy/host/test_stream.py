@@ -390,6 +390,9 @@ class FakePort:
     def is_ours(self, flow):
         return flow.request.path.startswith("/ours")
 
+    def tap(self, flow, response):
+        return True
+
     def passes_body(self, flow):
         return flow.request.path == "/ours/long"
 
