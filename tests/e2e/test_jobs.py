@@ -147,6 +147,12 @@ def test_background_responses_count_in_budgets_once_however_often_they_are_polle
         assert proxy.stop() == 0
     _, *done = requests(tmp_path)
     assert [(one["end"], one["tokens"], one["attempts"]) for one in done] == [("delivered", 59_000, 1)] * 2
+    started = int(done[-1]["arrived"]) // 86_400 * 86_400
+    result = {"model": "gpt-5-2025-08-07", "input_tokens": 100_000, "output_tokens": 18_000, "input_cached_tokens": 0}
+    report = {"object": "page", "data": [{"start_time": started, "end_time": started + 86_400, "results": [result]}]}
+    (tmp_path / "usage.json").write_text(json.dumps(report))
+    bill = ["history", "bill", str(tmp_path / "usage.json"), "--journal", str(tmp_path / "journal.db")]
+    assert CliRunner().invoke(main, bill).exit_code == 0, "the provider bills what is booked"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hivemind_addon.kernel.retry import Admitted
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import SetPriority
 from hivemind_addon.kernel.values.spend import AccountState, Budget, Period, Scope, Spend
-from hivemind_addon.kernel.values.ticket import AttemptResult, Outcome, OutcomeKind, Priority, Usage
+from hivemind_addon.kernel.values.ticket import AttemptResult, Job, Outcome, OutcomeKind, Priority, Usage
 from hivemind_addon.plugins.cluster.messages import VERSION, EngineFailed, Fetch, Packet, Publish
 from hivemind_addon.plugins.cluster.node import ClusterNode, Role
 from lab.cluster.engine import SimEngine
@@ -107,6 +107,46 @@ def test_an_hour_s_budget_goes_on_where_its_coordinator_had_stopped_and_ends_wit
     assert third.role is Role.COORDINATOR
     assert not third.snapshot(cluster.now).priorities
     assert not [view for view in third.snapshot(cluster.now).budgets if view.spent.tokens]
+
+
+def test_a_member_s_job_is_reserved_at_the_coordinator_and_booked_once_whoever_coordinates_at_its_end():
+    cluster = Cluster()
+    first = cluster.add("first")
+    cluster.run(3.0)
+    second = cluster.add("second")
+    cluster.run(3.0)
+    assert [first.role, second.role] == [Role.COORDINATOR, Role.MEMBER]
+    success = Outcome(OutcomeKind.SUCCESS, "200", status=200)
+    for name in ("a", "b", "c"):
+        asked = replace(ticket(name, at=cluster.now), budgets=(HOURLY,), expected=Spend(tokens=100))
+        second.submit(asked, PoolSettings(), cluster.now)
+        cluster.run(0.5)
+        (attempt,) = [
+            one.attempt for one in cluster.decisions if isinstance(one, Admitted) and one.attempt.ticket == asked
+        ]
+        going = AttemptResult(success, Usage(reported=True), job=Job(f"host/{name}", 60.0 if name == "c" else 1e4))
+        second.settle(attempt, going, cluster.now)
+        cluster.run(1.0)
+    ends = AttemptResult(success, Usage(input_tokens=30, reported=True))
+
+    def standing(node):
+        (view,) = node.snapshot(cluster.now).budgets
+        return view.spent.tokens, view.reserved.tokens
+
+    assert standing(first) == (0, 300)
+    for _ in range(2):
+        second.end_job("host/a", ends, cluster.now)
+        cluster.run(1.0)
+    assert standing(first) == (30, 200)
+    cluster.run(60.0)
+    assert standing(first) == (130, 100), "what was expected of the one that has expired, once"
+    del cluster.nodes["first"]
+    cluster.run(60.0)
+    assert second.role is Role.COORDINATOR
+    spent_before, _ = standing(second)
+    second.end_job("host/b", ends, cluster.now)
+    cluster.run(2.0)
+    assert standing(second)[0] == spent_before + 30
 
 
 def test_what_its_own_files_kept_has_grown_older_when_the_engine_comes_at_last():

@@ -1,6 +1,6 @@
-"""What answers say of a job: work that outlives its request. Reads a body as it passes, and changes nothing.
+"""Reads in answers how a job stands: work that outlives the request. The body passes unchanged.
 
-A body is one JSON object, a stream of server-sent events, or a line of JSON for each result of a batch.
+A body is a JSON object, a stream of server-sent events, or a line of JSON for each result of a batch.
 """
 
 import re
@@ -65,28 +65,26 @@ def job_asked(profile: Profile, path: str) -> tuple[JobRule, str, bool] | None:
 
 @dataclass(eq=False, slots=True)
 class JobReader:
-    """Reads one body. `feed` all pieces as they come, then `finish` if the body came to its end."""
+    """Reads a body. `feed` all pieces in order, then `finish` if the body is complete."""
 
     rule: JobRule
     coding: str = ""
     """The content coding."""
     is_results: bool = False
-    """Whether the lines are results, whose end is the job's."""
+    """Whether each line is a result; the last line ends the job."""
     id: str = ""
     status: str = ""
     """The provider's word; empty: none was read."""
     is_streamed: bool = False
     usage: Usage | None = None
     may_outlive: bool = True
-    """False: a streamed answer that ends with its stream."""
+    """False: the work ends with the stream."""
     _until: str = ""
     _decoder: BodyDecoder | None = None
     _parser: SseParser | None = None
     _begun: bool = False
     _is_broken: bool = False
     _buffer: bytearray = field(default_factory=bytearray)
-    _is_one: bool = False
-    """Whether all of the body is one object, over many lines."""
 
     def __post_init__(self) -> None:
         try:
@@ -101,7 +99,7 @@ class JobReader:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the end was seen, with all that the provider says of it."""
+        """Whether the end was seen, with the usage if there is any."""
         return not self._is_broken and bool(
             self.is_results or (self.status and not self.is_going and not self.rule.results)
         )
@@ -144,36 +142,26 @@ class JobReader:
                     self._read(event.data)
         elif len(self._buffer) + len(piece) <= MOST_BYTES:
             self._buffer += piece
-            if b"\n" in piece and not self._is_one:
-                self._read_lines()
-
-    def _read_lines(self) -> None:
-        *lines, rest = self._buffer.split(b"\n")
-        for number, line in enumerate(lines):
-            if line.strip() and not self._read(bytes(line)) and not number:
-                self._is_one = True
-                return
-        self._buffer = rest
+            if self.is_results and b"\n" in piece:
+                *lines, self._buffer = self._buffer.split(b"\n")
+                for line in lines:
+                    self._read(bytes(line))
 
     def finish(self) -> None:
-        """The body came to its end."""
+        """The body is complete."""
         if self._parser is not None:
             for event in self._parser.finish():
                 self._read(event.data)
         elif self._buffer:
             self._read(bytes(self._buffer))
 
-    def _read(self, document: bytes) -> bool:
-        """Read a whole JSON object. False: it is none."""
-        top = read_object(document)
-        if top is None:
-            return False
-        plan = _plan(self.rule)
-        for place in plan.at:
+    def _read(self, document: bytes) -> None:
+        """Read a whole JSON object."""
+        top, plan = read_object(document), _plan(self.rule)
+        for place in plan.at if top is not None else ():
             for found in place.find_all(top):
                 if isinstance(found, dict):
                     self._take(plan, found)
-        return True
 
     def _take(self, plan: _Plan, work: Values) -> None:
         if not self.is_results:

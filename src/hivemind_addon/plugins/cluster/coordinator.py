@@ -70,6 +70,8 @@ _ASTRAY_S = 60.0
 """A lost member is alone or dead; after this time the coordinator takes the member for dead."""
 _PROVED_S = 60.0
 """How long the concurrency that a provider took remains a good guess."""
+_JOB_GRACE_S = 600.0
+"""A job expires at its member, which books it; here so much later, in case the member is dead."""
 _MOST_PRESUMED = 100
 """The most lost members whose presumed spending is remembered."""
 _MOST_REMEMBERED = 1000
@@ -435,6 +437,8 @@ class Coordinator:
             self._owners.pop(ended.ticket_id, None)
         by_others = attempt.admitted_at < self.split_until or any(until > now for until in self._astray.values())
         result = replace(ended.result, by_others=True) if by_others else ended.result
+        if (job := result.job) is not None:
+            result = replace(result, job=replace(job, lasts_s=job.lasts_s + _JOB_GRACE_S))
         self.scheduler.settle(attempt, result, now, judged=verdict)
         self._counted[name] = max(ended.number, self._counted.get(name, 0))
 

@@ -38,7 +38,7 @@ _NAMES: Mapping[str, tuple[str, ...]] = {
     "dollars": ("cost_usd", "amount_value", "amount_usd", "cost"),
     "amount": ("amount",),
 }
-"""What a report tells → the names under which it does; the first that a record has counts."""
+"""Kind of value → names of the column; the first name that a record has counts."""
 _TOKENS = ("uncached", "write", "write_5m", "write_1h", "read", "input", "output")
 _BESIDE = re.compile(
     r"object|currency|amount_currency|description|batch|service_tier|speed|inference_geo|context_window|token_type"
@@ -63,7 +63,7 @@ class UnreadableBill(Exception):
 
 @dataclass(slots=True)
 class Figures:
-    """What one model took on one day."""
+    """The use of a model on a day."""
 
     input: int = 0
     """All input, cached or not."""
@@ -97,7 +97,7 @@ class Bill:
 
 
 def model_key(name: str) -> str:
-    """What names of one model have in common: without vendor, region and date, its words in any order."""
+    """The same for all names of a model: the words, sorted, without vendor, region and date."""
     name = _DATED.sub("", name.strip().lower().rpartition("/")[2].rpartition("anthropic.")[2])
     return "-".join(sorted(re.split(r"[-_. ]+", _DATED.sub("", name)))) if name else ""
 
