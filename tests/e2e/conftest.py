@@ -346,14 +346,16 @@ def cut_off(response: httpx.Response) -> bytes:
     return b"".join(pieces)
 
 
-async def send_apart(stage: Stage, client: str, requests: Iterable[httpx.Request]) -> list[httpx.Response]:
+async def send_apart(
+    stage: Stage, client: str, requests: Iterable[httpx.Request], **gathered: bool
+) -> list[httpx.Response]:
     """Send each on a connection of its own, all at once: what befalls one connection is not the others' business."""
 
     async def send(request: httpx.Request) -> httpx.Response:
         async with stage.proxy.async_client(http2=client == "h2") as http:
             return await http.send(request)
 
-    return await asyncio.gather(*map(send, requests))
+    return await asyncio.gather(*map(send, requests), **gathered)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,17 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 
+import msgspec
+
+from hivemind_addon.formats.wire.answer import AnswerReader
+from hivemind_addon.formats.wire.answer_in_progress import AnswerInProgress
+from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_transport
+from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim import random_proof
-from hivemind_addon.sim.faults import FaultMix
+from hivemind_addon.sim.faults import ODD_ENDS, FaultMix
 from hivemind_addon.sim.library import Case, random_case
 from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.policy import Policy
@@ -27,6 +34,10 @@ from tests.cases import each
 from tests.sim.oracle import run_oracle
 
 LOADS = [random_load(number).scenario for number in range(300)]
+
+
+def failing(load):
+    return sum(share for name, share in load.provider.faults.items() if name not in ODD_ENDS)
 
 
 def test_a_number_is_one_load_for_ever():
@@ -59,7 +70,7 @@ def test_all_kinds_of_everything_occur():
                 "a moving cap": bool(load.caps),
                 "an outage": bool(provider.outages),
                 "a neighbour": load.neighbour is not None,
-                "many faults": sum(provider.faults.values()) > 0.25,
+                "many faults": failing(load) > 0.25,
                 "one agent": sum(crowd.agents for crowd in load.crowds) == 1,
                 "many agents": sum(crowd.agents for crowd in load.crowds) > 50,
                 "sub-agents": any(crowd.parent_session for crowd in load.crowds),
@@ -74,7 +85,7 @@ def test_all_kinds_of_everything_occur():
         *((kind, dimension) for kind in LimitKind for dimension in Dimension),
         *(f"window of {window_s} s" for window_s in (5, 10, 20, 60, 120, 300, 600)),
         *(f"fault {name}" for name in ("502", "503", "529", "429", "429-retry-after", "reset-before-head", "hang")),
-        *("fault body-cut", "fault error-first"),
+        *("fault body-cut", "fault error-first", *(f"fault {how}" for how in ODD_ENDS)),
         *("no headers", "no retry-after", "refusals count", "a hidden limit", "a cap", "a moving cap", "an outage"),
         *("a neighbour", "many faults", "many agents", "sub-agents", "shared sessions", "prompt caches", "streams"),
         *("slow answers", "one agent"),
@@ -116,10 +127,10 @@ def test_what_no_patience_cures_is_not_drawn():
     for load in LOADS:
         provider = load.provider
         FaultMix(provider.faults)
-        assert sum(provider.faults.values()) <= 0.45
+        assert failing(load) <= 0.45
         if any(crowd.streamed for crowd in load.crowds):
             assert not provider.faults.keys() & {"body-cut", "body-reset", "stream-close"}, load.name
-        if "hang" in provider.faults:
+        if {"hang", "left-open"} & {*provider.faults}:
             assert all(crowd.streamed for crowd in load.crowds), load.name
         is_told = provider.rate_limit_headers and all(limit.told for limit in provider.limits)
         if not is_told and not provider.retry_after:
@@ -155,7 +166,15 @@ def test_a_scheduler_that_may_ask_the_provider_loses_nobody():
 
 
 GOOD = LoadFigures(
-    agents=50, lost=1, attempts=200, refused=20, unforeseen=0, idle_s=20.0, makespan_s=105.0, stretch=1.0
+    agents=50,
+    lost=1,
+    attempts=200,
+    refused=20,
+    unforeseen=0,
+    idle_s=20.0,
+    paid_in_vain=0,
+    makespan_s=105.0,
+    stretch=1.0,
 )
 HOPELESS = Case(
     Scenario(
@@ -175,6 +194,7 @@ HOPELESS = Case(
         ({"lost": 2}, [Shortfall.LOSES]),
         ({"refused": 21}, [Shortfall.REFUSED]),
         ({"idle_s": 20.1}, [Shortfall.IDLES]),
+        ({"paid_in_vain": 1}, [Shortfall.PAID_TWICE]),
         ({"lost": 50, "refused": 200, "idle_s": 3600.0}, [Shortfall.LOSES, Shortfall.REFUSED, Shortfall.IDLES]),
         ({"refused": 25, "unforeseen": 5}, []),
         ({"refused": 26, "unforeseen": 5}, [Shortfall.REFUSED]),
@@ -211,9 +231,9 @@ def test_the_section_counts_each_policys_loads_and_lists_the_schedulers():
         proof_of(2, Shortfall.IDLES, idle_s=77.0),
     ]
     text = section(proofs)
-    assert "| hivemind | 11 of 150 | 1 | 0 | 1 |  |" in text
-    assert "| fifo | 3 of 150 | 0 | 0 | 0 | 1 |" in text
-    assert "| aimd-pause | 3 of 150 | 0 | 0 | 0 | 0 |" in text
+    assert "| hivemind | 11 of 150 | 1 | 0 | 1 | 0 |  |" in text
+    assert "| fifo | 3 of 150 | 0 | 0 | 0 | 0 | 1 |" in text
+    assert "| aimd-pause | 3 of 150 | 0 | 0 | 0 | 0 | 0 |" in text
     assert "falls short in 2 of them" in text
     assert "| random-1 | loses > 2%, behind fifo | 9 of 50 | 20 of 200 | 20 | 300 (105, 105) | 1.00 |" in text
     assert "| random-0 |" not in text
@@ -232,6 +252,54 @@ def test_loads_run_under_every_policy_and_the_same_again():
     assert all(set(one.runs) == set(POLICIES) for one in proofs)
     assert len(done) == 2 * len(POLICIES)
     assert random_proof.prove([3, 7], workers=2) == proofs
+
+
+ODDLY_ENDED = {
+    (how, streamed): Scenario(
+        "odd", (Crowd("agent", 3, 3, streamed=streamed, retries=1),), ProviderSettings(faults={how: 0.5})
+    )
+    for how, streamed in product(ODD_ENDS, (False, True))
+}
+CLOSED_EARLY = {"no-last-chunk", "half-terminal", "length-too-large"}
+
+
+def paid_twice(policy=Policy.HIVEMIND):
+    """The odd ends, of plain and streamed answers, that make a run pay for more answers than are delivered."""
+    return {end for end, scenario in ODDLY_ENDED.items() if run(scenario, seed=0, policy=policy).paid_in_vain > 0}
+
+
+@each("policy", POLICIES)
+def test_no_odd_end_is_paid_twice(policy):
+    for scenario in ODDLY_ENDED.values():
+        result = run(scenario, seed=0, policy=policy)
+        assert (result.lost, result.attempts, result.turns_done, result.paid_in_vain) == (0, 9, 9, 0), scenario
+
+
+@each(
+    ("judge", "part", "broken", "plain", "streamed"),
+    [
+        (AnswerReader, "has_stopped", property(lambda _: False, lambda *_: None), set(), {"half-terminal"}),
+        (AnswerInProgress, "heard", lambda *_: False, set(), {"other-label"}),
+        # The client of a plain answer that is left open goes in the end.
+        (AnswerInProgress, "is_complete", lambda *_: False, CLOSED_EARLY, {*CLOSED_EARLY, "left-open"}),
+    ],
+)
+def test_a_judge_that_takes_whole_answers_for_cut_ones_is_caught(monkeypatch, judge, part, broken, plain, streamed):
+    with monkeypatch.context() as patch:
+        patch.setattr(judge, part, broken, raising=False)
+        caught = paid_twice()
+    assert caught == {*product(plain, (False,)), *product(streamed, (True,))}
+
+
+def test_a_policy_that_sends_answered_calls_again_is_caught():
+    class Doubter(Scheduler):
+        def settle(self, attempt, result, now, **more):
+            if attempt.number == 1:
+                result = msgspec.structs.replace(result, outcome=judge_transport(TransportTrouble.CUT))
+            return super().settle(attempt, result, now, **more)
+
+    doubter = Policy("doubter", "sends every call twice", lambda rng: Doubter(rng=rng))
+    assert paid_twice(doubter) == {*ODDLY_ENDED}
 
 
 def test_a_lead_of_one_seed_alone_is_chance(monkeypatch):

@@ -14,7 +14,7 @@ import pytest
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim.call import Truth
 from hivemind_addon.sim.dialect import SimDialect
-from hivemind_addon.sim.faults import NAMED, OK, ErrorStatus, Stall
+from hivemind_addon.sim.faults import NAMED, ODD_ENDS, OK, ErrorStatus, OddEnd, Stall
 from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.provider import LimitScope, ProviderSettings
 from hivemind_addon.sim.server import RunningServer, SimServer, download_bytes, load_settings, running_server
@@ -338,6 +338,26 @@ def test_a_client_that_goes_abandons_its_attempt(new_key):
             assert connection.recv(65536).startswith(b"HTTP/1.1 200")
             assert server.truth().in_flight == 1
         assert ended(server).abandoned == 1
+
+
+@each("stream", [False, True])
+@each("how", ODD_ENDS)
+def test_an_answer_with_an_odd_end_is_paid_whoever_leaves(new_key, how, stream):
+    key = new_key()
+    with running_server() as server:
+        server.script(key, [OddEnd(how)])
+        with socket.create_connection((server.host, server.port), timeout=PATIENCE_S) as connection:
+            connection.sendall(h1_request(key, call_body(stream=stream), extra="connection: close\r\n"))
+            heard = b""
+            while b"end_turn" not in heard:
+                heard += connection.recv(65536)
+            if how != "left-open":
+                while piece := connection.recv(65536):
+                    heard += piece
+                has_last_chunk = how in ("no-terminal", "other-label")
+                assert heard.endswith(b"0\r\n\r\n") is has_last_chunk
+        truth = ended(server)
+    assert (truth.attempts, truth.completed, truth.cut, truth.abandoned) == (1, 1, 0, 0)
 
 
 def test_a_reset_begins_anew_with_the_same_seed():

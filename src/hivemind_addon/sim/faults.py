@@ -200,6 +200,17 @@ class ResetStream:
     after_events: int | None = None
 
 
+ODD_ENDS = ("no-last-chunk", "left-open", "half-terminal", "no-terminal", "length-too-large", "other-label")
+
+
+@dataclass(frozen=True, slots=True)
+class OddEnd:
+    """All of the answer comes and is billed; a client that reads by the format alone notices nothing."""
+
+    how: str
+    """One of ODD_ENDS. An event that tells more than that the stream is over comes whole all the same."""
+
+
 Fault = (
     Fine
     | ErrorStatus
@@ -221,6 +232,7 @@ Fault = (
     | GoAway
     | RefusedStream
     | ResetStream
+    | OddEnd
 )
 
 OK = Fine()
@@ -267,6 +279,7 @@ NAMED: Mapping[str, Fault] = {
     "reset-stream": ResetStream(),
     **{name: WordedRefusal(name) for name in REFUSALS},
     **{name: Queue(name) for name in WAITS},
+    **{name: OddEnd(name) for name in ODD_ENDS},
 }
 """The usual faults by name, as settings files and truths call them; also every name of shapes.yaml."""
 

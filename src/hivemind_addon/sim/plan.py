@@ -8,24 +8,33 @@ The places of a stream are counted in events of the dialect: `message_start` is 
 
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 import brotli  # type: ignore[import-untyped]
 import zstandard
 
+from hivemind_addon.formats.profile.model import Profile
+from hivemind_addon.formats.wire.answer import LAST
+from hivemind_addon.formats.wire.answer_in_progress import AnswerInProgress
+from hivemind_addon.formats.wire.dialect import dialect_of
 from hivemind_addon.formats.wire.error import ErrorFacts
 from hivemind_addon.formats.wire.outcome import TransportTrouble
+from hivemind_addon.kernel.values.ticket import OutcomeKind
+from hivemind_addon.plugins.captures.foreign import StoppedClock
 from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.call import SimAnswer
-from hivemind_addon.sim.dialect import Headers, StreamEvent
+from hivemind_addon.sim.dialect import Headers, SimDialect, StreamEvent
 from hivemind_addon.sim.faults import Encoding, Fault, Hangup, KeepAlive
 from hivemind_addon.sim.shapes import WAITS
 
 _COMMENT = b": still here\n\n"
 GAP_S = 0.01
 """Around an interruption, so that what comes before it arrives alone; an RST may overtake it otherwise."""
+_LEFT_OPEN_S = 86_400
+_STOP_FIRST = (SimDialect.MESSAGES, SimDialect.VERTEX_MESSAGES, SimDialect.CHAT)
+"""The last event of their streams tells nothing but that the stream is over."""
 
 
 class StreamReset(Enum):
@@ -96,6 +105,9 @@ Step = PauseStep | Head | Data | End | Drop | DropStream | Leave | LeaveInError
 def steps(answer: SimAnswer, *, http2: bool) -> Iterator[Step]:
     """What happens, in order. Ends with End or with one of the drops."""
     fault = answer.fault
+    if isinstance(fault, faults.OddEnd):
+        yield from _oddly_ended(answer, fault.how, http2=http2)
+        return
     if answer.latency_s > 0:
         yield PauseStep(answer.latency_s)
     match fault:
@@ -169,6 +181,23 @@ def _streamed(answer: SimAnswer, events: list[StreamEvent], *, http2: bool) -> I
     if place == len(events) and (yield from _at_place(answer, len(events), http2=http2)):
         return
     yield End()
+
+
+def _oddly_ended(answer: SimAnswer, how: str, *, http2: bool) -> Iterator[Step]:
+    """The steps of a good answer, with another head or end."""
+    *plan, end = steps(replace(answer, fault=faults.OK), http2=http2)
+    is_short = how in ("half-terminal", "no-terminal") and answer.streamed and answer.dialect in _STOP_FIRST
+    if is_short and isinstance(last := plan.pop(), Data):
+        plan.append(Data(last.data[: len(last.data) // 2 if how == "half-terminal" else 0]))
+    other = ("content-type", "application/json" if answer.streamed else "text/event-stream")
+    headers = (other, *answer.headers[1:]) if how == "other-label" else answer.headers
+    size = sum(len(step.data) for step in plan if isinstance(step, Data))
+    head = Head(answer.status, headers, size + 1 if how == "length-too-large" else None)
+    yield from (head if isinstance(step, Head) else step for step in plan)
+    if how == "left-open":
+        yield PauseStep(_LEFT_OPEN_S)
+    is_closed = how in ("no-last-chunk", "half-terminal", "length-too-large")
+    yield from _interruption(faults.ResetStream() if http2 else answer.fault, http2=http2) if is_closed else (end,)
 
 
 def _place(fault: Fault, *, middle: int, end: int) -> int | None:
@@ -298,6 +327,8 @@ class Course:
     silent_from_s: float = 0.0
     silent_s: float = 0.0
     """The longest silence."""
+    late_s: float = 0.0
+    """From the end of generation until the answer counts as over."""
 
     @property
     def shows_content(self) -> bool:
@@ -305,8 +336,8 @@ class Course:
         return self.share > 0
 
 
-def course_of(answer: SimAnswer) -> Course:
-    """What the answer's fault, if it has one, makes of it."""
+def course_of(answer: SimAnswer, profile: Profile) -> Course:
+    """What the answer's fault, if it has one, makes of it. `profile`: of the provider."""
     head_s = answer.latency_s
     tokens = answer.reply.output_tokens if answer.reply else 1
     generation_s = (tokens - 1) * answer.interval_s if answer.streamed else 0.0
@@ -332,5 +363,27 @@ def course_of(answer: SimAnswer) -> Course:
         case faults.Stall(stall_s):
             from_s = head_s + generation_s / 2
             return Course(whole.end_s + stall_s, head_s, silent_from_s=from_s, silent_s=stall_s)
+        case faults.OddEnd():
+            trouble, late_s = _as_read(answer, profile)
+            return replace(whole, trouble=trouble, late_s=late_s)
         case _:
             return whole
+
+
+def _as_read(answer: SimAnswer, profile: Profile) -> tuple[TransportTrouble | None, float]:
+    """What the proxy's reader makes of the bytes, and how late. The end does not depend on the number of words."""
+    assert answer.reply is not None
+    short = replace(answer, reply=replace(answer.reply, output_tokens=1), latency_s=0, interval_s=0)
+    head, *rest = steps(short, http2=False)
+    assert isinstance(head, Head)
+    body = b"".join(step.data for step in rest if isinstance(step, Data))
+    reader = AnswerInProgress(profile, dialect_of(profile.format), StoppedClock(0), is_stream_asked=answer.streamed)
+    reader.head(head.status, dict(head.headers))
+    is_stream, is_left_open = reader.read(body), PauseStep(_LEFT_OPEN_S) in rest
+    # With the last event of a stream, its client has everything and its slot is free.
+    late_s = reader.ends_at if is_left_open and reader.phase not in LAST else 0.0
+    if (is_left_open or rest[-1] != End()) and not reader.is_complete(body):
+        return (TransportTrouble.STALLED, profile.watchdog.content_s) if is_left_open else (TransportTrouble.CUT, 0.0)
+    reader.finish()
+    outcome = reader.judge_stream() if is_stream else reader.judge_body(head.status, body, len)[0]
+    return None if outcome.kind is OutcomeKind.SUCCESS else TransportTrouble.CUT, late_s

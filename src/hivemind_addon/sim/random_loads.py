@@ -24,6 +24,7 @@ from hivemind_addon.formats.profile.model import Charge, Watchdog
 from hivemind_addon.kernel.retry import RetryPolicy
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim.bound import Spent, lower_bound
+from hivemind_addon.sim.faults import ODD_ENDS
 from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario
@@ -73,7 +74,8 @@ def random_load(number: int) -> RandomLoad:
     while True:
         drawn = _drawn(rng, f"random-{number}")
         if _is_wanted(drawn) and is_feasible(drawn):
-            return RandomLoad(drawn, _about(drawn))
+            odd = _with_odd_ends(drawn, random.Random(f"odd ends of {drawn.name}"))
+            return RandomLoad(odd, _about(odd))
 
 
 # The draw -----------------------------------------------------------------------------------------------------------
@@ -200,6 +202,15 @@ def _faults(rng: random.Random, crowds: Sequence[Crowd]) -> dict[str, float]:
     return {name: math.floor(1000 * whole * part / sum(parts)) / 1000 for name, part in zip(chosen, parts, strict=True)}
 
 
+def _with_odd_ends(scenario: Scenario, rng: random.Random) -> Scenario:
+    """The same load; of some, answers have odd ends. A good reader takes none of them for a failure."""
+    # Without its end, no client knows that a plain answer is over.
+    kinds = [name for name in ODD_ENDS if name != "left-open" or all(crowd.streamed for crowd in scenario.crowds)]
+    chosen = rng.sample(kinds, rng.choice((0, 0, 1, 2, 3)))
+    mix = {**scenario.provider.faults} | {name: round(_log_uniform(rng, 0.02, 0.15), 3) for name in chosen}
+    return replace(scenario, provider=replace(scenario.provider, faults=mix))
+
+
 def _outages(rng: random.Random, ends_s: float) -> tuple[ProviderOutage, ...]:
     outages: list[ProviderOutage] = []
     at_s = 0.0
@@ -285,8 +296,10 @@ def _lowest_cap(scenario: Scenario) -> int | None:
 
 
 def _worst_faults(provider: ProviderSettings) -> Mapping[str, float]:
-    """The usual ones, or those of the worst storm."""
-    return max((provider.faults, *(storm.faults for storm in provider.storms)), key=lambda one: sum(one.values()))
+    """The usual ones, or those of the worst storm; odd ends are no failures."""
+    mixes = (provider.faults, *(storm.faults for storm in provider.storms))
+    failing = ({name: share for name, share in mix.items() if name not in ODD_ENDS} for mix in mixes)
+    return max(failing, key=lambda one: sum(one.values()))
 
 
 def _left_of(scenario: Scenario) -> list[Limit]:
@@ -451,8 +464,10 @@ def _about(scenario: Scenario) -> str:
         words.append("no headers")
     if provider.concurrency is not None:
         words.append(f"cap {provider.concurrency}")
-    if provider.faults:
-        words.append(f"{sum(provider.faults.values()):.0%} faults")
+    if failing := sum(_worst_faults(provider).values()):
+        words.append(f"{failing:.0%} faults")
+    if provider.faults.keys() & ODD_ENDS:
+        words.append("odd ends")
     if provider.outages:
         words.append("outages")
     if scenario.neighbour:

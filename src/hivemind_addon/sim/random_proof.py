@@ -1,8 +1,9 @@
 """The scheduler under random loads, beside first come first served and the field's habits.
 
-Four ways to fall short on a feasible load: agents lost, attempts that a limit or the cap refuses, time
-that nothing is sent for nothing, and a simpler policy that is done earlier and loses no more. Chance in a single
-run is no lead: who is ahead after one seed has to be ahead in the median of five.
+Five ways to fall short on a feasible load: agents lost, attempts that a limit or the cap refuses, time
+that nothing is sent for nothing, answers that are paid and neither delivered nor left by their client, and a simpler
+policy that is done earlier and loses no more. Chance in a single run is no lead: who is ahead after one seed has to be
+ahead in the median of five.
 
 `minimised` makes a load smaller that the scheduler still falls short on: greedily, the large steps first. Whole
 parts are left out before halves and single ones, and various values become plain last.
@@ -39,11 +40,12 @@ class Shortfall(Enum):
     LOSES = f"loses > {RANDOM_LOST:.0%}"
     REFUSED = f"refused > {REFUSED:.0%}"
     IDLES = f"idle > {RANDOM_IDLE_S:g} s"
+    PAID_TWICE = "paid twice"
     BEHIND_FIFO = "behind fifo"
     BEHIND_AIMD = "behind aimd-pause"
 
 
-_ALONE = (Shortfall.LOSES, Shortfall.REFUSED, Shortfall.IDLES)
+_ALONE = (Shortfall.LOSES, Shortfall.REFUSED, Shortfall.IDLES, Shortfall.PAID_TWICE)
 """Those that show without another policy's run."""
 _BEHIND = {Policy.FIFO: Shortfall.BEHIND_FIFO, Policy.AIMD_PAUSE: Shortfall.BEHIND_AIMD}
 
@@ -60,6 +62,7 @@ class LoadFigures:
     """Of the refused, see `Result`: no header reports a neighbour's calls in flight, so that each of these may
     refuse an attempt of anybody. Further refusals could have been foreseen."""
     idle_s: float
+    paid_in_vain: int
     makespan_s: float
     stretch: float
 
@@ -71,6 +74,8 @@ class LoadFigures:
             yield Shortfall.REFUSED
         if self.idle_s > RANDOM_IDLE_S:
             yield Shortfall.IDLES
+        if self.paid_in_vain:
+            yield Shortfall.PAID_TWICE
 
     def is_behind(self, other: "LoadFigures") -> bool:
         """Whether the other is done earlier, and loses no more."""
@@ -96,6 +101,7 @@ def figures_of(_: Trial, result: Result) -> LoadFigures:
         refused=result.refused,
         unforeseen=result.unforeseen,
         idle_s=result.idle_s,
+        paid_in_vain=result.paid_in_vain,
         makespan_s=result.makespan_s,
         stretch=result.shared_stretch,
     )
@@ -171,7 +177,8 @@ to 4 times what a fair order needs at worst. `hivemind lab scenario show random-
 `hivemind lab scenario minimise random-17` makes it smaller while it still falls short. *Refused* counts what a limit
 or the cap refuses, not what chance does, and not the first {learning} of a run; where a neighbour's call has
 taken a slot that own calls left, it may refuse one attempt, for nothing tells of it. *Idle* is the longest
-time that nothing is sent though the provider would serve all who wait; *faster* is who is done earlier than
+time that nothing is sent though the provider would serve all who wait; *paid twice*: the provider completed more
+answers than were delivered or left by their clients; some have odd ends. *Faster* is who is done earlier than
 the scheduler by more than {lead:.0%} and loses no more.
 
 """

@@ -107,6 +107,8 @@ class Result:
     """Seconds that attempts were in flight, all together: how long lanes were held."""
     served_s: float = 0.0
     """Of them, that the turns which were answered took of the provider: what the lanes were held for."""
+    paid_in_vain: int = 0
+    """Attempts that providers completed, above the answers delivered and the completed ones whose client had left."""
     zombies: int = 0
     """Attempts that were in flight for more than `ZOMBIE_FACTOR` times what a turn of their crowd usually takes."""
     overspent: float = 0.0
@@ -265,7 +267,7 @@ class RunLedger:
         self._in_flight: dict[Hashable, tuple[float, Actor]] = {}
         """Attempts: since when, and whose."""
         self._held_s = 0.0
-        self._zombies = 0
+        self._zombies = self.paid_in_vain = 0
 
     def __repr__(self) -> str:
         return f"<Ledger of {self._scenario.name}, {self._statuses.total()} attempts>"
@@ -343,6 +345,7 @@ class RunLedger:
     def book_turn(self, agent: Actor, upstream: SimUpstream) -> None:
         """What an answered turn takes at least, of money and of each limit."""
         assert agent.turn is not None
+        self.paid_in_vain -= 1
         upstream.taken[agent.crowd.model].units.update(
             self._ideal.book(
                 agent.crowd,
@@ -385,6 +388,7 @@ class RunLedger:
             wanted=sum(agent.wanted for agent in agents),
             held_s=self._held_s,
             served_s=sum(service_s for agent in agents for _, service_s in agent.turns_s),
+            paid_in_vain=self.paid_in_vain,
             zombies=self._zombies,
             overspent=_overspent(agents),
             script=tuple(

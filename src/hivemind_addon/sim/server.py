@@ -223,6 +223,8 @@ class SimServer:
         finally:
             if ending is not None and player.dropped:
                 ending = AnswerEnding.CUT
+            elif answer.reply is not None and output_tokens >= answer.reply.output_tokens:
+                ending = None  # all of it was generated, whoever leaves now
             provider.end(loop.time(), answer, output_tokens=output_tokens, ending=ending)
 
     def _forged(self, incoming: Incoming) -> ErrorStatus | None:

@@ -84,8 +84,8 @@ def _faults(_context: click.Context, _option: click.Parameter, texts: Sequence[s
     multiple=True,
     default=_FAULTS,
     show_default=", ".join(_FAULTS),
-    help="What happens to which share of its calls: 502=0.1, 529=0.05, reset-before-head=0.1, stall=0.01; 502=0 for "
-    "none. Once one is given, these are all.",
+    help="What happens to which share of its calls: 502=0.1, 529=0.05, reset-before-head=0.1, left-open=0.01; 502=0 "
+    "for none. Once one is given, these are all.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Of its faults.")
 def sim(port: int, limits: "tuple[GivenLimit, ...]", faults: Mapping[str, float], seed: int) -> None:

@@ -92,6 +92,8 @@ class _Attempt:
     hints: Hints = field(default_factory=Hints)
     is_open: bool = False
     """At the provider."""
+    is_paid: bool = False
+    """The provider has completed it."""
     upstream: SimUpstream = field(init=False)
     """Whose provider got the attempt."""
 
@@ -368,6 +370,7 @@ class World:
             return
         attempt = call.attempt
         if attempt is not None and not attempt.over:
+            self._ledger.paid_in_vain -= attempt.is_paid
             self._abandon(attempt)
             if attempt.sent is not None:
                 gone = Outcome(OutcomeKind.CANCELLED, "client gone")
@@ -438,12 +441,12 @@ class World:
             if isinstance(agent, ScriptedActor):
                 agent.faults_met += 1
             self._ledger.call_began(attempt.upstream, self.now)
-        course = course_of(answer)
+        course = course_of(answer, attempt.upstream.profile)
         way_s = self._scenario.way_s
         if course.head_s is not None:
             self.agenda.after(course.head_s + way_s, self._head, attempt, course)
         self.agenda.after(course.end_s, self._provider_ends, attempt, course.share)
-        self.agenda.after(course.end_s + way_s, self._ended, attempt, course)
+        self.agenda.after(course.end_s + course.late_s + way_s, self._ended, attempt, course)
         silent_s = math.inf if attempt.sent is None else self._may_be_silent_s(attempt.sent, attempt, course)
         if course.silent_s > silent_s:
             self.agenda.after(course.silent_from_s + silent_s + way_s, self._stalled, attempt)
@@ -512,6 +515,8 @@ class World:
     def _close(self, attempt: _Attempt, answer: SimAnswer, tokens: int, ending: AnswerEnding | None) -> None:
         ending = ending or answer.ending
         upstream = attempt.upstream
+        attempt.is_paid = ending is AnswerEnding.COMPLETED
+        self._ledger.paid_in_vain += attempt.is_paid
         upstream.provider.end(self.now, answer, output_tokens=tokens, ending=ending)
         if ending not in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
             self._ledger.call_ended(upstream, self.now)
