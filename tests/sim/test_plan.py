@@ -276,8 +276,6 @@ def test_a_stall_is_a_long_silence():
 @each("stream", [True, False])
 @each("how", ODD_ENDS)
 def test_an_answer_with_an_odd_end_is_whole(how, stream, dialect):
-    if how == "other-label" and stream and dialect in (SimDialect.CONVERSE, SimDialect.INVOKE):
-        return  # the reader does not look for AWS's frames under JSON's label
     odd, good = course(how, dialect, stream=stream), course("ok", dialect, stream=stream)
     assert replace(odd, late_s=0) == good
     # What says that nothing comes after it needs no wait.

@@ -20,6 +20,7 @@ from hivemind_addon.formats.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.formats.wire.dialect import dialect_of
 from hivemind_addon.formats.wire.error import ErrorFacts
 from hivemind_addon.formats.wire.outcome import TransportTrouble
+from hivemind_addon.formats.wire.watchdog import LEAST_BEGUN_S
 from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.plugins.captures.foreign import StoppedClock
 from hivemind_addon.sim import dialect as wire
@@ -383,7 +384,7 @@ def _as_read(answer: SimAnswer, profile: Profile) -> tuple[TransportTrouble | No
     # With the last event of a stream, its client has everything and its slot is free.
     late_s = reader.ends_at if is_left_open and reader.phase not in LAST else 0.0
     if (is_left_open or rest[-1] != End()) and not reader.is_complete(body):
-        return (TransportTrouble.STALLED, profile.watchdog.content_s) if is_left_open else (TransportTrouble.CUT, 0.0)
+        return (TransportTrouble.STALLED, LEAST_BEGUN_S) if is_left_open else (TransportTrouble.CUT, 0.0)
     reader.finish()
     outcome = reader.judge_stream() if is_stream else reader.judge_body(head.status, body, len)[0]
     return None if outcome.kind is OutcomeKind.SUCCESS else TransportTrouble.CUT, late_s

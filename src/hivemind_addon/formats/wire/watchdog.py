@@ -20,7 +20,7 @@ _KEPT = 200
 _POOLS = 256
 _TELLING = 20
 """Fewer answers say nothing about their slowest."""
-_LEAST_BEGUN_S = 900.0
+LEAST_BEGUN_S = 900.0
 """Models think for ten minutes (2026-11). Where `begun_s` states nothing, a client may wait longer than is known."""
 
 
@@ -34,7 +34,7 @@ def may_be_silent_s(
     """
     least_s = watchdog.silent_s
     if begun or not (streamed or usual_s):
-        least_s = max(least_s, watchdog.begun_s or max(_LEAST_BEGUN_S, patience_s))
+        least_s = max(least_s, watchdog.begun_s or max(LEAST_BEGUN_S, patience_s))
     return max(least_s, watchdog.factor * usual_s) * 2.0**stalls
 
 
