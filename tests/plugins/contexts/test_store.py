@@ -6,10 +6,8 @@ import stat
 import subprocess
 import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
-import zstandard
 from msgspec import Raw
 from msgspec.structs import replace
 
@@ -22,7 +20,7 @@ from hivemind_addon.proxy.system.database import FileUnusable
 from hivemind_addon.proxy.system.folders import FolderNotPrivate
 from tests.cases import each
 from tests.patience import PATIENCE_S
-from tests.plugins.contexts.samples import BODIES, WALL, context, conversation, sent
+from tests.plugins.contexts.samples import WALL, context, conversation, sent
 
 ANSWER = json.dumps({"content": [{"type": "text", "text": "I am done."}]}).encode()
 
@@ -323,87 +321,6 @@ def test_what_a_compaction_took_out_is_read_by_its_id_until_it_is_too_old(store)
         pass
     assert told(store, "SELECT id FROM taken_out") == "abc1"
     assert store.heads() == []
-
-
-# Files of before -----------------------------------------------------------------------------------------------------
-
-
-def in_pieces():
-    """What `in_pieces.db.zst` holds, in the order in which it was kept by the code of 2026-11-28.
-
-    The first four were written when each piece was compressed alone; then a conversation was removed, whose room was
-    not given back, and a result was taken out.
-    """
-    texts = [f"text {number}" for number in range(30)]
-    tools = [{"name": f"t{at}", "about": "x" * 99} for at in range(9)]
-    yield from (conversation(*texts[:length]) for length in (1, 3, 5))
-    yield conversation("text 0", "another way")
-    for dialect, body in BODIES.items():
-        sent_body = json.dumps({**body, "tools": tools}, indent=1).encode()
-        yield context(body=sent_body, dialect=dialect, session=dialect, answer=ANSWER)
-    yield from (conversation(*texts[:length]) for length in range(3, 30))
-
-
-@pytest.fixture
-def old(store):
-    store.folder.mkdir(parents=True, mode=0o700)
-    packed = Path(__file__).with_name("in_pieces.db.zst").read_bytes()
-    store.path.write_bytes(zstandard.ZstdDecompressor().decompress(packed))
-    return store
-
-
-def check_old(store):
-    """All that a file of before holds is read."""
-    expected = {}
-    for one in in_pieces():
-        expected.setdefault(one.head.id, []).append(one)
-    assert {head.id for head in store.heads()} == set(expected)
-    for name, contexts in expected.items():
-        for number, one in enumerate(contexts, start=1):
-            read = store.read(name, number)
-            assert (bytes(read.body), read.answer, read.url) == (bytes(one.body), one.answer, one.url)
-    assert store.result("abc1").text == "line 1"
-    assert [(head.version, at) for head, at, _ in store.search("another way")] == [(4, 1)]
-
-
-def test_a_file_of_before_is_read_as_it_is(old):
-    check_old(old)
-    assert told(old, "PRAGMA user_version") == 2
-
-
-def test_a_file_of_before_is_converted_in_slices_of_which_each_may_be_the_last_one(old):
-    steps = 0
-    while ContextStore(old.folder).trim(WALL):
-        check_old(old)
-        steps += 1
-    assert steps > 34
-    assert told(old, "SELECT count(*) FROM sqlite_schema WHERE name IN ('piece', 'pack', 'use')") == 0
-    assert told(old, f"SELECT group_concat(number) FROM body WHERE context = 1 AND kind = {COMPLETE}") == "1,26"
-    check_old(old)
-
-
-@pytest.mark.parametrize("slices", [0, 3, 50])
-def test_a_file_of_before_is_written_on_while_it_is_converted(old, slices):
-    for _ in range(slices):
-        old.trim(WALL)
-    newest = conversation(*(f"text {number}" for number in range(31)))
-    assert [old.keep(newest).version for _ in range(2)] == [32, 32]
-    old.remove(next(head.id for head in old.heads() if head.session == "openai-chat"))
-    emptied(old)
-    assert [len(old.versions(head.id)) for head in old.heads() if head.session == "s-1"] == [32]
-    assert bytes(old.read(newest.head.id).body) == bytes(newest.body)
-    assert bytes(old.read(newest.head.id, 31).body) == bytes(list(in_pieces())[-1].body)
-
-
-def test_a_damaged_piece_of_a_file_of_before_takes_only_what_has_it(old):
-    newest = "SELECT pack FROM piece JOIN use ON use.piece = piece.id WHERE context = 1 AND since = 31"
-    old._opened().execute(f"DELETE FROM pack WHERE id IN ({newest})")
-    name = list(in_pieces())[-1].head.id
-    for _ in range(2):
-        with pytest.raises(UnknownContext, match=r"version 31 of .* is damaged"):
-            old.read(name)
-        assert len(texts_of(old.read(name, 4))) == 2
-        emptied(old)
 
 
 # What goes wrong -----------------------------------------------------------------------------------------------------

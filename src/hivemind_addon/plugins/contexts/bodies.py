@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import zstandard
 
-from hivemind_addon.plugins.contexts import old_pieces
-from hivemind_addon.plugins.contexts.schema import COMPLETE, DELTA, IN_PIECES
+from hivemind_addon.plugins.contexts.schema import COMPLETE, DELTA
 
 _LEVEL = 3
 """Levels 1 and 2 find too little of a body of 500 KB: 12 and 2.5 times the bytes; level 5 takes twice the time for 7 %
@@ -24,7 +23,7 @@ _MOST_BYTES = 64 * 1024 * 1024
 def read(connection: sqlite3.Connection, context: int, number: int) -> bytes | None:
     """The body of a version; None: this body is damaged, or a body that it is built on."""
     at, text = 0, None
-    for at, text in read_all(connection, context, _beginning(connection, context, number)[0], number):  # noqa: B007
+    for at, text in read_all(connection, context, _beginning(connection, context, number), number):  # noqa: B007
         pass
     return text if at == number else None
 
@@ -39,9 +38,7 @@ def read_all(
         (context, first, last),
     ):
         try:
-            if kind == IN_PIECES:
-                text = old_pieces.read(connection, context, number)
-            elif kind == COMPLETE or text is not None:
+            if kind == COMPLETE or text is not None:
                 text = decompress(data, text if kind == DELTA else None)
         except zstandard.ZstdError:
             text = None
@@ -50,25 +47,12 @@ def read_all(
 
 def write(connection: sqlite3.Connection, context: int, number: int, text: bytes, before: bytes | None) -> None:
     """`before`: the body before this one; None: there is none, or it is damaged."""
-    beginning, kind = _beginning(connection, context, number - 1)
-    if kind == IN_PIECES or number - beginning >= _COMPLETE_EACH:
+    if number - _beginning(connection, context, number - 1) >= _COMPLETE_EACH:
         before = None
     connection.execute(
         "INSERT OR REPLACE INTO body (context, number, kind, data) VALUES (?, ?, ?, ?)",
         (context, number, COMPLETE if before is None else DELTA, compress(text, before)),
     )
-
-
-def convert(connection: sqlite3.Connection, context: int, number: int) -> None:
-    """Write a body that is in pieces anew; a damaged body stays damaged."""
-    text = read(connection, context, number)
-    if text is None:
-        connection.execute("UPDATE body SET kind = ? WHERE context = ? AND number = ?", (COMPLETE, context, number))
-        return
-    (last,) = connection.execute(
-        "SELECT max(number) FROM body WHERE context = ? AND number < ?", (context, number)
-    ).fetchone()
-    write(connection, context, number, text, read(connection, context, last or 0))
 
 
 def delete_unneeded(connection: sqlite3.Connection, context: int) -> None:
@@ -98,12 +82,12 @@ def decompress(data: bytes, before: bytes | None = None) -> bytes:
     return zstandard.ZstdDecompressor(dict_data=_dictionary(before)).decompress(data, max_output_size=_MOST_BYTES)
 
 
-def _beginning(connection: sqlite3.Connection, context: int, number: int) -> tuple[int, int]:
-    """The newest version up to this version whose body is no delta, and the body's kind."""
-    found, kind = connection.execute(
-        "SELECT max(number), kind FROM body WHERE context = ? AND number <= ? AND kind != ?", (context, number, DELTA)
+def _beginning(connection: sqlite3.Connection, context: int, number: int) -> int:
+    """The newest version up to this version whose body is complete."""
+    (found,) = connection.execute(
+        "SELECT max(number) FROM body WHERE context = ? AND number <= ? AND kind = ?", (context, number, COMPLETE)
     ).fetchone()
-    return found or 0, kind or 0
+    return found or 0
 
 
 def _dictionary(data: bytes | None) -> zstandard.ZstdCompressionDict | None:

@@ -6,7 +6,7 @@ Each function works on an open connection, inside of a transaction.
 import math
 import sqlite3
 
-from hivemind_addon.plugins.contexts import bodies, old_pieces
+from hivemind_addon.plugins.contexts import bodies
 from hivemind_addon.plugins.contexts.values import ContextHead, KeepRule
 from hivemind_addon.proxy.system.database import used_bytes
 
@@ -27,8 +27,6 @@ class Garbage:
         """Delete a little that is too old, or too much. False: there is nothing to delete."""
         used, too_old = used_bytes(connection), now_wall - self._rule.age_s
         self._is_shrinking = used > self._rule.size_bytes * (_ROOM if self._is_shrinking else 1)
-        if old_pieces.has_pieces(connection):
-            self._is_shrinking = False  # what is being converted is there twice
         return (
             _delete_results(connection, too_old)
             or self._delete_context(connection, too_old)

@@ -22,7 +22,6 @@ import zstandard
 from msgspec import Raw
 
 from hivemind_addon.formats.base.patterns import glob_matches
-from hivemind_addon.plugins.contexts import bodies, old_pieces
 from hivemind_addon.plugins.contexts.bodies import compress, decompress
 from hivemind_addon.plugins.contexts.garbage import Garbage, remove, thin
 from hivemind_addon.plugins.contexts.schema import KIND
@@ -109,15 +108,14 @@ class ContextStore:
             self._written(results[0].kept_wall, lambda: self._keep_rows(rows))
 
     def trim(self, now_wall: float) -> bool:
-        """Delete a little that is too old or too much, or convert a version of an older file.
+        """Delete a little that is too old or too much; False: there is nothing more to delete now.
 
-        False: there is nothing more to do now. Raises OSError, FolderNotPrivate and FileUnusable.
+        Raises OSError, FolderNotPrivate and FileUnusable.
         """
         with self._troubles():
             connection = self._opened()
             with transaction(connection):
                 is_busy = self._garbage.delete_slice(connection, now_wall)
-                is_busy = is_busy or old_pieces.convert_slice(connection, bodies.convert)
             return is_busy or give_back(connection, _PAGES_PER_STEP)
 
     def remove(self, context_id: str) -> ContextHead:
@@ -216,9 +214,6 @@ class ContextStore:
                     connection.close()
                     connection = sqlite3.connect(":memory:", isolation_level=None)
                     connection.executescript("".join(KIND.migrations))
-                else:
-                    (version,) = connection.execute("PRAGMA user_version").fetchone()
-                    connection.executescript(old_pieces.READ_AS_NEWEST.get(version, ""))
                 yield connection
         except sqlite3.Error as error:
             raise self._as_os_error(error) from error
