@@ -7,7 +7,7 @@ from hivemind_addon.formats.profile.model import Watchdog
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.report import markdown_table
 from lab.evaluate.figures import Figures
-from lab.papers import paper_figures
+from lab.papers import paper_figures, queues
 from lab.papers.claims import Contest, PaperClaim, alike, change, spread
 from lab.papers.plan import CASCADE_POLICIES, Experiments
 from lab.papers.significance import SignTest
@@ -35,7 +35,7 @@ def _done(run: Figures) -> float:
 
 
 def _cascade(made: Experiments) -> str:
-    base = _runs(made, Policy.AGENTRM_FIFO)
+    base = _runs(made, queues.AGENTRM_FIFO)
     claimed = (
         f"{paper_figures.P95_LESS} % less | {paper_figures.LANE_WASTE_LESS} % less "
         f"| {paper_figures.THROUGHPUT_MORE} % more"
@@ -67,7 +67,7 @@ def _beside(base: Sequence[Figures], runs: Sequence[Figures], value: Callable[[F
 
 def _chance(made: Experiments) -> str:
     """Whether the scheduler is ahead of AgentRM's queue by chance."""
-    mlfq, ours = _runs(made, Policy.MLFQ), _runs(made, Policy.HIVEMIND)
+    mlfq, ours = _runs(made, queues.MLFQ), _runs(made, Policy.HIVEMIND)
     tests = [
         f"{name} on {SignTest.of([sign * value(run) for run in mlfq], [sign * value(run) for run in ours])}"
         for name, value, sign in (
@@ -76,13 +76,13 @@ def _chance(made: Experiments) -> str:
             ("more turns a minute", _done, -1),
         )
     ]
-    return f"The scheduler beside its queue (`{Policy.MLFQ.name}`), seed by seed: {'; '.join(tests)} (exact sign test)."
+    return f"The scheduler beside its queue (`{queues.MLFQ.name}`), seed by seed: {'; '.join(tests)} (exact sign test)."
 
 
 def _reaped(made: Experiments) -> str:
     """Why lane time is wasted: which attempts are ended, and after how long."""
     hung, each_s = [], []
-    for policy in (Policy.MLFQ, Policy.HIVEMIND):
+    for policy in (queues.MLFQ, Policy.HIVEMIND):
         runs = _runs(made, policy)
         in_vain = sum(run.attempts - run.turns_done for run in runs)
         hung.append(in_vain / len(runs))
@@ -110,7 +110,7 @@ def contests(made: Experiments) -> list[Contest]:
 
 def claims(made: Experiments) -> list[PaperClaim]:
     """Their claims, and our results: the scheduler beside FIFO."""
-    base, ours = _runs(made, Policy.AGENTRM_FIFO), _runs(made, Policy.HIVEMIND)
+    base, ours = _runs(made, queues.AGENTRM_FIFO), _runs(made, Policy.HIVEMIND)
 
     def told(what: str, value: Callable[[Figures], float], claimed: int, word: str, direction: int) -> PaperClaim:
         one, other = (fmean(map(value, runs)) for runs in (base, ours))

@@ -5,26 +5,26 @@ from dataclasses import dataclass, replace
 
 from hivemind_addon.sim.ablation import Primitive
 from hivemind_addon.sim.library import Case, cases, random_case
-from hivemind_addon.sim.policy import AGENTRM, COMPARED, Policy, without
+from hivemind_addon.sim.policy import COMPARED, Policy, without
 from hivemind_addon.sim.random_proof import LoadFigures
 from hivemind_addon.sim.random_proof import figures_of as load_figures
 from hivemind_addon.sim.trial import Setup, Trial, once_each, run_trials
 from lab import compaction
 from lab.evaluate.campaign import Runs, run_all, trials_of
-from lab.papers import paper_figures
+from lab.papers import paper_figures, queues
 from lab.papers.claims import percent
 from lab.papers.overhead import Overhead
 from lab.papers.philosophers import Dinner, LockWay, locks, talks
 
 THIRTY = range(25, 36)
 """Sizes of random loads that count as thirty agents."""
-EVERYONE = (*COMPARED, *AGENTRM)
+EVERYONE = (*COMPARED, *queues.AGENTRM)
 """Every policy but the scheduler without something."""
-CASCADE_POLICIES = (*AGENTRM, Policy.SDK, Policy.HIVEMIND)
+CASCADE_POLICIES = (*queues.AGENTRM, Policy.SDK, Policy.HIVEMIND)
 INCIDENT_POLICIES = (
     Policy.SDK,
     Policy.AIMD_PAUSE,
-    Policy.MLFQ,
+    queues.MLFQ,
     without(Primitive.HIDDEN_LIMITS, Primitive.BREAKER),
     without(Primitive.BREAKER),
     Policy.HIVEMIND,

@@ -13,7 +13,7 @@ from hivemind_addon.sim.ablation import Primitive
 from hivemind_addon.sim.aimd_pause import aimd_pause
 from hivemind_addon.sim.library import case_named, cases
 from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.policy import AGENTRM, COMPARED, Policy, UnknownPolicy, only, policy_named, without
+from hivemind_addon.sim.policy import COMPARED, Policy, UnknownPolicy, only, policy_named, without
 from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.sim.workload import Crowd, Scenario
 from hivemind_addon.sim.world import World, run
@@ -24,7 +24,6 @@ from tests.cases import each
     "policy",
     [
         *COMPARED,
-        *AGENTRM,
         *map(without, Primitive),
         *map(only, Primitive),
         only(),

@@ -11,7 +11,6 @@ from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.events import SchedulerEvent
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Hints, Ticket
 from hivemind_addon.sim.ablation import AblatedScheduler, Primitive
-from hivemind_addon.sim.agentrm import REAPED_AFTER_S, agentrm_fifo, mlfq, priority_queue, round_robin
 from hivemind_addon.sim.aimd_pause import aimd_pause
 
 _SDK_RETRIES = 2
@@ -66,10 +65,6 @@ class Policy:
     DIRECT: ClassVar["Policy"]
     SDK: ClassVar["Policy"]
     AIMD_PAUSE: ClassVar["Policy"]
-    AGENTRM_FIFO: ClassVar["Policy"]
-    ROUND_ROBIN: ClassVar["Policy"]
-    PRIORITY_QUEUE: ClassVar["Policy"]
-    MLFQ: ClassVar["Policy"]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Policy) and self.name == other.name
@@ -127,37 +122,19 @@ Policy.AIMD_PAUSE = Policy(
     watches=False,
 )
 
-Policy.AGENTRM_FIFO = Policy(
-    "agentrm-fifo",
-    "AgentRM's first come, first served in lanes, which whatever hangs holds",
-    agentrm_fifo,
-    watches=False,
-)
-Policy.ROUND_ROBIN = Policy("round-robin", "AgentRM's round robin by agent, in lanes", round_robin, watches=False)
-Policy.PRIORITY_QUEUE = Policy("priority-queue", "AgentRM's priority queue, in lanes", priority_queue, watches=False)
-Policy.MLFQ = Policy(
-    "mlfq",
-    "AgentRM's feedback queue in lanes, with its reaper, AIMD and three re-sends",
-    mlfq,
-    watches=False,
-    reaps_after_s=REAPED_AFTER_S,
-)
-
 COMPARED = (Policy.DIRECT, Policy.SDK, Policy.AIMD_PAUSE, Policy.FIFO, Policy.HIVEMIND)
 """What is compared on every scenario, from the least to the most."""
-AGENTRM = (Policy.AGENTRM_FIFO, Policy.ROUND_ROBIN, Policy.PRIORITY_QUEUE, Policy.MLFQ)
-"""What AgentRM compares, its own the last."""
 
 
 def policy_named(name: str) -> Policy:
     """A policy by its name. Raises UnknownPolicy."""
-    for policy in (*COMPARED, *AGENTRM):
+    for policy in COMPARED:
         if policy.name == name:
             return policy
     for prefix, make in ((_WITHOUT, without), (_ONLY, only)):
         if name.startswith(prefix):
             return make(*_primitives(name.removeprefix(prefix)))
-    names = ", ".join(policy.name for policy in (*COMPARED, *AGENTRM))
+    names = ", ".join(policy.name for policy in COMPARED)
     raise UnknownPolicy(f"no policy {name!r}; there are {names}, {_WITHOUT}X and {_ONLY}X (X: {_known()})")
 
 

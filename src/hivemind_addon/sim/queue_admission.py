@@ -2,8 +2,8 @@
 
     ticket ──► order: who is next ──► gate: whether anybody goes ──► attempt ──► Finished | GiveUp | Backoff
 
-Which order and which gate it has is its caller's: `aimd_pause.py` and `agentrm.py` put together what others do. There
-is no model of a limit, no deadline, and nobody is shed.
+The caller chooses order and gate: `aimd_pause.py` and `lab/papers/queues.py` put together what others do. There is no
+model of a limit, no deadline, and nobody is shed.
 """
 
 import heapq

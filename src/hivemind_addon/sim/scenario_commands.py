@@ -117,7 +117,6 @@ def run_scenarios(
     Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-without-X,
     only-X; X is among meters, hidden-limits, breaker, retry, fair-order,
     cache-order, comeback, last-chance, watchdog, budgets, priority, or A+B.
-    AgentRM's: agentrm-fifo, round-robin, priority-queue, mlfq.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ from hivemind_addon.sim.report import markdown_filled
 from hivemind_addon.sim.trial import Setup, Trial
 from hivemind_addon.tools.cli import main
 from lab.evaluate.campaign import Runs
-from lab.papers import plan
+from lab.papers import plan, queues
 from lab.papers.overhead import Overhead
 from lab.papers.page import parts
 from lab.papers.significance import SignTest
@@ -117,7 +117,7 @@ def test_waste_is_told_as_a_sum_as_a_share_and_for_a_turn_and_why_the_sum_is_har
 def test_policies_whose_runs_are_the_same_are_named_together_with_the_reason(made, text):
     told = "The runs of `agentrm-fifo`, `round-robin`, `priority-queue` are the same: an agent asks for one turn"
     assert told in text.partition("### The cascade")[2].partition("###")[0]
-    other = replace(made.runs.by_setup[key := _cascade_key(Policy.ROUND_ROBIN)][0], zombies=1)
+    other = replace(made.runs.by_setup[key := _cascade_key(queues.ROUND_ROBIN)][0], zombies=1)
     runs = Runs({**made.runs.by_setup, key: (other, *made.runs.by_setup[key][1:])})
     assert told not in page(replace(made, runs=runs))
 
@@ -128,7 +128,7 @@ def _cascade_key(policy):
 
 
 def test_where_lane_time_goes_is_told_from_the_runs(made, text):
-    runs = made.runs.of_all_kinds(SMALL.cascade, Policy.MLFQ)
+    runs = made.runs.of_all_kinds(SMALL.cascade, queues.MLFQ)
     in_vain = sum(run.attempts - run.turns_done for run in runs)
     assert f"attempts {in_vain / len(runs):.1f} come to nothing in its queue and hold a lane for 30.0 s each" in text
 
@@ -158,15 +158,15 @@ def test_without_budgets_who_has_one_spends_more_than_it(text):
 def test_the_cascade_stands_beside_its_first_come_first_served(made, text):
     runs = {
         policy: [Trial(Setup(SMALL.cascade, None, headers=True, policy=policy), seed).run() for seed in range(2)]
-        for policy in (Policy.AGENTRM_FIFO, Policy.MLFQ, Policy.HIVEMIND)
+        for policy in (queues.AGENTRM_FIFO, queues.MLFQ, Policy.HIVEMIND)
     }
     p95 = {policy: sum(run.latency_s(0.95) for run in some) / 2 for policy, some in runs.items()}
-    assert row(text, "The cascade", "`agentrm-fifo`")[2] == f"{p95[Policy.AGENTRM_FIFO]:.0f} s"
-    for policy in (Policy.MLFQ, Policy.HIVEMIND):
-        less = round(100 - 100 * p95[policy] / p95[Policy.AGENTRM_FIFO])
+    assert row(text, "The cascade", "`agentrm-fifo`")[2] == f"{p95[queues.AGENTRM_FIFO]:.0f} s"
+    for policy in (queues.MLFQ, Policy.HIVEMIND):
+        less = round(100 - 100 * p95[policy] / p95[queues.AGENTRM_FIFO])
         assert row(text, "The cascade", f"`{policy.name}`")[2] == f"{p95[policy]:.0f} s ({less} % less)"
     assert row(text, "Beside the papers", "AgentRM: P95 latency of its cascade")[2] == f"{less} % less"
-    zombies = sum(run.zombies for run in runs[Policy.AGENTRM_FIFO]) / 2
+    zombies = sum(run.zombies for run in runs[queues.AGENTRM_FIFO]) / 2
     assert row(text, "Beside the papers", "AgentRM: zombies")[1:] == [
         "29 → 0",
         f"{zombies:.0f} → 0",
@@ -205,7 +205,7 @@ def test_an_incident_kills_who_is_alone_and_a_breaker_saves_attempts(text):
 def test_who_is_ahead_of_the_scheduler_is_named_unless_it_loses_more_agents(made):
     def told(**changed):
         case = SMALL.incident
-        keys = [Setup(case, kind, headers=True, policy=Policy.MLFQ).name for kind in case.kinds]
+        keys = [Setup(case, kind, headers=True, policy=queues.MLFQ).name for kind in case.kinds]
         others = {key: tuple(replace(run, **changed) for run in made.runs.by_setup[key]) for key in keys}
         text = page(replace(made, runs=Runs({**made.runs.by_setup, **others})))
         return [line for line in text.splitlines() if line.startswith("- An incident, the last ends: ")]

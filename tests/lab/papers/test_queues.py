@@ -1,5 +1,6 @@
 """AgentRM's schedulers: who is next, how many lanes there are, and who is reaped."""
 
+import pickle
 import random
 from dataclasses import replace
 
@@ -8,13 +9,14 @@ import pytest
 from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.values.ticket import Demand, PoolKey, Priority, Ticket
-from hivemind_addon.sim.agentrm import ClassOrder, FeedbackOrder, RoundRobinOrder
 from hivemind_addon.sim.library import cases
-from hivemind_addon.sim.policy import AGENTRM, Policy
+from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.queue_admission import ArrivalOrder
 from hivemind_addon.sim.workload import Crowd, Scenario
 from hivemind_addon.sim.world import World, run
+from lab.papers import queues
+from lab.papers.queues import AGENTRM, ClassOrder, FeedbackOrder, RoundRobinOrder
 from tests.cases import each
 
 POOL = PoolKey("api.sim", "key", "sim-1")
@@ -116,7 +118,7 @@ HANGING = Scenario(
 
 
 def test_what_hangs_holds_its_lane_to_the_end_unless_it_is_reaped():
-    held, reaped = run(HANGING, seed=1, policy=Policy.AGENTRM_FIFO), run(HANGING, seed=1, policy=Policy.MLFQ)
+    held, reaped = run(HANGING, seed=1, policy=queues.AGENTRM_FIFO), run(HANGING, seed=1, policy=queues.MLFQ)
     assert (held.turns_done, reaped.turns_done) == (12, 12)
     assert held.zombies > 0
     assert held.wasted_lane_s == pytest.approx(500 * held.zombies, abs=1)
@@ -127,7 +129,7 @@ def test_what_hangs_holds_its_lane_to_the_end_unless_it_is_reaped():
 
 def test_the_reaper_waits_as_long_as_the_scenario_says():
     patient = replace(HANGING, silent_s=200)
-    soon, late = run(HANGING, seed=1, policy=Policy.MLFQ), run(patient, seed=1, policy=Policy.MLFQ)
+    soon, late = run(HANGING, seed=1, policy=queues.MLFQ), run(patient, seed=1, policy=queues.MLFQ)
     assert min(soon.attempts, late.attempts) > 12
     assert soon.wasted_lane_s == pytest.approx(30 * (soon.attempts - 12), abs=1)
     assert late.wasted_lane_s == pytest.approx(200 * (late.attempts - 12), abs=1)
@@ -152,3 +154,8 @@ def test_its_cascade_keeps_the_papers_order():
         assert one.latency_s(0.95) < 0.2 * fifo.latency_s(0.95)
         assert one.wasted_lane_s < 0.1 * fifo.wasted_lane_s
         assert one.turns_a_minute > 3 * fifo.turns_a_minute
+
+
+@each("policy", AGENTRM)
+def test_a_policy_travels_by_its_name(policy):
+    assert pickle.loads(pickle.dumps(policy)) == policy

@@ -22,11 +22,13 @@ Assumed here, since nobody outside knows it:
 import heapq
 import random
 from collections import OrderedDict
+from collections.abc import Callable
 from itertools import count
 
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.values.ticket import Attempt, Outcome, OutcomeKind, Ticket
 from hivemind_addon.sim.aimd_pause import ATTEMPTS, AimdGate
+from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.queue_admission import ArrivalOrder, QueueAdmission
 
 REAPED_AFTER_S = 30.0
@@ -195,3 +197,35 @@ class FeedbackOrder:
         for level in others:
             first.update(level)
             level.clear()
+
+
+class AgentRmPolicy(Policy):
+    """A policy of the paper, known by name to the lab alone."""
+
+    def __reduce__(self) -> tuple[Callable[[str], Policy], tuple[str]]:
+        """By its name, into another process."""
+        return policy_named, (self.name,)
+
+
+AGENTRM_FIFO = AgentRmPolicy(
+    "agentrm-fifo",
+    "AgentRM's first come, first served in lanes, which whatever hangs holds",
+    agentrm_fifo,
+    watches=False,
+)
+ROUND_ROBIN = AgentRmPolicy("round-robin", "AgentRM's round robin by agent, in lanes", round_robin, watches=False)
+PRIORITY_QUEUE = AgentRmPolicy("priority-queue", "AgentRM's priority queue, in lanes", priority_queue, watches=False)
+MLFQ = AgentRmPolicy(
+    "mlfq",
+    "AgentRM's feedback queue in lanes, with its reaper, AIMD and three re-sends",
+    mlfq,
+    watches=False,
+    reaps_after_s=REAPED_AFTER_S,
+)
+AGENTRM = (AGENTRM_FIFO, ROUND_ROBIN, PRIORITY_QUEUE, MLFQ)
+"""The policies that AgentRM compares, its own the last."""
+
+
+def policy_named(name: str) -> Policy:
+    """A policy of the paper by its name."""
+    return next(policy for policy in AGENTRM if policy.name == name)
