@@ -119,7 +119,7 @@ def _prove(count: int, only: tuple[str, ...], policies: tuple[str, ...], output:
 
     from hivemind_addon.sim import random_proof, report  # noqa: PLC0415
     from hivemind_addon.sim.limits import LimitKind  # noqa: PLC0415
-    from lab import zoo  # noqa: PLC0415
+    from lab import proof_page, zoo  # noqa: PLC0415
 
     parts = [name.removeprefix(_ZOO) for name in only if name.startswith(_ZOO)]
     loads = _random_loads(only)
@@ -130,7 +130,7 @@ def _prove(count: int, only: tuple[str, ...], policies: tuple[str, ...], output:
     if named or not only:
         series = run_with_progress(_packaged(named), _beside(policies), tuple(LimitKind), count, workers)
         command = _command(only, f"--seeds {count}", *(f"--policy {name}" for name in policies))
-        sections.append(report.page(series, command))
+        sections.append(proof_page.page(series, command))
         missed += report.missed(series)
     if parts or not only:
         measures = _zoo(parts, count, workers)
@@ -261,7 +261,7 @@ def _by_all_ways(*, peer: bool) -> "tuple[Sequence[SocketRun], str]":
 def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:
     from hivemind_addon.sim import agreement  # noqa: PLC0415 - it takes a while to load
     from hivemind_addon.sim.limits import LimitKind  # noqa: PLC0415
-    from hivemind_addon.sim.report import markdown_filled  # noqa: PLC0415
+    from lab.markdown import markdown_filled  # noqa: PLC0415
 
     known = [one.name for one in agreement.LIVE]
     if unknown := sorted(set(only) - set(known)):

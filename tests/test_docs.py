@@ -13,10 +13,10 @@ from hivemind_addon.kernel.order.lanes import TRANSITIONS, EntryState
 from hivemind_addon.kernel.values.events import SCHEMA_VERSION, Event
 from hivemind_addon.proxy.record.metrics import MAX_POOLS
 from hivemind_addon.proxy.run.option_table import OPTIONS
-from hivemind_addon.sim.report import markdown_filled
 from lab.generators import docs
 from lab.generators.docstrings import field_docstrings
 from lab.generators.schemas import DOCUMENTS
+from lab.markdown import markdown_filled
 
 SELF_EXPLAINING = {"concurrency.maximum", "breaker.max_probe_s", "retry.max_backoff_s"}
 """The upper ends of ranges whose lower end, the line above in the table, is explained."""

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from hivemind_addon.sim.report import markdown_filled
 from lab.bench import (
     calls,
     cluster_scale,
@@ -28,6 +27,7 @@ from lab.bench import (
 )
 from lab.bench.plan import FULL, QUICK
 from lab.bench.stack import Stack
+from lab.markdown import markdown_filled
 
 PAGE = Path(__file__).parents[2] / "docs" / "bench.md"
 

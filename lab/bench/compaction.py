@@ -5,8 +5,8 @@ In virtual terms: the same numbers on every machine. Half a minute.
 
 from pathlib import Path
 
-from hivemind_addon.sim.report import markdown_filled
 from lab.compaction import rows, section
+from lab.markdown import markdown_filled
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "compaction.md"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import click
 
 from hivemind_addon.sim.mitmdump import MitmdumpNotStarted
-from hivemind_addon.sim.report import markdown_filled
 from lab.fleets.experiment import experiments
 from lab.fleets.fleet import FleetResult, FleetSettings, run_fleet
 from lab.fleets.kinds import Program
 from lab.fleets.page import parts, summary
 from lab.fleets.programs import NotInstalled, install
+from lab.markdown import markdown_filled
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "fleets.md"
 

@@ -32,7 +32,7 @@ def papers(*, quick: bool, seeds: int | None, overhead: Path | None, output: Pat
       hivemind lab papers --quick
       hivemind lab papers --output docs/papers.md
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
-    from hivemind_addon.sim.report import markdown_filled  # noqa: PLC0415
+    from lab.markdown import markdown_filled  # noqa: PLC0415
     from lab.papers import plan as plans  # noqa: PLC0415 - loaded when it is needed, as below
     from lab.papers.overhead import BadOverhead, read_overhead  # noqa: PLC0415
     from lab.papers.page import parts  # noqa: PLC0415

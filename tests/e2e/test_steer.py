@@ -18,7 +18,7 @@ from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.proxy.api.control import control_socket, read_report, send_command
 from hivemind_addon.sim.faults import ErrorStatus, Stall
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.commands.group import every_command
+from lab.generators.command_help import every_command
 from tests.e2e.conftest import Call, Providers, meetings, versions
 from tests.e2e.proxy import PATIENCE_S, Proxy, running
 from tests.shell_lines import calls

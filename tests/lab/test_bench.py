@@ -8,7 +8,6 @@ from time import perf_counter
 
 import pytest
 
-from hivemind_addon.sim.report import markdown_filled
 from lab.bench import __main__ as command
 from lab.bench import cluster_scale, decisions, growth, report, soak, stack
 from lab.bench.__main__ import Check
@@ -29,6 +28,7 @@ from lab.bench.plan import (
 )
 from lab.bench.rounds import Row, Sample
 from lab.bench.timing import Timing
+from lab.markdown import markdown_filled
 from tests.cases import each
 from tests.e2e.proxy import free_port
 

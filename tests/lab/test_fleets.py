@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from hivemind_addon.sim.call import AgentTruth, DialectTruth, Truth
-from hivemind_addon.sim.report import markdown_filled
 from hivemind_addon.sim.task import SimTask
 from lab.fleets.agent import Agent, Launch, Scheduled, Straight, launch
 from lab.fleets.books import Book
@@ -24,6 +23,7 @@ from lab.fleets.page import parts, summary
 from lab.fleets.process import Exit, run
 from lab.fleets.programs import AIDER, CLAUDE_CODE, NODE, NotInstalled, Programs, install
 from lab.fleets.tunnel import running_tunnel
+from lab.markdown import markdown_filled
 from tests.cases import each
 
 PAGE = Path(__file__).parents[2] / "docs" / "fleets.md"

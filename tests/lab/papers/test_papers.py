@@ -10,10 +10,10 @@ from click.testing import CliRunner
 from hivemind_addon.sim.library import cases, random_case
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.report import markdown_filled
 from hivemind_addon.sim.trial import Setup, Trial
 from hivemind_addon.tools.cli import main
 from lab.evaluate.campaign import Runs
+from lab.markdown import markdown_filled
 from lab.papers import plan, queues
 from lab.papers.overhead import Overhead
 from lab.papers.page import parts

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.commands.group import every_command
+from lab.generators.command_help import every_command
 
 
 @pytest.fixture

@@ -8,8 +8,9 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.commands.group import CalmGroup, CommandEntry, ListGroup, every_command, help_of
+from hivemind_addon.tools.commands.group import CalmGroup, CommandEntry, ListGroup
 from hivemind_addon.tools.commands.index import SECTIONS
+from lab.generators.command_help import every_command, help_of
 
 
 def test_everything_in_the_index_is_there_and_listed_once():

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.tools.cli import main
-from hivemind_addon.tools.commands.group import every_command, help_of
 from hivemind_addon.tools.commands.index import SECTIONS
+from lab.generators.command_help import every_command, help_of
 from tests.shell_lines import accept, calls
 
 EVERY = dict(every_command(main))

@@ -1,5 +1,5 @@
-from hivemind_addon.sim.report import markdown_filled
-from hivemind_addon.tools.mcp.page import parts
+from lab.generators.mcp_page import parts
+from lab.markdown import markdown_filled
 
 MARKS = "".join(f"<!-- {name} -->\n<!-- end -->\n" for name in ("permissions", "own tools", "allowed tools"))
 
