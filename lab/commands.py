@@ -3,8 +3,8 @@
 import os
 import platform
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,20 +12,22 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from hivemind_addon.proxy.system.stop_signals import end_with_us
 from hivemind_addon.sim.scenario_commands import (
     cases_named,
-    on_sockets,
     policies_named,
     print_missed,
     progress,
-    real_processes,
     run_with_progress,
     write_or_print,
 )
 
 if TYPE_CHECKING:
     from hivemind_addon.sim.library import Case
+    from hivemind_addon.sim.limits import LimitKind
     from hivemind_addon.sim.policy import Policy
+    from hivemind_addon.sim.workload import Scenario
+    from lab.agreement import Comparison
     from lab.evaluate.campaign import Campaign
     from lab.evaluate.chart_data import ChartData
     from lab.evaluate.charts import Chart
@@ -254,20 +256,20 @@ def _by_all_ways(*, peer: bool) -> "tuple[Sequence[SocketRun], str]":
             except sockets.PeerUnavailable as error:
                 problem = str(error)
                 click.echo(f"{problem}; the rest goes on", err=True)
-        with real_processes(), progress(sockets.socket_setups()) as done:
+        with _real_processes(), progress(sockets.socket_setups()) as done:
             return sockets.run_on_sockets(peer=through_peer, done=done), problem
 
 
 def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:
-    from hivemind_addon.sim import agreement  # noqa: PLC0415 - it takes a while to load
     from hivemind_addon.sim.limits import LimitKind  # noqa: PLC0415
+    from lab import agreement  # noqa: PLC0415 - it takes a while to load
     from lab.markdown import markdown_filled  # noqa: PLC0415
 
     known = [one.name for one in agreement.LIVE]
     if unknown := sorted(set(only) - set(known)):
         raise click.BadParameter(f"{unknown[0]!r} does not run live; {', '.join(known)} do", param_hint="--only")
     chosen = [scenario for scenario in agreement.LIVE if not only or scenario.name in only]
-    comparisons = on_sockets(chosen, tuple(LimitKind), seeds)
+    comparisons = _on_sockets(chosen, tuple(LimitKind), seeds)
     text = agreement.verdict(comparisons)
     if output is not None:
         text = markdown_filled(output.read_text(encoding="utf-8"), {"measured": text})
@@ -275,6 +277,26 @@ def _prove_live(seeds: int, only: tuple[str, ...], output: Path | None) -> None:
     told = agreement.disagreements(comparisons)
     print_missed(told)
     sys.exit(1 if told else 0)
+
+
+def _on_sockets(scenarios: "Sequence[Scenario]", kinds: "Sequence[LimitKind]", seeds: int) -> "Sequence[Comparison]":
+    """Run the scenarios on real sockets and in virtual time, with a progress bar."""
+    from lab import agreement  # noqa: PLC0415
+
+    with _real_processes(), progress(len(scenarios) * len(kinds) * seeds) as done:
+        return agreement.compare_all(scenarios, kinds=kinds, seeds=seeds, tell=done)
+
+
+@contextmanager
+def _real_processes() -> Iterator[None]:
+    """They end with this command, and a mitmdump that does not start ends the command with its reason."""
+    from hivemind_addon.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
+
+    end_with_us()
+    try:
+        yield
+    except MitmdumpNotStarted as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _packaged(names: Sequence[str]) -> "list[Case]":

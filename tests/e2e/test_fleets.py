@@ -24,7 +24,6 @@ import trustme
 from click.testing import CliRunner
 
 from hivemind_addon.sim.agents import HOST, Route
-from hivemind_addon.sim.agreement import FACTOR, LIVE, compare
 from hivemind_addon.sim.certificate import write_certificates
 from hivemind_addon.sim.demo import FAULTS
 from hivemind_addon.sim.limits import LimitKind
@@ -36,6 +35,7 @@ from hivemind_addon.sim.task import SimTask
 from hivemind_addon.sim.workload import Crowd, Scenario
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.launch.environment import proxy_url
+from lab.agreement import FACTOR, LIVE, compare
 from lab.fleets.agent import Agent, Scheduled, launch
 from lab.fleets.fleet import FleetSettings, run_fleet
 from lab.fleets.fleet import Route as FleetRoute

@@ -14,25 +14,17 @@ from rich.console import Console
 
 from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.kernel.values.ticket import Dimension
-from hivemind_addon.sim import agreement, library
+from hivemind_addon.sim import library
 from hivemind_addon.sim.expectation import Expectation, Verdict
 from hivemind_addon.sim.library import UnknownScenario, case_named, cases, random_case, read_case
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import COMPARED, Policy
-from hivemind_addon.sim.report import (
-    as_json,
-    listing,
-    missed,
-    number,
-    page,
-    percent,
-    table,
-    verdicts,
-)
+from hivemind_addon.sim.report import as_json, listing, missed, percent, table, verdicts
 from hivemind_addon.sim.trial import Setup, Trial, run_series, run_trials, setups
 from hivemind_addon.sim.workload import Crowd, turns
 from hivemind_addon.sim.world import run
 from hivemind_addon.tools.cli import main
+from lab.proof_page import number, page
 from tests.cases import each
 
 GOOD = """\
@@ -494,9 +486,6 @@ def test_another_policy_is_not_judged():
         (("run", "nonsense"), "no scenario 'nonsense'; there are micro-5"),
         (("run", "micro-5", "--policy", "magic"), "no policy 'magic'; there are direct"),
         (("run", "gone.yaml"), "gone.yaml: cannot be read"),
-        (("run", "changing-cap", "--real"), "changing-cap does not run on the socket: neighbours, moving caps"),
-        (("run", "incident", "--real"), "incident does not run on the socket: its provider's outages and storms"),
-        (("run", "stress", "--real", "--policy", "direct"), "only hivemind runs on the socket"),
         (("show", "nonsense"), "no scenario 'nonsense'"),
     ],
 )
@@ -505,23 +494,3 @@ def test_a_mistake_gets_one_line_and_no_traceback(words, told):
     assert result.exit_code in (1, 2)
     assert told in " ".join(result.stderr.split())
     assert "Traceback" not in result.output
-
-
-def test_real_runs_tell_where_socket_and_virtual_time_disagree(monkeypatch):
-    class Apart:
-        name = "stress, bucket, seed 0"
-
-        def disagreements(self):
-            return ["2 guard trips"]
-
-    def compared(scenarios, *, kinds, seeds, tell):
-        assert ([scenario.name for scenario in scenarios], len(kinds), seeds) == (["stress"], 1, 1)
-        tell("stress")
-        return [Apart()]
-
-    monkeypatch.setattr(agreement, "compare_all", compared)
-    monkeypatch.setattr(agreement, "table", lambda _: "a table\n")
-    monkeypatch.setattr("signal.signal", lambda *_: None)
-    result = run_commands("run", "stress", "--real", "--limits", "bucket")
-    assert (result.exit_code, result.stdout) == (1, "a table\n")
-    assert result.stderr == "missed: stress, bucket, seed 0: 2 guard trips\n"

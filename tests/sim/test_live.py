@@ -10,9 +10,8 @@ import pytest
 
 from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.kernel.values.ticket import Dimension
-from hivemind_addon.sim import agreement, world
+from hivemind_addon.sim import world
 from hivemind_addon.sim.agents import Answered
-from hivemind_addon.sim.agreement import Comparison, table, verdict
 from hivemind_addon.sim.bound import Bound
 from hivemind_addon.sim.call import Truth
 from hivemind_addon.sim.dialect import SimDialect
@@ -24,6 +23,8 @@ from hivemind_addon.sim.request import facts, input_tokens
 from hivemind_addon.sim.result import CrowdResult, Result
 from hivemind_addon.sim.route import SimTarget
 from hivemind_addon.sim.workload import Crowd, Scenario, turns
+from lab import agreement
+from lab.agreement import Comparison, table, verdict
 from tests.cases import each
 
 STRESS = cases()["stress"].scenario

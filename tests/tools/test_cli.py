@@ -6,9 +6,9 @@ import pytest
 from click.testing import CliRunner
 
 from hivemind_addon import __version__
-from hivemind_addon.sim import agreement
 from hivemind_addon.sim.expectation import Expectation, Verdict
 from hivemind_addon.tools.cli import main
+from lab import agreement
 
 
 def run(*arguments):

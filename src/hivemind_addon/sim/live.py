@@ -4,7 +4,7 @@
                              └─► live(…)     real connections through a real mitmdump, in real time
 
 A factor divides all times of a scenario: the windows of limits, latencies, think times and the clients' patience. The
-scheduler's own times stay. So both runs have the same scale, and are compared with each other only (sim/agreement.py).
+scheduler's own times stay. So both runs have the same scale, and are compared with each other only (lab/agreement.py).
 Both have the same load: turns, sizes and starts come from the same seeds, and the n-th call that passes the limits
 meets the same fault.
 """

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hivemind_addon.proxy.system.stop_signals import end_with_us
 from hivemind_addon.tools.commands.group import IndexedGroup
 
 if TYPE_CHECKING:
-    from hivemind_addon.sim.agreement import Comparison
     from hivemind_addon.sim.library import Case
     from hivemind_addon.sim.limits import LimitKind
     from hivemind_addon.sim.policy import Policy
     from hivemind_addon.sim.trial import Series
-    from hivemind_addon.sim.workload import Scenario
 
 
 @click.group(cls=IndexedGroup)
@@ -92,8 +89,7 @@ def minimise(name: str, output: Path | None) -> None:
 
 @scenario.command("run", short_help="Run scenarios against what they expect")
 @click.argument("names", nargs=-1, metavar="[NAME]…")
-@click.option("--real", is_flag=True, help="On real sockets through a real mitmdump, five times as fast: minutes.")
-@click.option("--seeds", type=click.IntRange(1, 1000), help="Runs of each.  [default: 3; with --real 1]")
+@click.option("--seeds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Runs of each.")
 @click.option("--policy", "policies", multiple=True, metavar="POLICY", help="Who decides; may be given again.")
 @click.option(
     "--limits", type=click.Choice(["bucket", "window", "both"]), default="both", help="How the limits come back."
@@ -102,8 +98,7 @@ def minimise(name: str, output: Path | None) -> None:
 def run_scenarios(
     names: tuple[str, ...],
     *,
-    real: bool,
-    seeds: int | None,
+    seeds: int,
     policies: tuple[str, ...],
     limits: str,
     as_json: bool,
@@ -111,7 +106,7 @@ def run_scenarios(
     """Run scenarios (packaged by name, your own by path; without a name all) against their expectations.
 
     Virtual time: an hour takes a second, and the same command gives the same numbers. The exit status is 1 when an
-    expectation is missed under the policy hivemind; with --real when socket and virtual time disagree.
+    expectation is missed under the policy hivemind.
 
     \b
     Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-without-X,
@@ -122,18 +117,12 @@ def run_scenarios(
     Examples:
       hivemind lab scenario run replay-11 stress
       hivemind lab scenario run incident --policy fifo --policy hivemind --seeds 9
-      hivemind lab scenario run stress --real
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from hivemind_addon.sim.limits import LimitKind  # noqa: PLC0415
 
     chosen = cases_named(names)
     kinds = [kind for kind in LimitKind if limits in (kind.value, "both")]
-    if real:
-        if policies and set(policies) != {"hivemind"}:
-            raise click.BadParameter("only hivemind runs on the socket", param_hint="--policy")
-        _run_real(chosen, kinds, seeds or 1, as_json=as_json)
-        return
-    _run_virtual(chosen, kinds, policies_named(policies), seeds or 3, as_json=as_json)
+    _run_virtual(chosen, kinds, policies_named(policies), seeds, as_json=as_json)
 
 
 def _run_virtual(
@@ -174,39 +163,6 @@ def print_missed(missed: Sequence[str], *, kept: str = "") -> None:
         click.echo(f"missed: {line}", err=True)
     if kept and not missed:
         click.echo(kept, err=True)
-
-
-def _run_real(chosen: "Sequence[Case]", kinds: "Sequence[LimitKind]", seeds: int, *, as_json: bool) -> None:
-    from hivemind_addon.sim import agreement  # noqa: PLC0415 - it takes a while to load
-
-    for case in chosen:
-        if why := agreement.why_not(case):
-            raise click.ClickException(f"{case.name} does not run on the socket: {why}")
-    comparisons = on_sockets([case.scenario for case in chosen], kinds, seeds)
-    click.echo(agreement.as_json(comparisons) if as_json else agreement.table(comparisons), nl=as_json)
-    told = agreement.disagreements(comparisons)
-    print_missed(told, kept="socket and virtual time agree")
-    sys.exit(1 if told else 0)
-
-
-def on_sockets(scenarios: "Sequence[Scenario]", kinds: "Sequence[LimitKind]", seeds: int) -> "Sequence[Comparison]":
-    """Run the scenarios on real sockets and in virtual time, with a progress bar."""
-    from hivemind_addon.sim import agreement  # noqa: PLC0415
-
-    with real_processes(), progress(len(scenarios) * len(kinds) * seeds) as done:
-        return agreement.compare_all(scenarios, kinds=kinds, seeds=seeds, tell=done)
-
-
-@contextmanager
-def real_processes() -> Iterator[None]:
-    """They end with this command, and a mitmdump that does not start ends the command with its reason."""
-    from hivemind_addon.sim.mitmdump import MitmdumpNotStarted  # noqa: PLC0415
-
-    end_with_us()
-    try:
-        yield
-    except MitmdumpNotStarted as error:
-        raise click.ClickException(str(error)) from error
 
 
 def write_or_print(page: str, output: Path | None) -> None:

@@ -47,9 +47,9 @@ class Runtime:
     silences: Durations
     """Of streamed answers from the head on, the longest of each."""
     plain_answers: Durations
+    """Of answers that are not streamed."""
     labels: set[tuple[str, str]]
     """Hosts whose answers have a wrong label, and what was noted of that: once for each."""
-    """Of answers that are not streamed."""
     news: News
     stats: Stats
     contexts: Contexts

@@ -4,13 +4,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
-from hivemind_addon.kernel.values.ticket import Priority
-from hivemind_addon.sim.library import Case, cases
+from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.live import live, scaled, virtual
-from hivemind_addon.sim.report import figures, markdown_table
+from hivemind_addon.sim.report import markdown_table
 from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.workload import Scenario
 
@@ -92,22 +89,6 @@ async def compare(scenario: Scenario, kind: LimitKind, *, seed: int) -> Comparis
     return Comparison(scenario.name, kind, seed, expected, run.result, run.guard_trips)
 
 
-def why_not(case: Case) -> str:
-    """Why a scenario cannot run on the socket; empty where a run is possible."""
-    scenario = case.scenario
-    if scenario.neighbour or scenario.caps or scenario.sites or scenario.script:
-        return "neighbours, moving caps, more than one provider and scripts are of virtual time only"
-    if any(crowd.poisoned or crowd.turns is None for crowd in scenario.crowds):
-        return "a crowd is poisoned or has no end"
-    if any(crowd.budget_tokens is not None or crowd.priority is not Priority.NORMAL for crowd in scenario.crowds):
-        return "its agents have budgets or priorities, which a proxy learns from its agents file"
-    if len({limit.window_s for limit in scenario.provider.limits}) != 1:
-        return "its limits do not have one window"
-    if scenario.provider.outages or scenario.provider.storms or scenario.provider.fault_course:
-        return "its provider's outages and storms, and courses of faults, do not scale"
-    return ""
-
-
 def compare_all(
     scenarios: Sequence[Scenario], *, kinds: Sequence[LimitKind], seeds: int, tell: Callable[[str], None]
 ) -> Sequence[Comparison]:
@@ -124,24 +105,6 @@ def compare_all(
 def disagreements(comparisons: Sequence[Comparison]) -> list[str]:
     """A line for each."""
     return [f"{one.name}: {words}" for one in comparisons for words in one.disagreements()]
-
-
-def as_json(comparisons: Sequence[Comparison]) -> str:
-    """Both ways of each, and where they disagree."""
-    rows = [
-        {
-            "scenario": one.scenario,
-            "limits": one.kind.value,
-            "seed": one.seed,
-            "faster": FACTOR,
-            "virtual": figures(one.virtual),
-            "socket": figures(one.live),
-            "guard_trips": one.guard_trips,
-            "disagreements": list(one.disagreements()),
-        }
-        for one in comparisons
-    ]
-    return msgspec.json.format(msgspec.json.encode(rows)).decode()
 
 
 def table(comparisons: Sequence[Comparison]) -> str:
