@@ -79,9 +79,6 @@ class SimUpstream:
         """By model."""
         self.late_tokens = 0
 
-    def __repr__(self) -> str:
-        return f"<Upstream {self.pool} {self.provider!r}>"
-
     def pool_of(self, model: str) -> PoolKey:
         """Where its profile puts a model's calls."""
         if model == DEFAULT_MODEL:

@@ -43,9 +43,6 @@ class AimdGate:
         self._lowered_at = float("-inf")
         self._opens_at = float("-inf")
 
-    def __repr__(self) -> str:
-        return f"<AimdGate {self._limit:.1f} in flight>"
-
     @property
     def limit(self) -> int:
         """See AttemptGate."""

@@ -223,9 +223,6 @@ class Ideal:
         self._written: set[str] = set()
         """Crowds whose shared instructions the cache holds."""
 
-    def __repr__(self) -> str:
-        return f"<Ideal {self.cost:,.0f} tokens>"
-
     def book(self, crowd: Crowd, *, prompt_tokens: int, marked: int, output_tokens: int) -> Counter[Dimension]:
         """What one turn takes of each limit. `marked`: tokens of the agent's last answered prompt."""
         read = 0

@@ -178,9 +178,6 @@ class _Stream:
         self._service = service
         self._answering: asyncio.Task[None] | None = None
 
-    def __repr__(self) -> str:
-        return f"<_Stream {self._id} {self.incoming.path}>"
-
     @property
     def dropped(self) -> bool:
         """See Player."""

@@ -124,9 +124,6 @@ class Pointers:
                 node.place = number
             self.places.append(node.place)
 
-    def __repr__(self) -> str:
-        return f"<Pointers {len(self.places)}>"
-
     def find_all(self, top: object) -> dict[int, list[object]]:
         """Every value that stands at a place, by the place, decoded or still JSON; places without any are left out."""
         found: dict[int, list[object]] = {}

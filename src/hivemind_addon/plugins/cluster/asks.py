@@ -62,9 +62,6 @@ class WholeStats:
     def __init__(self) -> None:
         self.begin()
 
-    def __repr__(self) -> str:
-        return f"<WholeStats {self._stats!r}>"
-
     def begin(self) -> None:
         """Forget what was counted."""
         self._buffer = EventBuffer()

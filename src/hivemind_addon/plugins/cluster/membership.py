@@ -65,9 +65,6 @@ class Membership(ClusterMembership):
         node.overhear = self._stats
         node.looked_at = self._asks.refresh_soon
 
-    def __repr__(self) -> str:
-        return f"<Membership {self._node!r}, {self._engine!r}>"
-
     def start(self, answer: Callable[[str], Awaitable[str]]) -> None:
         """Connect, and go on trying. `answer` answers other proxies' questions to this proxy's journal."""
         self.beside.answer = answer

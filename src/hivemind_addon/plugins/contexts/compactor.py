@@ -56,9 +56,6 @@ class Compactor:
         self._cleared: OrderedDict[str, int] = OrderedDict()
         """Session → results that its provider said it had taken out."""
 
-    def __repr__(self) -> str:
-        return f"<Compactor {len(self._told)} troubles told>"
-
     def edit(
         self,
         flow: http.HTTPFlow,

@@ -74,9 +74,6 @@ class ContextStore:
         self._identity: os.stat_result | None = None
         """Of the open file."""
 
-    def __repr__(self) -> str:
-        return f"<ContextStore {self.folder}>"
-
     # Writing ---------------------------------------------------------------------------------------------------------
 
     def keep(self, context: Context, *, durable: bool = False) -> ContextHead:

@@ -66,9 +66,6 @@ class AgentSecrets:
         self._guesses: dict[str, tuple[float, int]] = {}
         """Address → since when, and how many wrong secrets."""
 
-    def __repr__(self) -> str:
-        return f"<AgentSecrets {self._agents.file}>"
-
     def prove(self, user: str, password: str, *, address: str, now: float) -> Proof | None:
         """None: no agent has this name and secret."""
         known_by = self._agents.current(now).get(user)

@@ -28,9 +28,6 @@ class FlowReaders:
         """How many there were at the last look; 0: look again."""
         self._are_there = True
 
-    def __repr__(self) -> str:
-        return f"<FlowReaders: {self._are_there}>"
-
     def __call__(self) -> bool:
         """Whether there are any."""
         addons = len(self._master.addons.lookup)

@@ -59,9 +59,6 @@ class AgentsFile:
         self._rules = AgentRules().allot(total, each)
         self._followed = FollowedFile(file, read, stays="the rules stay as they were") if file else None
 
-    def __repr__(self) -> str:
-        return f"<AgentsFile {self.file}>"
-
     def rules(self, now: float, *, log: Callable[..., None] = logger.error) -> AgentRules:
         """The newest valid rules. A change that makes the file invalid is logged once."""
         return self._rules if self._followed is None else self._followed.current(now, log=log)
@@ -197,9 +194,6 @@ class LiveSettings:
         self._stamp: object = None
         self._timer: asyncio.TimerHandle | None = None
         self._reading: asyncio.Task[None] | None = None
-
-    def __repr__(self) -> str:
-        return f"<LiveSettings, profiles in {self._folder}>"
 
     def follow(self, settings: Settings) -> None:
         """Go on with these settings: pools feel their profiles at once, and their folder is looked at from now on."""

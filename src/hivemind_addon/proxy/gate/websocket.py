@@ -66,9 +66,6 @@ class ScheduledSocket:
         self._waits: set[asyncio.Task[None]] = set()
         self._alarms: set[asyncio.TimerHandle] = set()
 
-    def __repr__(self) -> str:
-        return f"<ScheduledSocket {self._turns!r}>"
-
     # For the layer ---------------------------------------------------------------------------------------------------
 
     def came(self, message: WebSocketMessage) -> None:

@@ -40,9 +40,6 @@ class Files:
         self._port: int | None = None
         self._contexts: Path | None = None
 
-    def __repr__(self) -> str:
-        return f"<Files {self.journal!r}, {self.recorder!r}>"
-
     def follow(self, settings: Settings) -> None:
         """Write to wherever the options say. Raises BadOption."""
         self._remember(settings)

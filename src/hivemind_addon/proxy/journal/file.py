@@ -62,9 +62,6 @@ class JournalFile:
             os.close(self._lock)
             raise
 
-    def __repr__(self) -> str:
-        return f"<JournalFile {self.path}>"
-
     def is_there(self) -> bool:
         """Whether the path still names the open file."""
         try:

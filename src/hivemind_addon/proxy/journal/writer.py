@@ -83,9 +83,6 @@ class Writer:
         self._trimmer = Trimmer()
         self._has_skipped = False
 
-    def __repr__(self) -> str:
-        return f"<Writer {self._file!r}, {self.rows!r}>"
-
     def ready(self, path: Path) -> bool:
         """Have the file open. False: it cannot be, now (`failure`) or at all (`refused`)."""
         if self._file is not None:

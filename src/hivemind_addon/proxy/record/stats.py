@@ -19,9 +19,6 @@ class Stats:
     def __init__(self, sums: Sums) -> None:
         self._sums = sums
 
-    def __repr__(self) -> str:
-        return f"<Stats of {self._sums!r}>"
-
     def view(self, now: float, log: tuple[LogLine, ...] = ()) -> StatsView:
         """What has been counted until now, beside the newest lines of the log."""
         sessions = self._sums.sessions()

@@ -29,9 +29,6 @@ class GuardedBlock:
         self._guard = guard
         self._where = where
 
-    def __repr__(self) -> str:
-        return f"<GuardedBlock {self._where}>"
-
     def __enter__(self) -> None:
         """Nothing to prepare."""
 

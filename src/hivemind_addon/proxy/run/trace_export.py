@@ -60,9 +60,6 @@ class TraceExport:
             wall=lambda at: clock.wall() - clock.monotonic() + at,
         )
 
-    def __repr__(self) -> str:
-        return f"<TraceExport {self._traces!r}>"
-
     def __call__(self, event: Event) -> None:
         """Hear of one event; never waits."""
         self._traces(event)

@@ -112,9 +112,6 @@ class EngineLeases:
         self._highest = 0
         """Of all tokens that were seen."""
 
-    def __repr__(self) -> str:
-        return f"<EngineLeases {self._name} in {self._address.shown}>"
-
     def __enter__(self) -> Self:
         return self
 

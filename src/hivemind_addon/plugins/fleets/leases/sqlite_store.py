@@ -101,9 +101,6 @@ class SqliteLeases:
         self._boot = boot
         self._told: dict[str, _LastAnswer] = {}
 
-    def __repr__(self) -> str:
-        return f"<SqliteLeases {self._file.path}>"
-
     def __enter__(self) -> Self:
         return self
 

@@ -44,9 +44,6 @@ class Launcher:
         self._clock = clock
         self._socket = socket
 
-    def __repr__(self) -> str:
-        return f"<Launcher behind port {self._port}>"
-
     async def proxy(self) -> ProxyView:
         """The proxy, started if there is none (any more). Raises TaskNotStarted."""
         try:

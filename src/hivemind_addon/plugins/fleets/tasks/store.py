@@ -73,9 +73,6 @@ class FleetStore:
         self._lock: int | None = None
         self._lines: int | None = None
 
-    def __repr__(self) -> str:
-        return f"<FleetStore {self.folder}>"
-
     @property
     def id(self) -> str:
         """The fleet's."""

@@ -81,9 +81,6 @@ class ControlSocket:
         self._server: ControlServer | None = None
         self._opening: asyncio.Task[None] | None = None
 
-    def __repr__(self) -> str:
-        return f"<ControlSocket {self._server!r}>"
-
     def open_soon(self, after: asyncio.Future[None] | None = None) -> None:
         """Open or reopen the socket soon. The usual name contains the port, which may be known only `after`."""
         self._opening = asyncio.ensure_future(self.open(after))

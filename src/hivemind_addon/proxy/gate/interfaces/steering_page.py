@@ -80,9 +80,6 @@ class PageSteering:
         self._now = now
         self._replies: dict[tuple[bytes, str], CommandReply | asyncio.Task[CommandReply]] = {}
 
-    def __repr__(self) -> str:
-        return f"<PageSteering of {self._sessions!r}>"
-
     def user_of(self, request: http.Request, client: Client, *, is_straight: bool) -> str | None:
         """The user of the page; None: the request has no valid token, or comes from a wrong place."""
         token = request.headers.get(HEADER, "")
