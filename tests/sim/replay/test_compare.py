@@ -53,52 +53,37 @@ def test_another_machines_rounding_is_no_other_decision():
     assert difference(waited, rounded) is None
 
 
-def test_another_reason_or_attempt_is_another_decision():
-    assert difference(EXPECTED, changed(4, sent(4, "agent-1", "c4", "attempt 2"))).moved == 1
-    assert "comes when it should, but otherwise" in words(changed(4, sent(4, "agent-1", "c4", "attempt 2")))
-
-
-def test_a_later_admission_is_told_with_the_lines_around_it():
+def test_a_later_admission_is_shown_with_the_lines_around_it():
     text = words(changed(4, sent(4.75, "agent-1", "c4", "attempt 1, waited 0.750 s: rate limit")))
     assert text.splitlines() == [
-        "the schedule first differs at 4.000 s, in decision 5 of 12:",
-        "  expected       4.000 s  agent-1  c4  sent (attempt 1)",
-        "  now            4.750 s  agent-1  c4  sent (attempt 1, waited 0.750 s: rate limit)",
-        "  call c4 of agent-1 comes 0.750 s later",
-        "",
-        "around it (- expected, + now):",
-        "         1.000 s  agent-1  c1  sent (attempt 1)",
-        "         2.000 s  agent-2  c2  sent (attempt 1)",
-        "         3.000 s  agent-0  c3  sent (attempt 1)",
-        "  -      4.000 s  agent-1  c4  sent (attempt 1)",
-        "  +      4.750 s  agent-1  c4  sent (attempt 1, waited 0.750 s: rate limit)",
-        "         5.000 s  agent-2  c5  sent (attempt 1)",
-        "         6.000 s  agent-0  c6  sent (attempt 1)",
-        "         7.000 s  agent-1  c7  sent (attempt 1)",
-        "         8.000 s  agent-2  c8  sent (attempt 1)",
-        "",
-        "in all: 1 moved, 0 gone, 0 new of 12 decisions",
+        "the schedule first differs at 4.000 s, in decision 5 of 12 (- expected, + now):",
+        "      1.000 s  agent-1  c1  sent (attempt 1)",
+        "      2.000 s  agent-2  c2  sent (attempt 1)",
+        "      3.000 s  agent-0  c3  sent (attempt 1)",
+        "-     4.000 s  agent-1  c4  sent (attempt 1)",
+        "+     4.750 s  agent-1  c4  sent (attempt 1, waited 0.750 s: rate limit)",
+        "      5.000 s  agent-2  c5  sent (attempt 1)",
+        "      6.000 s  agent-0  c6  sent (attempt 1)",
+        "      7.000 s  agent-1  c7  sent (attempt 1)",
+        "in all: 1 of 12 decisions are gone or otherwise, 1 are new",
     ]
 
 
-def test_a_call_that_passes_another_is_told_of_both():
-    text = words(changed(4, sent(4, "agent-2", "c5"), sent(6, "agent-1", "c4"), drop=2))
-    assert "call c4 of agent-1 is now at 6.000 s, 2.000 s later" in text
-    assert "call c5 of agent-2 was expected at 5.000 s, 1.000 s later" in text
+FIRST, SECOND = sent(4, "agent-1", "c4"), sent(4, "agent-2", "c5")
 
 
-def test_two_that_change_places_at_one_instant_are_another_order():
-    first, second = sent(4, "agent-1", "c4"), sent(4, "agent-2", "c5")
-    text = in_words(difference(changed(4, first, second, drop=2), changed(4, second, first, drop=2)))
-    assert "call c4 of agent-1 is now at 4.000 s, too: their order differs" in text
-
-
-def test_decisions_that_are_gone_or_new_are_counted():
-    assert "1 gone, 0 new" in words(changed(4))
-    assert "call c4 of agent-1 is now never made" in words(changed(4))
-    more = words(replace(EXPECTED, decisions=(*ROWS, sent(12, "agent-0", "c12"))))
-    assert "expected  nothing: it is over" in more
-    assert "call c12 of agent-0 was not expected at all" in more
+@each(
+    ("now", "line", "counts"),
+    [
+        (changed(4, sent(4, "agent-1", "c4", "attempt 2")), "agent-1  c4  sent (attempt 2)", (1, 1)),
+        (changed(4, SECOND, FIRST, drop=2), "+     4.000 s  agent-2  c5", (1, 1)),
+        (changed(4), "-     4.000 s  agent-1  c4", (1, 0)),
+        (replace(EXPECTED, decisions=(*ROWS, sent(12, "agent-0", "c12"))), "+    12.000 s  agent-0  c12", (0, 1)),
+    ],
+)
+def test_what_is_otherwise_gone_or_new_is_shown_and_counted(now, line, counts):
+    assert line in words(now)
+    assert "in all: {} of 12 decisions are gone or otherwise, {} are new".format(*counts) in words(now)
 
 
 def test_what_came_of_it_is_compared_too():

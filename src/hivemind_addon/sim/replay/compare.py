@@ -1,12 +1,14 @@
-"""Captures as regression tests: a schedule beside the one that is expected, and in words how they differ.
+"""Captures as regression tests: a schedule beside the expected schedule, and a diff where they first differ.
 
-Where they first part, and how far apart they end. The expectation is a file beside its capture.
+The expectation is a file beside its capture.
 """
 
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from difflib import unified_diff
+from itertools import islice, zip_longest
 from pathlib import Path
 
 from hivemind_addon.plugins.captures.model import NotACapture
@@ -38,102 +40,39 @@ class Difference:
     """Index of the first decision that differs; as many as there are when only totals do."""
     expected: Sequence[Decision]
     now: Sequence[Decision]
-    moved: int
-    """Decisions that both have, at other instants or in other words."""
-    gone: int
-    """Expected ones that were not made."""
-    new: int
-    """Made, and not expected."""
     totals: tuple[tuple[str, str, str], ...]
-    """What came of it: name, expected, now; only what differs."""
+    """The figures of the runs that differ: name, expected, now."""
 
 
 def difference(expected: Schedule, now: Schedule) -> Difference | None:
     """None: they decide the same, at the same instants."""
     totals = tuple(_totals(expected.totals, now.totals))
-    place = next(
-        (
-            place
-            for place, (theirs, ours) in enumerate(zip(expected.decisions, now.decisions, strict=False))
-            if not _is_same(theirs, ours)
-        ),
-        min(len(expected.decisions), len(now.decisions)),
-    )
+    pairs = enumerate(zip_longest(expected.decisions, now.decisions))
+    place = next((place for place, (theirs, ours) in pairs if not _is_same(theirs, ours)), len(expected.decisions))
     if place == len(expected.decisions) == len(now.decisions) and not totals:
         return None
-    theirs, ours = _numbered(expected.decisions), _numbered(now.decisions)
-    common = theirs.keys() & ours.keys()
-    return Difference(
-        place=place,
-        expected=expected.decisions,
-        now=now.decisions,
-        moved=sum(not _is_same(theirs[key], ours[key]) for key in common),
-        gone=len(theirs) - len(common),
-        new=len(ours) - len(common),
-        totals=totals,
-    )
+    return Difference(place, expected.decisions, now.decisions, totals)
 
 
 def in_words(difference: Difference) -> str:
-    """What a person reads in a terminal: some twenty lines of at most 100 columns, as far as names allow."""
+    """For a terminal: some fifteen lines."""
     return "\n".join(_words(difference))
 
 
 def _words(found: Difference) -> Iterator[str]:
-    expected, now = _at(found.expected, found.place), _at(found.now, found.place)
-    if expected is None and now is None:
+    place, count = found.place, len(found.expected)
+    if place == count == len(found.now):
         yield "all decisions are the same, but not what came of them"
     else:
-        at_s = min(one.at_s for one in (expected, now) if one is not None)
-        yield f"the schedule first differs at {at_s:.3f} s, in decision {found.place + 1} of {len(found.expected)}:"
-        yield f"  expected  {_line(expected)}"
-        yield f"  now       {_line(now)}"
-        yield from _fate(found, expected, now)
-        yield ""
-        yield "around it (- expected, + now):"
-        yield from (f"    {_line(one)}" for one in found.now[max(0, found.place - _BEFORE) : found.place])
-        yield from _interleaved(
-            found.expected[found.place : found.place + _AFTER], found.now[found.place : found.place + _AFTER]
-        )
-        yield ""
-        yield f"in all: {found.moved} moved, {found.gone} gone, {found.new} new of {len(found.expected)} decisions"
+        at_s = min(one.at_s for side in (found.expected, found.now) for one in side[place : place + 1])
+        yield f"the schedule first differs at {at_s:.3f} s, in decision {place + 1} of {count} (- expected, + now):"
+        shown = slice(max(0, place - _BEFORE), place + _AFTER)
+        theirs, ours = list(map(_line, found.expected[shown])), list(map(_line, found.now[shown]))
+        ours[: place - shown.start] = theirs[: place - shown.start]  # the same but for rounding
+        yield from islice(unified_diff(theirs, ours, lineterm="", n=_BEFORE), 3, None)  # behind the names of files
+        same = (Counter(map(_line, found.expected)) & Counter(map(_line, found.now))).total()
+        yield f"in all: {count - same} of {count} decisions are gone or otherwise, {len(found.now) - same} are new"
     yield from (f"  {name}: {was} → {now_is}" for name, was, now_is in found.totals)
-
-
-def _fate(found: Difference, expected: Decision | None, now: Decision | None) -> Iterator[str]:
-    """What became of the decision that should have come, and what the one that came should have been."""
-    if expected is not None and (now is None or _key(expected) != _key(now)):
-        later = _same_in(found.now, expected, _numbered(found.expected))
-        yield f"  {_name(expected)} is {_moved(expected, later, 'now')}"
-    if now is not None and (expected is None or _key(expected) != _key(now)):
-        earlier = _same_in(found.expected, now, _numbered(found.now))
-        yield f"  {_name(now)} was {_moved(now, earlier, 'expected')}"
-    if expected is not None and now is not None and _key(expected) == _key(now):
-        apart_s = now.at_s - expected.at_s
-        if abs(apart_s) > _SAME_INSTANT_S:
-            yield f"  {_name(now)} comes {abs(apart_s):.3f} s {'later' if apart_s > 0 else 'earlier'}"
-        else:
-            yield f"  {_name(now)} comes when it should, but otherwise"
-
-
-def _moved(decision: Decision, other: Decision | None, side: str) -> str:
-    if other is None:
-        return "now never made" if side == "now" else "not expected at all"
-    apart_s = other.at_s - decision.at_s
-    when = f"at {other.at_s:.3f} s"
-    if abs(apart_s) <= _SAME_INSTANT_S:
-        return f"{side} {when}, too: their order differs"
-    return f"{side} {when}, {abs(apart_s):.3f} s {'later' if apart_s > 0 else 'earlier'}"
-
-
-def _interleaved(expected: Sequence[Decision], now: Sequence[Decision]) -> Iterator[str]:
-    """Both sides by time; what is on both stands once."""
-    same = {id(theirs): ours for theirs in expected for ours in now if _is_same(theirs, ours)}
-    rows = [(one.at_s, 0, "  " if id(one) in same else "- ", one) for one in expected]
-    shared = {id(one) for one in same.values()}
-    rows += [(one.at_s, 1, "+ ", one) for one in now if id(one) not in shared]
-    for _, _, sign, one in sorted(rows, key=lambda row: row[:2]):
-        yield f"  {sign}{_line(one)}"
 
 
 def _totals(expected: Totals, now: Totals) -> Iterator[tuple[str, str, str]]:
@@ -163,8 +102,10 @@ def _totals(expected: Totals, now: Totals) -> Iterator[tuple[str, str, str]]:
         )
 
 
-def _is_same(expected: Decision, now: Decision) -> bool:
-    if _key(expected) != _key(now) or abs(expected.at_s - now.at_s) > _SAME_INSTANT_S:
+def _is_same(expected: Decision | None, now: Decision | None) -> bool:
+    if expected is None or now is None or _key(expected) != _key(now):
+        return False
+    if abs(expected.at_s - now.at_s) > _SAME_INSTANT_S:
         return False
     words = expected.how.split(), now.how.split()
     return len(words[0]) == len(words[1]) and all(map(_is_same_word, *words))
@@ -184,34 +125,7 @@ def _key(decision: Decision) -> tuple[str, str, str]:
     return decision.agent, decision.call, decision.what
 
 
-def _numbered(decisions: Sequence[Decision]) -> dict[tuple[tuple[str, str, str], int], Decision]:
-    """By call and kind, and which of them it is."""
-    seen: Counter[tuple[str, str, str]] = Counter()
-    numbered = {}
-    for one in decisions:
-        seen[_key(one)] += 1
-        numbered[_key(one), seen[_key(one)]] = one
-    return numbered
-
-
-def _same_in(
-    others: Sequence[Decision], decision: Decision, own: dict[tuple[tuple[str, str, str], int], Decision]
-) -> Decision | None:
-    number = next(key for key, one in own.items() if one is decision)
-    return _numbered(others).get(number)
-
-
-def _at(decisions: Sequence[Decision], place: int) -> Decision | None:
-    return decisions[place] if place < len(decisions) else None
-
-
-def _name(decision: Decision) -> str:
-    return f"call {decision.call} of {decision.agent}"
-
-
-def _line(decision: Decision | None) -> str:
-    if decision is None:
-        return "nothing: it is over"
+def _line(decision: Decision) -> str:
     how = f" ({decision.how})" if decision.how else ""
     return f"{decision.at_s:10.3f} s  {decision.agent}  {decision.call}  {decision.what}{how}"
 

@@ -1,6 +1,7 @@
 """What depends on what: a graph without circles. Names only; pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 
 Edges = Mapping[str, Sequence[str]]
 """Task → what it depends on (or waits for)."""
@@ -8,22 +9,11 @@ Edges = Mapping[str, Sequence[str]]
 
 def cycle(edges: Edges) -> list[str]:
     """One circle, its first task again at its end: `[a, b, a]`; empty: there is none. Unknown names lead nowhere."""
-    done: set[str] = set()
-    for start in edges:
-        if start in done:
-            continue
-        path: dict[str, Iterator[str]] = {start: iter(edges[start])}
-        while path:
-            here = next(reversed(path))
-            step = next(path[here], None)
-            if step is None:
-                done.add(here)
-                del path[here]
-            elif step in path:
-                way = list(path)
-                return [*way[way.index(step) :], step]
-            elif step not in done:
-                path[step] = iter(edges.get(step, ()))
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        circle: list[str] = error.args[1]
+        return circle[::-1]  # graphlib begins with what others depend on
     return []
 
 
