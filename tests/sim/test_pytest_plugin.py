@@ -48,7 +48,7 @@ def test_another_schedule_fails_in_words(project):
     result = run(project, "--hivemind-captures", "captures")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
-        ["*replay of night.hivemind*", "the schedule first differs at *", "  expected *", "  now *", "around it *"]
+        ["*replay of night.hivemind*", "the schedule first differs at *", "-*sent*", "+*sent*", "in all: *"]
     )
 
 
