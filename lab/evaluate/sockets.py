@@ -24,11 +24,12 @@ from hivemind_addon.sim.agents import Route
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.live import LiveStage, Staging, live, scaled, serving, straight, through_proxy
+from hivemind_addon.sim.live import LiveStage, Staging, live, serving, straight, through_proxy
 from hivemind_addon.sim.mitmdump import MitmdumpNotStarted, end, off_proxies
 from hivemind_addon.sim.workload import Scenario
 from hivemind_addon.tools.launch.neighbour import free_port
 from lab.evaluate.figures import Figures, figures_of
+from lab.scaled import scaled
 
 _FACTORS: Mapping[str, float] = {"replay-11": 1, "stress": 2}
 """How many times as fast each runs. Backoffs and guards shrink in nobody's program, so the less the fairer."""

@@ -27,7 +27,7 @@ from hivemind_addon.sim.agents import HOST, Route
 from hivemind_addon.sim.certificate import write_certificates
 from hivemind_addon.sim.demo import FAULTS
 from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.live import LiveFleet, scaled
+from hivemind_addon.sim.live import LiveFleet
 from hivemind_addon.sim.mitmdump import running_mitmdump
 from hivemind_addon.sim.provider import Latency, ProviderSettings
 from hivemind_addon.sim.server import SimServer
@@ -44,6 +44,7 @@ from lab.fleets.process import run
 from lab.fleets.programs import CLAUDE_CODE, CODEX
 from lab.fleets.proxy import running_proxy
 from lab.fleets.stage import running_stage
+from lab.scaled import scaled
 from tests.e2e.machine import machine
 from tests.e2e.proxy import PATIENCE_S
 

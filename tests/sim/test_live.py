@@ -17,7 +17,7 @@ from hivemind_addon.sim.call import Truth
 from hivemind_addon.sim.dialect import SimDialect
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.live import LiveFleet, _Books, _Conversation, profile_of_windows, scaled, virtual
+from hivemind_addon.sim.live import LiveFleet, _Books, _Conversation, profile_of_windows
 from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.request import facts, input_tokens
 from hivemind_addon.sim.result import CrowdResult, Result
@@ -25,6 +25,7 @@ from hivemind_addon.sim.route import SimTarget
 from hivemind_addon.sim.workload import Crowd, Scenario, turns
 from lab import agreement
 from lab.agreement import Comparison, table, verdict
+from lab.scaled import scaled, virtual
 from tests.cases import each
 
 STRESS = cases()["stress"].scenario

@@ -1,12 +1,7 @@
-"""The scenarios of virtual time on a real socket: agents, mitmdump with the addon, and the simulated provider.
+"""A scenario on a real socket: agents, mitmdump with the addon, and the simulated provider, in real time.
 
-    scaled(scenario, factor) ──► virtual(…)  the scheduler alone, in virtual time (sim/world.py)
-                             └─► live(…)     real connections through a real mitmdump, in real time
-
-A factor divides all times of a scenario: the windows of limits, latencies, think times and the clients' patience. The
-scheduler's own times stay. So both runs have the same scale, and are compared with each other only (lab/agreement.py).
-Both have the same load: turns, sizes and starts come from the same seeds, and the n-th call that passes the limits
-meets the same fault.
+Load as in virtual time (sim/world.py): turns, sizes and starts come from the same seeds, and the n-th call that passes
+the limits meets the same fault. `lab/agreement.py` compares both.
 """
 
 import asyncio
@@ -26,11 +21,9 @@ from pathlib import Path
 import httpx
 import msgspec
 import yaml
-from msgspec import structs
 
 from hivemind_addon.formats.profile.load import load_profiles
-from hivemind_addon.kernel.scheduler import Scheduler
-from hivemind_addon.kernel.values.ticket import Attempt, Dimension, Hints
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim.actor import SdkBackoff
 from hivemind_addon.sim.agents import HOST, Answered, Route, ask, prose
 from hivemind_addon.sim.bound import Ideal, Spent, input_cost, lower_bound_of_models
@@ -42,7 +35,6 @@ from hivemind_addon.sim.request import BYTES_PER_TOKEN
 from hivemind_addon.sim.result import CrowdResult, Result
 from hivemind_addon.sim.server import SimServer, Tls
 from hivemind_addon.sim.workload import DEFAULT_MODEL, Crowd, PlannedTurn, Scenario, prefixes_of, turns
-from hivemind_addon.sim.world import World
 
 _KEY = "sk-sim-live"
 _TICK_S = 0.25
@@ -52,59 +44,6 @@ TOKENS_PER_CHUNK = 25
 _MODEL = "claude-sonnet-4-5"
 """The model of crowds that name none."""
 _MAX_TOKENS = 8192
-
-
-def scaled(scenario: Scenario, factor: float) -> Scenario:
-    """The same scenario with all times divided by `factor`."""
-
-    def shorter(pair_s: tuple[float, float]) -> tuple[float, float]:
-        return pair_s[0] / factor, pair_s[1] / factor
-
-    crowds = tuple(
-        dataclasses.replace(
-            crowd,
-            starts_s=shorter(crowd.starts_s),
-            think_s=shorter(crowd.think_s),
-            latency_s=crowd.latency_s / factor,
-            tokens_per_s=crowd.tokens_per_s * factor,
-            timeout_s=crowd.timeout_s / factor,
-        )
-        for crowd in scenario.crowds
-    )
-    limits = tuple(dataclasses.replace(limit, window_s=limit.window_s / factor) for limit in scenario.provider.limits)
-    provider = dataclasses.replace(scenario.provider, limits=limits, cache_ttl_s=scenario.provider.cache_ttl_s / factor)
-    return dataclasses.replace(scenario, crowds=crowds, provider=provider, way_s=scenario.way_s / factor)
-
-
-# Virtual time --------------------------------------------------------------------------------------------------------
-
-
-class _ScaledScheduler(Scheduler):
-    """Reads limits for another window, as stated in the profile of the live run."""
-
-    def __init__(self, *, rng: random.Random, window_s: float) -> None:
-        super().__init__(rng=rng)
-        self._window_s = window_s
-
-    def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None:
-        readings = tuple(structs.replace(reading, window_s=self._window_s) for reading in hints.readings)
-        super().observe(attempt, structs.replace(hints, readings=readings), now, answered=answered)
-
-
-def virtual(scenario: Scenario, *, seed: int) -> Result:
-    """Run a scaled scenario in virtual time."""
-    world = World(scenario, seed=seed)
-    world.scheduler = _ScaledScheduler(rng=random.Random(f"{seed} scheduler"), window_s=_window_s(scenario))
-    return world.run()
-
-
-def _window_s(scenario: Scenario) -> float:
-    """The window that all limits share."""
-    (window_s,) = {limit.window_s for limit in scenario.provider.limits}
-    return window_s
-
-
-# The socket ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +117,7 @@ async def through_proxy(scenario: Scenario, seed: int, *, web: bool = False) -> 
     async with _secured(scenario, seed) as (server, certificates, folder):
         profiles, confdir = folder / "profiles", folder / "mitmproxy"
         profiles.mkdir()
-        (profiles / "anthropic.yaml").write_text(profile_of_windows(_window_s(scenario)), encoding="utf-8")
+        (profiles / "anthropic.yaml").write_text(profile_of_windows(window_of(scenario)), encoding="utf-8")
         sets = (
             f"hivemind_redirect={HOST}={server.host}:{server.port}",
             f"hivemind_profiles={profiles}",
@@ -218,6 +157,12 @@ async def serving(scenario: Scenario, seed: int, *, tls: Tls | None = None) -> A
         yield server
     finally:
         await server.stop()
+
+
+def window_of(scenario: Scenario) -> float:
+    """The window that all limits share."""
+    (window_s,) = {limit.window_s for limit in scenario.provider.limits}
+    return window_s
 
 
 def profile_of_windows(window_s: float) -> str:
