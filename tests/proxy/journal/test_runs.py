@@ -1,5 +1,3 @@
-import sqlite3
-
 import pytest
 from msgspec import structs
 
@@ -7,8 +5,6 @@ from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Spend
 from hivemind_addon.proxy.journal import runs
 from hivemind_addon.proxy.journal.file import JournalFile
 from hivemind_addon.proxy.journal.rows import Rows
-from hivemind_addon.proxy.journal.schema import MIGRATIONS
-from hivemind_addon.proxy.system.database import migrate
 from tests.proxy.journal.samples import booked, life, started, submitted
 
 AHEAD_S = 1.7e9
@@ -170,20 +166,3 @@ def test_budgets_per_run_go_on_on_their_own_port_unless_they_are_to_begin_anew(f
     end(file, run(file, wall=WALL + 2, port=8080, fresh=True), WALL + 3)
     assert spent(8080) == {Period.DAY: 1}
     assert spent(9090) == {Period.RUN: 90, Period.DAY: 1}
-
-
-def test_budgets_per_run_from_before_they_had_a_port_are_those_of_the_last_one(tmp_path):
-    connection = sqlite3.connect(tmp_path / "journal.db", isolation_level=None)
-    migrate(connection, MIGRATIONS[:1])
-    connection.execute("INSERT INTO run VALUES (1, 1, 2, NULL, 4, 'x')")
-    connection.execute("INSERT INTO kept VALUES ('port', 1, '9090')")
-    for per in ("run", "day"):
-        values = ("agent", "ann", per, 1, 500, None, WALL, 7, 0, 0, 0, 0, 0)
-        connection.execute("INSERT INTO budget VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
-    migrate(connection, MIGRATIONS)
-    pers = {
-        port: {one.budget.per for one in runs.inherit(connection, WALL, port=port).standings(WALL)}
-        for port in (8080, 9090)
-    }
-    connection.close()
-    assert pers == {8080: {Period.DAY}, 9090: {Period.DAY, Period.RUN}}

@@ -39,5 +39,5 @@ KIND = FileKind(
     name="file of contexts",
     cure="name another place for the proxy's files (hivemind_journal)",
     application_id=0x48495643,  # `HIVC`
-    migrations=(_TABLES,),
+    migrations=("", "", _TABLES),  # versions 1 and 2 were never released, and are not read
 )

@@ -7,14 +7,20 @@ never changed once it was released: the next one is added below it.
 APPLICATION_ID = 0x48495645
 """`HIVE`."""
 
+_UNRELEASED = ("", "", "")
+"""Versions 1 to 3 were never released, and are not read."""
 MIGRATIONS: tuple[str, ...] = (
+    *_UNRELEASED,
     """
-    -- One start of the proxy. `ended` is empty while it runs, and of one that died.
+    -- One start of the proxy. `ended` is empty while it runs, and of one that died; `port`: where it listened, and
+    -- `listened`: whether it ever did (one that was killed while it started has not).
     CREATE TABLE run (
         id INTEGER PRIMARY KEY, began REAL NOT NULL, seen REAL NOT NULL, ended REAL,
-        pid INTEGER NOT NULL, version TEXT NOT NULL
+        pid INTEGER NOT NULL, version TEXT NOT NULL,
+        port INTEGER NOT NULL DEFAULT 0, listened INTEGER NOT NULL DEFAULT 1
     );
-    -- One request, from submit to its end. `end` is empty while it has not ended, and `lost` where its proxy died.
+    -- One request, from submit to its end. `end` is empty while it has not ended, and `lost` where its proxy died;
+    -- `unpriced`: whether its model has no price.
     CREATE TABLE ticket (
         id TEXT PRIMARY KEY, run INTEGER NOT NULL REFERENCES run, task TEXT NOT NULL, idempotency_key TEXT NOT NULL,
         agent TEXT NOT NULL, "group" TEXT NOT NULL, session TEXT NOT NULL, parent_session TEXT NOT NULL,
@@ -22,7 +28,8 @@ MIGRATIONS: tuple[str, ...] = (
         kind TEXT NOT NULL, priority TEXT NOT NULL, streamed INTEGER NOT NULL,
         arrived REAL NOT NULL, admitted REAL, ended REAL,
         "end" TEXT NOT NULL DEFAULT '', reason TEXT NOT NULL DEFAULT '', attempts INTEGER NOT NULL DEFAULT 0,
-        ambiguous_resends INTEGER NOT NULL DEFAULT 0, waited_s REAL NOT NULL DEFAULT 0
+        ambiguous_resends INTEGER NOT NULL DEFAULT 0, waited_s REAL NOT NULL DEFAULT 0,
+        unpriced INTEGER NOT NULL DEFAULT 0
     ) WITHOUT ROWID;
     CREATE INDEX ticket_by_agent ON ticket (agent, arrived);
     CREATE INDEX ticket_by_task ON ticket (task, arrived) WHERE task != '';
@@ -64,54 +71,21 @@ MIGRATIONS: tuple[str, ...] = (
         meter TEXT NOT NULL, kind TEXT NOT NULL, "limit" REAL NOT NULL, window_s REAL, dimension TEXT NOT NULL
     );
     CREATE INDEX limit_by_time ON "limit" (at);
-    -- How each account stands now: the last `BudgetBooked` of each.
-    CREATE TABLE budget (
-        scope TEXT NOT NULL, name TEXT NOT NULL, per TEXT NOT NULL, run INTEGER NOT NULL REFERENCES run,
-        limit_tokens INTEGER, limit_micro_usd INTEGER, began REAL NOT NULL,
-        spent_tokens INTEGER NOT NULL, spent_micro_usd INTEGER NOT NULL,
-        reserved_tokens INTEGER NOT NULL, reserved_micro_usd INTEGER NOT NULL,
-        added_tokens INTEGER NOT NULL, added_micro_usd INTEGER NOT NULL,
-        PRIMARY KEY (scope, name, per)
-    ) WITHOUT ROWID;
-    -- What outlives a run and is no row: what the scheduler exports (`learned`, `orders`), as JSON.
-    CREATE TABLE kept (name TEXT PRIMARY KEY, at REAL NOT NULL, value TEXT NOT NULL) WITHOUT ROWID;
-    """,
-    """
-    -- Where a run listened. What is from before that was known counts as the last known port's, or the usual one's.
-    ALTER TABLE run ADD COLUMN port INTEGER NOT NULL DEFAULT 0;
-    -- Whether it ever did: one that was killed while it started has not.
-    ALTER TABLE run ADD COLUMN listened INTEGER NOT NULL DEFAULT 1;
-    UPDATE run SET port = coalesce((SELECT CAST(value AS INTEGER) FROM kept WHERE name = 'port'), 8080);
-    -- A budget per run belongs to the port of its runs; those of other periods (port 0) are one set for all ports.
-    ALTER TABLE budget RENAME TO portless;
+    -- How each account stands now: the last `BudgetBooked` of each. A budget per run belongs to the port of its runs;
+    -- those of other periods (port 0) are one set for all ports. Budgets in money do not count unpriced tokens.
     CREATE TABLE budget (
         scope TEXT NOT NULL, name TEXT NOT NULL, per TEXT NOT NULL, port INTEGER NOT NULL DEFAULT 0,
         run INTEGER NOT NULL REFERENCES run, limit_tokens INTEGER, limit_micro_usd INTEGER, began REAL NOT NULL,
         spent_tokens INTEGER NOT NULL, spent_micro_usd INTEGER NOT NULL,
         reserved_tokens INTEGER NOT NULL, reserved_micro_usd INTEGER NOT NULL,
         added_tokens INTEGER NOT NULL, added_micro_usd INTEGER NOT NULL,
+        limit_calls INTEGER, spent_calls INTEGER NOT NULL DEFAULT 0,
+        reserved_calls INTEGER NOT NULL DEFAULT 0, added_calls INTEGER NOT NULL DEFAULT 0,
+        spent_unpriced_tokens INTEGER NOT NULL DEFAULT 0, reserved_unpriced_tokens INTEGER NOT NULL DEFAULT 0,
         PRIMARY KEY (scope, name, per, port)
     ) WITHOUT ROWID;
-    INSERT INTO budget SELECT
-        scope, name, per, CASE per WHEN 'run' THEN (SELECT max(port) FROM run) ELSE 0 END,
-        run, limit_tokens, limit_micro_usd, began, spent_tokens, spent_micro_usd,
-        reserved_tokens, reserved_micro_usd, added_tokens, added_micro_usd
-    FROM portless;
-    DROP TABLE portless;
-    DELETE FROM kept WHERE name = 'port';
-    """,
-    """
-    -- Budgets may limit calls, too.
-    ALTER TABLE budget ADD COLUMN limit_calls INTEGER;
-    ALTER TABLE budget ADD COLUMN spent_calls INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE budget ADD COLUMN reserved_calls INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE budget ADD COLUMN added_calls INTEGER NOT NULL DEFAULT 0;
-    """,
-    """
-    -- Tokens of models without a price, which budgets in money do not count; whether a request's model has none.
-    ALTER TABLE budget ADD COLUMN spent_unpriced_tokens INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE budget ADD COLUMN reserved_unpriced_tokens INTEGER NOT NULL DEFAULT 0;
-    ALTER TABLE ticket ADD COLUMN unpriced INTEGER NOT NULL DEFAULT 0;
+    -- What outlives a run and is no row: what the scheduler exports (`learned`, `orders`), as JSON.
+    CREATE TABLE kept (name TEXT PRIMARY KEY, at REAL NOT NULL, value TEXT NOT NULL) WITHOUT ROWID;
     """,
 )
 """The n-th leads from version n to version n + 1."""

@@ -114,7 +114,7 @@ def _is_new(connection: sqlite3.Connection, path: Path, kind: FileKind) -> bool:
         raise _foreign(path, kind)
     if version > newest:
         raise FileUnusable(
-            f"{path} was written by another hivemind_addon ({kind.name} version {version}, this one knows "
+            f"{path} was written by a newer hivemind_addon ({kind.name} version {version}, this one knows "
             f"{newest}) and is not touched; update, or {kind.cure}"
         )
     return bool(found != kind.application_id)
