@@ -12,15 +12,12 @@ from collections.abc import Sequence
 from functools import cache, lru_cache
 from urllib.parse import unquote
 
-from hivemind_addon.formats.base.memo import by_text
-
-_REMEMBERED_CHARS = 200
-"""Longer texts are compared anew: what is remembered stays below a megabyte."""
+from hivemind_addon.formats.base.memo import REMEMBERED_CHARS, by_text
 
 
 def glob_matches(glob: str, text: str) -> bool:
     """Whether the whole text matches. `*` is the only wildcard; linear in the text, whatever the glob."""
-    return _remembered_globs(glob, text) if len(text) <= _REMEMBERED_CHARS else _matches(glob, text)
+    return _remembered_globs(glob, text) if len(text) <= REMEMBERED_CHARS else _matches(glob, text)
 
 
 def _matches(glob: str, text: str) -> bool:
@@ -50,7 +47,7 @@ def path_matches(glob: str, path: str) -> bool:
 
 def matching_path(globs: Sequence[str], path: str) -> str | None:
     """The first of the globs that means a path, as it stands in a request; None: none of them does."""
-    known = _matching if len(path) > _REMEMBERED_CHARS else _remembered_matching
+    known = _matching if len(path) > REMEMBERED_CHARS else _remembered_matching
     return known(tuple(globs), path)
 
 
@@ -59,12 +56,9 @@ def _matching(globs: tuple[str, ...], path: str) -> str | None:
     return next((glob for glob in globs if glob_matches(glob.lower(), normal)), None)
 
 
+@by_text
 def normal_path(path: str) -> str:
     """Without query, percent-encoding, parameters (`;x`), empty and dot segments, trailing slash and upper case."""
-    return _remembered_path(path) if len(path) <= _REMEMBERED_CHARS else _normal(path)
-
-
-def _normal(path: str) -> str:
     segments: list[str] = []
     for raw in unquote(path.partition("?")[0].partition("#")[0]).replace("\\", "/").lower().split("/"):
         segment = raw.partition(";")[0].strip()
@@ -76,7 +70,6 @@ def _normal(path: str) -> str:
 
 
 # An agent has few.
-_remembered_path = lru_cache(maxsize=2048)(_normal)
 _remembered_matching = lru_cache(maxsize=2048)(_matching)
 
 

@@ -177,39 +177,16 @@ class CodeAssist(Gemini):
         return {"response": fields, "traceId": reply.id("trace-"), "metadata": {}}
 
 
-class VertexMessages(Messages):
+class VertexMessages(Google, Messages):
     """Anthropic's answers and streams; an error answer is Google's."""
 
-    _google = Gemini()
-
-    def status(self, status: int) -> int:
-        """See Shape."""
-        return self._google.status(status)
-
-    def error_object(self, problem: Problem) -> dict[str, object]:
-        """See Shape."""
-        return self._google.error_object(problem)
-
-    def spent_credit(self) -> dict[str, object]:
-        """See Shape."""
-        return self._google.spent_credit()
-
-    def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:
-        """See Shape."""
-        return self._google.error_body(error, request_id)
+    models_body = Messages.models_body
+    identity_headers = Messages.identity_headers
 
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
         """In a stream it is the model's own."""
         kind = "overloaded_error" if error["code"] == 503 else "api_error"
         return super().error_event({"type": kind, "message": error["message"]})
-
-    def limit_headers(self, limits: Sequence[LimitView], wall_now: float) -> Headers:
-        """None."""
-        return self._google.limit_headers(limits, wall_now)
-
-    def retry_after_headers(self, retry_after_s: float) -> Headers:
-        """None."""
-        return self._google.retry_after_headers(retry_after_s)
 
 
 def model(name: str) -> dict[str, object]:
