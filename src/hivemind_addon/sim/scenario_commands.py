@@ -118,21 +118,14 @@ def run_scenarios(
       hivemind lab scenario run replay-11 stress
       hivemind lab scenario run incident --policy fifo --policy hivemind --seeds 9
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    from rich.console import Console  # noqa: PLC0415
+
+    from hivemind_addon.sim import report  # noqa: PLC0415
     from hivemind_addon.sim.limits import LimitKind  # noqa: PLC0415
 
     chosen = cases_named(names)
     kinds = [kind for kind in LimitKind if limits in (kind.value, "both")]
-    _run_virtual(chosen, kinds, policies_named(policies), seeds, as_json=as_json)
-
-
-def _run_virtual(
-    chosen: "Sequence[Case]", kinds: "Sequence[LimitKind]", policies: "Sequence[Policy]", seeds: int, *, as_json: bool
-) -> None:
-    from rich.console import Console  # noqa: PLC0415
-
-    from hivemind_addon.sim import report  # noqa: PLC0415
-
-    series = run_with_progress(chosen, policies, kinds, seeds)
+    series = run_with_progress(chosen, policies_named(policies), kinds, seeds)
     missed = report.missed(series)
     if as_json:
         click.echo(report.as_json(series))

@@ -115,7 +115,7 @@ def _filled(columns: Mapping[str, str], rows: Sequence[Row]) -> dict[str, str]:
 @click.option("--full", is_flag=True, help="Show everything, also what the model was instructed.")
 @click.option("--json", "as_json", is_flag=True, help="Print all of it as JSON: head, headers, body and answer.")
 @asks
-def show(ref: ContextRef, store: ContextStore, port: int, *, full: bool, as_json: bool) -> None:
+def show(ref: ContextRef, store: ContextStore, *, full: bool, as_json: bool) -> None:
     """Read a conversation: who said what, which tools were called. ID may be its beginning.
 
     \b
@@ -125,7 +125,6 @@ def show(ref: ContextRef, store: ContextStore, port: int, *, full: bool, as_json
       hivemind context show 3f9c --full | less -R
       hivemind context show 3f9c --json | jq .body.messages[-1]
     """
-    del port
     found = store.read(ref.id, ref.version)
     if as_json:
         values = msgspec.structs.asdict(found) | {"answer": found.answer.decode(errors="replace")}
@@ -141,9 +140,7 @@ def show(ref: ContextRef, store: ContextStore, port: int, *, full: bool, as_json
 @click.option("--full", is_flag=True, help="Show every message, however many came or went.")
 @json_flag
 @asks
-def diff(
-    before: ContextRef, after: ContextRef | None, store: ContextStore, port: int, *, full: bool, as_json: bool
-) -> None:
+def diff(before: ContextRef, after: ContextRef | None, store: ContextStore, *, full: bool, as_json: bool) -> None:
     """Tell what came, went and changed between two versions; of ID alone, its last two.
 
     \b
@@ -152,7 +149,6 @@ def diff(
       hivemind context diff 3f9c@2 3f9c@7
       hivemind context diff 3f9c@2 --json | jq '.runs[].change'
     """
-    del port
     old, new = _both(store, before, after)
     found = difference(old, new)
     if as_json:
@@ -168,7 +164,7 @@ def diff(
 @click.option("--most", type=click.IntRange(1, 10_000), default=20, show_default=True, help="At most so many hits.")
 @asks
 @format_option
-def search(text: str, agent: str, most: int, store: ContextStore, port: int, form: Format) -> None:
+def search(text: str, agent: str, most: int, store: ContextStore, form: Format) -> None:
     """Find where a text was said, in whatever case: the newest conversation first, each message once.
 
     \b
@@ -177,7 +173,6 @@ def search(text: str, agent: str, most: int, store: ContextStore, port: int, for
       hivemind context search deadlock --agent 'reviewer-*' --most 100
       hivemind context search TODO --json | jq -r '.[].id' | uniq
     """
-    del port
     if not text.strip():
         raise click.UsageError("an empty text is everywhere: name some words")
     found = (hit for hit in store.search(text) if names_agent(agent, hit[0].agent))
@@ -230,7 +225,6 @@ def export_(
     output: Path | None,
     project: Path,
     store: ContextStore,
-    port: int,
     *,
     write: bool,
     as_json: bool,
@@ -245,7 +239,6 @@ def export_(
       hivemind context export 3f9c --as text | claude -p
       hivemind context export 3f9c --as bundle -o 3f9c.contexts
     """
-    del port
     if write and output:
         raise click.UsageError("--write and -o name two places; choose one of them")
     if form == _BUNDLE:
@@ -280,7 +273,7 @@ def export_(
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @json_flag
 @asks
-def import_(file: Path, store: ContextStore, port: int, *, as_json: bool) -> None:
+def import_(file: Path, store: ContextStore, *, as_json: bool) -> None:
     """Take in the conversations of a bundle, as if this machine's proxy had kept them. What is here already stays.
 
     \b
@@ -288,7 +281,6 @@ def import_(file: Path, store: ContextStore, port: int, *, as_json: bool) -> Non
       hivemind context import 3f9c.contexts
       hivemind context import 3f9c.contexts && hivemind context resume 3f9c
     """
-    del port
     ids = {found.head.id: found.head for found in read_bundle(file)}  # all of it is checked before any is kept
     known = {one.id: store.versions(one.id) for one in store.heads() if one.id in ids}
     kept = [store.keep(found).id for found in new_versions(read_bundle(file), known)]
@@ -312,9 +304,7 @@ def import_(file: Path, store: ContextStore, port: int, *, as_json: bool) -> Non
 )
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 @asks
-def rm(
-    ids: tuple[str, ...], agent: str | None, age_s: float | None, store: ContextStore, port: int, *, yes: bool
-) -> None:
+def rm(ids: tuple[str, ...], agent: str | None, age_s: float | None, store: ContextStore, *, yes: bool) -> None:
     """Remove conversations with all their versions. Says which, and asks once.
 
     \b
@@ -323,7 +313,6 @@ def rm(
       hivemind context rm --older-than 7d --yes
       hivemind context rm '*' --agent 'reviewer-*'
     """
-    del port
     if not ids and agent is None and age_s is None:
         raise click.UsageError("say which: ids, '*', --agent or --older-than")
     heads = store.heads()

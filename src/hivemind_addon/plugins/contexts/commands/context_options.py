@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable
 from functools import wraps
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,8 @@ project_option = click.option(
 
 
 def asks(command: Callable[..., None]) -> Callable[..., None]:
-    """Give it the contexts that are meant; what cannot be is one line."""
+    """Give it the contexts that are meant, and the port if it takes that; what cannot be is one line."""
+    takes_port = "port" in signature(command).parameters
 
     @_folder_option
     @port_option
@@ -70,7 +72,8 @@ def asks(command: Callable[..., None]) -> Callable[..., None]:
         with in_one_line(BadBundle, CannotExport, FileUnusable, FolderNotPrivate, UnknownContext):
             if folder is not None and not folder.is_dir():
                 raise click.ClickException(f"{str(folder)!r} is no folder; without --folder it is {usual_folder(port)}")
-            command(store=ContextStore(folder or usual_folder(port)), port=port, **values)
+            values |= {"port": port} if takes_port else {}
+            command(store=ContextStore(folder or usual_folder(port)), **values)
 
     return called
 
