@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.budget import Account, Budgets, actual_spend, spend_of
+from hivemind_addon.kernel.budget import Account, Budgets, actual_spend, actual_usage, spend_of
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed
@@ -97,19 +97,22 @@ def test_an_attempt_takes_what_the_provider_reported_whatever_became_of_it():
         assert actual_spend(paid(tokens=7), AttemptResult(outcome, used(3), None)) == Spend(tokens=3, unpriced_tokens=3)
 
 
-def test_an_attempt_that_may_have_been_billed_takes_what_was_expected_unless_more_was_counted():
+def test_an_attempt_of_which_nothing_is_known_takes_what_was_expected_if_it_may_have_been_billed():
+    ticket = replace(
+        paid(tokens=1031, price=PRICE), demand=Demand(input_tokens=900, output_tokens=100), cached_tokens=300
+    )
     for outcome in (SUCCESS, CANCELLED, CUT):
-        for usage, tokens in ((None, 7), (Usage(output_tokens=9), 9)):
-            taken = actual_spend(paid(tokens=7), AttemptResult(outcome, usage, None))
-            assert taken == Spend(tokens=tokens, unpriced_tokens=tokens)
+        result = AttemptResult(outcome, None, None)
+        assert actual_spend(ticket, result) == ticket.expected
+        assert actual_usage(ticket, result) == Usage(631, 300, 0, 100)
 
 
-def test_a_complete_answer_that_reported_nothing_takes_what_was_counted_of_it():
+def test_an_attempt_takes_the_numbers_that_were_counted_of_it_whatever_became_of_it():
     counted = Usage(input_tokens=12, output_tokens=28)
-    assert actual_spend(paid(tokens=1031, price=PRICE), AttemptResult(SUCCESS, counted, None)) == Spend(40, 36 + 420)
-    for outcome in (CANCELLED, CUT):
-        taken = actual_spend(paid(tokens=1031), AttemptResult(outcome, counted, None))
-        assert taken == Spend(tokens=1031, unpriced_tokens=1031)
+    for outcome in (SUCCESS, CANCELLED, CUT, FAILED):
+        assert actual_spend(paid(tokens=1031, price=PRICE), AttemptResult(outcome, counted, None)) == Spend(
+            40, 36 + 420
+        )
 
 
 def test_a_refused_attempt_and_one_that_was_never_sent_take_nothing():

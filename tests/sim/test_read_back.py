@@ -2,13 +2,16 @@
 
 from dataclasses import replace
 
+import pytest
+
 from hivemind_addon.formats.base.json_values import read_object
 from hivemind_addon.formats.wire.answer import AnswerReader, Phase
-from hivemind_addon.formats.wire.answer_in_progress import usage_in
 from hivemind_addon.formats.wire.dialect import dialect_named
+from hivemind_addon.formats.wire.estimate import Estimator
+from hivemind_addon.formats.wire.tokenizer import Tokenizer
 from hivemind_addon.kernel.values.ticket import Usage
 from hivemind_addon.sim import dialect as wire
-from hivemind_addon.sim.dialect import SimDialect
+from hivemind_addon.sim.dialect import SimDialect, TaskTurn
 from tests.cases import each
 
 from .samples import REPLY, TURN
@@ -68,8 +71,29 @@ def test_a_streamed_answer_is_complete_and_counts_as_the_books_do(dialect, reply
 @each("reply", [SAYS, CALLS])
 def test_a_whole_answer_counts_as_the_books_do(dialect, reply):
     reply = replace(reply, dialect=dialect)
-    told = usage_in(dialect_named(FORMATS[dialect]), read_object(wire.whole_body(reply)))
+    told = dialect_named(FORMATS[dialect]).usage_of(read_object(wire.whole_body(reply)))
     assert booked(told) == usage(reply)
+
+
+TEXT = "A proxy holds requests back until the provider's limits have room for them. " * 40
+LONG = replace(SAYS, turn=TaskTurn(TEXT), output_tokens=TaskTurn(TEXT).output_tokens, tokens_per_delta=8)
+EXPECTED = Usage(input_tokens=30, cache_read_tokens=20, output_tokens=700)
+
+
+@each("dialect", [*FORMATS])
+def test_a_stream_cut_anywhere_is_booked_as_reported_and_else_as_counted(dialect):
+    """The provider bills the input, and of the output the words that it sent."""
+    reply, count = replace(LONG, dialect=dialect), Estimator(Tokenizer()).count
+    reader, said, words = reader_of(dialect), "", (text for text, _ in reply.deltas())
+    reported = usage(reply)
+    for event in wire.stream_events(reply):
+        before = reader.usage(count, EXPECTED, has_run=True)
+        assert before.output_tokens == pytest.approx(count(said), rel=0.03, abs=1) or booked(before) == reported
+        assert booked(before)[:3] in (reported[:3], booked(EXPECTED)[:3])
+        reader.feed(event.data)
+        said += next(words) if event.output_tokens else ""
+    assert said == TEXT
+    assert booked(reader.usage(count, EXPECTED, has_run=True)) == reported
 
 
 @each("dialect", [*FORMATS])

@@ -240,8 +240,6 @@ class Account:
         return length_s if self.is_untouched or now >= self.ends_at else max(0.0, self.ends_at - now)
 
 
-_MAY_BE_BILLED = {OutcomeKind.SUCCESS, OutcomeKind.CANCELLED}
-_WERE_RUN = _MAY_BE_BILLED | {OutcomeKind.IGNORED}
 _NEVER = math.inf
 _MOST_STANDING = 1000 * MOST_AMOUNT
 """Larger amounts in a saved account are taken for errors."""
@@ -265,25 +263,25 @@ def spend_of(usage: Usage, price: Price | None) -> Spend:
     )
 
 
-def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
-    """The amount to book for an ended attempt.
+def actual_usage(ticket: Ticket, result: AttemptResult) -> Usage | None:
+    """The tokens to book for an ended attempt; None: none.
 
-    The provider's reported usage. Without a report: our count for a complete answer; the higher of our count and the
-    expected spend for other attempts that may have been billed; nothing for a refused or unsent attempt.
+    As the result says. If nothing of an answer is known: what was expected of an attempt that may have been billed, and
+    nothing for one that was refused or never sent.
     """
-    outcome, usage = result.outcome, result.usage
-    is_complete = outcome.kind is OutcomeKind.SUCCESS
-    if usage is not None and (usage.reported or (is_complete and usage.total_input_tokens)):
-        return spend_of(usage, ticket.price)
-    counted = _NOTHING if usage is None else spend_of(usage, ticket.price)
-    never_sent = result.charged == Demand(requests=0)
-    if never_sent or not (outcome.ambiguous or outcome.kind in _MAY_BE_BILLED):
-        return counted
-    return Spend(
-        tokens=max(counted.tokens, ticket.expected.tokens),
-        micro_usd=max(counted.micro_usd, ticket.expected.micro_usd),
-        unpriced_tokens=max(counted.unpriced_tokens, ticket.expected.unpriced_tokens),
-    )
+    if result.usage is not None or not result.outcome.may_be_billed or result.charged == Demand(requests=0):
+        return result.usage
+    expected, output = ticket.expected.tokens, min(ticket.expected.tokens, ticket.demand.output_tokens)
+    cached = min(ticket.cached_tokens, expected - output)
+    return Usage(expected - output - cached, cache_read_tokens=cached, output_tokens=output)
+
+
+def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
+    """The amount to book for an ended attempt; the tokens are those of `actual_usage`."""
+    usage = actual_usage(ticket, result)
+    if usage is None:
+        return _NOTHING
+    return ticket.expected if result.usage is None else spend_of(usage, ticket.price)
 
 
 def _part_of(limit: int | None, spent: int, share: float) -> int | None:
@@ -295,7 +293,7 @@ def calls_of(result: AttemptResult) -> int:
     """1 for an attempt that was run or may have been run; 0 if refused by a limit, failed, or never sent."""
     outcome = result.outcome
     was_sent = result.charged != Demand(requests=0)
-    return int(was_sent and (outcome.ambiguous or outcome.kind in _WERE_RUN))
+    return int(was_sent and (outcome.may_be_billed or outcome.kind is OutcomeKind.IGNORED))
 
 
 def _needed(ticket: Ticket, unit: str) -> int:

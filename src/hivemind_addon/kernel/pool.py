@@ -21,7 +21,7 @@ from typing import assert_never
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.budget import Budgets
+from hivemind_addon.kernel.budget import Budgets, actual_usage
 from hivemind_addon.kernel.forecast import Callers, foresee, starts_at, view_pool
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.capacity import Capacity, ConcurrencySettings
@@ -784,7 +784,7 @@ class Pool:
                     pool=capacity.key,
                     attempt=attempt.number,
                     outcome=outcome,
-                    usage=result.usage,
+                    usage=actual_usage(entry.ticket, result),
                     duration_s=max(0.0, now - attempt.admitted_at),
                     spend=spend,
                 )

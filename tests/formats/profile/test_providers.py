@@ -77,7 +77,7 @@ def test_a_stream_is_read(sample):
     assert outcome.retryable == gives.get("retry", False)
     assert outcome.retry_after_s == gives.get("after_s")
     if "usage" in gives:
-        assert used(answer.usage(count_words)) == gives["usage"]
+        assert used(answer.usage(outcome, count_words)) == gives["usage"]
     if "text" in gives:
         assert "".join(part.text for part in answer.answer.parts) == gives["text"]
 

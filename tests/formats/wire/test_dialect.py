@@ -360,7 +360,7 @@ def test_what_surely_is_only_content_is_read_as_nothing_else(name, event_name, d
     dialect, each = name, SseEvent(event_name, data)
     if dialect.is_only_content(each):
         assert dialect.classify_after_content(each) is EventClass.CONTENT
-        assert dialect.usage_of_event(each, None) is None
+        assert not dialect.usage.in_event(each)
 
 
 @pytest.mark.parametrize(

@@ -244,14 +244,6 @@ def test_usage_that_was_counted_here_teaches_how_long_answers_are_and_nothing_of
     assert demand_of(estimator, UNCACHED, facts, "s") == after
 
 
-def test_an_answer_without_a_report_had_the_input_that_was_estimated(estimator):
-    facts = request(user(WORDS * 100))
-    counted = estimator.estimate(ALL, facts, "s").complete(Usage(output_tokens=28))
-    assert counted == Usage(input_tokens=demand_of(estimator, ALL, facts, "s").input_tokens, output_tokens=28)
-    told = Usage(input_tokens=7, output_tokens=28)
-    assert estimator.estimate(ALL, facts, "s").complete(told) == told
-
-
 def test_actual_output_is_the_default_until_somebody_answered(estimator):
     assert demand_of(estimator, UNCACHED, request(user("x"), max_tokens=64_000), "s").output_tokens == 1000
     assert demand_of(estimator, UNCACHED, request(user("x"), max_tokens=10), "s").output_tokens == 10

@@ -1,6 +1,5 @@
 """Whatever a user's format says: it is refused when it is read, or read by without an exception."""
 
-from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from hivemind_addon.formats.profile.format import (
 )
 from hivemind_addon.formats.profile.formats import whole_format
 from hivemind_addon.formats.profile.rules import FORMAT_RULES
-from hivemind_addon.formats.wire.dialect import Dialect, UntrueUsageError
+from hivemind_addon.formats.wire.dialect import Dialect
 from hivemind_addon.formats.wire.error import error_in_body
 from hivemind_addon.formats.wire.request import read_request
 from hivemind_addon.formats.wire.sse import SseEvent
@@ -53,8 +52,7 @@ def read_by(form: WireFormat) -> None:
         dialect.is_only_content(event)
         dialect.error_of(event)
         dialect.ends_without_terminal(event)
-        with suppress(UntrueUsageError):
-            dialect.usage_of_event(event, None)
+        dialect.usage.in_event(event)
     dialect.parser().feed(b"data: {}\n\n")
     for body in BODIES:
         read_request(body, dialect.plan, "/x")

@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 from mitmproxy import http
+from msgspec.structs import replace
 
 from hivemind_addon.formats.profile.model import Watchdog
 from hivemind_addon.formats.wire.outcome import TransportTrouble
 from hivemind_addon.kernel.values.events import AttemptEnded, ContextKept, OddityNoted
-from hivemind_addon.kernel.values.ticket import OutcomeKind
+from hivemind_addon.kernel.values.ticket import OutcomeKind, Usage
 from hivemind_addon.proxy.gate.settings import AgentsFile
 from hivemind_addon.proxy.host.port import Alarm, Handling, Look, Next, Stage
 from tests.conftest import FakeClock
@@ -90,10 +91,11 @@ LIES = {
 
 @pytest.mark.parametrize("lie", LIES)
 @pytest.mark.parametrize("streamed", [True, False])
-async def test_an_answer_whose_usage_is_not_told_or_not_true_is_booked_at_what_was_counted(proxy, lie, streamed):
+async def test_what_a_usage_does_not_report_or_not_truly_is_counted_or_expected(proxy, lie, streamed):
     heard = []
     proxy.driver.listen(lambda event: heard.append(event) if isinstance(event, AttemptEnded) else None)
-    count = proxy.runtime.estimator.count
+    told = (LIES[lie] or {}).get("completion_tokens", 0)
+    output_tokens = told if told > 0 else proxy.runtime.estimator.count(TEXT)
     for _ in range(20):
         exchange = proxy.make_exchange(chat_flow(stream=streamed))
         assert exchange.enter()
@@ -110,8 +112,8 @@ async def test_an_answer_whose_usage_is_not_told_or_not_true_is_booked_at_what_w
             assert not exchange.collected(response, body)
     proxy.driver.tick()
     for ended in heard:
-        assert not ended.usage.reported, "it is marked as counted"
-        assert abs(ended.usage.output_tokens - count(TEXT)) <= 2
+        assert not ended.usage.reported, "it is marked as ours"
+        assert abs(ended.usage.output_tokens - output_tokens) <= 2
         assert 80 <= ended.usage.input_tokens <= 130
         assert ended.spend.tokens == ended.usage.total_input_tokens + ended.usage.output_tokens
         assert ended.spend.micro_usd == exchange.ticket.price.micro_usd(
@@ -123,6 +125,70 @@ async def test_an_answer_whose_usage_is_not_told_or_not_true_is_booked_at_what_w
     assert len(heard) == 20
     following = proxy.make_exchange(chat_flow(stream=streamed))
     assert following.ticket.expected.tokens < 200, "how long answers are was learned"
+
+
+JSON = {"content-type": "application/json"}
+WORDS = 5
+"""Tokens of nine times `CONTENT`."""
+BEGUN = START.replace(b'"input_tokens":5', b'"input_tokens":54000')
+ENDS = {
+    "nothing came": (
+        lambda one: one.failed(TransportTrouble.CLOSED_BEFORE_HEAD, "", client_saw_bytes=False),
+        "expected",
+    ),
+    "the client left before the head": (lambda one: one.client_gone(), "expected"),
+    "no connection": (lambda one: one.failed(TransportTrouble.CONNECT_FAILED, "", client_saw_bytes=False), "nothing"),
+    "429": (lambda one: whole(one, 429, b"{}"), "nothing"),
+    "500": (lambda one: whole(one, 500, b"{}"), "nothing"),
+    "a page": (lambda one: whole(one, 200, b"<html>"), "nothing"),
+    "broken JSON": (lambda one: whole(one, 200, b'{"content":[{"type":"te'), "expected"),
+    "an unknown coding": (lambda one: whole(one, 200, b"\xff", "x"), "expected"),
+    "a stream in an unknown coding": (lambda one: streaming(one, b"\xff", coding="x").streamed(), "expected"),
+    "a cut before the first event": (lambda one: cut(streaming(one)), "input"),
+    "a cut before the words": (lambda one: cut(streaming(one, BEGUN)), Usage(54_000, output_tokens=1, reported=True)),
+    "a cut": (lambda one: cut(streaming(one, BEGUN, CONTENT * 9)), Usage(54_000, output_tokens=WORDS)),
+    "the client left": (
+        lambda one: streaming(one, BEGUN, CONTENT * 9).client_gone(),
+        Usage(54_000, output_tokens=WORDS),
+    ),
+    "an error before all": (lambda one: streaming(one, ERROR).failed_in_stream(), "nothing"),
+    "an error": (lambda one: streaming(one, BEGUN, CONTENT * 9, ERROR).streamed(), Usage(54_000, output_tokens=WORDS)),
+}
+
+
+def whole(exchange, status, body, coding=""):
+    response = http.Response.make(status, body, JSON)
+    response.headers["content-encoding"] = coding
+    exchange.head(response)
+    exchange.collected(response, body)
+
+
+def streaming(exchange, *chunks, coding=""):
+    response = http.Response.make(200, b"", SSE)
+    response.headers["content-encoding"] = coding
+    exchange.head(response)
+    for chunk in chunks:
+        exchange.look(chunk)
+    return exchange
+
+
+def cut(exchange):
+    exchange.failed(TransportTrouble.CUT, "", client_saw_bytes=True)
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_an_attempt_books_what_is_known_of_it_else_what_was_expected(proxy, end):
+    heard = []
+    proxy.driver.listen(lambda event: heard.append(event) if isinstance(event, AttemptEnded) else None)
+    exchange = admitted(proxy)
+    ends, usage = ENDS[end]
+    ends(exchange)
+    proxy.driver.tick()
+    expected = exchange.estimate.expected
+    named = {"nothing": None, "expected": expected, "input": replace(expected, output_tokens=0)}
+    assert [one.usage for one in heard] == [named.get(usage, usage) if isinstance(usage, str) else usage]
+    tokens = 0 if heard[0].usage is None else heard[0].usage.total_input_tokens + heard[0].usage.output_tokens
+    assert heard[0].spend.tokens == tokens
 
 
 async def test_a_refused_attempt_is_queued_again_with_the_same_ticket(proxy):

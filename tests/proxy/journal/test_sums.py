@@ -39,7 +39,7 @@ def test_what_each_agent_cost(journal):
     ann, bob, carl = costs(journal, RequestFilter(), GroupBy.AGENT)
     assert (ann.name, ann.requests, ann.delivered, ann.gave_up, ann.lost) == ("ann", 2, 1, 1, 0)
     assert (ann.attempts, ann.retries, ann.waited_s) == (5, 3, 3.0)
-    assert (ann.tokens_in, ann.tokens_cached, ann.tokens_out) == (1400, 400, 100)
+    assert (ann.tokens_in, ann.tokens_cached, ann.tokens_out) == (1410, 400, 100)
     assert (ann.tokens, ann.micro_usd) == (1510, 30_000)
     assert (bob.requests, bob.attempts, bob.retries) == (1, 1, 0)
     assert (carl.requests, carl.delivered, carl.attempts) == (5, 0, 0)

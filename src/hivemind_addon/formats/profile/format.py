@@ -174,13 +174,9 @@ class UsagePlaces:
     at: tuple[str, ...] = ("/usage",)
     """Pointers to the object, in an answer that is one JSON object."""
     in_events: tuple[str, ...] = ("/usage",)
-    """The same in an event of a stream; the last event that tells any counts."""
-    begun_in_events: tuple[str, ...] = ()
-    """The same, where the output that it tells is only begun."""
+    """The same in an event of a stream. Of each number the last counts that is not zero."""
     events: tuple[str, ...] = ()
     """Names of the events that tell it; empty: any. One without a name may always."""
-    adds_up: bool = False
-    """What an event leaves out was told by one before."""
     input: tuple[str, ...] = ("/input_tokens",)
     """Pointers within the object; what stands at them is summed."""
     output: tuple[str, ...] = ("/output_tokens",)
@@ -191,8 +187,8 @@ class UsagePlaces:
     """Input that was written to the prompt cache."""
     input_includes_cache: bool = False
     """Whether `input` counts the cached tokens, too."""
-    may_lack_input: bool = False
-    """Whether an answer may tell no input: else its usage cannot be true."""
+    total: tuple[str, ...] = ("/total_tokens",)
+    """Input and output. What it exceeds their sum by is output, too: thinking that is reported apart."""
 
 
 @dataclass(frozen=True, slots=True)

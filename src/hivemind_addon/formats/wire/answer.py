@@ -17,11 +17,12 @@ from hivemind_addon.formats.base.json_values import read_object, read_value
 from hivemind_addon.formats.base.pointer import Pointer
 from hivemind_addon.formats.wire.conversation_parts import Assembly, word_of
 from hivemind_addon.formats.wire.decoding import AnswerDecoder, DecodeError
-from hivemind_addon.formats.wire.dialect import Dialect, EventClass, UntrueUsageError, event_name
+from hivemind_addon.formats.wire.dialect import Dialect, EventClass, event_name
 from hivemind_addon.formats.wire.error import ErrorFacts
 from hivemind_addon.formats.wire.hints import CODEX_WINDOWS
 from hivemind_addon.formats.wire.sse import SseEvent
 from hivemind_addon.formats.wire.transcript import Transcript, answer_of_events
+from hivemind_addon.formats.wire.usage import MOST_COUNTED_CHARS, NOTHING_EXPECTED, count_words
 from hivemind_addon.kernel.values.ticket import Usage
 
 if TYPE_CHECKING:
@@ -33,9 +34,6 @@ _DONE = b"[DONE]"
 _EVENT_OVERHEAD_BYTES = 100
 _MAX_READ_BYTES = 192 * 1024
 """Of a longer answer only the last part of this size is read at the end: some 3 ms of the event loop."""
-_MAX_COUNTED_CHARS = 64 * 1024
-# tiktoken's time grows with the square of a run without spaces; short pieces bound it.
-_PIECE_CHARS = 4096
 
 
 class AnswerClock(Protocol):
@@ -59,51 +57,6 @@ LAST = (Phase.COMPLETE, Phase.FAILED)
 """The phases after which nothing more is read."""
 
 
-class UsageReader:
-    """Collects the usage of one streamed answer."""
-
-    def __init__(self, dialect: Dialect) -> None:
-        self._dialect = dialect
-        self._told: Usage | None = None
-        self._told_output = False
-
-    def __repr__(self) -> str:
-        return f"<UsageReader {'final' if self.final else 'open'} {self.usage}>"
-
-    @property
-    def usage(self) -> Usage | None:
-        """The usage reported so far; None: none, or a usage that cannot be true."""
-        if self._told is not None and self._told_output and not self._dialect.had_input(self._told):
-            return None
-        return self._told
-
-    @property
-    def final(self) -> bool:
-        """Whether the output was reported; Anthropic's first event reports only the input."""
-        return self._told_output and self.usage is not None
-
-    def feed(self, event: SseEvent) -> None:
-        """Look at an event; cheap for events without usage."""
-        try:
-            told = self._dialect.usage_of_event(event, self._told)
-        except UntrueUsageError:
-            self._told, self._told_output = None, False
-            return
-        if told is not None:
-            self._told = told[0]
-            self._told_output = self._told_output or told[1]
-
-    def feed_whole(self, event: SseEvent) -> None:
-        """Read an event as a whole answer, where no usage was reported."""
-        if self._told is not None:
-            return
-        try:
-            self._told = self._dialect.usage_of(self._dialect.inner(read_object(event.data) or {}))
-        except UntrueUsageError:
-            return
-        self._told_output = self._told is not None
-
-
 def sum_of(values: Iterable[object]) -> int:
     """Sum of the values that are whole numbers."""
     return sum(one for one in values if isinstance(one, int))
@@ -121,7 +74,10 @@ class AnswerReader:
         self._run_test = dialect.run_test(media_type)
         self._is_run: IsRun | None = None
         """Tests whether the next piece is a run; None: no run can come next (before content, or amid an event)."""
-        self._usage_reader = UsageReader(dialect)
+        self._report: dict[str, int] = {}
+        """The parts of the usage that were reported."""
+        self._reported_at = 0
+        """The content bytes before the last report of an output."""
         self._last: SseEvent | bytes | None = None
         """The last content event, or the run that contains this event."""
         self._oldest: list[SseEvent | bytes] = []
@@ -185,8 +141,8 @@ class AnswerReader:
         """Read a piece that is no run, event by event."""
         for event in self._unwrapped(self._parser.feed(chunk)):
             if self._ended:
-                break
-            if self.content_seen and self._dialect.is_only_content(event):
+                self._note_report(event)  # some gateways report the usage after the end
+            elif self.content_seen and self._dialect.is_only_content(event):
                 self.has_stopped = False
                 self._keep_event(event)
             else:
@@ -260,33 +216,47 @@ class AnswerReader:
                 return found
         return 0
 
-    def usage(self, counter: Callable[[str], int]) -> Usage:
-        """The usage of the answer so far: as reported, else with a counted output.
+    def usage(
+        self, counter: Callable[[str], int], expected: Usage = NOTHING_EXPECTED, *, has_run: bool = False
+    ) -> Usage | None:
+        """The usage of the answer so far; None: nothing shows that work was done.
 
-        When the output was counted, `reported` is False; the input is 0 unless the stream reported the input. A long
+        `expected`: of the attempt. `has_run`: whether work may have been done although nothing shows that. A long
         answer is counted in part, and the rest estimated in proportion.
         """
-        if not self._usage_reader.final and (last := self._last_event) is not None:
-            # Where every event reports the usage, the pure content events were not read.
-            self._usage_reader.feed(last)
-            self._usage_reader.feed_whole(last)
-        known, final = self._usage_reader.usage, self._usage_reader.final
-        if known is not None and final and known.output_tokens:
-            return known
-        counted_tokens = self._count_output(counter)
-        if known is not None and final and not counted_tokens:
-            return known  # an answer without output; an answer with output makes this usage untrue
-        if known is None:
-            return Usage(output_tokens=counted_tokens)
-        return Usage(
-            input_tokens=known.input_tokens,
-            cache_read_tokens=known.cache_read_tokens,
-            cache_write_tokens=known.cache_write_tokens,
-            output_tokens=max(known.output_tokens, counted_tokens),
-        )
+        counted_tokens = self._count_output(counter) if self._must_count() else 0
+        if self.broken and self.phase is not Phase.COMPLETE:
+            counted_tokens = max(counted_tokens, expected.output_tokens)
+        if not (self._report or counted_tokens or has_run):
+            return None
+        return self._dialect.usage.usage(self._report, counted_tokens, expected)
+
+    def _must_count(self) -> bool:
+        """Whether no output is reported, or words came after the last report. Reads the newest pieces."""
+        usage, unseen_bytes = self._dialect.usage, self._events_bytes + self._runs_bytes - self._reported_at
+        for piece in reversed(self._newest):
+            if unseen_bytes <= 0:
+                break
+            unseen_bytes -= _size(piece)
+            for event in reversed(self._events((piece,))):
+                if self._note_report(event):
+                    return not usage.output_of(self._report)
+                if any(part.text for part in answer_of_events(self._dialect, (event,)).parts):
+                    if not self._report:  # some gateways send a whole answer as an event
+                        self._report |= usage.in_answer(self._dialect.inner(read_object(event.data) or {}))
+                        return not usage.output_of(self._report)
+                    return True
+        return unseen_bytes > 0 or not usage.output_of(self._report)
+
+    def _note_report(self, event: SseEvent) -> bool:
+        """Take the report of an event; True: an output is reported."""
+        report = self._dialect.usage.in_event(event)
+        self._report |= report
+        if has_output := "output" in report or "total" in report:
+            self._reported_at = self._events_bytes + self._runs_bytes
+        return has_output
 
     def _read(self, event: SseEvent) -> None:
-        self._usage_reader.feed(event)
         if (event.event if self.content_seen else event_name(event)) == CODEX_WINDOWS:
             self.windows = event
         kind = self._dialect.classify_after_content(event) if self.content_seen else self._dialect.classify(event)
@@ -311,6 +281,7 @@ class AnswerReader:
                 self._keep_event(event)
             case EventClass.BOOKKEEPING:
                 pass
+        self._note_report(event)
 
     def _keep_event(self, event: SseEvent) -> None:
         self._last = event
@@ -362,15 +333,13 @@ class AnswerReader:
                 if isinstance(top, dict):
                     self._dialect.read_event(event.event or word_of(top.get("type")), top, answer)
                 read_bytes += len(event.data)
-                if sum(len(part.text) for part in answer.out.parts) >= _MAX_COUNTED_CHARS:
+                if sum(len(part.text) for part in answer.out.parts) >= MOST_COUNTED_CHARS:
                     break
             else:
                 continue
             break
-        text = answer.said()
-        if not text:
+        if not (tokens := count_words(answer.said(), counter)):
             return 0
-        tokens = sum(counter(text[at : at + _PIECE_CHARS]) for at in range(0, len(text), _PIECE_CHARS))
         content_bytes = self._events_bytes + (self._runs_bytes * told_bytes / runs_bytes if runs_bytes else 0)
         return round(tokens * (content_bytes / read_bytes))
 

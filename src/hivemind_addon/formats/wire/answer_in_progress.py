@@ -20,7 +20,6 @@ from hivemind_addon.formats.profile.format import Framing
 from hivemind_addon.formats.profile.load import of_group
 from hivemind_addon.formats.wire.answer import LAST, AnswerReader, Phase, sum_of
 from hivemind_addon.formats.wire.decoding import AnswerDecoder, DecodeError, decode
-from hivemind_addon.formats.wire.dialect import UntrueUsageError
 from hivemind_addon.formats.wire.hints import read_hints, read_stream_windows
 from hivemind_addon.formats.wire.outcome import (
     TransportTrouble,
@@ -30,6 +29,7 @@ from hivemind_addon.formats.wire.outcome import (
 )
 from hivemind_addon.formats.wire.sse import SSE
 from hivemind_addon.formats.wire.transcript import Transcript, answer_of, one_object
+from hivemind_addon.formats.wire.usage import NOTHING_EXPECTED, count_words
 from hivemind_addon.kernel.values.ticket import Hints, Outcome, OutcomeKind, Usage
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class UnreadBody:
     def answer(self) -> None:
         """None: such an answer has no conversation."""
 
-    def usage(self, _counter: Callable[[str], int]) -> None:
+    def usage(self, _counter: Callable[[str], int], _expected: Usage, *, has_run: bool) -> None:
         """None: nothing is counted."""
 
     def sum_at(self, _pointer: Pointer) -> int:
@@ -291,8 +291,13 @@ class AnswerInProgress:
             return Outcome(OutcomeKind.SUCCESS, "200", status=200)
         return judge_transport(TransportTrouble.CUT)
 
-    def judge_body(self, status: int, body: bytes, count: Callable[[str], int]) -> tuple[Outcome, Usage | None]:
-        """The outcome and usage of a plain answer; `count` counts the tokens of a text where no usage is stated."""
+    def judge_body(
+        self, status: int, body: bytes, count: Callable[[str], int], expected: Usage = NOTHING_EXPECTED
+    ) -> tuple[Outcome, Usage | None]:
+        """The outcome and usage of a plain answer; None: the body shows no work, or cannot be read.
+
+        `count` counts the tokens of a text. `expected`: of the attempt.
+        """
         if self.profile.is_plain:
             return self._judge_unread(body), None
         decoded = self._decoded(body)
@@ -313,19 +318,21 @@ class AnswerInProgress:
         )
         if not decoded:
             return outcome, None
-        usage = usage_in(self.dialect, read_object(decoded) if top is None else top)
+        members, reader = read_object(decoded) if top is None else top, self.dialect.usage
+        report = reader.in_answer(self.dialect.inner(members or {}))
         if outcome.kind is not OutcomeKind.SUCCESS:
-            return outcome, usage
+            # A broken answer is paid for; what else came is an error, or a page.
+            is_broken = status == 200 and members is None and decoded.lstrip()[:1] == b"{"
+            return outcome, reader.usage(report, 0, expected) if report else expected if is_broken else None
         if len(decoded) <= READ_BODY_MAX_BYTES:
             self.answer = answer_of(self.dialect, decoded, top)
-        if usage is None or not usage.output_tokens:
+        said = ""
+        if not reader.output_of(report):
             answer = self.answer or answer_of(self.dialect, decoded)
-            said = "".join(part.text for part in answer.parts)
-            if usage is None and not said and not answer.stop:  # no known format
+            said = "".join(part.heading.partition("tool call ")[2] + part.text for part in answer.parts)
+            if not report and not said and not answer.stop:  # no known format
                 said = decoded.decode(errors="replace")
-            if usage is None or said:  # with text in the answer, a usage without output cannot be true
-                usage = Usage(output_tokens=count(said))
-        return outcome, usage
+        return outcome, reader.usage(report, count_words(said, count), expected)
 
     def _judge_unread(self, body: bytes) -> Outcome:
         """The outcome of an answer from a service that is no model."""
@@ -354,9 +361,9 @@ class AnswerInProgress:
             return None
         return one_object(decoded)
 
-    def usage(self, count: Callable[[str], int]) -> Usage | None:
-        """The usage of the stream so far; None: the answer is no stream."""
-        return self._reader.usage(count) if self._reader else None
+    def usage(self, outcome: Outcome, count: Callable[[str], int], expected: Usage = NOTHING_EXPECTED) -> Usage | None:
+        """The usage of an attempt that ended so; None: no stream has begun, or nothing shows that work was done."""
+        return self._reader.usage(count, expected, has_run=outcome.may_be_billed) if self._reader else None
 
     def sum_at(self, place: str) -> int:
         """Sum of the numbers at a place of a complete answer, or of the newest event with numbers there; 0: none."""
@@ -368,15 +375,6 @@ class AnswerInProgress:
         if self._reader is None or self._reader.windows is None:
             return None
         return Hints(windows=read_stream_windows(self._reader.windows.data, self.clock.wall()))
-
-
-def usage_in(dialect: Dialect, top: Values | None) -> Usage | None:
-    """The usage stated in the JSON of a whole answer; None: no usage, or a usage that cannot be true."""
-    try:
-        usage = None if top is None else dialect.usage_of(dialect.inner(top))
-    except UntrueUsageError:
-        return None
-    return usage if usage is not None and dialect.had_input(usage) else None
 
 
 def _if_lines(start: bytes, media_type: str) -> str | None:

@@ -4,18 +4,17 @@ Readers are lenient: what cannot be read is content, which passes through. An ev
 NDJSON stream, an item of an array, a binary message: all but the first have no name, or one of their own kind.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from enum import Enum
-from functools import partial
 from typing import Protocol
 
 import msgspec
 
-from hivemind_addon.formats.base.json_values import UNREADABLE, read_object, read_value
+from hivemind_addon.formats.base.json_values import read_object, read_value
 from hivemind_addon.formats.base.memo import by_thing
 from hivemind_addon.formats.base.patterns import glob_matches
 from hivemind_addon.formats.base.pointer import Pointer
-from hivemind_addon.formats.profile.format import Framing, UsagePlaces, WireFormat, Wording
+from hivemind_addon.formats.profile.format import Framing, WireFormat, Wording
 from hivemind_addon.formats.profile.formats import format_named
 from hivemind_addon.formats.wire.aws_eventstream import PRELUDE_BYTES, EventStreamParser, is_prelude
 from hivemind_addon.formats.wire.conversation_parts import Assembly, Part, Values, message_parts
@@ -27,6 +26,7 @@ from hivemind_addon.formats.wire.ndjson import NdjsonParser
 from hivemind_addon.formats.wire.request import RequestPlan
 from hivemind_addon.formats.wire.runs import LEAST_BYTES, ContentMarks, IsRun, run_test
 from hivemind_addon.formats.wire.sse import BOM, SseEvent, SseParser
+from hivemind_addon.formats.wire.usage import UsageReader
 from hivemind_addon.formats.wire.wordings.chat import ChatWording
 from hivemind_addon.formats.wire.wordings.messages import MessagesWording
 from hivemind_addon.formats.wire.wordings.ollama import OllamaWording
@@ -34,24 +34,13 @@ from hivemind_addon.formats.wire.wordings.places import PlacesWording
 from hivemind_addon.formats.wire.wordings.responses import ResponsesWording
 from hivemind_addon.kernel.values.ticket import Usage
 
-MAX_TOKENS = 20_000_000
-"""Twice the longest context that any provider offers (10 million, 2026-08)."""
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """One of them begins a stream of server-sent events."""
-_NUMBER = msgspec.json.Decoder(float | int | None)
 _MOST_NAMES = 200
-_NOTHING_USED = Usage()
 
 type Steps = tuple[str, ...]
 """The members that lead to a value."""
 type Parser = SseParser | NdjsonParser | JsonArrayParser | EventStreamParser
-
-
-class UntrueUsageError(ValueError):
-    """A number of tokens that no answer has: negative, not whole, or more than any model takes.
-
-    Such a usage counts as none, with all of its numbers. It would be booked, and learned from.
-    """
 
 
 class EventClass(Enum):
@@ -120,7 +109,7 @@ class Dialect:
         self._run_tests: dict[Framing, IsRun | None] = {
             one: run_test(one, events, self._marks, self._sure_raw) for one in (form.framing.values() if shows else ())
         }
-        self._usage = _UsageReader(form.usage)
+        self.usage = UsageReader(form.usage)
 
     def __repr__(self) -> str:
         return f"<Dialect {self.name}>"
@@ -156,7 +145,8 @@ class Dialect:
     def inner(self, top: Values) -> Values:
         """The members of a whole answer without its envelope; base64 is for events alone."""
         envelope = self.form.envelope
-        return top if envelope is None or envelope.base64 else members_on(top, _steps(envelope.at)) or top
+        inner = None if envelope is None or envelope.base64 else Pointer.parse(envelope.at).find(top)
+        return inner if isinstance(inner, dict) and inner else top
 
     def classify(self, event: SseEvent) -> EventClass:
         """What the event means before the first content."""
@@ -265,11 +255,7 @@ class Dialect:
         if self.stops(event):
             return True
         top = read_object(event.data) if self.form.events.complete_after_usage else None
-        return (
-            top is not None
-            and not self._carries_content(top)
-            and any(members_on(top, one) for one in self._usage.in_events)
-        )
+        return top is not None and not self._carries_content(top) and bool(self.usage.in_event(event))
 
     def media_type_in(self, start: bytes) -> str | None:
         """The media type that a body's first bytes are framed as; empty: it is no stream; None: it is not told yet.
@@ -304,25 +290,10 @@ class Dialect:
             one[0] in top and _carries(read_value(top[one[0]]), one[1:], self._not_content) for one in self._content
         )
 
-    # Usage.
-
-    def usage_of(self, top: Values, before: Usage | None = None) -> Usage | None:
-        """The usage that an answer tells, what it leaves out taken from `before`; None: none. UntrueUsageError.
-
-        `Usage.input_tokens` is uncached input.
-        """
-        return self._usage.of_answer(top, before)
-
-    def usage_of_event(self, event: SseEvent, before: Usage | None) -> tuple[Usage, bool] | None:
-        """The usage that an event tells, and whether of the output, too; cheap for those that tell none.
-
-        Raises UntrueUsageError.
-        """
-        return self._usage.of_event(event, before)
-
-    def had_input(self, usage: Usage) -> bool:
-        """Whether a usage has input, as every answer had."""
-        return usage.total_input_tokens > 0 or (self.form.usage.may_lack_input and usage.output_tokens > 0)
+    def usage_of(self, top: Values) -> Usage | None:
+        """The usage that a whole answer reports, without the parts that it leaves out; None: no report."""
+        report = self.usage.in_answer(self.inner(top))
+        return self.usage.usage(report, 0) if report else None
 
     # Conversations, for people.
 
@@ -350,71 +321,6 @@ def dialect_named(name: str) -> Dialect:
     return dialect_of(format_named(name))
 
 
-class _UsageReader:
-    """Where a format tells its tokens, taken apart."""
-
-    def __init__(self, places: UsagePlaces) -> None:
-        self.in_events = tuple(map(_steps, places.in_events))
-        self._at = tuple(map(_steps, places.at))
-        self._begun = tuple(map(_steps, places.begun_in_events))
-        self._events = frozenset(places.events)
-        self._adds_up = places.adds_up
-        self._includes_cache = places.input_includes_cache
-        self._input, self._output = _amount(places.input, add=True), _amount(places.output, add=True)
-        self._cache_read, self._cache_write = _amount(places.cache_read), _amount(places.cache_write)
-        numbers = [_mark(_steps(one)[-1]) for one in (*places.input, *places.output)]
-        marks: dict[bytes, None] = {}
-        for one in (*self.in_events, *self._begun):
-            marks |= dict.fromkeys([_mark(one[-1])] if one else numbers)
-        self._marks = tuple(marks)
-
-    def of_answer(self, top: Values, before: Usage | None) -> Usage | None:
-        for one in self._at:
-            if members := members_on(top, one):
-                return self._read(members, before)
-        return None
-
-    def of_event(self, event: SseEvent, before: Usage | None) -> tuple[Usage, bool] | None:
-        if self._events and event.event and event.event not in self._events:
-            return None
-        data = event.data
-        for mark in self._marks:
-            if mark in data:
-                break
-        else:
-            return None
-        top = read_object(data)
-        if top is None:
-            return None
-        for places, is_final in ((self._begun, False), (self.in_events, True)):
-            for one in places:
-                if members := members_on(top, one):
-                    usage = self._read(members, before)
-                    return None if usage is None else (usage, is_final)
-        return None
-
-    def _read(self, members: Values, before: Usage | None) -> Usage | None:
-        input_tokens, output_tokens = self._input(members), self._output(members)
-        if input_tokens is None and output_tokens is None:
-            return None
-        read_tokens, write_tokens = self._cache_read(members), self._cache_write(members)
-        # What tells the input at the beginning may send zeros in the end.
-        base = before if before is not None and self._adds_up else _NOTHING_USED
-        total_tokens = input_tokens or base.input_tokens
-        read_tokens, write_tokens = read_tokens or base.cache_read_tokens, write_tokens or base.cache_write_tokens
-        if self._includes_cache:
-            read_tokens = min(read_tokens, total_tokens)
-            write_tokens = min(write_tokens, total_tokens - read_tokens)
-            total_tokens -= read_tokens + write_tokens
-        return Usage(
-            input_tokens=total_tokens,
-            cache_read_tokens=read_tokens,
-            cache_write_tokens=write_tokens,
-            output_tokens=base.output_tokens if output_tokens is None else output_tokens,
-            reported=True,
-        )
-
-
 def _steps(text: str) -> Steps:
     return Pointer.parse(text).steps
 
@@ -424,60 +330,6 @@ def event_name(event: SseEvent) -> str:
     if event.event:
         return event.event
     return word((read_object(event.data) or {}).get("type"))
-
-
-def members_at(top: Values, name: str) -> Values:
-    """The members of the object of that name, read or still JSON; none where there is no object."""
-    value = top.get(name)
-    if isinstance(value, msgspec.Raw):
-        value = read_object(value)
-    return value if isinstance(value, dict) else {}
-
-
-def members_on(top: Values, way: Steps) -> Values:
-    """The members of the object to which these lead; none where there is no object."""
-    for name in way:
-        top = members_at(top, name)
-        if not top:
-            break
-    return top
-
-
-def tokens_at(members: Values, name: str) -> int | None:
-    """A number of tokens, read or still JSON; None: none is told. UntrueUsageError."""
-    value = members.get(name)
-    if type(value) is msgspec.Raw:
-        try:
-            value = _NUMBER.decode(value)
-        except UNREADABLE as error:
-            raise UntrueUsageError from error
-    if type(value) is int and 0 <= value <= MAX_TOKENS:
-        return value
-    if value is None:
-        return None
-    if not isinstance(value, float) or value != int(value) or not 0 <= value <= MAX_TOKENS:
-        raise UntrueUsageError
-    return int(value)
-
-
-def _amount(places: tuple[str, ...], *, add: bool = False) -> Callable[[Values], int | None]:
-    """What finds a number of tokens among a usage's members: the sum of what stands at its places, or the first."""
-    ways = tuple(map(_steps, places))
-    if len(ways) == 1 and len(ways[0]) == 1:
-        return partial(tokens_at, name=ways[0][0])
-
-    def amount(members: Values) -> int | None:
-        total = None
-        for way in ways:
-            if way[0] in members:
-                told = tokens_at(members if len(way) == 1 else members_on(members, way[:-1]), way[-1])
-                if told is not None:
-                    if not add:
-                        return told
-                    total = told if total is None else total + told
-        return total
-
-    return amount
 
 
 def _mark(name: str) -> bytes:

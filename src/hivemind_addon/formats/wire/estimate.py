@@ -18,7 +18,6 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from hivemind_addon.formats.profile.model import InputCharge, OutputCharge, Profile
 from hivemind_addon.formats.wire.request import RequestFacts, is_answer, text_of
@@ -191,10 +190,6 @@ class Estimate(Struct, frozen=True, gc=False):
     """Tokens of the input that the provider itself has told."""
     counted: int = 0
     """Our count of the rest; 0: the bytes were taken."""
-
-    def complete(self, usage: Usage) -> Usage:
-        """The usage of a complete answer; where the provider did not report it its input is what was estimated."""
-        return usage if usage.total_input_tokens else replace(self.expected, output_tokens=usage.output_tokens)
 
 
 class Estimator:

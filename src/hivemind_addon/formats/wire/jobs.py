@@ -12,7 +12,6 @@ from hivemind_addon.formats.base.memo import by_thing
 from hivemind_addon.formats.base.patterns import normal_path
 from hivemind_addon.formats.base.pointer import Pointer
 from hivemind_addon.formats.profile.model import JOB_IN_PATH, JobRule, Profile
-from hivemind_addon.formats.wire.answer_in_progress import usage_in
 from hivemind_addon.formats.wire.conversation_parts import Values
 from hivemind_addon.formats.wire.decoding import BodyDecoder, DecodeError
 from hivemind_addon.formats.wire.dialect import Dialect, dialect_named
@@ -178,7 +177,9 @@ class JobReader:
 
 
 def _usage(plan: _Plan, answer: object) -> Usage | None:
-    return usage_in(plan.dialect, answer) if isinstance(answer, dict) else None
+    reader = plan.dialect.usage
+    report = reader.in_answer(plan.dialect.inner(answer)) if isinstance(answer, dict) else {}
+    return reader.usage(report, 0) if report else None
 
 
 def _text(place: Pointer, work: Values) -> str:

@@ -70,7 +70,7 @@ class Demand(Struct, frozen=True, gc=False):
 
 
 class Usage(Struct, frozen=True, gc=False):
-    """Tokens that an attempt used: reported by the provider, else our count."""
+    """Tokens that an attempt used; each number is reported by the provider, or counted or expected by us."""
 
     input_tokens: int = 0
     """Uncached input."""
@@ -78,7 +78,7 @@ class Usage(Struct, frozen=True, gc=False):
     cache_write_tokens: int = 0
     output_tokens: int = 0
     reported: bool = False
-    """Whether the provider reported the numbers; else they are our count."""
+    """Whether the provider reported input and output; else at least one of them is our number."""
 
     @property
     def total_input_tokens(self) -> int:
@@ -137,6 +137,11 @@ class Outcome(Struct, frozen=True, gc=False):
     """The account is at fault, not the request: an equal endpoint may serve the request."""
     garbage: str = ""
     """The fault in a complete answer (`formats/wire/garbage.py`); empty: no known fault."""
+
+    @property
+    def may_be_billed(self) -> bool:
+        """Whether the provider may have done work even if nothing of an answer came."""
+        return self.ambiguous or self.kind in (OutcomeKind.SUCCESS, OutcomeKind.CANCELLED)
 
 
 class Reading(Struct, frozen=True, gc=False):

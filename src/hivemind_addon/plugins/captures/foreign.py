@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from hivemind_addon.formats.profile.load import Profiles
     from hivemind_addon.formats.profile.model import Profile
-    from hivemind_addon.formats.wire.dialect import Dialect
+    from hivemind_addon.formats.wire.description import Description
     from hivemind_addon.kernel.values.ticket import Outcome, Reading, Usage
 
 _CLIENT_WENT = ("client disconnected", "killed")
@@ -77,7 +77,7 @@ class ForeignCalls:
         told = describe_request(profile, plain_request(flow), self._estimator, user=user, peer=peer_of(flow))
         facts, who, pool = told.facts, told.who, unnamed(told.pool)
         at_s = request.timestamp_start - began_wall
-        attempt, hints = self._attempt(flow, profile, told.dialect, at_s)
+        attempt, hints = self._attempt(flow, profile, told, at_s)
         if attempt.usage is not None and attempt.usage.reported and attempt.kind is OutcomeKind.SUCCESS:
             self._estimator.learn(profile, facts, who.session, attempt.usage, told.size.estimate)
         ended_s = at_s + attempt.ended_after_s
@@ -112,7 +112,7 @@ class ForeignCalls:
         return call, Circumstances(began_wall=began_wall, profiles=(profile.name,), content=has_words, limits=limits)
 
     def _attempt(
-        self, flow: http.HTTPFlow, profile: Profile, dialect: Dialect, at_s: float
+        self, flow: http.HTTPFlow, profile: Profile, told: Description, at_s: float
     ) -> tuple[CapturedAttempt, Hints]:
         began, response = flow.request.timestamp_start, flow.response
         if response is None:
@@ -120,18 +120,20 @@ class ForeignCalls:
             outcome = judge_transport(TransportTrouble.CLOSED_BEFORE_HEAD)
             return _attempt(outcome, at_s, max(0.0, ended - began)), Hints()
         body = response.raw_content or b""
-        answer = AnswerInProgress(profile, dialect, StoppedClock(response.timestamp_start))
+        expected = told.size.estimate.expected
+        answer = AnswerInProgress(profile, told.dialect, StoppedClock(response.timestamp_start))
         answer.head(response.status_code, plain_headers(response.headers.fields))
         is_stream = answer.read(body)
         usage: Usage | None = None
         if is_stream:
             if flow.error is None:
                 answer.finish()
-            outcome, usage = answer.judge_stream(), answer.usage(self._estimator.count)
+            outcome = answer.judge_stream()
+            usage = answer.usage(outcome, self._estimator.count, expected)
         elif flow.error is not None:
             outcome = judge_transport(TransportTrouble.CUT)
         else:
-            outcome, usage = answer.judge_body(response.status_code, body, self._estimator.count)
+            outcome, usage = answer.judge_body(response.status_code, body, self._estimator.count, expected)
         head_after_s = max(0.0, response.timestamp_start - began)
         ended = flow.error.timestamp if flow.error else response.timestamp_end or response.timestamp_start
         ended_after_s = max(head_after_s, ended - began)

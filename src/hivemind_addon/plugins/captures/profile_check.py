@@ -347,7 +347,8 @@ class _SampleReader:
         if is_stream:
             phase = answer.finish() if flow.error is None else answer.phase
             body = answer.take_kept()
-            outcome, usage = answer.judge_stream(), answer.usage(self._estimator.count)
+            outcome = answer.judge_stream()
+            usage = answer.usage(outcome, self._estimator.count)
             events = _events(dialect, body, media_type)
             end = {Phase.COMPLETE: "complete", Phase.FAILED: "error"}.get(phase or Phase.CONTENT, "cut")
         else:

@@ -12,7 +12,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.budget import actual_spend, calls_of
+from hivemind_addon.kernel.budget import actual_spend, actual_usage, calls_of
 from hivemind_addon.kernel.endpoints import is_endpoints_own
 from hivemind_addon.kernel.heap import KeyedHeap
 from hivemind_addon.kernel.jobs import UNSEEN, Jobs, RunningJob
@@ -210,7 +210,7 @@ class Member:
                     pool=ticket.pool,
                     attempt=attempt.number,
                     outcome=result.outcome,
-                    usage=result.usage,
+                    usage=actual_usage(ticket, result),
                     duration_s=max(0.0, now - attempt.admitted_at),
                     spend=spend,
                 )

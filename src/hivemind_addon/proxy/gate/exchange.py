@@ -516,7 +516,7 @@ class Exchange:
     def collected(self, response: http.Response, body: bytes) -> bool:
         """Step 7, for an answer that came to its end: judge it. True: try again."""
         answer = self._answer
-        outcome, usage = answer.judge_body(response.status_code, body, self.estimator.count)
+        outcome, usage = answer.judge_body(response.status_code, body, self.estimator.count, self.estimate.expected)
         if self.job is not None and outcome.kind is OutcomeKind.SUCCESS:
             self.job.feed(body)
             self.job.finish()
@@ -577,7 +577,8 @@ class Exchange:
             return
         if self._answer.finish() is None:
             if self.delivered is not None:  # JSON in the place of events, of which the first byte came late
-                outcome, usage = self._answer.judge_body(200, bytes(self.delivered), self.estimator.count)
+                body, expected = bytes(self.delivered), self.estimate.expected
+                outcome, usage = self._answer.judge_body(200, body, self.estimator.count, expected)
                 self._settle(outcome, usage=usage, client_saw_bytes=True)
             return
         outcome = self._answer.judge_stream()
@@ -720,7 +721,7 @@ class Exchange:
 
     def _settle_stream(self, outcome: Outcome, *, client_saw_bytes: bool = False) -> bool:
         """With what was used so far."""
-        usage = self._answer.usage(self.estimator.count)
+        usage = self._answer.usage(outcome, self.estimator.count, self.estimate.expected)
         return self._settle(outcome, usage=usage, client_saw_bytes=client_saw_bytes)
 
     def _settle(self, outcome: Outcome, *, usage: Usage | None, client_saw_bytes: bool = False) -> bool:
@@ -736,14 +737,13 @@ class Exchange:
         if job is not None:  # the end of the job reports all of the usage
             usage, outcome = Usage(reported=True), replace(outcome, retryable=False)
         charged = None  # unless the provider said, what was reserved
-        is_complete = outcome.kind is OutcomeKind.SUCCESS or bool(outcome.garbage)
-        if usage is not None and is_complete and not usage.reported:
-            usage = self.estimate.complete(usage)
+        self.is_answered = outcome.kind is OutcomeKind.SUCCESS or bool(outcome.garbage)
+        if usage is None and outcome.may_be_billed and not self.profile.is_plain:
+            usage = self.estimate.expected
+        elif usage is not None and self.is_answered and not (outcome.garbage or self._answer.unreadable or job):
+            self._learn(usage)
         if usage is not None:
             self.used = usage if self.used is None else self.used + usage
-        self.is_answered = is_complete
-        if usage is not None and outcome.kind is OutcomeKind.SUCCESS and not outcome.garbage and job is None:
-            self._learn(usage)
         if usage is not None and usage.reported and job is None:
             charged = self.estimator.charged(self.profile, self.facts, usage)
         if outcome.retryable and not self.is_safe and not never_run(outcome):

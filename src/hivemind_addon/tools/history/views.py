@@ -5,8 +5,8 @@ column of `proxy/journal/schema.py` keeps its name here. Names and columns may b
 
     requests  each `ticket`; `end` is `lost` also where the proxy died and no later proxy has written so yet
     attempts  each `attempt`; `outcome` is `lost` likewise. A lost attempt may have been billed: as in budgets, `tokens`
-              and `micro_usd` are then the expected amounts. `tokens_in`: all input, cached or not; `tokens_cached`: the
-              part that came from the provider's cache; `tokens_out`: the output
+              and `micro_usd` are then the expected amounts. `tokens_out`: the output; `tokens_in`: the other tokens,
+              all input; `tokens_cached`: the part that came from the provider's cache
     costs     each of `attempts` with columns of the request: agent, group, task, session, lineage, model, pool, host,
               arrived, end, and `tries`, the number of all attempts
     retries   those of `costs` that were followed by another attempt, `backed_off_s` after they ended
@@ -35,8 +35,8 @@ def views(live_run: int) -> tuple[str, ...]:
         f"CREATE TEMP VIEW requests AS SELECT {_columns(TicketRow, 't', {'end': end})} FROM ticket t",
         f"""
         CREATE TEMP VIEW attempts AS SELECT {_columns(AttemptRow, "a", changed)},
-            coalesce(a.input_tokens, 0) + coalesce(a.cache_read_tokens, 0) + coalesce(a.cache_write_tokens, 0)
-            AS tokens_in, coalesce(a.cache_read_tokens, 0) AS tokens_cached, coalesce(a.output_tokens, 0) AS tokens_out
+            {changed["tokens"]} - coalesce(a.output_tokens, 0) AS tokens_in,
+            coalesce(a.cache_read_tokens, 0) AS tokens_cached, coalesce(a.output_tokens, 0) AS tokens_out
         FROM attempt a
         """,
         f"""
