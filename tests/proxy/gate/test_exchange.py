@@ -1,6 +1,6 @@
 import asyncio
+import dataclasses
 import json
-from dataclasses import replace
 
 import pytest
 from mitmproxy import http
@@ -544,7 +544,7 @@ async def test_an_attempt_after_one_that_stalled_has_twice_the_time_and_one_afte
     proxy, begun, silent_s
 ):
     exchange, clock = streamed_attempt(proxy, stream=True)
-    exchange.profile = replace(exchange.profile, watchdog=Watchdog(begun_s=150))
+    exchange.profile = dataclasses.replace(exchange.profile, watchdog=Watchdog(begun_s=150))
 
     def stalls(after_s):
         if begun:

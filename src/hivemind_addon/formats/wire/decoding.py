@@ -247,7 +247,10 @@ class AnswerDecoder:
 
     def finish(self) -> bytes:
         """The body is at its end: the bytes that were too few to show anything."""
-        return self._start or b""
+        start, self._start = self._start, None
+        if start and self._unknown is not None:
+            raise self._unknown
+        return self._decoder.feed(start) if start and self._decoder else start or b""
 
 
 _START_BYTES = PRELUDE_BYTES

@@ -179,7 +179,8 @@ class JobReader:
 def _usage(plan: _Plan, answer: object) -> Usage | None:
     reader = plan.dialect.usage
     report = reader.in_answer(plan.dialect.inner(answer)) if isinstance(answer, dict) else {}
-    return reader.usage(report, 0) if report else None
+    usage = reader.usage(report, 0)
+    return usage if usage.reported else None
 
 
 def _text(place: Pointer, work: Values) -> str:
