@@ -291,9 +291,9 @@ class Dialect:
         )
 
     def usage_of(self, top: Values) -> Usage | None:
-        """The usage that a whole answer reports, without the parts that it leaves out; None: no report."""
-        report = self.usage.in_answer(self.inner(top))
-        return self.usage.usage(report, 0) if report else None
+        """The usage that a whole answer reports, an object as JSON or decoded; None: no input is reported."""
+        usage = self.usage.usage(self.usage.in_answer(self.inner(top)), 0)
+        return usage if usage.total_input_tokens else None
 
     # Conversations, for people.
 
