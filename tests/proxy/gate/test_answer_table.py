@@ -318,16 +318,16 @@ class Call:
 
     @property
     def answer(self):
-        """What the client has: status, body, and whether it has ended."""
+        """What the client has: status, body, and whether it has come to its end, not to a cut."""
         head, _, body = self.book.to_client.partition(b"\r\n\r\n")
-        status, closed = head[9:12].decode(), self.book.client.state is ConnectionState.CLOSED
+        status = head[9:12].decode()
         if b"transfer-encoding: chunked" in head.lower():
             pieces, rest = b"", body
             while (size := rest.partition(b"\r\n")[0]) and int(size, 16):
                 pieces, rest = pieces + rest[len(size) + 2 :][: int(size, 16)], rest[len(size) + 4 + int(size, 16) :]
-            return status, pieces, closed or rest == b"0\r\n\r\n"
+            return status, pieces, rest == b"0\r\n\r\n"
         length = re.search(rb"content-length: (\d+)", head.lower())
-        return status, body, bool(head) and (closed or (bool(length) and len(body) == int(length[1])))
+        return status, body, length is not None and len(body) == int(length[1])
 
     def worse(self, at, *, status, words=WORDS):
         """What is worse than direct; `at`: when, at the latest, a direct client knew that the answer was complete."""

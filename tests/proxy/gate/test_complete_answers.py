@@ -136,13 +136,12 @@ class Call:
             b"content-length: %d\r\n\r\n%b" % (url.encode(), delivery.encode(), len(body), body)
         )
 
-    def answers(self, *pieces, label="", length=None, status=200, more=b""):
-        """`length`: what the head says; None: it comes in chunks. `label` None: the head says none."""
+    def answers(self, *pieces, label="", status=200, more=b""):
+        """`label` None: the head has no label."""
         kind = b"" if label is None else b"content-type: %b\r\n" % (label or self.form.label).encode()
-        framing = b"transfer-encoding: chunked" if length is None else b"content-length: %d" % length
-        self.book.from_server(b"HTTP/1.1 %d X\r\n%b%b%b\r\n\r\n" % (status, kind, more, framing))
+        self.book.from_server(b"HTTP/1.1 %d X\r\n%b%btransfer-encoding: chunked\r\n\r\n" % (status, kind, more))
         for piece in filter(None, pieces):
-            self.book.from_server(piece if length is not None else b"%x\r\n%b\r\n" % (len(piece), piece))
+            self.book.from_server(b"%x\r\n%b\r\n" % (len(piece), piece))
 
     def ends(self):
         self.book.from_server(b"0\r\n\r\n")
@@ -253,24 +252,6 @@ async def test_half_an_object_is_tried_again_and_one_that_pauses_is_waited_for()
     assert (call.slots, call.book.to_client) == (1, b"")
     call.closes()
     assert sum(pool.queued for pool in call.proxy.driver.snapshot().pools) == 1
-
-
-async def test_a_stream_that_told_its_length_and_lacks_a_byte_is_booked_and_cut_for_its_client():
-    call = Call("chat", "stream")
-    body = call.form.begun + call.form.stop + call.form.last
-    call.answers(body, length=len(body) + 1)
-    call.closes()
-    counters = call.proxy.driver.snapshot().counters
-    assert (counters.attempts, counters.delivered, counters.output_tokens) == (1, 1, 45)
-    assert call.book.client.state is ConnectionState.CLOSED, "else it would wait for the byte"
-
-
-async def test_a_whole_stream_that_told_its_length_gets_the_true_one():
-    call = Call("messages", "whole")
-    body = call.form.begun + call.form.stop
-    call.answers(body, length=len(body) + 1)
-    call.closes()
-    call.check()
 
 
 async def test_a_wrong_label_is_noted_once():
