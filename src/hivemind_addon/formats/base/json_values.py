@@ -73,8 +73,8 @@ def _mended(data: bytes | msgspec.Raw) -> bytes | None:
     JavaScript writes half a surrogate pair where it cuts a text within an emoji, Python NaN, .NET a byte order mark;
     gateways cut within a character (2026-11). A half becomes `?`, NaN null.
     """
-    text = bytes(data)
-    if text.lstrip()[:1] not in _FIRST_BYTES:
+    text = bytes(data).strip()
+    if text[:1] not in _FIRST_BYTES or text[-1:] not in _LAST_BYTES:
         return None
     try:
         value = json.loads(text.decode("utf-8-sig", "replace"), strict=False, parse_constant=lambda _: None)
@@ -85,3 +85,5 @@ def _mended(data: bytes | msgspec.Raw) -> bytes | None:
 
 _FIRST_BYTES = (b"{", b"[", b'"', b"\xef")
 """Of a value in which anything can be mended, or of a byte order mark."""
+_LAST_BYTES = (b"}", b"]", b'"')
+"""Of such a value: a text that was cut is not read again."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from msgspec.structs import replace
 
-from hivemind_addon.formats.base.json_values import is_json, read_object, read_value
+from hivemind_addon.formats.base.json_values import is_json, read_object, read_value, readable
 from hivemind_addon.formats.base.pointer import Pointer
 from hivemind_addon.formats.profile.format import Framing
 from hivemind_addon.formats.profile.load import of_group
@@ -207,7 +207,7 @@ class AnswerInProgress:
     def _told_by(self, piece: bytes) -> str:
         """The media type that the first bytes show, up to this piece; empty: none, or none yet."""
         assert self._start is not None
-        start = self._start + piece
+        start = (self._start + piece).lstrip()
         told = self.dialect.media_type_in(start)
         if told and self.dialect.framing_of(told) is Framing.NDJSON and self._media_type != told:
             told = _if_lines(start, told)
@@ -301,10 +301,11 @@ class AnswerInProgress:
         if self.profile.is_plain:
             return self._judge_unread(body), None
         decoded = self._decoded(body)
-        # Read once: for the outcome, for the usage, and to detect garbage.
-        plain = read_value(decoded) if decoded and len(decoded) <= READ_BODY_MAX_BYTES else None
-        top = plain if isinstance(plain, dict) else None
-        self._plain = top
+        # Mended and read once: for the outcome, for the usage, and to detect garbage.
+        plain = readable(decoded) if decoded else None
+        is_short = decoded is not None and len(decoded) <= READ_BODY_MAX_BYTES
+        top: Values | None = None if plain is None else read_value(plain) if is_short else read_object(plain)  # type: ignore[assignment]
+        self._plain = top if is_short else None
         wall_now = self.clock.wall()
         outcome = judge_answer(
             self.profile,
@@ -313,22 +314,22 @@ class AnswerInProgress:
             decoded,
             self.hints,
             wall_now,
-            is_object=top is not None,
+            is_object=plain is not None,
             places=self.dialect.form.error,
         )
         if not decoded:
             return outcome, None
-        members, reader = read_object(decoded) if top is None else top, self.dialect.usage
-        report = reader.in_answer(self.dialect.inner(members or {}))
+        reader = self.dialect.usage
+        report = reader.in_answer(self.dialect.inner(top or {}))
         if outcome.kind is not OutcomeKind.SUCCESS:
             # A broken answer is paid for; what else came is an error, or a page.
-            is_broken = status == 200 and members is None and decoded.lstrip()[:1] == b"{"
+            is_broken = status == 200 and top is None and decoded.lstrip()[:1] == b"{"
             return outcome, reader.usage(report, 0, expected) if report else expected if is_broken else None
-        if len(decoded) <= READ_BODY_MAX_BYTES:
+        if is_short:
             self.answer = answer_of(self.dialect, decoded, top)
         said = ""
         if not reader.output_of(report):
-            answer = self.answer or answer_of(self.dialect, decoded)
+            answer = self.answer or answer_of(self.dialect, plain or decoded)
             said = "".join(part.heading.partition("tool call ")[2] + part.text for part in answer.parts)
             if not report and not said and not answer.stop:  # no known format
                 said = decoded.decode(errors="replace")

@@ -249,7 +249,8 @@ def _unlike_an_answer(headers: Mapping[str, str], body: bytes, is_object: bool) 
     if looks_html and (declared_json or media_type == "text/html" or _HTML.match(start)):
         return "200 with HTML"
     is_read = (looks_json or declared_json) and len(body) <= _MAX_CHECKED_BYTES
-    if not is_read or is_json(body) or is_json(body.partition(b"\n")[0]):
+    first, newline, _ = body.partition(b"\n")
+    if not is_read or is_json(body) or (newline and is_json(first)):
         return "200 with HTML" if media_type == "text/html" and not looks_json else None
     return "200 with broken JSON"
 
