@@ -505,7 +505,8 @@ class Exchange:
         except Exception as error:  # noqa: BLE001 - the guard at the edge
             self.trip("tee", error)
             return chunk
-        self._settle_if_ended()
+        if self._answer.ends_at != math.inf:
+            self._settle_if_ended()
         return decoded
 
     def decoded_so_far(self) -> bytes:
