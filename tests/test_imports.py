@@ -209,6 +209,22 @@ def test_pure_packages_use_no_randomness_but_what_is_passed():
         assert not offenders(folder, random_names)
 
 
+OWN_DECODERS = {
+    "formats/base/json_values.py",
+    *(f"formats/wire/{name}.py" for name in ("dialect", "envelope", "request")),
+}
+
+
+def test_foreign_bytes_are_decoded_in_one_place():
+    """The decoders of msgspec raise UnicodeDecodeError and RecursionError as well, which callers do not expect."""
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in SOURCES
+        if re.search(r"msgspec\.(json|msgpack)\.[dD]ecode", path.read_text(encoding="utf-8"))
+    }
+    assert {name for name in found if not name.startswith(("kernel/", "sim/"))} == OWN_DECODERS
+
+
 BROUGHT = {
     "markdown_it": "markdown-it-py",
     "mitmproxy_rs": "mitmproxy",

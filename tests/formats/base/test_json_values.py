@@ -1,9 +1,19 @@
 import json
+from contextlib import suppress
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hivemind_addon.formats.base.json_values import read_list, read_number, read_object, read_value
+from hivemind_addon.formats.base.json_values import (
+    decode,
+    packed_decoder,
+    read_list,
+    read_number,
+    read_object,
+    read_value,
+    readable,
+)
 from tests.cases import each
 
 JSON = st.recursive(
@@ -27,6 +37,25 @@ def test_readers_answer_none_for_what_they_cannot_read(data):
     number = read_number(data)
     assert number is None or isinstance(number, float)
     read_value(data)
+    plain = readable(data)
+    assert (plain is None) == (members is None)
+    assert plain is None or read_object(plain).keys() == members.keys()
+    for read in (decode, packed_decoder(dict[str, list[str]])):
+        with suppress(msgspec.DecodeError):
+            read(data)
+
+
+@each(
+    ("data", "value"),
+    [
+        (b'{"a": "h\xffi"}', "h\ufffdi"),
+        (b'{"a": "h\\ud83di"}', "h?i"),
+        (b'\xef\xbb\xbf{"a": NaN}', None),
+        (b'{"a": "\\ud83d\\ude00"}', "\U0001f600"),
+    ],
+)
+def test_json_that_strict_readers_refuse_is_read_all_the_same(data, value):
+    assert read_value(data) == json.loads(readable(data)) == decode(data, dict[str, str | None]) == {"a": value}
 
 
 def test_what_is_absent_has_no_value():

@@ -1,6 +1,7 @@
 import gzip
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from mitmproxy import flow as mflow
@@ -143,6 +144,25 @@ def test_a_flow_without_an_answer_is_kept_as_well():
     flow = tflow.tflow(err=True)
     flow.response = None
     assert raw(flow)
+
+
+DEEP = [b"[" * depth + b"]" * depth for depth in (300, 700, 990, 5000)]
+ODD = [b"\xff\xfe", b'"\xff"', b'"\\ud83d"', b'{"\xff": 1}', b"NaN", b'{"type": [], "text": "a"}', *DEEP]
+
+
+@pytest.mark.parametrize("content", [True, False])
+@pytest.mark.parametrize("odd", ODD, ids=lambda odd: f"{odd[:8]} of {len(odd)}")
+def test_no_call_is_lost_for_what_a_body_holds(odd, content):
+    body = b'{"messages": [{"role": "user", "content": "%b"}], "x": %b}' % (KEY.encode(), odd)
+    event = b'data: {"choices": [{"delta": {"content": "%b"}}], "x": %b}\n\n'
+    flow = answered(make_flow(), event % (KEY[:20].encode(), odd) + event % (KEY[20:].encode(), b"1"))
+    flow.request.raw_content = body
+    flow.request.headers["x-codex-turn-metadata"] = '{"session_id": "\udcff"}'
+    written = raw(flow, content=content)
+    assert KEY.encode() not in written
+    assert (KEY[20:].encode() in written) == (
+        odd in (ODD[0], DEEP[-1]) and content
+    )  # no event, of which a model's text is no part
 
 
 PROFILES = load_profiles(None).by_name.values()

@@ -1,30 +1,120 @@
-"""JSON as others write it: read as far as it can be, layer by layer, without an exception."""
+"""JSON and MessagePack from outside: the only place that hands foreign bytes to a decoder.
+
+    decode, decoder, packed_decoder    whole values of a known type; any fault is a msgspec.DecodeError
+    read_…                             layer by layer; None for an unreadable value
+
+Others write and read more than msgspec does: bytes that are no UTF-8, half a surrogate pair where JavaScript cuts a
+text within an emoji, Python's NaN, .NET's byte order mark. Such JSON is read as `readable` repairs it.
+"""
 
 import json
 from collections.abc import Callable
+from typing import Any, overload
 
 import msgspec
 
-_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
-_LIST = msgspec.json.Decoder(list[msgspec.Raw])
-_ANY = msgspec.json.Decoder()
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
-"""What msgspec raises: the last two are for broken text and for thousands of nested brackets."""
+type Encoded = bytes | bytearray | str | msgspec.Raw
+UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
+"""The last two are let through by msgspec, for broken text and for thousands of nested brackets."""
+
+
+@overload
+def decoder[T](kind: type[T]) -> Callable[[Encoded], T]: ...
+@overload
+def decoder(kind: Any) -> Callable[[Encoded], Any]: ...
+def decoder(kind: Any) -> Callable[[Encoded], Any]:
+    """A reader of JSON values of one type. The reader raises only msgspec.DecodeError."""
+    strictly = msgspec.json.Decoder(kind).decode
+
+    def read(data: Encoded) -> Any:
+        try:
+            return strictly(data)
+        except msgspec.ValidationError:
+            raise
+        except UNREADABLE as error:
+            if (repaired := _repaired(data)) is None:
+                raise msgspec.DecodeError(str(error)) from error
+        return strictly(repaired)
+
+    return read
+
+
+@overload
+def packed_decoder[T](kind: type[T]) -> Callable[[bytes | msgspec.Raw], T]: ...
+@overload
+def packed_decoder(kind: Any) -> Callable[[bytes | msgspec.Raw], Any]: ...
+def packed_decoder(kind: Any) -> Callable[[Any], Any]:
+    """The same for MessagePack, of which nothing is repaired."""
+    strictly = msgspec.msgpack.Decoder(kind).decode
+
+    def read(data: bytes | msgspec.Raw) -> Any:
+        try:
+            return strictly(data)
+        except (UnicodeError, RecursionError) as error:
+            raise msgspec.DecodeError(str(error)) from error
+
+    return read
+
+
+@overload
+def decode[T](data: Encoded, kind: type[T]) -> T: ...
+@overload
+def decode(data: Encoded, kind: Any = object) -> Any: ...
+def decode(data: Encoded, kind: Any = object) -> Any:
+    """A JSON value. Raises only msgspec.DecodeError."""
+    return decoder(kind)(data)
+
+
+def _repaired(data: Encoded) -> bytes | None:
+    """The same JSON as strict readers take it; None: it is no JSON."""
+    text = data if isinstance(data, str) else bytes(data)
+    if text[:1].isalnum():
+        return None  # a number, a name: nothing in it could be repaired
+    try:
+        text = text if isinstance(text, str) else text.decode("utf-8-sig", "replace")
+        value = json.loads(text, strict=False, parse_constant=lambda _: None)
+        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode(errors="replace")
+    except (ValueError, RecursionError):
+        return None
+
+
+_STRICT_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_OBJECT, _LIST, _ANY = decoder(dict[str, msgspec.Raw]), decoder(list[msgspec.Raw]), decoder(object)
+
+
+def readable(data: bytes) -> bytes | None:
+    """A JSON object as strict readers take it: bad characters become `?` or U+FFFD, NaN null. None: it is no object."""
+    for text in (data, _repaired(data)):
+        try:
+            if text is not None and (text.isascii() or text.decode()) and _STRICT_OBJECT.decode(text) is not None:
+                return text
+        except UNREADABLE:
+            continue
+    return None
 
 
 def read_object(data: bytes | msgspec.Raw) -> dict[str, msgspec.Raw] | None:
     """The members of a JSON object, each still JSON; None when it is no object."""
-    return _read(_OBJECT.decode, data)
+    try:
+        return _OBJECT(data)
+    except msgspec.DecodeError:
+        return None
 
 
 def read_list(data: bytes | msgspec.Raw) -> list[msgspec.Raw] | None:
     """The items of a JSON list, each still JSON; None when it is no list."""
-    return _read(_LIST.decode, data)
+    try:
+        return _LIST(data)
+    except msgspec.DecodeError:
+        return None
 
 
 def read_value(raw: bytes | msgspec.Raw | None) -> object:
     """One JSON value; None when it is absent or cannot be read."""
-    return None if raw is None else _read(_ANY.decode, raw)
+    try:
+        return None if raw is None else _ANY(raw)
+    except msgspec.DecodeError:
+        return None
 
 
 def is_json(data: bytes) -> bool:
@@ -41,49 +131,3 @@ def read_number(raw: bytes | msgspec.Raw | None) -> float | None:
         except ValueError:
             return None
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
-
-
-def readable(data: bytes) -> bytes | None:
-    """A JSON object in a form that every reader takes; None: it is no JSON object."""
-    try:
-        _OBJECT.decode(data)
-        data.decode()
-    except UNREADABLE:
-        mended = _mended(data)
-        return None if mended is None or read_object(mended) is None else mended
-    return data
-
-
-def _read[T](decode: Callable[[bytes | msgspec.Raw], T], data: bytes | msgspec.Raw) -> T | None:
-    try:
-        return decode(data)
-    except msgspec.ValidationError:
-        return None  # it is JSON, of another kind
-    except UNREADABLE:
-        mended = _mended(data)
-    try:
-        return None if mended is None else decode(mended)
-    except UNREADABLE:
-        return None
-
-
-def _mended(data: bytes | msgspec.Raw) -> bytes | None:
-    """JSON that only lenient readers take, as strict readers need it; None: nobody can read it.
-
-    JavaScript writes half a surrogate pair where it cuts a text within an emoji, Python NaN, .NET a byte order mark;
-    gateways cut within a character (2026-11). A half becomes `?`, NaN null.
-    """
-    text = bytes(data).strip()
-    if text[:1] not in _FIRST_BYTES or text[-1:] not in _LAST_BYTES:
-        return None
-    try:
-        value = json.loads(text.decode("utf-8-sig", "replace"), strict=False, parse_constant=lambda _: None)
-        return json.dumps(value, ensure_ascii=False, allow_nan=False).encode(errors="replace")
-    except (ValueError, RecursionError):
-        return None
-
-
-_FIRST_BYTES = (b"{", b"[", b'"', b"\xef")
-"""Of a value in which anything can be mended, or of a byte order mark."""
-_LAST_BYTES = (b"}", b"]", b'"')
-"""Of such a value: a text that was cut is not read again."""

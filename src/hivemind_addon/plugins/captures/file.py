@@ -15,6 +15,7 @@ import msgspec
 from mitmproxy import http
 from mitmproxy.io.har import request_to_flow
 
+from hivemind_addon.formats.base.json_values import read_object
 from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.plugins.captures.flow_file import Damaged, dump, read_flows
 from hivemind_addon.plugins.captures.foreign import ForeignCalls
@@ -119,9 +120,9 @@ def _begins_json(start: bytes) -> bool:
 def _read_json(path: Path) -> Capture:
     data = path.read_bytes().removeprefix(_BOM)
     try:
-        if "log" not in msgspec.json.decode(data, type=dict[str, msgspec.Raw]):
+        if "log" not in (read_object(data) or {}):
             return decode(data)
-    except (NotACapture, msgspec.MsgspecError) as error:
+    except NotACapture as error:
         raise NotACapture(f"{path}: {error}; {_CURE}") from error
     damage: list[str] = []
     return _capture_of(_har_flows(path, damage), damage)

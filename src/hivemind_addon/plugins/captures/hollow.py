@@ -10,6 +10,8 @@ import hashlib
 
 import msgspec
 
+from hivemind_addon.formats.base.json_values import read_value
+
 _KEPT = frozenset(
     (
         *("type", "role", "model", "object", "status", "stop_reason", "finish_reason", "event", "code", "phase"),
@@ -30,8 +32,8 @@ def hollow(body: bytes, key: bytes) -> bytes:
 
     `key`: of the recording's hashes.
     """
-    if (value := _json(body)) is not None:
-        return msgspec.json.encode(_hollow(value, key))
+    if (hollowed := _hollow_json(body, key)) is not None:
+        return hollowed
     lines = body.split(b"\n")
     if not any(line.startswith((b"data:", b"event:", b"{")) for line in lines):
         return _told(body, key).encode() if body else b""
@@ -54,17 +56,16 @@ def _hollow_line(line: bytes, key: bytes) -> bytes:
 def _hollow_data(data: bytes, key: bytes) -> bytes:
     if data in (b"", b"[DONE]"):
         return data
-    value = _json(data)
-    return _told(data, key).encode() if value is None else msgspec.json.encode(_hollow(value, key))
+    return _hollow_json(data, key) or _told(data, key).encode()
 
 
-def _json(text: bytes) -> dict[str, object] | list[object] | None:
-    """An object or array; None: it is none."""
+def _hollow_json(text: bytes, key: bytes) -> bytes | None:
+    """An object or array without words; None: the text is neither, or is nested too deeply."""
+    value = read_value(text)
     try:
-        value = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError):
+        return msgspec.json.encode(_hollow(value, key)) if isinstance(value, dict | list) else None
+    except RecursionError:
         return None
-    return value if isinstance(value, dict | list) else None
 
 
 def _hollow(value: object, key: bytes) -> object:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from hivemind_addon.formats.base import json_values
 from hivemind_addon.kernel.values.ticket import CallKind, Demand, Dimension, OutcomeKind, PoolKey, Priority, Usage
 
 VERSION = 1
@@ -172,11 +173,11 @@ def encode(capture: Capture) -> bytes:
 def decode(data: bytes | bytearray) -> Capture:
     """From JSON. Raises NotACapture, whose text does not name the file."""
     try:
-        version = msgspec.json.decode(data, type=_Versioned).version
+        version = json_values.decode(data, _Versioned).version
         if version > VERSION:
             raise NotACapture(
                 f"the capture is of version {version}, this package reads {VERSION}; upgrade hivemind-addon"
             )
-        return msgspec.json.decode(data, type=Capture)
+        return json_values.decode(data, Capture)
     except msgspec.MsgspecError as error:
         raise NotACapture(f"this is no capture in JSON ({error})") from error

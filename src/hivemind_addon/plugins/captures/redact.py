@@ -239,8 +239,6 @@ def _asked(profile: Profile) -> Iterable[str]:
 
 def _only(value: bytes, members: Iterable[str]) -> bytes:
     """A header's JSON object with these texts alone."""
-    try:
-        told = msgspec.json.decode(value, type=dict[str, object])
-    except msgspec.DecodeError:
-        return b"{}"
-    return msgspec.json.encode({name: told[name] for name in sorted(members) if isinstance(told.get(name), str)})
+    told = read_object(value) or {}
+    texts = ((name, read_value(told.get(name))) for name in sorted(members))
+    return msgspec.json.encode({name: text for name, text in texts if isinstance(text, str)})

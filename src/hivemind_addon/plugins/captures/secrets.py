@@ -20,6 +20,8 @@ from itertools import accumulate, pairwise
 
 import msgspec
 
+from hivemind_addon.formats.base.json_values import read_value
+
 _LEAST_KNOWN = 6
 """A learned value that is shorter is replaced where it was, and nowhere else: as a word of prose it means nothing."""
 _LEAST_CHARS = 6
@@ -212,12 +214,9 @@ def clean_stream(body: bytes, redactor: Redactor) -> bytes:
         start = 5 if line.startswith(b"data:") else 0
         if not line[start:].lstrip().startswith(b"{"):
             continue
-        try:
-            event = msgspec.json.decode(line[start:])
-        except msgspec.DecodeError:
-            continue
+        event = read_value(line[start:])
         events[number] = (line[:start], event)
-        for key, holder, member, text in _pieces(event, ()):
+        for key, holder, member, text in _pieces(event):
             texts[key].append(_Piece(number, holder, member, text.encode("utf-8", "surrogatepass")))
     changed: set[int] = set()
     for pieces in texts.values():
@@ -229,18 +228,20 @@ def clean_stream(body: bytes, redactor: Redactor) -> bytes:
     return b"\n".join(lines) if changed else body
 
 
-def _pieces(value: object, key: tuple[object, ...]) -> Iterator[tuple[tuple[object, ...], dict[str, object], str, str]]:
+def _pieces(event: object) -> Iterator[tuple[tuple[object, ...], dict[str, object], str, str]]:
     """Which text, the object that holds a piece of it, by which name, and the piece."""
-    if isinstance(value, list):
-        for one in value:
-            yield from _pieces(one, key)
-    elif isinstance(value, dict):
-        key = (*key, *(value.get(name) for name in _NAMES))
-        for name, one in value.items():
-            if isinstance(one, str) and name in _TEXTS:
-                yield (*key, name), value, name, one
-            elif isinstance(one, dict | list):
-                yield from _pieces(one, (*key, name))
+    values: list[tuple[object, tuple[object, ...]]] = [(event, ())]
+    while values:
+        value, key = values.pop()
+        if isinstance(value, list):
+            values += [(one, key) for one in reversed(value)]
+        elif isinstance(value, dict):
+            told = [value.get(name) for name in _NAMES]
+            key = (*key, *(one if isinstance(one, str | int) else None for one in told))
+            for name, one in value.items():
+                if isinstance(one, str) and name in _TEXTS:
+                    yield (*key, name), value, name, one
+            values += [(one, (*key, name)) for name, one in reversed(value.items()) if isinstance(one, dict | list)]
 
 
 def _clean(pieces: Sequence[_Piece], redactor: Redactor) -> set[int]:

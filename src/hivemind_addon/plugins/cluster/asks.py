@@ -9,6 +9,7 @@ import logging
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.formats.base.json_values import packed_decoder
 from hivemind_addon.kernel.values.command import CommandReply, SchedulerCommand
 from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.kernel.values.snapshot import Snapshot
@@ -51,9 +52,9 @@ class Whole(Struct, frozen=True):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_ask = msgspec.msgpack.Decoder(AskCommand | AskWhole).decode
-_decode_reply = msgspec.msgpack.Decoder(CommandReply).decode
-_decode_whole = msgspec.msgpack.Decoder(Whole).decode
+_decode_ask = packed_decoder(AskCommand | AskWhole)
+_decode_reply = packed_decoder(CommandReply)
+_decode_whole = packed_decoder(Whole)
 
 
 class WholeStats:

@@ -77,7 +77,7 @@ class Channel[M]:
         return self._received, self._first + start, messages
 
     def receive(self, *, at: float, ack: int, first: int, messages: list[Raw], now: float) -> list[M]:
-        """What is new of an envelope that came, in order. Raises msgspec.MsgspecError for what is no message."""
+        """What is new of an envelope that came, in order."""
         self.offset = min(self.offset + _DRIFT * (now - self._heard_at), now - at)
         self._heard_at = now
         while self._unacked and self._first <= ack:

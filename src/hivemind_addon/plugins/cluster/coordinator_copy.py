@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 import msgspec
 
+from hivemind_addon.formats.base.json_values import packed_decoder
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.plugins.cluster.messages import Kept
 
 _NEVER = float("inf")
-_decode = msgspec.msgpack.Decoder(Kept).decode
+_decode = packed_decoder(Kept)
 
 
 class KeptCopy:

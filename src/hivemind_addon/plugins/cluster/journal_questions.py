@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.formats.base.json_values import packed_decoder
 from hivemind_addon.kernel.values.command import MemberAnswer
 from hivemind_addon.proxy.api.words import failing
 
@@ -40,7 +41,7 @@ class ToAsker(Struct, frozen=True, tag="asker"):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(ToAll | ToAsker).decode
+_decode = packed_decoder(ToAll | ToAsker)
 
 
 class Beside:

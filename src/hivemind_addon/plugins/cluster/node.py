@@ -23,6 +23,7 @@ from enum import Enum
 import msgspec
 from msgspec.structs import replace
 
+from hivemind_addon.formats.base.json_values import packed_decoder
 from hivemind_addon.kernel.jobs import read_jobs
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Refused, Shed, Verdict
@@ -79,7 +80,7 @@ _UNLIKE = (
 )
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_envelope = msgspec.msgpack.Decoder(Packet).decode
+_decode_envelope = packed_decoder(Packet)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import Raw
 
+from hivemind_addon.formats.base.json_values import packed_decoder
 from hivemind_addon.plugins.cluster.channel import Channel
 from hivemind_addon.plugins.cluster.messages import (
     VERSION,
@@ -20,8 +21,8 @@ from hivemind_addon.plugins.cluster.messages import (
 
 _NEVER = float("inf")
 _encode = msgspec.msgpack.Encoder().encode
-_decode_of_member = msgspec.msgpack.Decoder(FromMember).decode
-_decode_of_coordinator = msgspec.msgpack.Decoder(FromCoordinator).decode
+_decode_of_member = packed_decoder(FromMember)
+_decode_of_coordinator = packed_decoder(FromCoordinator)
 
 
 class NodeLink[M]:
@@ -128,18 +129,18 @@ class Outbox:
 
 
 def _read_of_member(message: Raw) -> FromMember | None:
-    """None: a newer version's, which is overlooked."""
+    """None: a newer version's or a damaged message, which is overlooked."""
     try:
         read: FromMember = _decode_of_member(message)
-    except msgspec.ValidationError:
+    except msgspec.DecodeError:
         return None
     return read
 
 
 def _read_of_coordinator(message: Raw) -> FromCoordinator | None:
-    """None: a newer version's, which is overlooked."""
+    """None: a newer version's or a damaged message, which is overlooked."""
     try:
         read: FromCoordinator = _decode_of_coordinator(message)
-    except msgspec.ValidationError:
+    except msgspec.DecodeError:
         return None
     return read

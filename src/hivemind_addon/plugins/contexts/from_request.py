@@ -118,13 +118,12 @@ def _read(body: bytes, dialect: Dialect) -> _ReadBody:
     if not facts.messages:
         raise NotKept("there is no conversation in it")
     breathe_after(len(body))
-    plain = readable(body)
-    if plain is None:
-        raise NotKept("its body is no JSON")
-    if plain is not body:
-        body, facts = plain, read_request(plain, dialect.plan)
+    if (same := readable(body)) is None:
+        raise NotKept("its body is no JSON object")
+    if same is not body:
+        facts = read_request(same, dialect.plan)
     breathe_after(len(body))
-    return _ReadBody(body, len(facts.messages), _thread(dialect, facts.messages), facts.continues)
+    return _ReadBody(same, len(facts.messages), _thread(dialect, facts.messages), facts.continues)
 
 
 def _thread(dialect: Dialect, messages: tuple[Raw, ...]) -> str:

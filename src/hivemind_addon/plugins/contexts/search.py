@@ -27,7 +27,7 @@ def hits(connection: sqlite3.Connection, row_id: int, newest: int, text: str) ->
     for number, body in read_all(connection, row_id):
         if number not in heads or body is None or raw_text not in body.lower():
             continue
-        head = HEAD.decode(heads[number])
+        head = HEAD(heads[number])
         for at, message in enumerate(map(bytes, read_request(body, dialect_named(head.dialect).plan).messages)):
             if message not in read:
                 read[message] = _excerpt(read_value(message), text) if raw_text in message.lower() else ""
@@ -37,7 +37,7 @@ def hits(connection: sqlite3.Connection, row_id: int, newest: int, text: str) ->
         "SELECT head, answer FROM version WHERE context = ? AND number = ? AND answer IS NOT NULL", (row_id, newest)
     ).fetchone()
     if row is not None:
-        head = HEAD.decode(row[0])
+        head = HEAD(row[0])
         words = [part.text for part in answer_of(dialect_named(head.dialect), decompress(row[1])).parts]
         if excerpt := _excerpt(words, text):
             found[head.messages, excerpt] = head

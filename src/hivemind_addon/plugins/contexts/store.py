@@ -145,7 +145,7 @@ class ContextStore:
                 "SELECT version.head FROM context JOIN version ON version.context = context.id"
                 " AND version.number = context.newest"
             ).fetchall()
-        heads = [HEAD.decode(head) for (head,) in rows]
+        heads = [HEAD(head) for (head,) in rows]
         return sorted(heads, key=lambda head: (head.kept_wall, head.id), reverse=True)
 
     def versions(self, context_id: str) -> list[ContextHead]:
@@ -153,7 +153,7 @@ class ContextStore:
         with self._reading() as connection:
             found = _found(connection, context_id, self.folder)
             rows = connection.execute("SELECT head FROM version WHERE context = ? ORDER BY number", (found,))
-            return [HEAD.decode(head) for (head,) in rows]
+            return [HEAD(head) for (head,) in rows]
 
     def read(self, context_id: str, version: int | None = None) -> Context:
         """By an id, or the beginning of only one; the newest version, or that one. Raises UnknownContext, OSError."""

@@ -7,13 +7,14 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.structs import replace
 
+from hivemind_addon.formats.base.json_values import decoder, packed_decoder
 from hivemind_addon.formats.wire.dialect import dialect_named
 from hivemind_addon.formats.wire.request import read_request, without_cache_marks
 from hivemind_addon.plugins.contexts import bodies
 from hivemind_addon.plugins.contexts.bodies import compress, decompress
 from hivemind_addon.plugins.contexts.values import Context, ContextHead, UnknownContext
 
-HEAD = msgspec.json.Decoder(ContextHead)
+HEAD = decoder(ContextHead)
 
 
 class _Rest(Struct):
@@ -24,7 +25,7 @@ class _Rest(Struct):
     headers: Mapping[str, str]
 
 
-_REST = msgspec.msgpack.Decoder(_Rest)
+_REST = packed_decoder(_Rest)
 
 
 def write_version(connection: sqlite3.Connection, context: Context) -> ContextHead:
@@ -132,7 +133,7 @@ def read_version(connection: sqlite3.Connection, row_id: int, number: int | None
             f" `hivemind context list {asked}` shows the others"
         )
     return Context(
-        head=HEAD.decode(head),
+        head=HEAD(head),
         method=rest.method,
         url=rest.url,
         headers=rest.headers,
@@ -146,7 +147,7 @@ def _rest_of(connection: sqlite3.Connection, row_id: int, number: int) -> _Rest:
     (rest,) = connection.execute(
         "SELECT rest FROM version WHERE context = ? AND number = ?", (row_id, number)
     ).fetchone()
-    return _REST.decode(decompress(rest))
+    return _REST(decompress(rest))
 
 
 def newest_head(connection: sqlite3.Connection, row_id: int) -> ContextHead:
@@ -155,7 +156,7 @@ def newest_head(connection: sqlite3.Connection, row_id: int) -> ContextHead:
         "SELECT head FROM version JOIN context ON context.id = context WHERE context = ? AND number = newest",
         (row_id,),
     ).fetchone()
-    return HEAD.decode(head)
+    return HEAD(head)
 
 
 def _put_head(connection: sqlite3.Connection, row_id: int, head: ContextHead) -> None:

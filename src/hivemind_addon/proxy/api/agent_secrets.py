@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.formats.base import json_values
 from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.formats.wire.proxy_user import WORD_BREAK, clean
 from hivemind_addon.proxy.system.whole_file import write_whole
@@ -97,7 +98,7 @@ def read_secrets(file: Path) -> Mapping[str, SecretHash]:
     if stat.S_IMODE(mode) & (stat.S_IWGRP | stat.S_IWOTH):
         raise DocumentError(file, "", "others may write it, and make themselves an agent", f"chmod 600 {file}")
     try:
-        document = msgspec.json.decode(data, type=_Document)
+        document = json_values.decode(data, _Document)
     except msgspec.DecodeError as error:
         raise DocumentError(file, "", f"no file of agents' secrets: {error}", _ANEW) from None
     if document.version != _VERSION:

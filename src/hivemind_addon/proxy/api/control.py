@@ -21,6 +21,7 @@ from pathlib import Path
 
 import msgspec
 
+from hivemind_addon.formats.base import json_values
 from hivemind_addon.kernel.values.command import Command, CommandReply
 from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
 from hivemind_addon.proxy.api.report import Report
@@ -61,13 +62,13 @@ def read_report(path: Path, *, timeout_s: float = 5.0) -> Report | None:
 def decode_report(line: bytes, source: str) -> Report:
     """Decode the line of a report; `source` names the origin for people. Raises UnreadableReport."""
     try:
-        version = msgspec.json.decode(line, type=_Versioned).version
+        version = json_values.decode(line, _Versioned).version
         if version != SCHEMA_VERSION:
             raise UnreadableReport(
                 f"{source}: the proxy speaks version {version}, this command version {SCHEMA_VERSION}; "
                 "restart the older of the two"
             )
-        return msgspec.json.decode(line, type=Report)
+        return json_values.decode(line, Report)
     except msgspec.MsgspecError as error:
         raise UnreadableReport(f"{source}: this is no report of a proxy ({error})") from error
 
@@ -78,7 +79,7 @@ def send_command(path: Path, command: Command, *, timeout_s: float = 5.0) -> Com
     try:
         line = ask(path, asked, timeout_s=timeout_s, begins=_ANSWER, within=_MOST_REPORTS_BEFORE)
         if line is not None:
-            return msgspec.json.decode(line, type=CommandAnswer).said
+            return json_values.decode(line, CommandAnswer).said
     except TimeoutError as error:
         raise CommandUnanswered(f"{path}: no answer within {timeout_s:g} s") from error
     except msgspec.MsgspecError as error:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from hivemind_addon.formats.base import json_values
 from hivemind_addon.kernel.values.command import BadCommand, Command, CommandReply, read_command
 from hivemind_addon.proxy.api.control import CommandAnswer
 from hivemind_addon.proxy.api.report_source import LEAST_SHARE, ReportSource
@@ -124,14 +125,14 @@ class ControlServer:
         """Carry out what a reader asks in one line; its id and the reply to come, where that has to be waited for."""
         asked_id: int | str | None = None
         try:
-            asked = msgspec.json.decode(line, type=_Asked)
+            asked = json_values.decode(line, _Asked)
             asked_id = asked.id
             if not asked.reports:
                 self._readers.pop(reader, None)
             if asked.command is msgspec.UNSET:
                 said = CommandReply(done=True, text="no command")
             else:
-                reply = self._command(read_command(msgspec.json.decode(asked.command)))
+                reply = self._command(read_command(json_values.decode(asked.command)))
                 if not isinstance(reply, CommandReply):
                     return asked_id, reply
                 said = reply

@@ -14,6 +14,7 @@ from mitmproxy.net.http.url import hostport
 from mitmproxy.proxy.mode_specs import ReverseMode
 from msgspec import Raw
 
+from hivemind_addon.formats.base.json_values import decoder
 from hivemind_addon.formats.base.patterns import host_parts, normal_host
 from hivemind_addon.formats.profile.load import model_group, model_of
 from hivemind_addon.formats.wire.decoding import DecodeError, decode
@@ -38,7 +39,7 @@ _SIGNED = ("aws4-", "hmac ", "sharedkey ")
 _LOGIN = re.compile(r"bearer (sk-ant-oat|eyJ[\w-]*\.[\w-]+\.)", re.ASCII)
 _OF_THE_CLIENT = ("authorization", "x-api-key", "api-key", "x-goog-api-key", "cookie")
 """Headers that are for nobody but the host that the client meant, whatever the profile calls credentials."""
-_decode = msgspec.json.Decoder(dict[str, Raw]).decode
+_decode = decoder(dict[str, Raw])
 _encode = msgspec.json.Encoder().encode
 
 

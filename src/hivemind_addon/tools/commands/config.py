@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
+from hivemind_addon.formats.base import json_values
 from hivemind_addon.formats.base.resources import schemas_folder
 from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.kernel.values.command import OptionView, SetConfig, ShowConfig
@@ -123,7 +124,7 @@ def show(form: Format, *, with_origin: bool) -> None:
       hivemind config show --json | jq -r '.[].key'
     """
     found = here()
-    keys = msgspec.json.decode((schemas_folder() / "config.json").read_bytes())["properties"]
+    keys = json_values.decode((schemas_folder() / "config.json").read_bytes())["properties"]
     with in_one_line(DocumentError):
         check_keys(found, keys)
         said = {key: setting(key, about["default"], os.environ, found) for key, about in keys.items()}

@@ -6,6 +6,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.formats.base import json_values
 from hivemind_addon.plugins.fleets.tasks import picture
 from hivemind_addon.plugins.fleets.tasks.model import FleetView, NotTaken
 from hivemind_addon.plugins.fleets.tasks.store import fleets, open_fleet
@@ -44,7 +45,7 @@ _NEAR_S = 86_400.0
 def answer(journal: Path, question: str) -> str:
     """Answer in JSON. Raises msgspec.MsgspecError for anything but a question, NoJournal."""
     os.nice(_NICER)
-    asked: PastQuestion = msgspec.json.decode(question, type=PastQuestion)
+    asked: PastQuestion = json_values.decode(question, PastQuestion)
     said: Struct | list[FleetSummary]
     match asked:
         case FleetsQuestion():

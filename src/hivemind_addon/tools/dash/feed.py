@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.formats.base import json_values
 from hivemind_addon.kernel.values.command import Command, CommandReply
 from hivemind_addon.proxy.api.control import CommandAnswer, UnreadableReport, command_line, decode_report
 from hivemind_addon.proxy.api.report import Report
@@ -104,7 +105,7 @@ class Feed:
     def _understood(self, line: bytes) -> Report | ProxyGone | None:
         """A report; None: an answer, which is its asker's."""
         try:
-            answer = msgspec.json.decode(line, type=CommandAnswer)
+            answer = json_values.decode(line, CommandAnswer)
         except msgspec.MsgspecError:
             try:
                 return decode_report(line, os.fspath(self._path))

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.formats.base import json_values
 from hivemind_addon.kernel.values.command import AskMembers, MemberAnswer
 from hivemind_addon.proxy.api.control import CommandUnanswered, control_socket, send_command
 from hivemind_addon.tools.history import history, sums
@@ -40,7 +41,7 @@ def make_question(wanted: RequestFilter, *, most: int = 0, by: GroupBy = GroupBy
 
 def answer(journal: JournalReader, question: str) -> str:
     """The journal's answer, as JSON. Raises msgspec.MsgspecError for anything but a question."""
-    asked = msgspec.json.decode(question, type=JournalQuestion)
+    asked = json_values.decode(question, JournalQuestion)
     ends = {"since": asked.since, "until": asked.until}
     span = Span(**{name: instant for name, instant in ends.items() if instant is not None})
     wanted = msgspec.structs.replace(asked.wanted, span=span)
@@ -66,11 +67,11 @@ def newest(answers: Iterable[MemberAnswer], most: int) -> list[tuple[str, Reques
         (member.member, row)
         for member in answers
         if member.answer
-        for row in msgspec.json.decode(member.answer, type=list[RequestRecord])
+        for row in json_values.decode(member.answer, list[RequestRecord])
     ]
     return sorted(found, key=lambda pair: -pair[1].arrived)[:most]
 
 
 def together(answers: Iterable[MemberAnswer], by: GroupBy) -> list[Sums]:
     """The sums over all members."""
-    return sums.merged((row for member in answers if member.answer for row in msgspec.json.decode(member.answer)), by)
+    return sums.merged((row for member in answers if member.answer for row in json_values.decode(member.answer)), by)

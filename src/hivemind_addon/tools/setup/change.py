@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.formats.base import json_values
 from hivemind_addon.proxy.system.file_lock import take_lock
 from hivemind_addon.proxy.system.folders import state_folder
 from hivemind_addon.proxy.system.whole_file import write_whole
@@ -79,7 +80,7 @@ class Ledger:
 
     def _read(self) -> dict[str, OwnEntries]:
         try:
-            return msgspec.json.decode(self._path.read_bytes(), type=dict[str, OwnEntries])
+            return json_values.decode(self._path.read_bytes(), dict[str, OwnEntries])
         except FileNotFoundError:
             return {}
         except OSError as error:

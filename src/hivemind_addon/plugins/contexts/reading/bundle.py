@@ -20,7 +20,7 @@ import zstandard
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hivemind_addon.formats.base.json_values import read_object
+from hivemind_addon.formats.base.json_values import decoder, read_object
 from hivemind_addon.plugins.contexts.store import Context, ContextHead
 
 BUNDLE_MARK = b"hivemind contexts "
@@ -51,8 +51,8 @@ class _End(Struct):
     sha256: str
 
 
-_CONTEXT = msgspec.json.Decoder(Context)
-_END = msgspec.json.Decoder(_End)
+_CONTEXT = decoder(Context)
+_END = decoder(_End)
 
 
 def bundle(contexts: Iterable[Context]) -> bytes:
@@ -92,7 +92,7 @@ def read_bundle(file: Path) -> Iterator[Context]:
         with decompressor.stream_reader(opened, closefd=False) as reader:
             try:
                 yield from _checked(file, io.BufferedReader(_Bounded(reader, file)))
-            except (zstandard.ZstdError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            except (zstandard.ZstdError, msgspec.MsgspecError) as error:
                 raise BadBundle(f"{file} is damaged: {' '.join(str(error).split())}") from error
 
 
@@ -124,13 +124,13 @@ def _checked(file: Path, lines: io.BufferedReader) -> Iterator[Context]:
         if not line.endswith(b"\n"):
             raise BadBundle(f"{file} is cut off, or has a line of more than {_MAX_LINE_BYTES >> 20} MB")
         if not ahead:  # the last one
-            end = _END.decode(line)
+            end = _END(line)
             if (end.versions, end.sha256) != (versions, summed.hexdigest()):
                 raise BadBundle(f"{file} is damaged: what is in it has another SHA-256")
             return
         summed.update(line)
         versions += 1
-        yield _harmless(file, _CONTEXT.decode(line))
+        yield _harmless(file, _CONTEXT(line))
     raise BadBundle(f"{file} is cut off")
 
 

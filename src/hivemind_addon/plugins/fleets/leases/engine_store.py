@@ -25,6 +25,7 @@ from redis.backoff import NoBackoff
 from redis.commands.core import Script
 from redis.retry import Retry
 
+from hivemind_addon.formats.base.json_values import packed_decoder
 from hivemind_addon.plugins.fleets.leases.engine_scripts import ACQUIRE, END, ENGINE_TIME, KEYS, RENEW, STANDINGS
 from hivemind_addon.plugins.fleets.leases.holder import may_live
 from hivemind_addon.plugins.fleets.leases.model import (
@@ -60,6 +61,9 @@ class _About(Struct, frozen=True, array_like=True):
     started: str
     host: str
     value: str = ""
+
+
+_read_about = packed_decoder(_About)
 
 
 class _LastRefusal(Struct, frozen=True):
@@ -256,11 +260,11 @@ class EngineLeases:
     def _lease(self, lease_id: str, raw: bytes, token: int, names: Iterable[bytes], left_s: float) -> Lease:
         grants = tuple(Grant(name.decode(), token) for name in names)
         self._highest = max(self._highest, token)
-        value = msgspec.msgpack.decode(raw, type=_About).value
+        value = _read_about(raw).value
         return Lease(id=lease_id, grants=grants, holder=self._holder(raw), left_s=left_s, value=value)
 
     def _holder(self, raw: bytes) -> Holder:
-        it = msgspec.msgpack.decode(raw, type=_About)
+        it = _read_about(raw)
         return Holder(it.agent, it.pid, it.started, "" if it.host == self._host else it.host)
 
     def _trouble(self, error: Exception) -> LeaseError:

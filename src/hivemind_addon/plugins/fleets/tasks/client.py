@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from hivemind_addon.formats.base import json_values
 from hivemind_addon.plugins.fleets.tasks.model import FleetView, NotTaken, TaskSpec, TaskView
 from hivemind_addon.plugins.fleets.tasks.runner_socket import (
     MAX_LINE_BYTES,
@@ -146,7 +147,7 @@ def _ask(
         raise RunnerGone(f"{place}: no runner is there (any more)") from error
     if said is None:
         raise RunnerGone(f"{place}: the runner is gone")
-    answer = msgspec.json.decode(said, type=RunnerAnswer)
+    answer = json_values.decode(said, RunnerAnswer)
     if answer.refused:
         raise NotTaken(answer.refused)
     return answer

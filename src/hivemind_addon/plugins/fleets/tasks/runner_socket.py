@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.formats.base import json_values
 from hivemind_addon.plugins.fleets.tasks.model import NotTaken, TaskSpec, TaskView
 from hivemind_addon.proxy.api.words import failing
 from hivemind_addon.proxy.system.line_server import LineConnection, LineServer
@@ -117,7 +118,7 @@ class RunnerSocket:
         if self.asking > _MAX_ASKING:
             return RunnerAnswer(refused=f"{_MAX_ASKING} ask already; wait for several tasks at once instead")
         try:
-            question: Question = msgspec.json.decode(line, type=Question)
+            question: Question = json_values.decode(line, Question)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             return RunnerAnswer(refused=f"not understood: {failing(error)}")
         try:

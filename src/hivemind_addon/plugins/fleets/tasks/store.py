@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.formats.base import json_values
 from hivemind_addon.plugins.fleets.tasks import supervisor
 from hivemind_addon.plugins.fleets.tasks.model import FleetView, NotTaken, State, TaskSpec, TaskView
 from hivemind_addon.plugins.fleets.tasks.task_table import FleetRules
@@ -135,7 +136,7 @@ class FleetStore:
     def read(self) -> tuple[Fleet, dict[str, TaskLine]]:
         """How it is run, and its tasks by id, in order; as they were written last. Raises NotTaken."""
         try:
-            fleet = msgspec.json.decode((self.folder / "fleet.json").read_bytes(), type=Fleet)
+            fleet = json_values.decode((self.folder / "fleet.json").read_bytes(), Fleet)
         except (OSError, msgspec.MsgspecError) as error:
             raise NotTaken(f"{self.folder} holds no fleet that can be read ({error})") from error
         return fleet, self._tasks()
@@ -145,7 +146,7 @@ class FleetStore:
         with suppress(FileNotFoundError), (self.folder / "tasks.jsonl").open("rb") as lines:
             for line in lines:
                 with suppress(msgspec.MsgspecError, UnicodeDecodeError):  # cut by a full disk or a kill
-                    one = msgspec.json.decode(line, type=TaskLine)
+                    one = json_values.decode(line, TaskLine)
                     before = tasks.get(one.view.id)
                     tasks[one.view.id] = TaskLine(one.view, one.spec or (before.spec if before else None))
         return tasks
@@ -174,7 +175,7 @@ class FleetStore:
             os.close(lock)
             return None
         try:
-            return msgspec.json.decode((self.folder / "runner.json").read_bytes(), type=RunnerOwner)
+            return json_values.decode((self.folder / "runner.json").read_bytes(), RunnerOwner)
         except (OSError, msgspec.MsgspecError):
             return None  # it is just beginning
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from hivemind_addon.formats.base import json_values
 from hivemind_addon.proxy.api.page_questions import (
     ChartsQuestion,
     FleetQuestion,
@@ -175,7 +176,7 @@ class Past:
             by_day=span is ChartSpan.MONTH,
             incidents_since=incidents_since,
         )
-        told = msgspec.json.decode(await self._plain(question), type=PastCharts)
+        told = json_values.decode(await self._plain(question), PastCharts)
         merged = PastCharts(
             (*parts, *told.parts),
             (*(one for one in costs if one.began < question.costs_since), *told.costs),

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from mitmproxy import http
 
+from hivemind_addon.formats.base import json_values
 from hivemind_addon.kernel.values.command import (
     BadCommand,
     Command,
@@ -113,7 +114,7 @@ class PageSteering:
 
     def _open(self, body: bytes) -> http.Response:
         try:
-            key = msgspec.json.decode(body, type=_Key).key
+            key = json_values.decode(body, _Key).key
         except (msgspec.MsgspecError, UnicodeDecodeError):
             key = ""
         opened = self._sessions.open(key, self._now())
@@ -126,8 +127,8 @@ class PageSteering:
         if len(body) > MAX_PAGE_BODY_BYTES:
             return _say(413, "a command is shorter")
         try:
-            asked = msgspec.json.decode(body, type=_Ordered)
-            command = read_command(msgspec.json.decode(asked.command))
+            asked = json_values.decode(body, _Ordered)
+            command = read_command(json_values.decode(asked.command))
         except BadCommand as error:
             return _say(400, str(error))
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
