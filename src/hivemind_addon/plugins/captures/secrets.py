@@ -1,8 +1,7 @@
 """Credentials and personal names in texts, replaced by placeholders: the same one for the same secret.
 
 Two ways lead to a placeholder: what somebody knows to be a secret (a header's value) is learned and then replaced
-wherever it stands, and what looks like one is found by its shape. Shapes are looked for by a literal that each of them
-has: a search for it passes a megabyte in a fraction of a millisecond, a regular expression alone would take fifty.
+wherever it stands, and what looks like one is found by its shape (`secret_shapes.py`).
 
 A model streams a secret out in pieces, of which each alone looks like nothing (`clean_stream`): the pieces of one text
 are joined, and what is found in it is taken out of all of them.
@@ -12,7 +11,6 @@ are joined, and what is found in it is taken out of all of them.
 """
 
 import re
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from itertools import accumulate, pairwise
 import msgspec
 
 from hivemind_addon.formats.base.json_values import read_value
+from hivemind_addon.plugins.captures.secret_shapes import found
 
 _LEAST_KNOWN = 6
 """A learned value that is shorter is replaced where it was, and nowhere else: as a word of prose it means nothing."""
@@ -28,67 +27,6 @@ _LEAST_CHARS = 6
 """No secret is shorter."""
 _LONG_BYTES = 4096
 _MOST_KNOWN = 10_000
-_EMAIL_CHARS = 64
-_ESCAPE = rb"(?<=\\[nrtbf])|(?<=\\u[0-9A-Fa-f]{4})"
-"""In JSON the letter before a word may be part of a line's end."""
-_BEFORE = rb"(?:" + _ESCAPE + rb"|(?<![A-Za-z0-9]))"
-_WORD = rb"[A-Za-z0-9_\-]"
-
-
-@dataclass(frozen=True, slots=True)
-class _Shape:
-    """How one kind of secret looks."""
-
-    literals: tuple[bytes, ...]
-    pattern: re.Pattern[bytes]
-    """Begins at a literal, `back` bytes before it at most. Its last group, where it has one, is the secret."""
-    back: int = 0
-
-
-def _shape(*literals: str, then: bytes, back: int = 0) -> _Shape:
-    either = b"|".join(re.escape(literal.encode()) for literal in literals)
-    return _Shape(
-        tuple(literal.encode() for literal in literals), re.compile(_BEFORE + b"(?:" + either + b")" + then), back
-    )
-
-
-_SHAPES = (
-    # OpenAI, Anthropic, OpenRouter; Stripe.
-    _shape("sk-", then=_WORD + rb"{12,512}"),
-    _shape("sk_live_", "rk_live_", "sk_test_", "rk_test_", "whsec_", then=rb"[A-Za-z0-9]{10,}"),
-    _shape("ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", then=rb"\w{16,}"),
-    _shape(
-        "glpat-", "gldt-", "xoxb-", "xoxp-", "xoxa-", "xoxr-", "xoxs-", "xapp-", "xai-", "pypi-", then=_WORD + rb"{10,}"
-    ),
-    _shape("hf_", "gsk_", "npm_", "dop_v1_", "AIza", "ya29.", "nvapi-", "pplx-", then=_WORD + rb"{16,}"),
-    _shape("AKIA", "ASIA", then=rb"[A-Z0-9]{16}"),
-    # A JWT: its first two parts are JSON in base64.
-    _shape("eyJ", then=rb"[\w\-]{6,8000}\.[\w\-]{6,8000}(?:\.[\w\-]*)?"),
-    # To its end; to the end of the text, where that is missing.
-    _shape(
-        "-----BEGIN ",
-        then=rb"[A-Z ]{0,40}(?:PRIVATE KEY|CERTIFICATE)(?:[\s\S]{0,20000}?-----END [A-Z ]{0,60}-----|[\s\S]{0,20000})",
-    ),
-    _Shape((b"earer ", b"EARER "), re.compile(rb"(?i:bearer\s+)([\w.~+/=\-]{8,})"), back=1),
-    _Shape(
-        (b"uthorization",), re.compile(rb"uthorization\\?[\"']?\s*[:=]\s*\\?[\"']?(?:[A-Za-z]+\s+)?([^\s\"'\\,;]{6,})")
-    ),
-    _Shape((b"://",), re.compile(rb"://([^\s/:@\"'\\<>]*:[^\s/@\"'\\<>]+)(?=@)")),
-    # Assignments, as environments and .env files have them.
-    _Shape(
-        (b"SECRET", b"TOKEN", b"PASSWORD", b"PASSWD", b"API_KEY", b"APIKEY", b"ACCESS_KEY", b"PRIVATE_KEY"),
-        re.compile(rb"[A-Z]{1,20}(?:_[A-Z]{1,20}){0,8}\\?[\"']?\s*[=:]\s*\\?[\"']?([^\s\"'\\,;]{8,})"),
-    ),
-    # Whose Claude Code it is: body#metadata.user_id, in its two forms (2026).
-    _shape("user_", then=rb"([0-9a-f]{64})"),
-    _Shape((b"account_",), re.compile(rb"account_([0-9a-f]{8}-[0-9a-f-]{27})")),
-    _Shape(
-        (b"account_uuid", b"device_id", b"organization_uuid"),
-        re.compile(rb"(?:account_uuid|device_id|organization_uuid)\\*\"\s*:\s*\\*\"([\w\-]{8,})"),
-    ),
-)
-_LOCAL = re.compile(rb"(?:" + _ESCAPE + rb"|(?<![A-Za-z0-9._%+\-\\]))[A-Za-z0-9._%+\-]{1,64}@")
-_DOMAIN = re.compile(rb"(?:[A-Za-z0-9\-]{1,63}\.){1,8}[A-Za-z]{2,24}")
 _PLACEHOLDER = re.compile(rb"redacted-[0-9a-f]{4}-\d+\Z")
 
 
@@ -131,11 +69,11 @@ class Redactor:
         """Where something is known or looks like a secret, from left to right; none overlaps another."""
         if len(text) < _LEAST_CHARS:
             return []
-        found = list(_found(text, self._breathe if len(text) > _LONG_BYTES else _go_on))
+        places = list(found(text, self._breathe if len(text) > _LONG_BYTES else _go_on))
         for secret in self._known:
-            found += [(place, place + len(secret)) for place in _places(text, secret)]
+            places += [(place, place + len(secret)) for place in _places(text, secret)]
         spans: list[tuple[int, int]] = []
-        for start, stop in sorted(found, key=lambda span: (span[0], -span[1])):
+        for start, stop in sorted(places, key=lambda span: (span[0], -span[1])):
             if spans and start < spans[-1][1]:
                 spans[-1] = (spans[-1][0], max(stop, spans[-1][1]))
             else:
@@ -162,31 +100,11 @@ def _go_on() -> None:
     """Nobody waits for a short text."""
 
 
-def _found(text: bytes, breathe: Callable[[], None]) -> Iterator[tuple[int, int]]:
-    """Where secrets stand, in no order; they may overlap."""
-    for shape in _SHAPES:
-        for literal in shape.literals:
-            breathe()
-            for place in _places(text, literal):
-                if match := shape.pattern.match(text, max(0, place - shape.back)):
-                    yield match.span(match.lastindex or 0)
-    for place in _places(text, b"@"):
-        if span := _email_around(text, place):
-            yield span
-
-
 def _places(text: bytes, literal: bytes) -> Iterator[int]:
     place = text.find(literal)
     while place >= 0:
         yield place
         place = text.find(literal, place + 1)
-
-
-def _email_around(text: bytes, place: int) -> tuple[int, int] | None:
-    """Of an address whose `@` is at a place."""
-    domain = _DOMAIN.match(text, place + 1)
-    local = _LOCAL.search(text, max(0, place - _EMAIL_CHARS), place + 1) if domain else None
-    return (local.start(), domain.end()) if domain and local else None
 
 
 _TEXTS = frozenset(
@@ -245,14 +163,14 @@ def _pieces(event: object) -> Iterator[tuple[tuple[object, ...], dict[str, objec
 
 
 def _clean(pieces: Sequence[_Piece], redactor: Redactor) -> set[int]:
-    """Take out what lies across them; the lines that have changed."""
+    """Take out the secrets of the whole text; the lines that have changed."""
     joined = b"".join(piece.text for piece in pieces)
     begins = [0, *accumulate(len(piece.text) for piece in pieces)]
-    across = [(start, stop) for start, stop in redactor.spans(joined) if stop > begins[bisect_right(begins, start)]]
+    spans = redactor.spans(joined)
     changed: set[int] = set()
     for piece, (begin, end) in zip(pieces, pairwise(begins), strict=True):
         text, done = b"", begin
-        for start, stop in across:
+        for start, stop in spans:
             if start >= end or stop <= begin:
                 continue
             text += joined[done : max(done, start)]
