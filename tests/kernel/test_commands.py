@@ -196,7 +196,9 @@ class TestLimit:
         for ticket_id in "hgfed":  # of which d was admitted as the fourth
             bench.settle(ticket_id, OVERLOADED)
         assert bench.pool.limit == 3
-        assert bench.pool.learned == (LearnedView("overload", "3 at a time"),)
+        (learned,) = bench.pool.learned
+        assert replace(learned, meter=None) == LearnedView("overload", "3 at a time")
+        assert (learned.meter.name, learned.meter.limit) == ("concurrency", 3)
 
     def test_none_at_all_is_a_pause(self):
         bench = Bench()

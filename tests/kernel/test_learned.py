@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from hivemind_addon.kernel.inference.hidden_limits import HiddenLimits
+from hivemind_addon.kernel.inference.hypotheses import OF_THROTTLES
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
 from hivemind_addon.kernel.limits.learned import MeterKind, UnreadableError, read_saved
 from hivemind_addon.kernel.values.ticket import PoolKey
+from tests.cases import each
 
 RECORDED = json.loads((Path(__file__).with_name("data") / "learned-2.json").read_text(encoding="utf-8"))
 """Saved by the version of November 2026."""
@@ -34,7 +37,9 @@ def test_what_an_earlier_version_saved_is_read_and_saved_again_as_it_was():
     assert (unknown.throttles, unknown.overloads, unknown.meters) == (None, None, ())
     assert [(one.host, one.name, one.account) for one in saved.accounts] == [("api.test", "org", "key-1")]
     assert saved.same_account == {"key-2": "key-1"}
-    assert json.loads(json.dumps(saved.to_json())) == RECORDED
+    since = {"throttled_units": 0.0, "throttled_for_s": 0.0}
+    expected = RECORDED | {"pools": [since | pool for pool in RECORDED["pools"]]}
+    assert json.loads(json.dumps(saved.to_json())) == expected
 
 
 def test_what_was_saved_before_limits_could_be_common_is_read():
@@ -71,9 +76,20 @@ def test_anything_else_is_refused(saved):
         read_saved(saved)
 
 
+@each(("is_bucket", "for_s", "left"), [(False, 4.0, 3.0), (False, 0.0, 0.0), (True, 5.0, 4.0)])
+def test_a_resumed_limit_holds_what_it_held(is_bucket, for_s, left):
+    limit = HiddenLimit(0, 8.0, 10.0, is_bucket=is_bucket)
+    known = replace(read_saved(RECORDED).pools[0], throttles=limit, throttled_units=8.0 - left, throttled_for_s=for_s)
+    hidden = HiddenLimits(OF_THROTTLES)
+    hidden.resume(known.throttles, 100.0, held=known.held(100.0))
+    view = hidden.view(100.0)
+    assert (view.level, view.full_in_s) == (pytest.approx(left if for_s else 8.0), pytest.approx(for_s))
+    assert hidden.view(100.0 + for_s).level == 8.0
+
+
 def test_a_limit_of_all_models_says_so():
     common = replace(read_saved(RECORDED).pools[0], common=("concurrency",))
-    assert [view.text for view in common.views] == [
+    assert [view.text for view in common.views(None, None)] == [
         "30 total tokens per minute, 30 at once",
         "8 at a time, all models together",
     ]

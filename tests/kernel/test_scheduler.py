@@ -437,7 +437,7 @@ class TestMerge:
             bench.settle(f"c{number}", replace(THROTTLED, retry_after_s=20))
         taught = next(pool.learned for pool in bench.scheduler.snapshot(bench.now).pools if pool.key == self.OTHER)
         self.merge(bench)
-        assert bench.pool.learned == taught != ()
+        assert [view.text for view in bench.pool.learned] == [view.text for view in taught] != []
 
     def test_a_probe_of_the_other_is_an_attempt_like_others(self):
         bench = Bench(settings=PoolSettings(breaker=BreakerSettings(failures_to_open=2)))

@@ -211,5 +211,18 @@ def test_told_limits_are_those_that_headers_told_last():
     capture = make_capture(
         make_call(), limits=(make_limit(limit=50.0), make_limit(limit=60.0), make_limit(meter="pace", limit=2.0))
     )
-    (limit,) = RecordedServer(capture, pace=2)._limits[make_call().pool]
+    (limit,) = RecordedServer(capture, pace=2)._doors[make_call().pool].told
     assert limit.amount == 120
+
+
+def test_a_limit_that_was_known_as_the_capture_began_refuses_anew():
+    refused, answered = make_attempt(kind=OutcomeKind.THROTTLED, status=429), make_attempt()
+    call = make_call(attempts=(refused, answered))
+    known = make_limit(meter="hidden limit", limit=2.0, left=1.0, full_in_s=5.0)
+    door = RecordedServer(make_capture(call, limits=(known,)))._doors[call.pool]
+    assert [door.lets_in(call, 0.0) for _ in range(2)] == [True, False]
+    assert door.admitted(call).attempts == (answered,)
+    assert door.refusal is refused
+    of_old = RecordedServer(make_capture(call, limits=(make_limit(meter="hidden limit", limit=1.0),)))._doors[call.pool]
+    assert [of_old.lets_in(call, 0.0) for _ in range(2)] == [True, True]
+    assert of_old.admitted(call) is call

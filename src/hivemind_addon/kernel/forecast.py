@@ -270,7 +270,7 @@ def view_pool(
         windows=capacity.windows.views(now),
         paused=capacity.paused,
         cap=capacity.cap,
-        learned=capacity.learned.views,
+        learned=capacity.learned.views(*(hidden.view(now) for hidden in capacity.hidden)),
         breaker_tries_in_s=max(0.0, breaker.passes_at - now) if breaker.state is BreakerState.OPEN else None,
         longest_wait_s=max((_waited_s(entry, now) for entry in queue), default=0.0),
         maximum_from=capacity.maximum_from,

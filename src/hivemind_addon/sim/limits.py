@@ -49,6 +49,10 @@ class Limit:
     told: bool = True
     """Whether headers tell of it; False: a hidden one, such as a burst limit."""
     scope: ModelScope = ModelScope.KEY
+    left: float | None = None
+    """Units that are free as the run begins; None: all."""
+    full_in_s: float = 0.0
+    """Until the first window ends, where not all are free."""
 
 
 class SimAllowance:
@@ -56,8 +60,10 @@ class SimAllowance:
 
     def __init__(self, limit: Limit, now: float) -> None:
         self.limit = limit
-        self._level = float(limit.amount)
+        self._level = float(limit.amount) if limit.left is None else limit.left
         self._at = now
+        if limit.left is not None and limit.kind is LimitKind.WINDOW:
+            self._at -= limit.window_s - min(limit.full_in_s, limit.window_s)
         """Bucket: the instant of `_level`. Window: its beginning."""
 
     def __repr__(self) -> str:

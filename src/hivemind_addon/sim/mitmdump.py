@@ -96,7 +96,9 @@ def off_proxies() -> dict[str, str]:
 
 
 @asynccontextmanager
-async def running_mitmdump(confdir: Path, settings: Sequence[str], *, web: bool = False) -> AsyncIterator[Mitmdump]:
+async def running_mitmdump(
+    confdir: Path, settings: Sequence[str], *, web: bool = False, journal: str = "off"
+) -> AsyncIterator[Mitmdump]:
     """A mitmdump with the addon on a free port of loopback, until the block ends; `web`: a mitmweb.
 
     `settings`: `name=value`, for `--set`; `confdir` gets the CA. Raises MitmdumpNotStarted.
@@ -107,7 +109,7 @@ async def running_mitmdump(confdir: Path, settings: Sequence[str], *, web: bool 
         raise MitmdumpNotStarted(f"there is no {program} beside {sys.executable}: install hivemind-addon there")
     # A port of its own: of port 0 mitmweb does not tell what it became.
     told = ("web_open_browser=false", f"web_port={free_port(_WEB_PORT) or 0}") if web else ("flow_detail=0",)
-    sets = (f"confdir={confdir}", "termlog_verbosity=info", "hivemind_journal=off", *told, *settings)
+    sets = (f"confdir={confdir}", "termlog_verbosity=info", f"hivemind_journal={journal}", *told, *settings)
     process = await asyncio.create_subprocess_exec(
         executable,
         "--mode",

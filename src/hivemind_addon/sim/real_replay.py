@@ -20,14 +20,22 @@ from pathlib import Path
 
 import httpx
 import msgspec
+from msgspec import structs
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from hivemind_addon.formats.profile.load import Profiles, is_call, load_profiles
+from hivemind_addon.formats.wire.identity import account_of
+from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
+from hivemind_addon.kernel.limits.learned import LearnedPool, Saved
+from hivemind_addon.kernel.values.spend import AccountState
 from hivemind_addon.plugins.captures.file import calls_by_header
 from hivemind_addon.plugins.captures.model import Capture, CapturedCall
 from hivemind_addon.proxy.api.words import brief, several
+from hivemind_addon.proxy.journal.journal import Journal
+from hivemind_addon.proxy.journal.retention import JournalKeep
+from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.sim.dialect import SimDialect
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.mitmdump import Mitmdump, running_mitmdump
@@ -110,7 +118,8 @@ async def _run(capture: Capture, pace: float, tell: Callable[[str], None]) -> Re
                 "hivemind_control=off",
                 *(f"hivemind_redirect={host}={server.host}:{server.port}" for host in _names(capture)),
             )
-            async with running_mitmdump(folder / "mitmproxy", sets) as mitmdump:
+            journal = str(await _remembered(folder, capture, pace)) if capture.learned else "off"
+            async with running_mitmdump(folder / "mitmproxy", sets, journal=journal) as mitmdump:
                 began_at = loop.time()
                 await _calls(capture, turns, pace, mitmdump, urls, tell)
                 elapsed_s = loop.time() - began_at
@@ -124,6 +133,61 @@ async def _run(capture: Capture, pace: float, tell: Callable[[str], None]) -> Re
         attempts=server.attempts,
         guard_trips=mitmdump.guard_trips,
     )
+
+
+async def _remembered(folder: Path, capture: Capture, pace: float) -> Path:
+    """The journal of a proxy that knows what the scheduler knew as the capture began."""
+    path = folder / "journal.sqlite"
+    saved = Saved(pools=tuple(_as_replayed(one, pace) for one in capture.learned), accounts=(), same_account={})
+    journal = Journal(
+        path, keep=JournalKeep(), keeper=_Remembers(saved), clock=SystemClock(), note=lambda _: None, fresh=True
+    )
+    await journal.close()
+    return path
+
+
+class _Remembers:
+    """What a journal is to keep."""
+
+    def __init__(self, saved: Saved) -> None:
+        self._saved = saved
+
+    def __repr__(self) -> str:
+        return f"<_Remembers {len(self._saved.pools)} pools>"
+
+    def export(self) -> dict[str, object]:
+        """See Keeper."""
+        return {"learned": self._saved.to_json()}
+
+    def restore(self, kept: Mapping[str, object], standings: Sequence[AccountState]) -> None:
+        """See Keeper."""
+
+    def count_in(self, standings: Sequence[AccountState]) -> None:
+        """See Keeper."""
+
+
+def _as_replayed(learned: LearnedPool, pace: float) -> LearnedPool:
+    """The limits under the name that the replay gives the pool, so many times as fast."""
+    headers = {"authorization": _authorization(learned.account)}
+    profile = load_profiles(None).by_name["openai"]
+
+    def faster(limit: HiddenLimit | None) -> HiddenLimit | None:
+        return (
+            limit if limit is None or limit.window_s is None else replace(limit, amount=max(1.0, limit.amount * pace))
+        )
+
+    return structs.replace(
+        learned,
+        host=learned.host.partition(":")[0],
+        account=account_of(profile, headers, {}, ""),
+        throttles=faster(learned.throttles),
+        overloads=faster(learned.overloads),
+        meters=tuple(replace(meter, limit=max(1.0, meter.limit * pace)) for meter in learned.meters),
+    )
+
+
+def _authorization(account: str) -> str:
+    return f"Bearer sk-replayed-{account}"
 
 
 def _names(capture: Capture) -> Sequence[str]:
@@ -216,7 +280,7 @@ async def _ask(
     headers = {
         CALL_HEADER: call.id,
         "x-session-id": call.session,
-        "authorization": f"Bearer sk-replayed-{call.pool.account}",
+        "authorization": _authorization(call.pool.account),
         "content-type": "application/json",
         **({"x-parent-session-id": call.parent_session} if call.parent_session else {}),
     }

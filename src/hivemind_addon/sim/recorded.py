@@ -9,18 +9,20 @@ Headers state the recorded limits, counted anew.
 
 import asyncio
 import time
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
 
 from hivemind_addon.kernel.values.events import HIDDEN
 from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind, PoolKey, Usage
-from hivemind_addon.plugins.captures.model import Capture, CapturedAttempt, CapturedCall, CapturedChunk, LimitSeen
+from hivemind_addon.plugins.captures.model import Capture, CapturedAttempt, CapturedCall, CapturedChunk
 from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim.dialect import PLAYED, Headers, LimitView, Reply, SimDialect
 from hivemind_addon.sim.exchange import Incoming, Player
 from hivemind_addon.sim.faults import Hangup
-from hivemind_addon.sim.limits import Limit, LimitKind, SimAllowance
+from hivemind_addon.sim.limits import SimAllowance
 from hivemind_addon.sim.plan import Data, Drop, End, Head, PauseStep, Step
+from hivemind_addon.sim.replay.reconstruct import recorded_limits
 from hivemind_addon.sim.server import SimServer
 
 CALL_HEADER = "x-sim-call"
@@ -37,6 +39,17 @@ _UNKNOWN = CapturedAttempt(
     usage=Usage(input_tokens=1000, output_tokens=50, reported=True),
 )
 """What an attempt gets of which nobody knows what it would have got: a usual answer."""
+_REFUSED = CapturedAttempt(
+    number=1,
+    at_s=0.0,
+    waited_s=0.0,
+    kind=OutcomeKind.THROTTLED,
+    reason="429 rate_limit_error",
+    status=429,
+    head_after_s=0.0,
+    ended_after_s=0.0,
+)
+"""What a known limit says of which no refusal was recorded."""
 _CURABLE = (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED, OutcomeKind.FAILED)
 
 
@@ -56,8 +69,8 @@ class RecordedServer(SimServer):
         self._calls = {call.id: call for call in capture.calls}
         self._met: Counter[str] = Counter()
         """Attempts by call."""
-        self._limits = _limits(capture, pace)
         self._allowances: dict[PoolKey, list[SimAllowance]] = {}
+        self._doors = {pool: _Door(pool, capture, pace) for pool in {call.pool for call in capture.calls}}
 
     def __repr__(self) -> str:
         return f"<RecordedServer {self.url} {len(self._calls)} calls, {self.attempts} attempts>"
@@ -68,20 +81,29 @@ class RecordedServer(SimServer):
         if call is None:
             await super().answer(incoming, player)
             return
-        number = self._met[call.id]
-        self._met[call.id] += 1
         self.attempts += 1
-        attempt = recorded_attempt(call, number)
+        number, door = self._met[call.id], self._doors[call.pool]
+        if not door.lets_in(call, asyncio.get_running_loop().time()):
+            for step in steps(
+                call, door.refusal, number=number + 1, pace=self._pace, told=self._told(call, door.refusal)
+            ):
+                await player.play(step)
+            return
+        self._met[call.id] += 1
+        attempt = recorded_attempt(door.admitted(call), number)
         headers = self._told(call, attempt)
-        for step in steps(call, attempt, number=number + 1, pace=self._pace, told=headers):
-            await player.play(step)
+        try:
+            for step in steps(call, attempt, number=number + 1, pace=self._pace, told=headers):
+                await player.play(step)
+        finally:
+            door.inside -= 1
 
     def _told(self, call: CapturedCall, attempt: CapturedAttempt) -> Headers:
         """The limits' headers, after this attempt was counted."""
         now = asyncio.get_running_loop().time()
         allowances = self._allowances.get(call.pool)
         if allowances is None:
-            allowances = [SimAllowance(limit, now) for limit in self._limits[call.pool]]
+            allowances = [SimAllowance(limit, now) for limit in self._doors[call.pool].told]
             self._allowances[call.pool] = allowances
         if attempt.kind is OutcomeKind.SUCCESS:
             usage = attempt.usage or Usage()
@@ -98,6 +120,52 @@ class RecordedServer(SimServer):
         ]
         # The headers hold instants that the proxy compares with its own clock.
         return wire.limit_headers(dialect_of(call), views, time.time())  # noqa: TID251 - see above
+
+
+class _Door:
+    """Limits of a pool that no header states, which were known as the capture began: they refuse anew."""
+
+    def __init__(self, pool: PoolKey, capture: Capture, pace: float) -> None:
+        limits, cap = recorded_limits(capture, pool)
+        paced = [
+            replace(limit, amount=round(limit.amount * pace), left=None if limit.left is None else limit.left * pace)
+            for limit in limits  # in the same window: the profile says how long that is
+        ]
+        self.told = [limit for limit in paced if limit.told]
+        """Those in headers."""
+        at_begin = {one.meter for one in capture.limits if one.pool == pool and one.left is not None}
+        self._hidden = [limit for limit in paced if not limit.told and at_begin.intersection(HIDDEN)]
+        self._cap = cap
+        self._allowances: list[SimAllowance] | None = None
+        self.inside = 0
+        """Attempts that were let in and have not ended."""
+        refusals = (one for call in capture.calls if call.pool == pool for one in call.attempts if _is_refusal(one))
+        self.refusal = next(refusals, _REFUSED)
+
+    def __repr__(self) -> str:
+        return f"<_Door {self.inside} inside, {self._hidden}>"
+
+    def lets_in(self, call: CapturedCall, now: float) -> bool:
+        """Whether a call's attempt fits; it is counted then."""
+        if self._allowances is None:
+            self._allowances = [SimAllowance(limit, now) for limit in self._hidden]
+        units = [(one, getattr(call.demand, one.limit.dimension.value)) for one in self._allowances]
+        if (self._cap and self.inside >= self._cap) or not all(one.fits(amount, now) for one, amount in units):
+            return False
+        for one, amount in units:
+            one.take(amount, now)
+        self.inside += 1
+        return True
+
+    def admitted(self, call: CapturedCall) -> CapturedCall:
+        """The call without the refusals that these limits replace."""
+        if not self._hidden and not self._cap:
+            return call
+        return replace(call, attempts=tuple(one for one in call.attempts if not _is_refusal(one)))
+
+
+def _is_refusal(attempt: CapturedAttempt) -> bool:
+    return attempt.status is not None and attempt.kind in (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED)
 
 
 def recorded_attempt(call: CapturedCall, number: int) -> CapturedAttempt:
@@ -223,23 +291,3 @@ def _taken(usage: Usage, dimension: Dimension) -> int:
             return usage.output_tokens
         case Dimension.TOTAL_TOKENS:
             return usage.total_input_tokens + usage.output_tokens
-
-
-def _limits(capture: Capture, pace: float) -> defaultdict[PoolKey, Sequence[Limit]]:
-    """The last limits in each pool's headers, without limits learned from refusals, which are learned again."""
-    last: defaultdict[PoolKey, dict[Dimension, LimitSeen]] = defaultdict(dict)
-    for seen in capture.limits:
-        if seen.dimension is not None and seen.window_s is not None and seen.meter not in HIDDEN:
-            last[seen.pool][seen.dimension] = seen
-    limits: defaultdict[PoolKey, Sequence[Limit]] = defaultdict(tuple)
-    for pool, by_dimension in last.items():
-        limits[pool] = [
-            Limit(
-                dimension,
-                round(seen.limit * pace),  # in the same window: the profile says how long that is
-                seen.window_s or 60.0,
-                LimitKind.WINDOW if seen.kind == "window" else LimitKind.BUCKET,
-            )
-            for dimension, seen in by_dimension.items()
-        ]
-    return limits

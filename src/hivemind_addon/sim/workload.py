@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from hivemind_addon.kernel.limits.learned import LearnedPool
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.values.ticket import PoolKey, Priority, Ticket
 from hivemind_addon.sim.dialect import SimDialect
@@ -207,6 +208,9 @@ class Scenario:
     """How long an attempt may be silent, as profiles say it in `watchdog`; None: what the packaged ones say."""
     script: tuple[ScriptedCall, ...] = ()
     """Calls of agents that belong to no crowd; each comes behind the ones that it follows."""
+
+    learned: tuple[LearnedPool, ...] = ()
+    """What the scheduler knows as the run begins."""
 
     def on(self, kind: LimitKind) -> "Scenario":
         """The same with limits of this kind."""

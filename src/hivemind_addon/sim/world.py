@@ -19,7 +19,9 @@ import msgspec.structs
 from hivemind_addon.formats.wire.hints import read_hints
 from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 from hivemind_addon.formats.wire.watchdog import Durations, may_be_silent_s
+from hivemind_addon.kernel.limits.learned import Saved
 from hivemind_addon.kernel.retry import Admitted, Backoff, GiveUp, Refused, Shed
+from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.events import BreakerChanged, Event, Moved, Submitted, TicketEnded
 from hivemind_addon.kernel.values.spend import Budget, Scope, Shortage, Spend
 from hivemind_addon.kernel.values.ticket import (
@@ -117,6 +119,8 @@ class World:
         assert admission is not None
         self.scheduler = admission(random.Random(f"{seed} scheduler"))
         """Of no use where nobody admits calls."""
+        if scenario.learned and isinstance(self.scheduler, Scheduler):
+            self.scheduler.restore(Saved(pools=scenario.learned, accounts=(), same_account={}).to_json(), 0.0)
         settings = scenario.scheduler
         self._own = SimUpstream(Site("", _POOL, scenario.provider), random.Random(f"{seed} provider"), settings)
         self.provider = self._own.provider

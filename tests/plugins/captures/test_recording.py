@@ -1,7 +1,11 @@
+import msgspec
 from msgspec import structs
+from msgspec.structs import replace
 
+from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
+from hivemind_addon.kernel.limits.learned import LearnedPool
 from hivemind_addon.kernel.values.events import ConcurrencyChanged, MeterLearned, PoolsMerged, TicketEnded
-from hivemind_addon.kernel.values.snapshot import Counters, MeterView, PoolView, Snapshot
+from hivemind_addon.kernel.values.snapshot import Counters, MeterView, PoolView, RequestState, Snapshot, TicketView
 from hivemind_addon.kernel.values.ticket import (
     Attempt,
     AttemptResult,
@@ -13,7 +17,7 @@ from hivemind_addon.kernel.values.ticket import (
     Usage,
 )
 from hivemind_addon.plugins.captures.model import MAX_CHUNKS
-from hivemind_addon.plugins.captures.recording import Merge, Recording, Served, Tape, unnamed
+from hivemind_addon.plugins.captures.recording import Circumstances, Merge, Recording, Served, Tape, unnamed
 from tests.kernel.samples import ticket as make_ticket
 
 POOL = PoolKey("api.anthropic.com", "key-1", "sonnet")
@@ -33,9 +37,9 @@ KNOWN = PoolView(
 SERVED = Served("anthropic", "anthropic", "stream")
 
 
-def make_recording(*pools):
+def make_recording(*pools, learned=()):
     snapshot = Snapshot(at=100.0, stopping=False, pools=pools, counters=Counters())
-    return Recording(snapshot, began_wall=1e9, proxy_version="1", profiles=("anthropic",), content=True)
+    return Recording(snapshot, learned, began_wall=1e9, proxy_version="1", profiles=("anthropic",), content=True)
 
 
 def ended(ticket, at=105.0, *, pool=POOL, end="delivered"):
@@ -56,7 +60,36 @@ def test_a_call_is_what_its_ticket_its_tape_and_its_end_say():
     assert len(call.attempts) == 1
 
 
-def test_a_call_that_had_begun_before_or_never_was_the_schedulers_is_not_in_it():
+def test_of_a_call_that_had_begun_before_the_rest_is_recorded():
+    recording, ticket = make_recording(), make_ticket(at=90.0, patience_s=60.0)
+    tape = recording.begin(ticket)
+    tape.chunk(5, 103.0)
+    tape.settled(Attempt(ticket, 2, 95.0), AttemptResult(Outcome(OutcomeKind.SUCCESS, "200", status=200)), 105.0)
+    recording(ended(ticket))
+    call = recording.end(ticket, SERVED, request_bytes=9)
+    (rest,) = call.attempts
+    assert (call.at_s, call.ended_s, call.patience_s) == (0.0, 5.0, 55.0)
+    assert (rest.at_s, rest.waited_s, rest.status, rest.head_after_s, rest.ended_after_s) == (0.0, 0.0, 200, 0.0, 5.0)
+
+
+def test_what_the_scheduler_knew_is_recorded_with_the_levels_of_the_begin():
+    limit = HiddenLimit(0, 8.0, 10.0)
+    learned = LearnedPool(host=OTHER.host, account="org-1", model_group="sonnet", meters=(), throttles=limit)
+    flying = TicketView(make_ticket(), RequestState.IN_FLIGHT, "", 0, 1, 0.0)
+    hidden = MeterView("hidden limit", "window", 8.0, 2.0, 7.0, window_s=10.0, dimension=Dimension.REQUESTS)
+    pool = replace(KNOWN, key=OTHER, tickets=(flying,), learned=learned.views(hidden, None))
+    told = make_recording(pool, learned=[learned]).circumstances()
+    again = msgspec.convert(msgspec.to_builtins(told), Circumstances)
+    assert again == told
+    assert [(one.meter, one.left, one.full_in_s) for one in told.limits] == [
+        ("requests", 50.0, 0.0),
+        ("hidden limit", 3.0, 7.0),
+    ]
+    assert {one.pool for one in told.limits} == {one.key for one in told.learned} == {unnamed(OTHER)}
+    assert told.learned[0].throttles == limit
+
+
+def test_a_call_that_nobody_began_to_record_or_that_never_was_the_schedulers_is_not_in_it():
     recording, early, bypassing = make_recording(), make_ticket("early"), make_ticket("bypassing")
     recording(ended(early))
     recording.begin(bypassing)

@@ -6,18 +6,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
+from hivemind_addon.kernel.limits.learned import LearnedPool
 from hivemind_addon.kernel.values.ticket import CallKind, Dimension, OutcomeKind, PoolKey, Priority, Usage
 from hivemind_addon.plugins.captures.model import Capture, LimitSeen
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.dialect import SimDialect
-from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.limits import Limit, LimitKind, SimAllowance
 from hivemind_addon.sim.policy import COMPARED, policy_named
 from hivemind_addon.sim.replay.chains import chained
 from hivemind_addon.sim.replay.limits import BadLimit, GivenLimit, given_limit, imposed, in_words
 from hivemind_addon.sim.replay.reconstruct import NothingToReplay, reconstruct
 from hivemind_addon.sim.world import run
 from tests.cases import each
-from tests.sim.replay.nights import POOL, attempt, call, capture, fleet
+from tests.sim.replay.nights import POOL, REQUESTS, attempt, call, capture, fleet
 
 
 def script_of(*calls, **how):
@@ -396,3 +398,44 @@ def test_a_limit_in_words_is_what_would_be_typed(text):
     given = given_limit(text)
     limit = Limit(given.dimension, given.amount, given.window_s, given.kind)
     assert in_words(limit) == text
+
+
+HIDDEN_WINDOW = LimitSeen(0.0, POOL, "hidden limit", "window", 8.5, 10.0, Dimension.REQUESTS, left=3.0, full_in_s=7.0)
+
+
+def test_what_was_known_as_the_capture_began_is_known_to_the_replay():
+    learned = LearnedPool(
+        host=POOL.host,
+        account=POOL.account,
+        model_group=POOL.model_group,
+        meters=(),
+        throttles=HiddenLimit(0, 8.5, 10.0),
+    )
+    cap = LimitSeen(0.0, POOL, "concurrency", "at a time", 4.0, left=4.0)
+    later = replace(HIDDEN_WINDOW, at_s=9.0, limit=9.0, left=None, full_in_s=None)
+    night = capture(call("1", 2.0), limits=(HIDDEN_WINDOW, cap, later), learned=(learned,))
+    scenario = reconstruct(night).scenario
+    provider = scenario.sites[0].provider
+    assert scenario.learned == (learned,)
+    assert provider.concurrency == 4
+    (limit,) = provider.limits
+    assert (limit.amount, limit.told, limit.left, limit.full_in_s) == (9, False, 3.0, 5.0)  # two seconds later
+    other = reconstruct(night, given=[given_limit("requests=60/min")]).scenario
+    assert other.learned == ()
+
+
+def test_a_window_into_which_the_recorded_calls_do_not_fit_is_shorter():
+    told = replace(REQUESTS, kind="window", limit=8.0, window_s=60.0)
+    calls = [call(f"{burst}.{number}", burst * 10.0, agent=f"a{number}") for burst in range(7) for number in range(8)]
+    (limit,) = reconstruct(capture(*calls, limits=(told,))).scenario.sites[0].provider.limits
+    assert limit.window_s == 10.0
+    (limit,) = reconstruct(capture(*calls[:9], limits=(told,))).scenario.sites[0].provider.limits
+    assert limit.window_s == 60.0
+
+
+@each(
+    ("kind", "at_s", "left"), [(LimitKind.WINDOW, 4.0, 3.0), (LimitKind.WINDOW, 8.0, 8.0), (LimitKind.BUCKET, 2.0, 4.6)]
+)
+def test_a_limit_begins_as_full_as_it_was(kind, at_s, left):
+    allowance = SimAllowance(Limit(Dimension.REQUESTS, 8, 10.0, kind, left=3.0, full_in_s=7.0), 0.0)
+    assert allowance.level(at_s) == pytest.approx(left)

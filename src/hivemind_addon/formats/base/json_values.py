@@ -65,14 +65,20 @@ def decode(data: Encoded, kind: Any = object) -> Any:
     return decoder(kind)(data)
 
 
+_FIRST_BYTES = (b"{", b"[", b'"', b"\xef")
+"""Of a value in which anything can be repaired, or of a byte order mark."""
+_LAST_BYTES = (b"}", b"]", b'"')
+"""Of such a value: a text that was cut is not read again."""
+
+
 def _repaired(data: Encoded) -> bytes | None:
     """The same JSON as strict readers take it; None: it is no JSON."""
-    text = data if isinstance(data, str) else bytes(data)
-    if text[:1].isalnum():
-        return None  # a number, a name: nothing in it could be repaired
+    text = data.encode(errors="replace") if isinstance(data, str) else bytes(data)
+    text = text.strip()
+    if text[:1] not in _FIRST_BYTES or text[-1:] not in _LAST_BYTES:
+        return None
     try:
-        text = text if isinstance(text, str) else text.decode("utf-8-sig", "replace")
-        value = json.loads(text, strict=False, parse_constant=lambda _: None)
+        value = json.loads(text.decode("utf-8-sig", "replace"), strict=False, parse_constant=lambda _: None)
         return json.dumps(value, ensure_ascii=False, allow_nan=False).encode(errors="replace")
     except (ValueError, RecursionError):
         return None

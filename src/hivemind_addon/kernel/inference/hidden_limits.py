@@ -17,12 +17,15 @@ retry-afters of refusals are further evidence (`retry_afters.py`); a *look* is a
 
 import math
 import sys
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.kernel.inference.hypotheses import LIKELY, SURE, Bank, Prior, Weighed
-from hivemind_addon.kernel.inference.limiter_models import HiddenLimit, Sent, SlidingLevel, WindowLevel
+from hivemind_addon.kernel.inference.limiter_models import HiddenLimit, Sent, SlidingLevel, WindowLevel, glance
 from hivemind_addon.kernel.inference.retry_afters import RetryAfters
+from hivemind_addon.kernel.values.events import HIDDEN_LIMIT
+from hivemind_addon.kernel.values.snapshot import CONCURRENCY, MeterView
 from hivemind_addon.kernel.values.ticket import Demand
 
 _NEVER = float("inf")
@@ -375,19 +378,42 @@ class HiddenLimits:
         self._guard_until = -_NEVER
         self._weigh(now)
 
-    def resume(self, limit: HiddenLimit | None, now: float) -> None:
-        """Continue with a limit from an earlier run, or from another pool of the account."""
+    def resume(self, limit: HiddenLimit | None, now: float, *, held: Sent | None = None) -> None:
+        """Continue with a limit from an earlier run, or from another pool of the account; `held`: of its units."""
         if limit is not None:
             self._is_taught = True
             # The limit is tested when a trial is due, and soon where few attempts go.
             self._trials.begin_again(now)
             self._probes.at = now + _BORED_S / 2
-            self._bank.resume(limit)
+            self._bank.resume(limit, held)
             self._take_over_limit()
 
     def glance(self) -> "HiddenLimits":
         """A copy for views, whose answers change nothing."""
         return _Glance(self) if self.has_refused else self
+
+    def view(self, now: float) -> MeterView | None:
+        """The limit that explains best, as a meter; None: only chance explains."""
+        limit = self.limit
+        if limit is None:
+            return None
+        if limit.window_s is None:
+            return MeterView(name=CONCURRENCY, kind=limit.kind, limit=limit.amount, level=limit.amount, full_in_s=0.0)
+        level = glance(self._bank.layers[0][0].level or limit.level())
+
+        def opens_in_s(units: float) -> float:
+            return level.opens_at(units, limit.amount, 0, now) - now
+
+        left = bisect_right(range(int(limit.amount)), 0.0, key=lambda units: opens_in_s(units + 1))
+        return MeterView(
+            name=HIDDEN_LIMIT,
+            kind=limit.kind,
+            limit=limit.amount,
+            level=float(left),
+            full_in_s=max(0.0, opens_in_s(limit.amount)),
+            window_s=limit.window_s,
+            dimension=limit.dimension,
+        )
 
     # What may go -----------------------------------------------------------------------------------------------------
 

@@ -272,11 +272,14 @@ class Bank:
             if sent.stamp in stamps:
                 sent.is_void = True
 
-    def resume(self, limit: HiddenLimit) -> None:
-        """Continue with a limit from an earlier run."""
+    def resume(self, limit: HiddenLimit, held: Sent | None = None) -> None:
+        """Continue with a limit from an earlier run, which holds these units."""
+        level = limit.level()
+        if held is not None:
+            level.preload([held])
         chance = fit_chance(0, 0)
         known = Fit(limit.amount, 0.0, chance.chance)
-        self.layers = [[Hypothesis(limit.level(), known, weight=0.9), Hypothesis(None, chance, weight=0.1)]]
+        self.layers = [[Hypothesis(level, known, weight=0.9), Hypothesis(None, chance, weight=0.1)]]
         self._settle_on_best()
 
     @property

@@ -719,7 +719,7 @@ class Capacity:
 
     def resume(self, learned: LearnedPool, now: float) -> None:
         """Begin with the learned state of an earlier run, before the first attempt."""
-        self.throttles.resume(learned.throttles, now)
+        self.throttles.resume(learned.throttles, now, held=learned.held(now))
         self.overloads.resume(learned.overloads, now)
         self.sharing.resume(learned, now)
         self.meters.resume(learned.meters, self.flights, now)

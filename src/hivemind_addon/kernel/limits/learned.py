@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct, ValidationError, convert, json
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
+from hivemind_addon.kernel.inference.limiter_models import HiddenLimit, Sent
 from hivemind_addon.kernel.retry import LeavingTime
-from hivemind_addon.kernel.values.snapshot import LearnedView
+from hivemind_addon.kernel.values.snapshot import LearnedView, MeterView
 from hivemind_addon.kernel.values.ticket import Dimension, PoolKey
 
 _VERSION: Literal[2] = 2
@@ -60,6 +60,10 @@ class LearnedPool(Struct, frozen=True, kw_only=True):
     """Hidden limit that best explains refusals by rate limits; None: no limit does."""
     overloads: HiddenLimit | None = None
     """Hidden limit that best explains refusals for overload; None: no limit does."""
+    throttled_units: float = 0.0
+    """Units that the hidden limit of `throttles` held when the state was taken; 0: not known."""
+    throttled_for_s: float = 0.0
+    """Seconds from then until all of these are free."""
     common: tuple[str, ...] = ()
     """Hidden limits common to all pools of the account: `concurrency`, `rate`. Absent in files of earlier versions."""
 
@@ -68,14 +72,21 @@ class LearnedPool(Struct, frozen=True, kw_only=True):
         """The pool that has these limits."""
         return PoolKey(self.host, self.account, self.model_group)
 
-    @property
-    def views(self) -> tuple[LearnedView, ...]:
-        """The hidden limits in words."""
+    def held(self, now: float) -> Sent | None:
+        """The units that the hidden limit of `throttles` holds, as an attempt; None: not known."""
+        limit, units = self.throttles, self.throttled_units
+        if limit is None or limit.window_s is None or units <= 0:
+            return None
+        lasts_s = limit.window_s * units / limit.amount if limit.is_bucket else limit.window_s
+        return Sent(-1, now + self.throttled_for_s - lasts_s, (units, units, units), in_flight=1)
+
+    def views(self, throttles: MeterView | None, overloads: MeterView | None) -> tuple[LearnedView, ...]:
+        """The hidden limits in words, and as these meters."""
         return tuple(
-            LearnedView(name=name, text=f"{limit}{', all models together' if kind in self.common else ''}")
-            for name, kind, limit in (
-                ("rate limit", COMMON_RATE, self.throttles),
-                ("overload", COMMON_CONCURRENCY, self.overloads),
+            LearnedView(name=name, text=f"{limit}{', all models together' if kind in self.common else ''}", meter=meter)
+            for name, kind, limit, meter in (
+                ("rate limit", COMMON_RATE, self.throttles, throttles),
+                ("overload", COMMON_CONCURRENCY, self.overloads, overloads),
             )
             if limit is not None
         )

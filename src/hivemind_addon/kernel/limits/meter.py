@@ -66,7 +66,7 @@ _SAME_SECONDS = 1.15
 """Bounds of a bucket's seconds per unit whose ratio is smaller count as equal."""
 _SLOW_RATE = 0.25
 """Units per second. In a faster bucket, a reset rounded to seconds shows no fraction of a unit."""
-_USUAL_WINDOWS_S = (
+USUAL_WINDOWS_S = (
     *(1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0),
     *(7200.0, 14_400.0, 18_000.0, 28_800.0, 43_200.0, 86_400.0, 604_800.0),
 )
@@ -374,7 +374,7 @@ class Meter:
         self._sweep()
 
     def learn(self, reading: Reading, *, stamp: int, sent_at: float, now: float) -> bool:
-        """Learn from a header of the attempt admitted with `stamp` at `sent_at`. True if the limit or kind changed."""
+        """Learn from a header of the attempt admitted with `stamp` at `sent_at`. True if a change is news."""
         self._advance(now)
         self.surprise = None
         remaining = _sane(reading.remaining, _MOST_UNITS)
@@ -429,7 +429,8 @@ class Meter:
                 self._compare(self._level - expected, booked, rounding=2 * reserve, sent_at=sent_at, now=now)
             way_s = now - sent_at if now > sent_at else 0.0
             self._way_s += 0.2 * ((way_s if way_s < _MOST_WAY_S else _MOST_WAY_S) - self._way_s)
-        return before != (self.limit, self.kind)
+        is_another_window = self.kind is MeterKind.WINDOW and window_s != self.window_s
+        return is_another_window or before != (self.limit, self.kind)
 
     def lower(self, level: float, now: float) -> None:
         """Lower the level to at most `level`, which another observer of the same limit knows."""
@@ -608,7 +609,7 @@ class Meter:
         if len(self._first_resets_s) < _WINDOWS_SEEN:
             return reading.window_s
         longest_s = max(self._first_resets_s) - _ROUNDING_S
-        usual = (length_s for length_s in _USUAL_WINDOWS_S if longest_s <= length_s < reading.window_s)
+        usual = (length_s for length_s in USUAL_WINDOWS_S if longest_s <= length_s < reading.window_s)
         return min(usual, default=reading.window_s)
 
     def _bound_seconds(self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float) -> None:
@@ -626,7 +627,7 @@ class Meter:
     def _found(self) -> float | None:
         """The bucket's window that fits all readings; None: several fit."""
         least_s, most_s = (per_unit_s * self.limit for per_unit_s in self._per_unit_s)
-        usual = [length_s for length_s in _USUAL_WINDOWS_S if least_s <= length_s <= most_s]
+        usual = [length_s for length_s in USUAL_WINDOWS_S if least_s <= length_s <= most_s]
         if len(usual) == 1:
             return usual[0]
         return most_s if 0 < most_s <= _SAME_SECONDS * least_s else None

@@ -203,7 +203,7 @@ class Sharing:
             self.overloads.resume(learned.overloads, now)
         if COMMON_RATE in learned.common:
             self.rate.is_common = True
-            self.throttles.resume(learned.throttles, now)
+            self.throttles.resume(learned.throttles, now, held=learned.held(now))
         self._decide()
 
     # An attempt's way ------------------------------------------------------------------------------------------------

@@ -108,6 +108,8 @@ class LearnedView(Struct, frozen=True, gc=False):
     """`ceiling`, `pace` or `quota`."""
     text: str
     """In words: `12 at a time`, `3.2 requests per second`, `50 requests per 60 s`."""
+    meter: MeterView | None = None
+    """The same in numbers, with the level now; None: not known."""
 
 
 class PriorityView(Struct, frozen=True, gc=False):

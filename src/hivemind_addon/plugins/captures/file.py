@@ -216,6 +216,7 @@ def join(records: Iterable[tuple[CapturedCall, Circumstances]], damage: Iterable
         profiles=tuple(sorted({name for _, beside in records for name in beside.profiles})),
         proxy_version=next((beside.proxy_version for _, beside in records if beside.proxy_version), ""),
         content=any(beside.content for _, beside in records),
+        learned=tuple({one.key: one for _, beside in reversed(records) for one in beside.learned}.values()),
         damage=tuple(damage),
     )
 

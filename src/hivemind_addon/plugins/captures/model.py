@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from hivemind_addon.formats.base import json_values
+from hivemind_addon.kernel.limits.learned import LearnedPool
 from hivemind_addon.kernel.values.ticket import CallKind, Demand, Dimension, OutcomeKind, PoolKey, Priority, Usage
 
 VERSION = 1
@@ -123,6 +124,10 @@ class LimitSeen:
     """The span to which the limit applies; None: not known."""
     dimension: Dimension | None = None
     """The dimension that the limit counts; None: not known."""
+    left: float | None = None
+    """Units that were free as the capture began, with those of the attempts in flight; None: not known."""
+    full_in_s: float | None = None
+    """Seconds from then until all units are free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +150,8 @@ class Capture:
     """Every change, oldest first."""
     moves: tuple[ConcurrencyMove, ...] = ()
     """Oldest first."""
+    learned: tuple[LearnedPool, ...] = ()
+    """What the scheduler knew of its pools as the capture began."""
     began_wall: float = 0.0
     """Epoch seconds of the begin, where `at_s` is 0."""
     ended_s: float = 0.0

@@ -8,6 +8,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from hivemind_addon import __version__
+from hivemind_addon.kernel.limits.learned import read_saved
 from hivemind_addon.plugins.captures.flow_file import dump, whole_bytes
 from hivemind_addon.plugins.captures.recording import Recording, Served, Tape, metadata
 from hivemind_addon.plugins.captures.redact import FlowRedactor
@@ -41,6 +42,7 @@ class Recorder:
         self._redactor = FlowRedactor(profiles.by_name.values(), content=content)
         self._recording = Recording(
             driver.snapshot(),
+            read_saved(driver.export()["learned"]).pools,
             began_wall=driver.clock.wall(),
             proxy_version=__version__,
             profiles=tuple(sorted(profiles.by_name)),

@@ -4,14 +4,24 @@ An observer, and pure: all times are passed with the events. What it keeps is bo
 """
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from hivemind_addon.kernel.values.events import ConcurrencyChanged, Event, MeterLearned, PoolsMerged, TicketEnded
-from hivemind_addon.kernel.values.snapshot import Snapshot
-from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, PoolKey, Ticket
+from hivemind_addon.kernel.limits.learned import LearnedPool
+from hivemind_addon.kernel.values.events import (
+    HIDDEN_LIMIT,
+    ConcurrencyChanged,
+    Event,
+    MeterLearned,
+    PoolsMerged,
+    TicketEnded,
+)
+from hivemind_addon.kernel.values.snapshot import MeterView, PoolView, RequestState, Snapshot
+from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.plugins.captures.model import (
     MAX_CHUNKS,
     VERSION,
@@ -25,6 +35,7 @@ from hivemind_addon.plugins.captures.model import (
 CALL_KEY = "hivemind_call"
 BESIDE_KEY = "hivemind_capture"
 """Of what a captured flow carries."""
+_OK = 200
 _BEGINNING = "as the capture began"
 _PLAIN_ACCOUNTS = ("anonymous", "unread")
 _MAX_NEWS = 1000
@@ -55,6 +66,8 @@ class Circumstances:
     limits: tuple[LimitSeen, ...] = ()
     moves: tuple[ConcurrencyMove, ...] = ()
     merges: tuple[Merge, ...] = ()
+    learned: tuple[LearnedPool, ...] = ()
+    """What the scheduler knew as the recording began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +86,7 @@ class _News:
     limits: list[LimitSeen] = field(default_factory=list)
     moves: list[ConcurrencyMove] = field(default_factory=list)
     merges: list[Merge] = field(default_factory=list)
+    learned: list[LearnedPool] = field(default_factory=list)
 
 
 class Tape:
@@ -115,7 +129,9 @@ class Tape:
 
     def settled(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
         """The running attempt ended."""
-        sent_at, outcome = attempt.admitted_at, result.outcome
+        sent_at, outcome = max(attempt.admitted_at, self._began_at), result.outcome
+        if self._status is None and sent_at > attempt.admitted_at and outcome.kind is OutcomeKind.SUCCESS:
+            self._status, self._head_at = outcome.status or _OK, sent_at  # the head came before the capture began
         self._attempts.append(
             CapturedAttempt(
                 number=attempt.number,
@@ -143,10 +159,17 @@ def _merged(chunks: list[tuple[float, int]]) -> tuple[float, int]:
 
 
 class Recording:
-    """One recording, from its begin on. A call that had begun before is not in it."""
+    """One recording, from its begin on. Of a call that had begun before, the rest is in it."""
 
     def __init__(
-        self, snapshot: Snapshot, *, began_wall: float, proxy_version: str, profiles: tuple[str, ...], content: bool
+        self,
+        snapshot: Snapshot,
+        learned: Sequence[LearnedPool],
+        *,
+        began_wall: float,
+        proxy_version: str,
+        profiles: tuple[str, ...],
+        content: bool,
     ) -> None:
         """`snapshot`: of the begin, whose limits are the first that are seen."""
         self._began_at = snapshot.at
@@ -159,12 +182,12 @@ class Recording:
         self._ends: dict[str, TicketEnded] = {}
         """Of these, the ones that have ended."""
         self._news = _News()
+        views = {pool.key: pool for pool in snapshot.pools}
+        self._news.learned += (_unnamed_limits(one, views.get(one.key)) for one in learned)
         for pool in snapshot.pools:
             self._news.moves.append(ConcurrencyMove(0.0, unnamed(pool.key), pool.limit, _BEGINNING))
-            self._news.limits += [
-                LimitSeen(0.0, unnamed(pool.key), meter.name, meter.kind, meter.limit, meter.window_s, meter.dimension)
-                for meter in pool.meters
-            ]
+            hidden = (one.meter for one in pool.learned if one.meter is not None)
+            self._news.limits += [_at_begin(pool, meter) for meter in (*pool.meters, *hidden)]
 
     def __repr__(self) -> str:
         return f"<Recording, {len(self._tapes)} calls not yet in it>"
@@ -196,7 +219,7 @@ class Recording:
 
     def begin(self, ticket: Ticket) -> Tape:
         """A call arrived: its attempts are taped from now on. `end` must follow."""
-        tape = self._tapes[ticket.id] = Tape(ticket.arrived_at, self._began_at)
+        tape = self._tapes[ticket.id] = Tape(max(ticket.arrived_at, self._began_at), self._began_at)
         return tape
 
     def end(self, ticket: Ticket, served: Served, *, request_bytes: int) -> CapturedCall | None:
@@ -204,9 +227,10 @@ class Recording:
         tape, ended = self._tapes.pop(ticket.id, None), self._ends.pop(ticket.id, None)
         if tape is None or ended is None:
             return None
+        arrived_at = max(ticket.arrived_at, self._began_at)
         return CapturedCall(
             id=ticket.id,
-            at_s=ticket.arrived_at - self._began_at,
+            at_s=arrived_at - self._began_at,
             ended_s=max(ended.at - self._began_at, tape.ended_s),
             agent=ticket.agent,
             session=ticket.session,
@@ -229,7 +253,7 @@ class Recording:
             cold_tokens=ticket.cold_tokens,
             prefix=ticket.prefix,
             prefix_tokens=ticket.prefix_tokens,
-            patience_s=ticket.deadline_at - ticket.arrived_at,
+            patience_s=ticket.deadline_at - arrived_at,
             request_hash=ticket.request_hash,
             request_bytes=request_bytes,
         )
@@ -245,7 +269,38 @@ class Recording:
             limits=tuple(news.limits),
             moves=tuple(news.moves),
             merges=tuple(news.merges),
+            learned=tuple(news.learned),
         )
+
+
+def _at_begin(pool: PoolView, meter: MeterView) -> LimitSeen:
+    """A limit as the recording begins; the recording has the attempts in flight, which take their units again."""
+    held = 0
+    if meter.dimension is not None:
+        flying = (one.ticket.demand for one in pool.tickets if one.state is RequestState.IN_FLIGHT)
+        held = sum(getattr(demand, meter.dimension.value) for demand in flying)
+    return LimitSeen(
+        0.0,
+        unnamed(pool.key),
+        meter.name,
+        meter.kind,
+        meter.limit,
+        meter.window_s,
+        meter.dimension,
+        left=min(meter.limit, meter.level + held),
+        full_in_s=meter.full_in_s,
+    )
+
+
+def _unnamed_limits(learned: LearnedPool, pool: PoolView | None) -> LearnedPool:
+    """What is known of a pool, with the units that its hidden limit holds."""
+    account = unnamed(learned.key).account
+    for view in pool.learned if pool is not None else ():
+        if pool is not None and view.meter is not None and view.meter.name == HIDDEN_LIMIT:
+            seen = _at_begin(pool, view.meter)
+            units = seen.limit - (seen.left or 0.0)
+            return replace(learned, account=account, throttled_units=units, throttled_for_s=view.meter.full_in_s)
+    return replace(learned, account=account)
 
 
 def unnamed(pool: PoolKey) -> PoolKey:

@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from hivemind_addon.kernel.values.snapshot import CONCURRENCY
 from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind, PoolKey
 from hivemind_addon.plugins.captures.model import Capture, LimitSeen
 from hivemind_addon.plugins.captures.rows import SessionCell, SessionRow, rows
@@ -157,7 +158,7 @@ def _limits(capture: Capture) -> Iterator[tuple[str, str]]:
     for move in capture.moves:
         moves[move.pool].append(move.limit)
     for number, pool in enumerate(dict.fromkeys((*(call.pool for call in capture.calls), *last))):
-        told = [limit_words(limit) for limit in last[pool].values()]
+        told = [limit_words(limit) for limit in last[pool].values() if limit.meter != CONCURRENCY]
         if moves[pool]:
             low, high = min(moves[pool]), max(moves[pool])
             told.append(f"{low} at a time" if low == high else f"{low} to {high} at a time, at last {moves[pool][-1]}")

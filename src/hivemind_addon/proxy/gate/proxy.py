@@ -156,7 +156,12 @@ class Proxy:
         self.runtime.contexts.warn_at = settings.context_warning
         self.runtime.agent_use.most = settings.metrics_agents
         self.runtime.sinks.follow(log=settings.event_log, notify=settings.notify)
+        recorder = self.files.recorder
         self.files.follow(settings)
+        if self.files.recorder is not None and self.files.recorder is not recorder:
+            for exchange in self.live.values():  # the rest of what has begun
+                if not exchange.profile.is_plain:
+                    exchange.tape = self.files.recorder.begin(exchange.ticket)
 
     async def answer_history(self, question: str) -> str:
         """The journal's answer to a question of another proxy of the cluster."""

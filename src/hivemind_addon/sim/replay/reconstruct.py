@@ -16,6 +16,7 @@ import msgspec.structs
 from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.formats.profile.model import InputCharge, OutputCharge, Profile
 from hivemind_addon.kernel.budget import spend_of
+from hivemind_addon.kernel.limits.meter import USUAL_WINDOWS_S
 from hivemind_addon.kernel.values.events import HIDDEN
 from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind, PoolKey, Ticket, Usage
@@ -25,7 +26,7 @@ from hivemind_addon.sim.dialect import PLAYED, SimDialect
 from hivemind_addon.sim.limits import Limit, LimitKind, Prefix
 from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.replay.chains import RecordedTurn, chained
-from hivemind_addon.sim.replay.limits import BadLimit, GivenLimit, imposed
+from hivemind_addon.sim.replay.limits import CONCURRENCY, BadLimit, GivenLimit, imposed
 from hivemind_addon.sim.workload import PlannedTurn, Scenario, ScriptedCall, ScriptedFault, Site
 
 _RE_SENDS = 2
@@ -90,9 +91,10 @@ def reconstruct(capture: Capture, *, given: Sequence[GivenLimit] = (), copies: i
     originals = [
         _scripted(turn, begin_s, usual[turn.last.pool], previous_marks, went_on=turn.id in went_on) for turn in turns
     ]
-    sites = _sites(capture, turns, given)
+    sites = _sites(capture, turns, given, begin_s)
     script = tuple(_copied(originals, copies, random.Random(f"{seed} copies")))
-    scenario = Scenario("replay", (), ProviderSettings(), sites=sites, script=script, way_s=0.0)
+    known = tuple(one for one in capture.learned if not any(limit.concerns(one.key) for limit in given))
+    scenario = Scenario("replay", (), ProviderSettings(), sites=sites, script=script, way_s=0.0, learned=known)
     assumed = sum(not turn.is_delivered and _success(turn) is None for turn in turns)
     return Replayable(tuple(turns), scenario, assumed, left_out=len(told) - len(calls))
 
@@ -287,7 +289,9 @@ def _profile_of(call: CapturedCall) -> Profile:
     return _profiles()[_profile_name(call)]
 
 
-def _sites(capture: Capture, turns: Iterable[RecordedTurn], given: Sequence[GivenLimit]) -> tuple[Site, ...]:
+def _sites(
+    capture: Capture, turns: Iterable[RecordedTurn], given: Sequence[GivenLimit], begin_s: float
+) -> tuple[Site, ...]:
     """A site for each pool in the recording."""
     first_of = {turn.last.pool: turn.last for turn in reversed(list(turns))}
     pools = sorted(first_of, key=str)
@@ -298,18 +302,29 @@ def _sites(capture: Capture, turns: Iterable[RecordedTurn], given: Sequence[Give
     for pool in pools:
         call = first_of[pool]
         profile = _profile_of(call)
-        recorded = _recorded_limits(seen for seen in capture.limits if seen.pool == pool)
-        limits, concurrency = imposed(recorded, None, given, pool)
+        limits, concurrency = imposed(*recorded_limits(capture, pool, begin_s), given, pool)
         provider = ProviderSettings(limits=limits, concurrency=concurrency, cache_ttl_s=profile.cache.ttl_s)
         dialect = PLAYED.get(call.dialect, SimDialect.CHAT)
         sites.append(Site(str(pool), pool, provider, profile=_profile_name(call), dialect=dialect))
     return tuple(sites)
 
 
-def _recorded_limits(seen: Iterable[LimitSeen]) -> Iterable[Limit]:
-    """The last state of each limit; a limit of unknown kind counts as a bucket."""
+def recorded_limits(capture: Capture, pool: PoolKey, begin_s: float = 0.0) -> tuple[tuple[Limit, ...], int | None]:
+    """A pool's limits, and the known limit of calls at a time; None: none is known.
+
+    Each limit is in its last state, and at `begin_s` as free as it was; a limit of unknown kind counts as a bucket.
+    """
+    seen = [one for one in capture.limits if one.pool == pool]
+    concurrency = next((round(one.limit) for one in seen if one.meter == CONCURRENCY), None)
+    first = {one.meter: one for one in reversed(seen)}
     last = {one.meter: one for one in seen}
-    for one in last.values():
+    return tuple(_limits(capture, first, last.values(), begin_s)), concurrency
+
+
+def _limits(
+    capture: Capture, first: Mapping[str, LimitSeen], last: Iterable[LimitSeen], begin_s: float
+) -> Iterable[Limit]:
+    for one in last:
         dimension = one.dimension
         is_told = one.meter not in HIDDEN
         if dimension is None and not is_told:
@@ -317,7 +332,27 @@ def _recorded_limits(seen: Iterable[LimitSeen]) -> Iterable[Limit]:
         if dimension is None or one.window_s is None or one.limit < 1:
             continue
         kind = LimitKind.WINDOW if one.kind == LimitKind.WINDOW.value or one.meter == "quota" else LimitKind.BUCKET
-        yield Limit(dimension, round(one.limit), one.window_s, kind, told=is_told)
+        window_s = _window_s(capture, one) if dimension is Dimension.REQUESTS else one.window_s
+        left, full_in_s = first[one.meter].left, min(window_s, first[one.meter].full_in_s or 0.0) - begin_s
+        if left is not None and kind is LimitKind.BUCKET:
+            left = min(one.limit, left + begin_s * one.limit / window_s)
+        elif full_in_s <= 0:
+            left = None
+        yield Limit(dimension, round(one.limit), window_s, kind, told=is_told, left=left, full_in_s=max(0.0, full_in_s))
+
+
+def _window_s(capture: Capture, seen: LimitSeen) -> float:
+    """The window of a limit of requests; a shorter usual one where the recording passed more than fits into it."""
+    assert seen.window_s is not None, "it is known"
+    calls = [call for call in capture.calls if call.pool == seen.pool]
+    sent_s = [one.at_s for call in calls for one in call.attempts if one.kind is OutcomeKind.SUCCESS]
+    windows = len(sent_s) / seen.limit - 1
+    most_s = (max(sent_s) - min(sent_s)) / windows if windows > 0 else seen.window_s
+    return (
+        max((one for one in USUAL_WINDOWS_S if one <= most_s), default=seen.window_s)
+        if most_s < seen.window_s
+        else seen.window_s
+    )
 
 
 # More of the same agents ---------------------------------------------------------------------------------------------
