@@ -425,7 +425,7 @@ def test_what_was_known_as_the_capture_began_is_known_to_the_replay():
 
 
 def test_a_window_into_which_the_recorded_calls_do_not_fit_is_shorter():
-    told = replace(REQUESTS, kind="window", limit=8.0, window_s=60.0)
+    told = replace(REQUESTS, kind="window", limit=8.0, window_s=60.0, left=8.0)
     calls = [call(f"{burst}.{number}", burst * 10.0, agent=f"a{number}") for burst in range(7) for number in range(8)]
     (limit,) = reconstruct(capture(*calls, limits=(told,))).scenario.sites[0].provider.limits
     assert limit.window_s == 10.0

@@ -332,8 +332,10 @@ def _limits(
         if dimension is None or one.window_s is None or one.limit < 1:
             continue
         kind = LimitKind.WINDOW if one.kind == LimitKind.WINDOW.value or one.meter == "quota" else LimitKind.BUCKET
-        window_s = _window_s(capture, one) if dimension is Dimension.REQUESTS else one.window_s
-        left, full_in_s = first[one.meter].left, min(window_s, first[one.meter].full_in_s or 0.0) - begin_s
+        left = first[one.meter].left
+        may_be_shorter = left is not None and kind is LimitKind.WINDOW and dimension is Dimension.REQUESTS
+        window_s = _window_s(capture, one) if may_be_shorter else one.window_s
+        full_in_s = min(window_s, first[one.meter].full_in_s or 0.0) - begin_s
         if left is not None and kind is LimitKind.BUCKET:
             left = min(one.limit, left + begin_s * one.limit / window_s)
         elif full_in_s <= 0:
