@@ -211,7 +211,7 @@ def test_pure_packages_use_no_randomness_but_what_is_passed():
 
 OWN_DECODERS = {
     "formats/base/json_values.py",
-    *(f"formats/wire/{name}.py" for name in ("dialect", "envelope", "request")),
+    *(f"formats/wire/{name}.py" for name in ("envelope", "request")),
 }
 
 

@@ -31,6 +31,7 @@ NEWS = {
     events.AccountNamed,
     events.PriceMissing,
     events.BudgetBooked,
+    events.JobNoted,
     events.MachineSlept,
     events.OddityNoted,
     events.PersonActed,

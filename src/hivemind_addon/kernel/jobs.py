@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from hivemind_addon.kernel.budget import actual_usage
 from hivemind_addon.kernel.heap import KeyedHeap
 from hivemind_addon.kernel.values.events import AttemptEnded, AttemptStarted, JobNoted, Submitted, TicketEnded
 from hivemind_addon.kernel.values.spend import Spend
@@ -47,7 +48,14 @@ class RunningJob(Struct, frozen=True):
         """The events of the end of the attempt and of the ticket, whose client has the answer to the request."""
         ticket, outcome = self.ticket, result.outcome
         attempt = AttemptEnded(
-            now, ticket.id, ticket.pool, self.attempt, outcome, result.usage, max(0.0, now - self.began_at), spend
+            now,
+            ticket.id,
+            ticket.pool,
+            self.attempt,
+            outcome,
+            actual_usage(ticket, result),
+            max(0.0, now - self.began_at),
+            spend,
         )
         waited_s = max(0.0, self.began_at - ticket.arrived_at)
         end = TicketEnded(now, ticket.id, ticket.pool, "delivered", outcome.reason, self.attempt, 0, waited_s)

@@ -15,18 +15,17 @@ from hivemind_addon.formats.wire.proxy_user import given_id
 from hivemind_addon.kernel.values.command import CommandReply, MemberAnswer
 from hivemind_addon.proxy.journal.file import JournalFile
 from hivemind_addon.proxy.system.clock import SystemClock
+from hivemind_addon.proxy.system.database import FileUnusable
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import history as commands
 from hivemind_addon.tools.history import everywhere
-from hivemind_addon.tools.history.filters import RequestFilter, Span
-from hivemind_addon.tools.history.history import happenings
+from hivemind_addon.tools.history.filters import RequestFilter
 from hivemind_addon.tools.history.reader import JournalReader
 from tests.proxy.journal.book import NOON, POOL, journal_with
 from tests.tools.commands.served import serving
 from tests.tools.commands.slips import offenders
 from tests.tools.dash.samples import report
 
-OLD_JOURNAL = Path(__file__).parents[2] / "proxy" / "journal" / "data" / "journal-1.sql"
 """What the version of 2026-11-22 wrote, as SQL."""
 COMMANDS = ["", "agents", "retries", "incidents", "incident", "budgets", "limits", "runs"]
 
@@ -88,22 +87,15 @@ def changed(journal, statement, *values):
         connection.execute(statement, values)
 
 
-def test_the_journal_of_an_old_version_is_read_once_a_proxy_has_opened_it(tmp_path):
-    """Three of its happenings have names that no event has any more: they are told, and make no incident."""
+def test_a_journal_of_a_version_that_was_never_released_is_refused_in_a_sentence(tmp_path):
     path = tmp_path / "old.db"
+    JournalFile(path, wall=NOON, told=pytest.fail).close()
     with closing(sqlite3.connect(path)) as connection:
-        connection.executescript(OLD_JOURNAL.read_text(encoding="utf-8"))
+        connection.execute("PRAGMA user_version = 3")
     asked = ("--journal", path, "--since", "2026-01-01")
-    assert "journal version 1" in run(*asked).stderr
-    JournalFile(path, wall=NOON + 3600, told=pytest.fail).close()
-    for command in COMMANDS:
-        said(*command.split(), *asked)
-    [request] = json.loads(run(*asked, "--json").stdout)
-    assert (request["id"], request["end"], request["attempts"]) == ("t1", "delivered", 1)
-    with JournalReader(path) as journal:
-        told = [one.event for one in happenings(journal, Span())]
-    assert told == ["WallHit", "WallOpened", "ClockJumped"]
-    assert json.loads(run("incidents", *asked, "--json").stdout) == []
+    assert "journal version 3" in run(*asked).stderr
+    with pytest.raises(FileUnusable, match="version 3, which was never released; "):
+        JournalFile(path, wall=NOON + 3600, told=pytest.fail)
 
 
 def test_the_journals_of_a_cluster_are_asked_together(folders, journal):

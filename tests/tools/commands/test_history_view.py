@@ -133,7 +133,7 @@ def test_a_request_as_a_whole(tmp_path):
     whole = view.whole(one)
     assert whole["verdict"] == "ran once; 1 attempt failed without running"
     assert [attempt["fate"] for attempt in whole["tries"]] == ["did not run", "ran"]
-    assert (whole["tokens"], whole["tokens_in"], whole["micro_usd"]) == (1505, 1400, 30_000)
+    assert (whole["tokens"], whole["tokens_in"], whole["micro_usd"]) == (1505, 1405, 30_000)
     assert whole["waits"][0]["reason"] == "rate limit"
 
 

@@ -112,6 +112,8 @@ def _is_new(connection: sqlite3.Connection, path: Path, kind: FileKind) -> bool:
         raise
     if found != kind.application_id and (found, version, things) != (0, 0, 0):
         raise _foreign(path, kind)
+    if 0 < version <= newest and not kind.migrations[version - 1]:
+        raise FileUnusable(f"{path} is of {kind.name} version {version}, which was never released; {kind.cure}")
     if version > newest:
         raise FileUnusable(
             f"{path} was written by a newer hivemind_addon ({kind.name} version {version}, this one knows "
