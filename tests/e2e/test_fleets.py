@@ -72,8 +72,9 @@ class Model:
 
     hosts = ("api.anthropic.com",)
 
-    def __init__(self, authority):
-        self.requests = []
+    def __init__(self, authority, *, odd=False):
+        """`odd`: streams are labelled as JSON, miss their last byte, and are left open."""
+        self.requests, self.odd, self.over = [], odd, threading.Event()
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         authority.issue_cert(*self.hosts).configure_cert(context)
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -86,6 +87,7 @@ class Model:
         return self
 
     def __exit__(self, *_):
+        self.over.set()
         self._server.shutdown()
         self._server.server_close()
 
@@ -96,11 +98,15 @@ class Model:
             def do_POST(self):
                 request = json.loads(self.rfile.read(int(self.headers["content-length"])))
                 data = model.answer(request)
+                streamed = request.get("stream", False)
+                odd = model.odd and streamed
                 self.send_response(200)
-                self.send_header("content-type", "text/event-stream" if request.get("stream") else "application/json")
-                self.send_header("content-length", str(len(data)))
+                self.send_header("content-type", "text/event-stream" if streamed and not odd else "application/json")
+                self.send_header("content-length", str(len(data) + odd))
                 self.end_headers()
                 self.wfile.write(data)
+                if odd:
+                    model.over.wait(PATIENCE_S)
 
             def do_GET(self):  # settings and policies, which it would ask for again and again
                 self.send_response(404)
@@ -130,9 +136,13 @@ class CodexModel(Model):
 
     hosts = ("api.openai.com", "chatgpt.com")  # the latter is asked for a list of models
 
+    def outputs(self, request):
+        """What the tools that it asked for have said."""
+        return outputs(request)
+
     def answer(self, request):
         self.requests.append(request)
-        if outputs(request):
+        if self.outputs(request):
             item = {
                 "type": "message",
                 "role": "assistant",
@@ -155,6 +165,12 @@ class CodexModel(Model):
             {"type": "response.completed", "response": response | {"status": "completed", "usage": usage}},
         )
         return b"".join(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events)
+
+
+class TalkingModel(CodexModel):
+    """It knows enough at once."""
+
+    outputs = staticmethod(lambda _: True)
 
 
 def outputs(request):
@@ -224,6 +240,25 @@ def test_claude_code_asks_when_its_next_call_would_run(programs, authority):
     assert not result.get("is_error"), result
     text = json.dumps(result["content"])
     assert "asker: api.anthropic.com" in text, "it knows who asks, and what the asker used before"
+
+
+@real
+def test_an_odd_answer_is_asked_for_once_by_real_agents(programs, authority):
+    keys = dict.fromkeys(("OPENAI_API_KEY", "CODEX_API_KEY"), "sk-sim-odd")
+    codex = [programs.executable(CODEX), "exec", "--skip-git-repo-check", "-c", "analytics.enabled=false"]
+    for model_of, command, variables in (
+        (Model, [programs.executable(CLAUDE_CODE), "-p"], QUIET),
+        (TalkingModel, [*codex, "-c", "check_for_update_on_startup=false"], keys),
+    ):
+        with model_of(authority, odd=True) as model, machine(model, authority) as mine:
+            mine.configure(
+                hivemind_redirect=[f"{host}=127.0.0.1:{model.port}" for host in model.hosts],
+                ssl_verify_upstream_trusted_ca=str(mine.home / "upstream.pem"),
+            )
+            folder = {"CODEX_HOME": str(mine.home)}
+            done = mine.run("exec", "--agent", "asker", "--", *command, "What do you know?", **variables, **folder)
+            assert "I know enough." in done.stdout, done
+            assert len(model.requests) == 1
 
 
 class ForgetfulModel(Model):

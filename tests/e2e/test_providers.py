@@ -1,6 +1,7 @@
 """What single providers and clients need: Ollama's lines, Codex's transport, spent windows, the official SDKs."""
 
 import hashlib
+import itertools
 import json
 import re
 import ssl
@@ -19,6 +20,7 @@ from hivemind_addon.sim.faults import NAMED
 from tests.e2e.conftest import Call
 from tests.e2e.proxy import NO_TLS, PATIENCE_S, QUICK, Proxy, for_host, free_port, options, profiles, running
 from tests.e2e.raw_provider import NDJSON_HEAD, STREAM_HEAD, chunk, raw_provider, whole
+from tests.proxy.gate.test_answer_table import FORMS, JSON, SSE, WORDS
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("providers")]
 
@@ -429,3 +431,136 @@ def test_the_official_sdks_see_one_good_answer_and_one_good_stream(stage, key, v
     attempts = {name: stage.providers.attempts(own) for name, own in keys.items()}
     assert attempts == dict(zip(names, (6, 6, 6, 6, 1, 1), strict=True))
     stage.settled()
+
+
+# The same SDKs before answers with odd ends and labels: as directly, or better ----------------------------------------------
+
+EMOJI = (b"@@", b"\\ud83d")
+THROTTLED = b'data: {"error_code": "ModelArts.81101.429", "error_msg": "Too many requests"}\n\n'
+ODD_STREAMS = {
+    "labelled as JSON": {"label": JSON},
+    "labelled as text": {"label": "text/plain"},
+    "without a label": {"label": ""},
+    "left open": {"end": "open"},
+    "no last chunk": {"end": "closed"},
+    "half a terminal event": {"end": "closed", "left_out": 0.5},
+    "no terminal event": {"left_out": 1},
+    "length one too large": {"end": "closed", "spare": 1},
+    "half an emoji": {"change": EMOJI},
+    "said to be compressed": {"more": "content-encoding: UTF-8\r\n"},
+    "usage late": {"pause_s": 1.2},
+    "throttled with foreign members first": {"first": STREAM_HEAD + chunk(THROTTLED) + chunk(b"")},
+}
+ODD_OBJECTS = {
+    "labelled as events": {"label": SSE},
+    "labelled as text": {"label": "text/plain"},
+    "left open": {"end": "open"},
+    "no last chunk": {"end": "closed"},
+    "length one too large": {"end": "closed", "spare": 1},
+    "half an emoji": {"change": EMOJI},
+    "said to be compressed": {"more": "content-encoding: UTF-8\r\n"},
+}
+
+
+class Odd(Scripted):
+    """A provider of one format with one oddity."""
+
+    def __init__(self, form, oddity, over, *, streamed):
+        super().__init__()
+        self.form, self.oddity, self.over, self.streamed = form, oddity, over, streamed
+
+    def __call__(self, _, send):
+        odd = {"label": SSE if self.streamed else JSON, "end": "clean", "spare": None, "more": ""} | self.oddity
+        self.served += 1
+        if self.served == 1 and "first" in odd:
+            send(odd["first"])
+            return
+        pieces = self.form.parts(self.form.events()) if self.streamed else [self.form.whole()]
+        pieces = [piece.replace(*odd.get("change", EMOJI[:1] * 2)) for piece in pieces]
+        pieces[-1] = pieces[-1][: round(len(pieces[-1]) * (1 - odd.get("left_out", 0)))]
+        size, is_chunked = len(b"".join(pieces)), odd["spare"] is None
+        framing = "transfer-encoding: chunked" if is_chunked else f"content-length: {size + odd['spare']}"
+        label = f"content-type: {odd['label']}\r\n" if odd["label"] else ""
+        send(f"HTTP/1.1 200 OK\r\n{label}{odd['more']}{framing}\r\n\r\n".encode())
+        for number, piece in enumerate(filter(None, pieces)):
+            time.sleep(odd.get("pause_s", 0) if number == 2 else 0)  # behind the stop reason
+            send(chunk(piece) if is_chunked else piece)
+        if odd["end"] == "open":
+            self.over.wait(PATIENCE_S)
+        if odd["end"] != "clean":
+            raise Hangup
+        send(chunk(b""))
+
+
+def said_by(sdk, provider, **way):
+    """The text that an SDK gets, and the tokens that it hears of."""
+    library = pytest.importorskip(sdk)
+    client = {"api_key": "k", "max_retries": 0}
+    with library.DefaultHttpxClient(trust_env=False, verify=NO_TLS, **way) as http:
+        if sdk == "anthropic":
+            messages = library.Anthropic(base_url=provider.url, http_client=http, **client).messages
+            if provider.streamed:
+                with messages.stream(max_tokens=64, **ASKED) as stream:
+                    message = stream.get_final_message()
+            else:
+                message = messages.create(max_tokens=64, **ASKED)
+            return message.content[0].text, (message.usage.input_tokens, message.usage.output_tokens)
+        chats = library.OpenAI(base_url=f"{provider.url}/v1", http_client=http, **client).chat.completions
+        if not provider.streamed:
+            answer = chats.create(**ASKED)
+            return answer.choices[0].message.content, (answer.usage.prompt_tokens, answer.usage.completion_tokens)
+        chunks = list(chats.create(stream=True, stream_options={"include_usage": True}, **ASKED))
+        text = "".join(one.choices[0].delta.content or "" for one in chunks if one.choices)
+        usage = next((one.usage for one in chunks if one.usage), None)
+        return text, usage and (usage.prompt_tokens, usage.completion_tokens)
+
+
+def test_an_odd_answer_is_asked_for_once_and_reaches_the_sdks_as_directly_or_better(tmp_path):
+    over = threading.Event()
+    forms = {"anthropic": FORMS["messages"], "openai": FORMS["chat"]}
+    rows = {
+        (sdk, streamed, name): Odd(form, oddity, over, streamed=streamed)
+        for (sdk, form), (streamed, odd) in itertools.product(
+            forms.items(), ((False, ODD_OBJECTS), (True, ODD_STREAMS))
+        )
+        for name, oddity in odd.items()
+    }
+
+    def play(row):
+        """What each way brings: text, tokens, calls."""
+        (sdk, streamed, name), provider = row
+        ways = {"direct": {"timeout": 1 if name == "left open" else PATIENCE_S}}
+        for delivery in ("auto", "whole", "stream") if streamed else ("auto",):
+            headers = {"x-hivemind-delivery": delivery}
+            ways[delivery] = {"timeout": PATIENCE_S, "proxy": proxy.url(), "headers": headers}
+        got = {}
+        for way, settings in ways.items():
+            provider.served = 0
+            try:
+                got[way] = *said_by(sdk, provider, **settings), provider.served
+            except Exception as error:  # noqa: BLE001 - each SDK has its own, and the transport's pass through
+                got[way] = repr(error), None, provider.served
+        return got
+
+    with ExitStack() as stack:
+        for provider in rows.values():
+            stack.enter_context(raw_provider(provider.port, None, provider))
+        stack.callback(over.set)
+        texts = {}
+        for library, profile in (("anthropic", "anthropic"), ("openai", "openai-compatible")):
+            hosts = [f"127.0.0.1:{provider.port}" for row, provider in rows.items() if row[0] == library]
+            texts[f"odd{library}"] = f"extends: {profile}\nhosts: {hosts}\n{QUICK}"
+        proxy = stack.enter_context(running(tmp_path / "conf", *profiles(tmp_path, **texts)))
+        with ThreadPoolExecutor(len(rows)) as threads:
+            results = dict(zip(rows, threads.map(play, rows.items()), strict=True))
+        counters = proxy.settled()["snapshot"]["counters"]
+        assert "Traceback" not in proxy.log, proxy.log
+    worse, usage = {}, (123, 45)
+    for row, (direct, *others) in zip(rows, map(dict.values, results.values()), strict=True):
+        good = direct if direct[1] == usage else (f"{WORDS} @@", usage, 1 + ("first" in rows[row].oddity))
+        if any(other != good for other in others):
+            worse[row] = results[row]
+    assert not worse
+    calls, direct = sum(len(got) - 1 for got in results.values()), [got["direct"][1] for got in results.values()]
+    assert direct.count(usage) > len(rows) / 2
+    assert (counters["input_tokens"], counters["output_tokens"]) == (123 * calls, 45 * calls)
