@@ -37,6 +37,7 @@ from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.kernel.values.ticket import Usage
 from hivemind_addon.plugins.contexts.compaction import TakenOut, shorten
 from hivemind_addon.plugins.contexts.store import ContextStore, TakenResult
+from hivemind_addon.sim.actor import USUAL_PRICE
 
 MODEL = "claude-sonnet-4-5"
 WINDOW_TOKENS = 200_000
@@ -124,7 +125,7 @@ class _Session:
         texts = [self._store.result(name).text for name in dict.fromkeys(_NAMED.findall(last))]
         recallable = [text for text in texts if any(fact in text for fact in self._planted.values())]
         rewritten, times = self._rewritten_tokens, self._times
-        usage, price = self._usage, _PROFILE.price_of(MODEL)
+        usage, price = self._usage, USUAL_PRICE
         for number, text in enumerate(recallable):  # each fact is needed once
             self._call(self._turns + number, "recall", text)
             self._send(strategy)

@@ -10,7 +10,7 @@ from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.values.events import AttemptStarted
 from hivemind_addon.kernel.values.spend import Price, Spend
 from hivemind_addon.kernel.values.ticket import Demand, Dimension, PoolKey, Ticket, Usage
-from hivemind_addon.sim.actor import Actor, SdkBackoff, SimUpstream, bill_of, usual_price
+from hivemind_addon.sim.actor import USUAL_PRICE, Actor, SdkBackoff, SimUpstream, bill_of
 from hivemind_addon.sim.agenda import Agenda
 from hivemind_addon.sim.dialect import Reply, SimDialect
 from hivemind_addon.sim.faults import NAMED, ErrorStatus, Hangup, NoHead
@@ -379,7 +379,7 @@ def test_a_bill_knows_caches():
         truncated=False,
         include_usage=False,
     )
-    bill = bill_of(reply, output_tokens=1_000_000, price=usual_price())
+    bill = bill_of(reply, output_tokens=1_000_000, price=USUAL_PRICE)
     assert bill.tokens == 4_000_000
     assert bill.micro_usd == (3 + 3.75 + 0.3 + 15) * 1_000_000
     unpriced = bill_of(reply, output_tokens=1_000_000, price=None)

@@ -196,14 +196,15 @@ class Account:
         renews_in_s = self._renews_in_s(now)
         for balance in self.balances:
             needed = _needed(ticket, balance.unit)
-            is_free = balance.unit == "micro_usd" and ticket.price is None
-            if not is_free and (
-                balance.spent >= balance.limit or balance.spent + balance.reserved + needed > balance.limit
+            is_money = balance.unit == "micro_usd"
+            unpriced = (ticket.model or "a request") if is_money and ticket.needs_price else ""
+            is_free = is_money and ticket.price is None
+            if unpriced or (
+                not is_free
+                and (balance.spent >= balance.limit or balance.spent + balance.reserved + needed > balance.limit)
             ):
-                short = Shortage(
-                    self.budget, balance.unit, balance.limit, balance.spent, balance.reserved, needed, renews_in_s
-                )
-                found.append(short)
+                amounts = balance.limit, balance.spent, balance.reserved
+                found.append(Shortage(self.budget, balance.unit, *amounts, needed, renews_in_s, unpriced))
         return found
 
     def view(self, now: float) -> BudgetView:
@@ -252,15 +253,7 @@ def spend_of(usage: Usage, price: Price | None) -> Spend:
     tokens = usage.total_input_tokens + usage.output_tokens
     if price is None:
         return Spend(tokens, unpriced_tokens=tokens)
-    return Spend(
-        tokens=tokens,
-        micro_usd=price.micro_usd(
-            input_tokens=usage.input_tokens,
-            cache_write_tokens=usage.cache_write_tokens,
-            cache_read_tokens=usage.cache_read_tokens,
-            output_tokens=usage.output_tokens,
-        ),
-    )
+    return Spend(tokens=tokens, micro_usd=price.micro_usd(usage))
 
 
 def actual_usage(ticket: Ticket, result: AttemptResult) -> Usage | None:
@@ -311,8 +304,8 @@ class Budgets:
         self._in_flight: dict[str, tuple[tuple[Account, ...], Spend]] = {}
         self._share = 1.0
         """The fraction of each account's remaining amounts that this process may spend."""
-        self._unpriced: set[str] = set()
-        """Reported models without a price."""
+        self._unpriced: dict[str, bool] = {}
+        """Reported model without a price of its own → whether under a budget in money."""
         self.renewals: KeyedHeap[Account] = KeyedHeap()
         """Accounts with waiting tickets, by the end of the period. Only this class changes the heap."""
 
@@ -327,7 +320,7 @@ class Budgets:
 
     def shortage(self, ticket: Ticket, now: float) -> Shortage | None:
         """The shortage that keeps a ticket from going, preferably a final shortage; None: no shortage."""
-        return _worst(self._payers(ticket, now), ticket, now)
+        return self._short(self._payers(ticket, now), ticket, now)
 
     def foresee(self, ticket: Ticket, now: float) -> Shortage | None:
         """The shortage that a hypothetical ticket would meet. Opens, renews and reports no account."""
@@ -353,11 +346,18 @@ class Budgets:
     def reserve(self, ticket: Ticket, now: float) -> Shortage | None:
         """Reserve the expected spend of a ticket in all its budgets, or in none and return the shortage."""
         if not ticket.budgets and not self._overrides.has_budgets:
+            self._report_unpriced(ticket, None, now)
             return None
         payers = self._payers(ticket, now)
-        short = _worst(payers, ticket, now)
+        short = self._short(payers, ticket, now)
         if short is None:
             self._set_aside(ticket, payers, now, now)
+        return short
+
+    def _short(self, payers: tuple[Account, ...], ticket: Ticket, now: float) -> Shortage | None:
+        short = _worst(payers, ticket, now)
+        if short is not None and short.unpriced:
+            self._report_unpriced(ticket, short.budget, now)
         return short
 
     def take_in_flight(self, ticket: Ticket, admitted_at: float, now: float) -> None:
@@ -372,20 +372,25 @@ class Budgets:
         self._set_aside(ticket, payers, admitted_at, now)
 
     def _set_aside(self, ticket: Ticket, payers: tuple[Account, ...], at: float, now: float) -> None:
+        in_money = next((one.budget for one in payers if one.budget.micro_usd is not None), None)
+        self._report_unpriced(ticket, in_money, now)
         if payers:
             expected = ticket.expected + ONE_CALL
             for account in payers:
                 account.set_aside(expected, at)
                 self._emit(account.booked(now))
-                if expected.unpriced_tokens and account.budget.micro_usd is not None:
-                    self._report_unpriced(ticket, account.budget, now)
             self._in_flight[ticket.id] = payers, expected
 
-    def _report_unpriced(self, ticket: Ticket, budget: Budget, now: float) -> None:
-        """Report, once per model, that a budget in money cannot count the model."""
-        if ticket.model not in self._unpriced and len(self._unpriced) < _MOST_UNPRICED:
-            self._unpriced.add(ticket.model)
-            self._emit(PriceMissing(now, ticket.pool, ticket.model, budget))
+    def _report_unpriced(self, ticket: Ticket, budget: Budget | None, now: float) -> None:
+        """Report a model without a price of its own: once, and once more under a budget in money."""
+        guess = ticket.price.guess if ticket.price else ""
+        if not guess and not ticket.expected.unpriced_tokens:
+            return
+        known = self._unpriced.get(ticket.model)
+        is_new = known is None and len(self._unpriced) < _MOST_UNPRICED
+        if is_new or (known is False and budget is not None):
+            self._unpriced[ticket.model] = budget is not None
+            self._emit(PriceMissing(now, ticket.pool, ticket.model, budget, guess))
 
     def wait(self, ticket: Ticket, short: Shortage, now: float) -> None:
         """Let a ticket wait for a change of the short account; later calls return the ticket's id then."""

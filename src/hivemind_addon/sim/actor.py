@@ -24,20 +24,13 @@ from hivemind_addon.sim.workload import DEFAULT_MODEL, Crowd, PlannedTurn, Scrip
 WALL_S = 1_800_000_000.0
 """Seconds since the epoch at the beginning of every run."""
 PRICED_AS = "claude-sonnet-4-5"
-"""Whose prices every simulated token has, whoever the provider is."""
+USUAL_PRICE = Price(input=3_000_000, cache_write=3_750_000, cache_read=300_000, output=15_000_000)
+"""Its price, which every simulated token has, whoever the provider is."""
 
 
 @cache
 def _profile(name: str) -> Profile:
     return load_profiles(None).by_name[name]
-
-
-@cache
-def usual_price() -> Price:
-    """What simulated tokens cost that are of no real model."""
-    price = _profile("anthropic").price_of(PRICED_AS)
-    assert price is not None
-    return price
 
 
 def bill_of(reply: Reply, *, output_tokens: int, price: Price | None) -> Spend:
@@ -159,7 +152,7 @@ class Actor:
     @property
     def price(self) -> Price | None:
         """Of its model."""
-        return usual_price()
+        return USUAL_PRICE
 
     @property
     def likely_output_tokens(self) -> int:

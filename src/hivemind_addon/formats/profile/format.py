@@ -130,6 +130,8 @@ class RequestPlaces:
     """Globs of the types of those that leave tool results alone."""
     names: tuple[str, ...] = ("/prompt_cache_key", "/user_prompt_id", "/client_metadata", "/request", "/project")
     """Members that a profile's `body#member` may ask for: texts, or objects with texts."""
+    tier: tuple[str, ...] = ("/speed", "/service_tier")
+    """Members that ask for a service tier, which has its own prices; the first text counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +187,10 @@ class UsagePlaces:
     """Input that came from the prompt cache."""
     cache_write: tuple[str, ...] = ()
     """Input that was written to the prompt cache."""
+    cache_write_1h: tuple[str, ...] = ()
+    """The part of it that is kept for an hour."""
+    tier: tuple[str, ...] = ("/service_tier",)
+    """Pointers from the top to the service tier, in an answer and in its events; the first text counts."""
     input_includes_cache: bool = False
     """Whether `input` counts the cached tokens, too."""
     total: tuple[str, ...] = ("/total_tokens",)

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
-from hivemind_addon.formats.base.memo import by_thing, by_thing_and_text
+from hivemind_addon.formats.base.memo import REMEMBERED_CHARS, by_thing, by_thing_and_text
 from hivemind_addon.formats.base.patterns import glob_matches
 from hivemind_addon.formats.base.typed import BadValue
+from hivemind_addon.formats.profile import prices
 from hivemind_addon.formats.profile.format import ResetFormat, WireFormat
 from hivemind_addon.formats.profile.upstreams import EqualUpstream
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
@@ -223,21 +224,20 @@ class ModelPrice:
     """Input that is written to the prompt cache; without it as `input`."""
     cache_read: float | None = None
     """Input that is read from the prompt cache; without it as `input`."""
+    cache_write_1h: float | None = None
+    """Input that is written to the prompt cache for an hour; without it as `cache_write`."""
 
     @property
     def price(self) -> Price:
         """The same in whole micro-dollars."""
-        write, read = self.cache_write, self.cache_read
+        write, read, hour = self.cache_write, self.cache_read, self.cache_write_1h
         return Price(
-            input=_micro(self.input),
-            cache_write=_micro(self.input if write is None else write),
-            cache_read=_micro(self.input if read is None else read),
-            output=_micro(self.output),
+            input=prices.micro(self.input),
+            cache_write=prices.micro(self.input if write is None else write),
+            cache_read=prices.micro(self.input if read is None else read),
+            output=prices.micro(self.output),
+            cache_write_1h=None if hour is None else prices.micro(hour),
         )
-
-
-def _micro(usd: float) -> int:
-    return round(usd * 1_000_000)
 
 
 @dataclass(frozen=True, slots=True)
@@ -483,10 +483,11 @@ class Profile:
     jobs: tuple[JobRule, ...] = ()
     """Work that outlives its request: the budgets keep its reservation until its end is seen."""
     prices: Mapping[str, ModelPrice] = field(default_factory=dict)
-    """Glob of model names → what they cost; the first match counts. Of other models tokens are counted, not money."""
+    """Glob of model names → what they cost; the first match counts. Other models have the price that the data of
+    `genai-prices` knows, or that of the nearest model of their family, which is reported."""
     context_windows: Mapping[str, int] = field(default_factory=dict)
     """Glob of model names → how many tokens a request of theirs may carry; the first match counts, and 0 says that it
-    is not known. What is not known is not warned of."""
+    is not known. Other models have the window that `genai-prices` knows. What is not known is not warned of."""
     cache: CacheSettings = field(default_factory=CacheSettings)
     """How the provider keeps the beginning of prompts."""
     cache_needs_marks: bool = False
@@ -549,13 +550,19 @@ class Profile:
         """Headers in which requests name the account."""
         return tuple(one.header for one in self.account if one.header)
 
-    def price_of(self, model: str) -> Price | None:
-        """None: it is not known."""
-        return _price(self, model)
+    def price_of(self, model: str, wall: float, host: str = "") -> Price | None:
+        """The price at an instant (epoch seconds), `host` being called; None: unknown."""
+        own = _price(self, model)
+        if own is not None or not model or self.is_plain:
+            return own
+        return prices.price_of((host, *self.hosts), model[:REMEMBERED_CHARS], int(wall // prices.SLOT_S))
 
-    def window_of(self, model: str) -> int | None:
+    def window_of(self, model: str, host: str = "") -> int | None:
         """The model's context window in tokens; None: it is not known."""
-        return _window(self, model)
+        own = _window(self, model)
+        if own is None and model and not self.is_plain:
+            own = prices.window_of((host, *self.hosts), model[:REMEMBERED_CHARS])
+        return own or None
 
     @property
     def pool_settings(self) -> PoolSettings:
@@ -570,7 +577,7 @@ def _price(profile: Profile, model: str) -> Price | None:
 
 @by_thing_and_text
 def _window(profile: Profile, model: str) -> int | None:
-    return next((tokens for glob, tokens in profile.context_windows.items() if glob_matches(glob, model)), 0) or None
+    return next((tokens for glob, tokens in profile.context_windows.items() if glob_matches(glob, model)), None)
 
 
 @by_thing

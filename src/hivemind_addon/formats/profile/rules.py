@@ -246,12 +246,17 @@ FORMAT_RULES = DocumentRules(
         **{
             (RequestPlaces, name): _member_pointer for name in ("model", "stream", "max_output", "messages", "preamble")
         },
-        **{(RequestPlaces, name): _member_pointer for name in ("tools", "media", "continues", "edits", "names")},
+        **{
+            (RequestPlaces, name): _member_pointer for name in ("tools", "media", "continues", "edits", "names", "tier")
+        },
         (RequestPlaces, "stream_paths"): _path_glob,
         (ResultPlace, "at"): _pointer,
         **{(EventRules, name): _inner_pointer for name in ("done_if", "content", "complete_if")},
-        **{(UsagePlaces, name): _pointer for name in ("at", "in_events")},
-        **{(UsagePlaces, name): _member_pointer for name in ("input", "output", "cache_read", "cache_write", "total")},
+        **{(UsagePlaces, name): _pointer for name in ("at", "in_events", "tier")},
+        **{
+            (UsagePlaces, name): _member_pointer
+            for name in ("input", "output", "cache_read", "cache_write", "cache_write_1h", "total")
+        },
         (ErrorPlaces, "at"): _inner_pointer,
         **{(ErrorPlaces, name): _pointer for name in ("names", "message")},
         (ErrorPlaces, "name_headers"): _header,
@@ -305,6 +310,7 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         (ModelPrice, "output"): _price,
         (ModelPrice, "cache_write"): _price,
         (ModelPrice, "cache_read"): _price,
+        (ModelPrice, "cache_write_1h"): _price,
         (CacheSettings, "ttl_s"): positive,
         (Grants, "weight"): positive,
         (Grants, "max_fan_out"): positive,

@@ -160,6 +160,9 @@ def size_request(
     """The expected size of a request of a session."""
     estimate = estimator.estimate(profile, facts, session, rough=rough)
     expected = estimate.expected
+    if prints.is_marked_long and expected.cache_write_tokens:
+        expected = replace(expected, cache_write_1h_tokens=expected.cache_write_tokens)
+        estimate = replace(estimate, expected=expected)
     input_tokens = expected.total_input_tokens
     prefix_tokens = round(input_tokens * prints.prefix_bytes / max(1, facts.prompt_bytes))
     is_kept = prints.is_marked or not profile.cache_needs_marks

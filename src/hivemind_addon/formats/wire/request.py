@@ -113,14 +113,16 @@ class RequestPlan:
                 places.media,
             )
         ]
-        self.continues, self.names = (_Group([_way(one) for one in ones]) for ones in (places.continues, places.names))
+        self.continues, self.names, self.tier = (
+            _Group([_way(one) for one in ones]) for ones in (places.continues, places.names, places.tier)
+        )
         self.sessions, self.parents = (
             _Group([_way(one.at) for one in ones]) for ones in (places.sessions, places.parents)
         )
         self.session_texts, self.parent_texts = _texts(places.sessions), _texts(places.parents)
         self.stream_paths = places.stream_paths
         self.streams_unasked = places.streams_unasked
-        groups += [self.continues, self.names, self.sessions, self.parents]
+        groups += [self.continues, self.names, self.tier, self.sessions, self.parents]
         members = dict.fromkeys(way[0] for group in groups for way in group.ways)
         # Every value is raw, so that a value of a wrong type spoils no other.
         raw: dict[str, tuple[str, Any, Any]] = {name: (f"m{at}", Raw, NO_RAW) for at, name in enumerate(members)}
@@ -266,6 +268,8 @@ class RequestFacts(Struct, frozen=True, gc=False):
     """Texts of the body that name sessions: `prompt_cache_key`, `request.session_id`; agents differ in the place."""
     counts: dict[int, int] = field(default_factory=dict)
     """Message index → token count of the text from there on (-1: of the whole prompt); kept, as counting is dear."""
+    tier: str = ""
+    """The service tier that the body asks for; empty: none."""
     continues: bool = False
     """The body names an earlier answer, whose conversation the provider puts before these messages."""
     oddities: tuple[str, ...] = ()
@@ -328,6 +332,7 @@ def _facts(body: RequestBody, plan: RequestPlan, path: str) -> RequestFacts:
         parent_hint=body.name(plan.parents, plan.parent_texts) if plan.parent_texts else "",
         has_tools=any(map(_has_items, filter(len, body.all(plan.tools)))),
         members=_members(body, plan),
+        tier=next((_short_text(raw, _MAX_NAME_CHARS) for raw in body.all(plan.tier) if len(raw)), ""),
         continues=bool(plan.continues.ways) and _continues(body, plan),
         oddities=tuple(body.oddities),
     )

@@ -10,6 +10,7 @@ true (negative, a fraction, more than any model takes), reports nothing.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -27,11 +28,11 @@ NOTHING_EXPECTED = Usage()
 MOST_COUNTED_CHARS = 64 * 1024
 # tiktoken's time grows with the square of a run without spaces; short pieces bound it.
 _PIECE_CHARS = 4096
-_PARTS = ("input", "output", "cache_read", "cache_write", "total")
+_PARTS = ("input", "output", "cache_read", "cache_write", "cache_write_1h", "total")
 _SUMS = ("input", "output")
 
-type Report = Mapping[str, int]
-"""The reported parts, by the names in `UsagePlaces`."""
+type Report = Mapping[str, Any]
+"""The reported parts, by the names in `UsagePlaces`: whole numbers, and the text `tier`."""
 
 
 class UsageReader:
@@ -42,6 +43,7 @@ class UsageReader:
         self._parts = {part: tuple(map(Pointer.parse, getattr(places, part))) for part in _PARTS}
         self._events = frozenset(places.events)
         self._includes_cache = places.input_includes_cache
+        self._tier = tuple(map(Pointer.parse, places.tier))
         numbers = [one.steps[-1] for part in ("input", "output", "total") for one in self._parts[part]]
         names = [name for steps in self._in_events for name in (steps[-1:] or numbers)]
         self._marks = tuple(map(msgspec.json.encode, dict.fromkeys(names)))
@@ -74,7 +76,7 @@ class UsageReader:
         total_input = told_input = self._input_of(report) or max(0, report.get("total", 0) - output)
         if not told_input:
             if not read and not write:
-                return replace(expected, output_tokens=output, reported=False)
+                return replace(expected, output_tokens=output, reported=False, tier=report.get("tier", ""))
             total_input = max(expected.total_input_tokens, read + write)
         read = min(read, total_input)
         write = min(write, total_input - read)
@@ -84,6 +86,8 @@ class UsageReader:
             cache_write_tokens=write,
             output_tokens=output,
             reported=told_input > 0 and output == told_output,
+            cache_write_1h_tokens=min(report.get("cache_write_1h", 0), write),
+            tier=report.get("tier", ""),
         )
 
     def _input_of(self, report: Report) -> int:
@@ -92,7 +96,12 @@ class UsageReader:
 
     def _read(self, top: Values, places: Iterable[tuple[str, ...]]) -> Report:
         members = next(filter(None, (_members(top, steps) for steps in places)), None)
-        return {} if members is None else {part: found for part in _PARTS if (found := self._amount(part, members))}
+        if members is None:
+            return {}
+        report: dict[str, Any] = {part: found for part in _PARTS if (found := self._amount(part, members))}
+        if report and (tier := next((one for at in self._tier if isinstance(one := at.find(top), str)), "")):
+            report["tier"] = tier
+        return report
 
     def _amount(self, part: str, members: Values) -> int:
         found = [_tokens(one.find(members)) for one in self._parts[part]]

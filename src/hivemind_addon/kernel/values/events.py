@@ -232,14 +232,16 @@ class BudgetSpent(_Fact, frozen=True, gc=False):
 
 
 class PriceMissing(_Fact, frozen=True, gc=False):
-    """A call used a model without a price, which budgets in money cannot count. Emitted once per model."""
+    """A call used a model without a price of its own. Emitted once per model, and once more under a budget in money."""
 
     at: float
     pool: PoolKey
     model: str
     """The name in the request; empty: no name."""
-    budget: Budget
-    """A budget of the call; no other budget in money counts the model, either."""
+    budget: Budget | None
+    """A budget in money of the call; None: it has none."""
+    guess: str = ""
+    """The model of the same family whose price is counted instead; empty: no price is counted."""
 
 
 class BudgetBooked(_Fact, frozen=True, gc=False):

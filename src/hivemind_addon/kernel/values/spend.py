@@ -4,8 +4,13 @@ Money is in micro-dollars (millionths of a dollar), a price per million tokens: 
 """
 
 from enum import Enum
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from msgspec.structs import replace
+
+if TYPE_CHECKING:
+    from hivemind_addon.kernel.values.ticket import Usage
 
 _MILLION = 1_000_000
 
@@ -19,18 +24,35 @@ class Price(Struct, frozen=True, gc=False):
     input: int
     """Uncached input."""
     cache_write: int
+    """Input written to the prompt cache, for five minutes where the provider offers several times."""
     cache_read: int
     output: int
+    cache_write_1h: int | None = None
+    """Input written to the prompt cache for an hour; None: as `cache_write`."""
+    guess: str = ""
+    """The model whose price this is, because the own price is unknown; empty: it is the own price."""
+    steps: tuple[tuple[int, "Price"], ...] = ()
+    """The prices of requests with more input than so many tokens, the largest number first."""
+    tiers: dict[str, "Price"] = {}
+    """Service tier → the prices where these differ."""
 
-    def micro_usd(
-        self, *, input_tokens: int, cache_write_tokens: int, cache_read_tokens: int, output_tokens: int
-    ) -> int:
+    def requested(self, tier: str) -> "Price":
+        """The price for a request that asks for a tier; an answer may report another tier."""
+        asked = self.tiers.get(tier)
+        return self if asked is None else replace(asked, tiers={"default": self, "standard": self, **self.tiers})
+
+    def micro_usd(self, usage: "Usage") -> int:
         """The cost of an attempt; only the sum is rounded up."""
+        price = self.tiers.get(usage.tier, self)
+        total_input_tokens = usage.total_input_tokens
+        price = next((one for start, one in price.steps if total_input_tokens > start), price)
+        for_an_hour = usage.cache_write_1h_tokens
         total = (
-            input_tokens * self.input
-            + cache_write_tokens * self.cache_write
-            + cache_read_tokens * self.cache_read
-            + output_tokens * self.output
+            usage.input_tokens * price.input
+            + (usage.cache_write_tokens - for_an_hour) * price.cache_write
+            + for_an_hour * (price.cache_write if price.cache_write_1h is None else price.cache_write_1h)
+            + usage.cache_read_tokens * price.cache_read
+            + usage.output_tokens * price.output
         )
         return -(-total // _MILLION)
 
@@ -44,7 +66,7 @@ class Spend(Struct, frozen=True, gc=False):
     calls: int = 0
     """Attempts at models and tools that were run, or may have been run."""
     unpriced_tokens: int = 0
-    """The part of `tokens` for models without a price, which is not counted in money."""
+    """The part of `tokens` for models without any price, which is not counted in money."""
 
     def __add__(self, other: "Spend") -> "Spend":
         return Spend(
@@ -115,7 +137,7 @@ class Budget(Struct, frozen=True, gc=False):
     tokens: int | None = None
     """None: tokens are not limited."""
     micro_usd: int | None = None
-    """None: money is not limited. Only models with a price are counted; other models are reported."""
+    """None: money is not limited. Models without any price are not counted, which is reported."""
     calls: int | None = None
     """None: calls are not limited."""
 
@@ -206,8 +228,10 @@ class Shortage(Struct, frozen=True, gc=False, tag="shortage"):
     """The amount that the ticket is expected to take."""
     renews_in_s: float | None
     """None: not before the next run."""
+    unpriced: str = ""
+    """The model that has no price of its own, which is why the ticket is refused, whatever is left; empty: it has."""
 
     @property
     def may_pass(self) -> bool:
         """Whether only reservations of running attempts stand in the way; the attempts may take less."""
-        return self.spent < self.limit and self.spent + self.needed <= self.limit
+        return not self.unpriced and self.spent < self.limit and self.spent + self.needed <= self.limit

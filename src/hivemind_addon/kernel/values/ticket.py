@@ -79,6 +79,10 @@ class Usage(Struct, frozen=True, gc=False):
     output_tokens: int = 0
     reported: bool = False
     """Whether the provider reported input and output; else at least one of them is our number."""
+    cache_write_1h_tokens: int = 0
+    """The part of `cache_write_tokens` that is cached for an hour."""
+    tier: str = ""
+    """The service tier that the provider reported, which has its own prices; empty: as requested."""
 
     @property
     def total_input_tokens(self) -> int:
@@ -93,6 +97,8 @@ class Usage(Struct, frozen=True, gc=False):
             cache_write_tokens=self.cache_write_tokens + other.cache_write_tokens,
             output_tokens=self.output_tokens + other.output_tokens,
             reported=self.reported or other.reported,
+            cache_write_1h_tokens=self.cache_write_1h_tokens + other.cache_write_1h_tokens,
+            tier=self.tier or other.tier,
         )
 
 
@@ -262,6 +268,8 @@ class Ticket(Struct, frozen=True, gc=False):
     """All budgets that pay for the ticket: of the agent, the group and all agents together."""
     price: Price | None = None
     """None: tokens are counted, money is not."""
+    needs_price: bool = False
+    """Whether a budget in money refuses the ticket, because its model has no price of its own."""
     expected: Spend = field(default_factory=Spend)
     """The amounts that an attempt is expected to take from the budgets."""
     group: str = ""

@@ -129,9 +129,12 @@ def text_of(event: Event) -> str:
             spent, limit = amount(event.unit, event.spent), amount(event.unit, event.limit)
             return f"{event.budget.holder} {share}: {spent} of {limit} per {event.budget.per.value}"
         case PriceMissing():
-            whose, dollars = event.budget.holder, amount("micro_usd", event.budget.micro_usd or 0)
             model = event.model or "a request"
-            return f"{model} has no price, and the budget of {whose} ({dollars}) does not count it; {PRICE_CURE}"
+            what = f"counts it as {event.guess}, a guess" if event.guess else "does not count it"
+            if event.budget is None:
+                return f"{model} has no known price: the sum of dollars {what}; {PRICE_CURE}"
+            whose, dollars = event.budget.holder, amount("micro_usd", event.budget.micro_usd or 0)
+            return f"{model} has no known price, and the budget of {whose} ({dollars}) {what}; {PRICE_CURE}"
         case BudgetBooked():
             spent = " and ".join(amount(unit, value) for unit, value in _spent(event))
             return f"{event.budget.holder}: {spent} spent per {event.budget.per.value}"

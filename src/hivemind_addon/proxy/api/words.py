@@ -3,7 +3,7 @@
 import math
 
 PRICE_CURE = "write its price under `prices` of a profile (docs/profiles.md), or limit tokens, too"
-"""Of a model that a budget in money does not count."""
+"""Of a model whose price is not known."""
 
 
 def lasting(seconds: float) -> str:

@@ -15,6 +15,7 @@ from mitmproxy.proxy.layers import ClientTLSLayer, TCPLayer
 from mitmproxy.utils import human
 
 from hivemind_addon.formats.base.patterns import normal_host
+from hivemind_addon.formats.profile import prices
 from hivemind_addon.proxy.api.config_file import PREFIX
 from hivemind_addon.proxy.gate.addresses import PAGE_HOST, hang_up, own_addresses
 from hivemind_addon.proxy.gate.flow_readers import FlowReaders
@@ -143,6 +144,7 @@ class Hivemind:
         self._holding = 0
         """Number of streams that wait in `hivemind_hold`."""
         self._loading: asyncio.Future[None] | None = None
+        self._loading_prices: asyncio.Future[None] | None = None
         self._rebinding: asyncio.Future[None] | None = None
         self._telling: asyncio.Future[None] | None = None
         self._view: ViewSync | None = None
@@ -284,6 +286,7 @@ class Hivemind:
             self.proxy.membership.start(self.proxy.answer_history)
         self.proxy.hooks.take_over(ctx.master.addons)
         self.proxy.runtime.tokenizer.wanted = partial(self._load_soon, self.proxy.runtime.tokenizer)
+        self._loading_prices = asyncio.ensure_future(asyncio.to_thread(prices.load))  # the first call needs them
         self._telling = asyncio.ensure_future(tell_listeners(self._rebinding))
         self.proxy.control.open_soon(self._rebinding)
         self.proxy.annotator.is_read = self._readers = FlowReaders(ctx.master)

@@ -161,7 +161,9 @@ class Intake:
             told = describe_request(profile, request, estimator, user=user, peer=peer, rough=True, machine=machine)
         facts, who = told.facts, told.who
         words = proxy_words(password)
-        price = profile.price_of(facts.model)
+        price = profile.price_of(facts.model, driver.clock.wall(), told.pool.host)
+        if price is not None:
+            price = price.requested(facts.tier)
         told_s = words.patience_s or told.requester.known_patience_s
         patience_s = told_s or patience.default_s
         # A client that receives keep-alives during the wait is not silent all that time.
@@ -190,9 +192,10 @@ class Intake:
             max_fan_out=granted.max_fan_out,
             budgets=granted.budgets,
             price=price,
+            needs_price=settings.refuses_unpriced and not is_plain and (price is None or bool(price.guess)),
             group=granted.group,
             task=given_id(str(flow.metadata.get(TASK_KEY, ""))) or given_id(words.task),
-            window_tokens=profile.window_of(facts.model),
+            window_tokens=profile.window_of(facts.model, told.pool.host),
             client=clean(told.requester.product) if is_silent else "",
             idempotency_key=given_id(request.headers.get(IDEMPOTENCY_HEADER, "")),
             only_reads=is_plain and only_reads(profile, flow.request.method, request.path),
@@ -248,7 +251,9 @@ class Intake:
         peer, machine = peer_of(flow) or "unknown", settings.machine
         told = describe_plain(profile, plain_request(flow), user=user, peer=peer, machine=machine)
         granted = settings.agents.rules(now).granted(told.who.name, told.who.agent)
-        price = profile.price_of(model)
+        price = profile.price_of(model, driver.clock.wall(), told.pool.host)
+        if price is not None:
+            price = price.requested("batch")
         expected = Usage(input_tokens=round(body_bytes / profile.tokens.bytes_per_token))
         return Ticket(
             id=os.urandom(ID_BYTES).hex(),

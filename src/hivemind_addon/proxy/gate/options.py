@@ -176,6 +176,7 @@ def read_settings(options: optmanager.OptManager) -> Settings:
         lan_ports=frozenset(_port(text) for text in options.hivemind_lan_ports),
         allow_clients=_networks(options.hivemind_allow_clients),
         agents=agents,
+        refuses_unpriced=options.hivemind_refuse_unpriced,
         secrets=_secrets(options.hivemind_agent_secrets),
         journal=_journal(options.hivemind_journal),
         port=_listen_port(options),

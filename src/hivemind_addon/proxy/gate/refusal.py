@@ -20,7 +20,7 @@ from hivemind_addon.kernel.values.command import Cancel
 from hivemind_addon.kernel.values.spend import Scope, Shortage
 from hivemind_addon.kernel.values.ticket import CallKind, Reason
 from hivemind_addon.proxy.api.account import words_of
-from hivemind_addon.proxy.api.words import amount, lasting
+from hivemind_addon.proxy.api.words import PRICE_CURE, amount, lasting
 from hivemind_addon.proxy.system.clock import Clock
 
 _DOLLAR = 1_000_000
@@ -166,6 +166,9 @@ def _budget_text(short: Shortage, agents_file: Path | None, at: str) -> str:
     budget = short.budget
     spent, limit = amount(short.unit, short.spent), amount(short.unit, short.limit)
     share = words_of(budget.per)
+    if short.unpriced:
+        what = f"the price of {short.unpriced} is not known, and the budget of {budget.holder} is {limit} {share}"
+        return f"hivemind: {what} (hivemind_refuse_unpriced). To go on, a person can {PRICE_CURE.split(',')[0]}."
     if short.spent >= short.limit:
         what = f"the budget of {budget.holder} is spent: {spent} of {limit} {share}"
     else:

@@ -101,6 +101,8 @@ class Settings:
     secrets: AgentSecrets | None = None
     """By which agents prove their names; None: names are believed."""
     agents: AgentsFile = field(default_factory=lambda: AgentsFile(None))
+    refuses_unpriced: bool = False
+    """Whether budgets in money refuse calls of models without a price of their own."""
     journal: Path | None = None
     """None: nothing is kept."""
     port: int = 0

@@ -37,6 +37,7 @@ from hivemind_addon.kernel.values.events import (
     StateUnsaved,
 )
 from hivemind_addon.kernel.values.snapshot import BreakerState
+from hivemind_addon.kernel.values.spend import Budget
 from hivemind_addon.kernel.values.ticket import Outcome, OutcomeKind, PoolKey
 from hivemind_addon.proxy.api.event_text import line_of
 from hivemind_addon.proxy.api.words import lasting, plain
@@ -154,7 +155,7 @@ class Notices:
                 self._begin(Cause.STATE, None, event)
             case BudgetSpent():
                 self._begin(Cause.BUDGET, None, event, about=(event.budget, event.unit), lasts=False)
-            case PriceMissing():
+            case PriceMissing(budget=Budget()):
                 self._begin(Cause.BUDGET, event.pool, event, about=("price", event.model), lasts=False)
             case ContextFull():
                 # Of a fleet whose agents compact themselves one call in ten minutes is enough.

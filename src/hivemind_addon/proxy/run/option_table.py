@@ -104,6 +104,14 @@ OPTIONS = (
         reaches_out=True,
     ),
     Option(
+        "hivemind_refuse_unpriced",
+        bool,
+        False,
+        "Refuse calls that a budget in dollars pays for where the model has no known price, or the price of another "
+        "model as a guess (docs/budgets.md).",
+        reaches_out=True,
+    ),
+    Option(
         "hivemind_journal",
         str,
         "",

@@ -22,6 +22,7 @@ from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind, PoolKey, Ticket, Usage
 from hivemind_addon.plugins.captures.model import Capture, CapturedAttempt, CapturedCall, LimitSeen
 from hivemind_addon.sim import faults
+from hivemind_addon.sim.actor import WALL_S
 from hivemind_addon.sim.dialect import PLAYED, SimDialect
 from hivemind_addon.sim.limits import Limit, LimitKind, Prefix
 from hivemind_addon.sim.provider import ProviderSettings
@@ -101,7 +102,7 @@ def reconstruct(capture: Capture, *, given: Sequence[GivenLimit] = (), copies: i
 
 def paid_for(call: CapturedCall, usage: Usage) -> Spend:
     """The spending of an attempt of the recorded call; without a known price the money is 0."""
-    return spend_of(usage, _profile_of(call).price_of(call.model))
+    return spend_of(usage, _profile_of(call).price_of(call.model, WALL_S, call.pool.host))
 
 
 # Turns ---------------------------------------------------------------------------------------------------------------
@@ -159,7 +160,7 @@ def _ticket(turn: RecordedTurn, profile: Profile) -> Ticket:
         cold_tokens=call.cold_tokens,
         streamed=call.streamed,
         weight=call.weight,
-        price=profile.price_of(call.model),
+        price=profile.price_of(call.model, WALL_S, call.pool.host),
     )
 
 

@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,11 +24,13 @@ from urllib.parse import urlsplit
 from OpenSSL import crypto
 
 from hivemind_addon.formats.base.typed import DocumentError
+from hivemind_addon.formats.profile import prices
 from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.formats.wire.tokenizer import Tokenizer
 from hivemind_addon.proxy.api.control import UnreadableReport
 from hivemind_addon.proxy.api.report import VENDORS_OWN, ProxyView
 from hivemind_addon.proxy.api.trust import CERTIFICATE, ca_certificate, cure_of_distrust
+from hivemind_addon.proxy.api.words import several
 from hivemind_addon.proxy.system.clock import Clock
 from hivemind_addon.proxy.system.descriptors import ENOUGH
 from hivemind_addon.tools.launch import background
@@ -40,6 +43,7 @@ from hivemind_addon.tools.launch.port import AGENT_VARIABLE, SECRET_VARIABLE
 from hivemind_addon.tools.launch.programs import Program, ProgramTable
 from hivemind_addon.tools.setup import dotenv_text
 
+_OLD_PRICES_DAYS = 60
 _AGAIN = "install hivemind-addon again"
 _CONNECT_S = 10.0
 _ANSWER_S = 10.0
@@ -148,6 +152,7 @@ def examine(
     """Look at everything, cheapest first. `program`: the agent in question; None: any, or the one called `unknown`."""
     yield _mitmproxy()
     yield _tokenizer()
+    yield _prices(clock)
     try:
         profiles = load_profiles(None)
     except DocumentError as error:
@@ -248,6 +253,17 @@ def _tokenizer() -> Finding:
     if problem:
         return Finding(Severity.BAD, "tokenizer.damaged", f"tokenizer: {problem}", _AGAIN)
     return Finding(Severity.GOOD, "tokenizer", "tokenizer: its vocabulary is whole")
+
+
+def _prices(clock: Clock) -> Finding:
+    """How old the prices are that the profiles do not hold themselves."""
+    today = datetime.fromtimestamp(clock.wall(), UTC).date()
+    data, newest = prices.data_of(today)
+    days = (today - newest).days
+    text = f"prices: genai-prices {data}, newest price of {newest} ({several(days, 'day')} old)"
+    if days > _OLD_PRICES_DAYS:
+        return Finding(Severity.NOTE, "prices.old", text, "`pip install -U genai-prices` where hivemind is installed")
+    return Finding(Severity.GOOD, "prices", text)
 
 
 def _proxy(port: int) -> tuple[Finding, ProxyView | None]:
