@@ -30,6 +30,9 @@ def budget(tokens=1000, *, scope=Scope.AGENT, name="a", per=Period.RUN, micro_us
     return Budget(scope=scope, name=name, per=per, tokens=tokens, micro_usd=micro_usd)
 
 
+FREE = Price(input=0, cache_write=0, cache_read=0, output=0)
+
+
 def paid(ticket_id="t1", *budgets, tokens=100, micro_usd=0, price=None, at=0.0, model="m", **more):
     return replace(
         ticket(ticket_id, session=more.pop("session", ticket_id), at=at, **more),
@@ -54,6 +57,7 @@ class Books:
         (self.booked if isinstance(event, BudgetBooked) else self.events).append(event)
 
     def spend(self, actual, *budgets, now=0.0, **more):
+        more.setdefault("price", FREE)
         one = paid("spender", *budgets, **more)
         assert self.budgets.reserve(one, now) is None
         return self.budgets.settle(one, Spend(tokens=actual), now)
@@ -181,7 +185,7 @@ class TestAccount:
 
     def test_a_period_that_ends_while_attempts_run_begins_anew_at_once(self, account):
         account.file(self.limit(10))
-        account.set_aside(Spend(3), 100.0)
+        account.set_aside(paid(), Spend(3), 100.0)
         assert account.renew(3700.0)
         assert account.view(3800.0).renews_in_s == 3500.0
         account.settle(Spend(3), Spend(4))
@@ -224,14 +228,35 @@ def test_a_budget_in_money_reports_a_model_without_a_price_once_and_counts_its_t
     assert [view.spent for view in books.budgets.views(0.0)] == [Spend(20, unpriced_tokens=20)] * 2
 
 
-def test_nobody_is_told_of_a_price_where_it_is_zero_or_no_money_is_limited_or_no_model_is_called():
+def test_nobody_is_told_of_a_price_that_is_zero_or_where_no_model_is_called():
     books = Books()
-    free = Price(input=0, cache_write=0, cache_read=0, output=0)
-    books.spend(5, budget(None, micro_usd=1000), price=free)
-    books.spend(5, budget(1000), budget(1000, scope=Scope.EVERYONE, name=""))
-    books.spend(0, budget(None, name="tools", micro_usd=1000), tokens=0)
+    books.spend(5, budget(None, micro_usd=1000))
+    books.spend(0, budget(None, name="tools", micro_usd=1000), tokens=0, price=None)
     assert books.events == []
     assert {view.spent.unpriced_tokens for view in books.budgets.views(0.0)} == {0}
+
+
+def test_a_guess_is_reported_once_and_once_more_under_a_budget_in_money_which_names_it():
+    books = Books()
+    dollar, guessed = budget(None, per=Period.HOUR, micro_usd=1000), replace(FREE, guess="near")
+    for payer in (budget(1000), budget(1000), dollar, dollar):
+        books.spend(5, payer, price=guessed, model="far")
+    books.spend(5, budget(1000), price=None, model="unknown")
+    assert [(event.model, event.budget, event.guess) for event in books.events] == [
+        ("far", None, "near"),
+        ("far", dollar, "near"),
+        ("unknown", None, ""),
+    ]
+    assert [view.guesses for view in books.budgets.views(0.0)] == [{}, {"far": "near"}]
+    assert [view.guesses for view in books.budgets.views(3600.0)] == [{}, {}], "a new period has no guesses"
+
+
+def test_only_a_budget_in_money_refuses_a_ticket_that_needs_a_price():
+    books = Books()
+    one = replace(paid("t", budget(1000), price=None), needs_price=True)
+    assert books.budgets.reserve(one, 0.0) is None
+    short = books.budgets.reserve(replace(one, id="t2", budgets=(budget(None, micro_usd=10**9),)), 0.0)
+    assert (short.unpriced, short.may_pass) == ("m", False)
 
 
 def test_clients_that_invent_names_of_models_do_not_fill_the_log():

@@ -70,6 +70,8 @@ class Account:
     """The fraction of the remaining amounts that this process may spend."""
     before: Spend = _NOTHING
     """`spent` when `share` began to apply, or of an earlier process; nothing once a new period has begun."""
+    guesses: dict[str, str] = field(default_factory=dict)
+    """Model that money counted in this period at another price → the model of that price."""
     waiting: dict[str, None] = field(default_factory=dict)
     """Ids of tickets to check again when the account changes, in order."""
 
@@ -142,12 +144,16 @@ class Account:
         self.began_at = now
         self.spent = self.added = self.before = _NOTHING
         self.reported.clear()
+        self.guesses.clear()
 
-    def set_aside(self, expected: Spend, now: float) -> None:
-        """Reserve the expected spend of an attempt."""
+    def set_aside(self, ticket: Ticket, expected: Spend, now: float) -> None:
+        """Reserve the expected spend of an attempt at a ticket."""
         if self.is_untouched:
             self.began_at = now
         self.reserved += expected
+        guess = ticket.price.guess if ticket.price and self.budget.micro_usd is not None else ""
+        if guess and len(self.guesses) < _MOST_UNPRICED:
+            self.guesses[ticket.model] = guess
 
     def settle(self, expected: Spend, actual: Spend) -> None:
         """Replace the reservation of an ended attempt by the actual spend."""
@@ -210,11 +216,10 @@ class Account:
     def view(self, now: float) -> BudgetView:
         """The account at an instant; changes nothing."""
         if now >= self.ends_at:
-            budget, spent, added = self.budget.plus(_NOTHING - self.added), _NOTHING, _NOTHING
+            budget, spent, added, guesses = self.budget.plus(_NOTHING - self.added), _NOTHING, _NOTHING, {}
         else:
-            budget, spent, added = self.budget, self._told(self.spent), self.added
-        reserved = self._told(self.reserved)
-        return BudgetView(budget, spent, reserved, renews_in_s=self._renews_in_s(now), added=added)
+            budget, spent, added, guesses = self.budget, self._told(self.spent), self.added, self.guesses.copy()
+        return BudgetView(budget, spent, self._told(self.reserved), self._renews_in_s(now), added, guesses)
 
     def _told(self, spend: Spend) -> Spend:
         """The spend without calls unless calls are limited, and without unpriced tokens unless money is limited."""
@@ -377,7 +382,7 @@ class Budgets:
         if payers:
             expected = ticket.expected + ONE_CALL
             for account in payers:
-                account.set_aside(expected, at)
+                account.set_aside(ticket, expected, at)
                 self._emit(account.booked(now))
             self._in_flight[ticket.id] = payers, expected
 

@@ -264,7 +264,7 @@ def test_output_is_counted_where_no_usage_is_reported():
 def test_a_cut_anthropic_stream_keeps_its_input_and_counts_its_output():
     watched = reader(ANTHROPIC)
     watched.feed(recorded("anthropic/cut.sse"))
-    assert watched.usage(len) == Usage(25, 5000, 1000, len("Hello world"))
+    assert watched.usage(len) == Usage(25, 5000, 1000, len("Hello world"), tier="standard")
 
 
 def test_an_answer_without_any_output_is_believed():

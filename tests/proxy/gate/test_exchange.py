@@ -116,12 +116,7 @@ async def test_what_a_usage_does_not_report_or_not_truly_is_counted_or_expected(
         assert abs(ended.usage.output_tokens - output_tokens) <= 2
         assert 80 <= ended.usage.input_tokens <= 130
         assert ended.spend.tokens == ended.usage.total_input_tokens + ended.usage.output_tokens
-        assert ended.spend.micro_usd == exchange.ticket.price.micro_usd(
-            input_tokens=ended.usage.input_tokens,
-            cache_write_tokens=0,
-            cache_read_tokens=0,
-            output_tokens=ended.usage.output_tokens,
-        )
+        assert ended.spend.micro_usd == exchange.ticket.price.micro_usd(ended.usage) > 0
     assert len(heard) == 20
     following = proxy.make_exchange(chat_flow(stream=streamed))
     assert following.ticket.expected.tokens < 200, "how long answers are was learned"

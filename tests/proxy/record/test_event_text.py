@@ -48,7 +48,7 @@ def test_how_much_it_matters_and_what_a_person_reads():
         blocked,
         (events.PoolBlocked, {"at": 0.0, "until": 86_400}, logging.INFO, "told to wait 1 d 0 h (because)"),
         (events.BudgetWarned, {}, logging.WARNING, "group reviewers has spent most of its budget: $4.30 of $5.00 per"),
-        (events.PriceMissing, {}, logging.WARNING, "m has no price, and the budget of group reviewers"),
+        (events.PriceMissing, {}, logging.WARNING, "m has no known price, and the budget of group rev"),
         (events.BudgetSpent, {}, logging.WARNING, "group reviewers has spent its budget: $4.30 of $5.00 per day"),
         (
             events.AccountBlocked,
@@ -91,7 +91,7 @@ def test_a_ticket_has_no_field_that_could_hold_a_prompt_or_a_key():
     assert set(Ticket.__struct_fields__) == {
         *("id", "pool", "agent", "session", "model", "demand", "arrived_at", "deadline_at", "shed_at", "priority"),
         *("kind", "parent_session", "prefix", "prefix_tokens", "cached_tokens", "cold_tokens", "streamed"),
-        *("request_hash", "weight", "max_fan_out", "budgets", "price", "expected"),
+        *("request_hash", "weight", "max_fan_out", "budgets", "price", "needs_price", "expected"),
         *("group", "task", "client", "idempotency_key", "endpoints", "window_tokens", "cache_s", "only_reads"),
     }
 

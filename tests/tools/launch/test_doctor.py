@@ -284,6 +284,11 @@ def test_damaged_data_and_old_programs(sick, monkeypatch, tmp_path):
     assert "x.yaml: hosts: no list; write one" in sick()[2].text
 
 
+def test_old_prices(sick, clock):
+    clock.advance(10**10)
+    assert_one(sick(), "days old)", "pip install -U genai-prices", verdict=Severity.NOTE)
+
+
 def test_calls_that_passed_by_are_told(sick, monkeypatch):
     proxy = replace(doctor.background.running(PORT), unscheduled=("generativelanguage.googleapis.com",))
     monkeypatch.setattr(doctor.background, "running", lambda _: proxy)
@@ -396,6 +401,7 @@ def test_a_bundle_that_is_no_file_of_certificates_says_so(tmp_path):
 
 IDS = {
     *("mitmproxy", "mitmproxy.missing", "mitmproxy.old", "tokenizer", "tokenizer.damaged"),
+    *("prices", "prices.old"),
     *("profiles", "profiles.unreadable", "proxy", "proxy.none", "proxy.stranger", "proxy.unreadable"),
     *("open-files", "open-files.few", "ca", "ca.key", "ca.missing", "ca.named", "ca.names-key", "ca.unreadable"),
     *("agent.unknown", "variables", "way.base-url", "way.detour"),

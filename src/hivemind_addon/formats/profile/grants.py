@@ -32,7 +32,7 @@ class Allowance:
     tokens: int | None = None
     """All input, cached or not, and output."""
     usd: float | None = None
-    """Money, by the prices in the profiles; a model without a price is not limited by it, which is reported."""
+    """Money, by known prices (docs/budgets.md); a model without any price is not limited by it, which is reported."""
     calls: int | None = None
     """Requests that were run, or may have been, whether of a model or of a tool (docs/tools.md)."""
 

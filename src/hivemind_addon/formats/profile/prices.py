@@ -12,9 +12,7 @@ from decimal import Decimal
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
-from msgspec.structs import replace
-
-from hivemind_addon.kernel.values.spend import Price
+from hivemind_addon.kernel.values.spend import Price, SpecialPrice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 SLOT_S = 1800
 """Prices that depend on the time of day change at half hours."""
 _TIERS = ("priority", "flex", "fast", "batch")
-_STANDARD = ("default", "standard")
 _RESELLER = "openrouter"
 """Its list has the models of makers that have no list of their own."""
 _MOST = 1024
@@ -51,7 +48,7 @@ def data_of(today: date) -> tuple[str, date]:
     """The version of the data, and the day of the newest price that is in force."""
     from importlib.metadata import version  # noqa: PLC0415 - `hivemind doctor` alone asks
 
-    return version("genai-prices"), max(start for start in _catalog().starts() if start <= today)
+    return version("genai-prices"), max((start for start in _catalog().starts() if start <= today), default=today)
 
 
 @lru_cache(maxsize=_MOST)
@@ -74,36 +71,35 @@ def price_of(hosts: tuple[str, ...], model: str, slot: int) -> Price | None:
         if info is None:
             return None
         guess = info.id
-    price = _price(info.get_prices(at), guess)
-    tiers = {}
+    usual = info.get_prices(at)
+    special = [SpecialPrice(**_rates(usual, start + 1), above=start) for start in _starts(usual)]
     for tier in _TIERS if info.price_variants else ():
-        told = _price(info.get_prices(at, {"service_tier": tier, "processing": tier, "speed": tier}), guess)
-        if told != price:
-            tiers[tier] = told
-    return replace(price, tiers=tiers)
+        told = info.get_prices(at, {"service_tier": tier, "processing": tier, "speed": tier})
+        if told != usual:
+            special += (
+                SpecialPrice(**_rates(told, start + 1), tier=tier, above=start) for start in (*_starts(told), -1)
+            )
+    return Price(**_rates(usual, 0), guess=guess, special=tuple(special))
 
 
-def _price(prices: ModelPrice, guess: str) -> Price:
+def _starts(prices: ModelPrice) -> list[int]:
+    """The lengths of input from which on other prices hold, the longest first."""
     tiered = [value for value in vars(prices).values() if getattr(value, "tiers", None)]
-    starts = sorted({tier.start for value in tiered for tier in value.tiers}, reverse=True)
-    steps = tuple((start, _rates(prices, start + 1, guess)) for start in starts)
-    return _rates(prices, 0, guess, steps)
+    return sorted({tier.start for value in tiered for tier in value.tiers}, reverse=True)
 
 
-def _rates(prices: ModelPrice, tokens: int, guess: str, steps: tuple[tuple[int, Price], ...] = ()) -> Price:
+def _rates(prices: ModelPrice, tokens: int) -> dict[str, Any]:
     """The prices of a request with so much input."""
     each = _amount(prices, "input_mtok", tokens) or 0
     write = _amount(prices, "cache_write_mtok", tokens)
     read = _amount(prices, "cache_read_mtok", tokens)
-    return Price(
-        input=each,
-        cache_write=each if write is None else write,
-        cache_read=each if read is None else read,
-        output=_amount(prices, "output_mtok", tokens) or 0,
-        cache_write_1h=_amount(prices, "cache_write_1h_mtok", tokens),
-        guess=guess,
-        steps=steps,
-    )
+    return {
+        "input": each,
+        "cache_write": each if write is None else write,
+        "cache_read": each if read is None else read,
+        "output": _amount(prices, "output_mtok", tokens) or 0,
+        "cache_write_1h": _amount(prices, "cache_write_1h_mtok", tokens),
+    }
 
 
 def _amount(prices: ModelPrice, name: str, tokens: int) -> int | None:
@@ -192,7 +188,7 @@ class _Catalog:
 
 
 def _names(model: str) -> list[str]:
-    """What a model may be called: as requested, without the route before it, without its vendor and Bedrock's `-v1:0`."""
+    """A model by its other names: without the route before it, without its vendor and the `-v1:0` of Bedrock."""
     name = model.lower()
     tail = name.rsplit("/", 1)[-1]
     return list(dict.fromkeys([name, tail, _VENDOR.sub("", _OF_BEDROCK.sub("", tail))]))

@@ -66,7 +66,8 @@ class UsageReader:
     def output_of(self, report: Report) -> int:
         """The reported output; 0: none."""
         given = self._input_of(report)
-        return max(report.get("output", 0), report.get("total", 0) - given if given else 0)
+        output: int = max(report.get("output", 0), report.get("total", 0) - given if given else 0)
+        return output
 
     def usage(self, report: Report, counted_tokens: int, expected: Usage = NOTHING_EXPECTED) -> Usage:
         """The usage of an attempt. `counted_tokens`: of the output, as far as it had to be counted."""
@@ -92,7 +93,8 @@ class UsageReader:
 
     def _input_of(self, report: Report) -> int:
         cached = 0 if self._includes_cache else report.get("cache_read", 0) + report.get("cache_write", 0)
-        return report.get("input", 0) + cached
+        given: int = report.get("input", 0) + cached
+        return given
 
     def _read(self, top: Values, places: Iterable[tuple[str, ...]]) -> Report:
         members = next(filter(None, (_members(top, steps) for steps in places)), None)

@@ -244,6 +244,10 @@ class AccountView(Struct, frozen=True):
             description="Of the spent tokens those of models without a price, not counted in a limit in money; else 0"
         ),
     ] = 0
+    guesses: Annotated[
+        dict[str, str],
+        Meta(description="Model counted in a limit in money at a guess → the model whose price is taken"),
+    ] = {}
 
 
 class WaitView(Struct, frozen=True):

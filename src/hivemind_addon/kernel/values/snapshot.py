@@ -179,6 +179,8 @@ class BudgetView(Struct, frozen=True, gc=False):
     """None: with the next run, or when a person resets the budget."""
     added: Spend = field(default_factory=Spend)
     """Amounts that a person added to the limits, for this period only."""
+    guesses: dict[str, str] = field(default_factory=dict)
+    """Model that money counted at the price of another → that model, the nearest of its family."""
 
     @property
     def balances(self) -> list[Balance]:

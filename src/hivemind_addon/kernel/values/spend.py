@@ -7,7 +7,6 @@ from enum import Enum
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from hivemind_addon.kernel.values.ticket import Usage
@@ -18,8 +17,8 @@ MOST_AMOUNT = 10**15
 """The largest budget; so every sum of spending fits into a database's integer."""
 
 
-class Price(Struct, frozen=True, gc=False):
-    """The price of a model, in micro-dollars per million tokens."""
+class _Rates(Struct, frozen=True, gc=False, omit_defaults=True):
+    """Micro-dollars per million tokens."""
 
     input: int
     """Uncached input."""
@@ -29,23 +28,32 @@ class Price(Struct, frozen=True, gc=False):
     output: int
     cache_write_1h: int | None = None
     """Input written to the prompt cache for an hour; None: as `cache_write`."""
+
+
+class SpecialPrice(_Rates, frozen=True, gc=False):
+    """The price of a part of the requests, in micro-dollars per million tokens."""
+
+    tier: str = ""
+    """The service tier; empty: every tier without special prices."""
+    above: int = -1
+    """More input than so many tokens."""
+
+
+class Price(_Rates, frozen=True, gc=False):
+    """The price of a model, in micro-dollars per million tokens."""
+
     guess: str = ""
     """The model whose price this is, because the own price is unknown; empty: it is the own price."""
-    steps: tuple[tuple[int, "Price"], ...] = ()
-    """The prices of requests with more input than so many tokens, the largest number first."""
-    tiers: dict[str, "Price"] = {}
-    """Service tier → the prices where these differ."""
-
-    def requested(self, tier: str) -> "Price":
-        """The price for a request that asks for a tier; an answer may report another tier."""
-        asked = self.tiers.get(tier)
-        return self if asked is None else replace(asked, tiers={"default": self, "standard": self, **self.tiers})
+    tier: str = ""
+    """The service tier that the request asks for; an answer may report another tier."""
+    special: tuple[SpecialPrice, ...] = ()
+    """Of each tier the price of the longest requests first."""
 
     def micro_usd(self, usage: "Usage") -> int:
         """The cost of an attempt; only the sum is rounded up."""
-        price = self.tiers.get(usage.tier, self)
-        total_input_tokens = usage.total_input_tokens
-        price = next((one for start, one in price.steps if total_input_tokens > start), price)
+        tier, total_input_tokens = usage.tier or self.tier, usage.total_input_tokens
+        special = [one for one in self.special if one.tier == tier] or [one for one in self.special if not one.tier]
+        price = next((one for one in special if total_input_tokens > one.above), self)
         for_an_hour = usage.cache_write_1h_tokens
         total = (
             usage.input_tokens * price.input

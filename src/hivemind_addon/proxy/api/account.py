@@ -31,6 +31,7 @@ def account_view(view: BudgetView) -> AccountView:
         added_calls=added.calls,
         left_calls=left.get("calls"),
         unpriced_tokens=spent.unpriced_tokens,
+        guesses=view.guesses,
         renews_in_s=view.renews_in_s,
     )
 

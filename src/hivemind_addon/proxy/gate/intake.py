@@ -162,8 +162,8 @@ class Intake:
         facts, who = told.facts, told.who
         words = proxy_words(password)
         price = profile.price_of(facts.model, driver.clock.wall(), told.pool.host)
-        if price is not None:
-            price = price.requested(facts.tier)
+        if price is not None and facts.tier:
+            price = replace(price, tier=facts.tier)
         told_s = words.patience_s or told.requester.known_patience_s
         patience_s = told_s or patience.default_s
         # A client that receives keep-alives during the wait is not silent all that time.
@@ -253,7 +253,7 @@ class Intake:
         granted = settings.agents.rules(now).granted(told.who.name, told.who.agent)
         price = profile.price_of(model, driver.clock.wall(), told.pool.host)
         if price is not None:
-            price = price.requested("batch")
+            price = replace(price, tier="batch")
         expected = Usage(input_tokens=round(body_bytes / profile.tokens.bytes_per_token))
         return Ticket(
             id=os.urandom(ID_BYTES).hex(),

@@ -185,10 +185,10 @@ function budgets(views) {
       button("Begin anew…", { order: { type: "reset-budget", ...of }, ask: `Forgive what ${who} has spent per ${per}? It begins anew with nothing spent.`, sure: "Begin anew", not: "Leave it" }, `the budget of ${who}, per ${per}`),
       button("Change…", { form: "budget", ...of, who }, `the budget of ${who}, per ${per}`));
     return h("div.budget", { "data-key": `${scope} ${name} ${per}` }, [["tokens", (value) => short(value) + " tokens"], ["micro_usd", dollars], ["calls", (value) => short(value) + " calls"]].filter(([unit]) => view.budget[unit] != null).map(([unit, word]) => {
-      const unpriced = unit === "micro_usd" && view.spent.unpriced_tokens ? `, ${short(view.spent.unpriced_tokens)} tokens of models without a price not counted` : "";
+      const unpriced = unit === "micro_usd" && view.spent.unpriced_tokens ? `, ${short(view.spent.unpriced_tokens)} tokens of models without a price not counted` : "", guessed = unit === "micro_usd" ? Object.entries(view.guesses || {}).map(([model, guess]) => `, ${model} guessed as ${guess}`).join("") : "";
       const added = view.added && view.added[unit] ? `, ${word(view.added[unit])} of it added` : "";
       const aside = view.reserved[unit] ? `, ${word(view.reserved[unit])} set aside` : "", part = view.budget[unit] ? view.spent[unit] / view.budget[unit] : 1;
-      return bar(`${who}, per ${view.budget.per}`, `${word(view.spent[unit])} of ${word(view.budget[unit])}${added}${aside}${unpriced}${renews}`, part, usedKind(part));
+      return bar(`${who}, per ${view.budget.per}`, `${word(view.spent[unit])} of ${word(view.budget[unit])}${added}${aside}${unpriced}${guessed}${renews}`, part, usedKind(part));
     }), acts);
   });
 }

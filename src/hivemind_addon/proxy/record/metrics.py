@@ -116,7 +116,7 @@ _COUNTERS: Mapping[str, tuple[str, tuple[str, ...], Callable[[PoolSums], Amounts
         _by_label(lambda pool: _tokens(pool.used)),
     ),
     "cost_dollars": (
-        "What attempts cost by the profiles' prices; unpriced models count nothing.",
+        "What attempts cost by known prices, for some models by a guess; models without any price count nothing.",
         _OF_POOL,
         _one(lambda pool: pool.used.micro_usd * MICRO),
     ),

@@ -12,7 +12,7 @@ from hivemind_addon.kernel.values.snapshot import BudgetView, Snapshot
 from hivemind_addon.kernel.values.spend import MOST_AMOUNT, Period, Scope
 from hivemind_addon.proxy.api.account import account_view, limits_of, words_of
 from hivemind_addon.proxy.api.replies import asker
-from hivemind_addon.proxy.api.words import PRICE_CURE, amount, lasting
+from hivemind_addon.proxy.api.words import PRICE_CURE, amount, lasting, printable
 from hivemind_addon.tools.commands.group import ListGroup
 from hivemind_addon.tools.commands.names import agent_names
 from hivemind_addon.tools.commands.options import json_option, port_option
@@ -90,7 +90,11 @@ _tokens = click.option(
     "--tokens", metavar="N", callback=_read_number, help="Input, cached or not, and output: 500000, 500k, 5M."
 )
 _usd = click.option(
-    "--usd", "micro_usd", metavar="DOLLARS", callback=_read_dollars, help="Money, by the prices in the profiles."
+    "--usd",
+    "micro_usd",
+    metavar="DOLLARS",
+    callback=_read_dollars,
+    help="Money, by the known prices (docs/budgets.md).",
 )
 
 _calls = click.option(
@@ -142,6 +146,10 @@ def list_(port: int, form: Format) -> None:
     print_rows(rows, used, form, none=_NONE, spare=("reserved",))
     if "unpriced" in used:
         click.echo(f"not counted: tokens of a model without a price; {PRICE_CURE}")
+    guesses = {model: guess for view in views for model, guess in view.guesses.items()}
+    if guesses:
+        named = ", ".join(f"{printable(model)} at the price of {guesses[model]}" for model in guesses)
+        click.echo(f"guessed: {named}; {PRICE_CURE}")
     for line in _given(report.snapshot):
         click.echo(line)
 

@@ -170,6 +170,8 @@ def _alarms(report: Report, look: PictureLook) -> Iterator[str]:
     # An agent's budget and everyone's count the same tokens: the largest number, not the sum.
     if unpriced := max((view.spent.unpriced_tokens for view in snapshot.budgets), default=0):
         yield f"budgets do not count {amount('tokens', unpriced)} without a price: `hivemind budget`"
+    if guessed := sorted({model for view in snapshot.budgets for model in view.guesses}):
+        yield f"budgets guess the price of {printable(', '.join(guessed))}: `hivemind budget`"
     if full := [one for one in report.contexts if one.is_full and one.seen_ago_s <= ACTIVE_S]:
         yield f"nearly full contexts: {'; '.join(map(_full, reversed(full)))}"
     if snapshot.priorities:
