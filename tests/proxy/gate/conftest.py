@@ -2,9 +2,16 @@
 
 import pytest
 
+from hivemind_addon.formats.profile import prices
 from hivemind_addon.plugins.contexts import keeper
 from hivemind_addon.proxy.journal import journal
 from tests.patience import PATIENCE_S
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _priced():
+    """No first call waits for the prices."""
+    prices.load()
 
 
 @pytest.fixture(autouse=True)

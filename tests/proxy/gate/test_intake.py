@@ -437,6 +437,16 @@ async def test_where_agents_are_told_apart_each_has_its_own_budget_by_the_rules_
         assert {ticket.priority for ticket in tickets} == {Priority.HIGH}
 
 
+async def test_where_the_option_says_so_models_without_a_price_of_their_own_need_one():
+    for refuses in (False, True):
+        proxy = make_proxy(refuses_unpriced=refuses)
+        for model, is_known in (("claude-opus-5", True), ("claude-opus-9", False), ("qwerty-7b", False)):
+            content = json.dumps({"model": model, "messages": [], "service_tier": "batch"}).encode()
+            made = proxy.make_exchange(make_flow(content=content)).ticket
+            assert made.needs_price is (refuses and not is_known)
+            assert made.price is None or made.price.tier == "batch"
+
+
 async def test_a_secret_of_the_cluster_is_a_key_of_accounts():
     def account(key):
         return make_proxy(machine=Machine(name="a", account_key=key)).make_exchange(make_flow()).ticket.pool.account

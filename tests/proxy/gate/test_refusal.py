@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from hivemind_addon.formats.profile.load import format_for, load_profiles
 from hivemind_addon.formats.wire.dialect import dialect_of
@@ -112,6 +113,13 @@ def test_one_that_renews_says_when():
 def test_one_with_too_little_left_says_what_is_needed():
     text = refused_text(refused(spent=4_900_000), FILE, CLOCK)
     assert "has too little left: $4.90 of $5.00 for this run is spent, and this request needs about $0.2000" in text
+
+
+def test_a_model_without_a_price_is_named_with_the_cure():
+    short = structs.replace(refused().cause, unpriced="claude-opus-9")
+    text = refused_text(Refused(ticket(), short), FILE, CLOCK)
+    assert "the price of claude-opus-9 is not known, and the budget of agent agent-7 is $5.00" in text
+    assert "write its price under `prices` of a profile" in text
 
 
 @pytest.mark.parametrize(

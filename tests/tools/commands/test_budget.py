@@ -86,6 +86,14 @@ def test_tokens_that_a_budget_in_money_does_not_count_are_shown_with_the_cure(mo
     assert json.loads(run("--json").stdout)[0]["unpriced_tokens"] == 3_500_000
 
 
+def test_models_that_a_budget_counts_at_a_guess_are_named_with_the_cure(monkeypatch):
+    budget, guesses = Budget(Scope.EVERYONE, "", micro_usd=20), {"claude-opus-9\x1b": "claude-opus-5"}
+    views = [BudgetView(budget, Spend(), Spend(), renews_in_s=None, guesses=guesses)]
+    monkeypatch.setattr(commands, "read_report", lambda _: report(budgets=views))
+    assert "guessed: claude-opus-9? at the price of claude-opus-5; write its price" in run().stdout
+    assert json.loads(run("--json").stdout)[0]["guesses"] == guesses
+
+
 def test_nobody_has_one(monkeypatch):
     monkeypatch.setattr(commands, "read_report", lambda _: report(budgets=()))
     assert "no budget was used yet" in run().stdout

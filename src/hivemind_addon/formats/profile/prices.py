@@ -1,6 +1,6 @@
-"""What models cost and hold, by the price data in the wheel of `genai-prices`. Nothing is downloaded.
+"""Prices and context windows of models, by the price data in the wheel of `genai-prices`. Nothing is downloaded.
 
-Loading the data takes 0.3 s of processor time and 15 MB, so only a model without a price in its profile needs it.
+Loading takes 0.3 s of processor time and 15 MB: a model without a price in the profile needs the data, nothing else.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ SLOT_S = 1800
 """Prices that depend on the time of day change at half hours."""
 _TIERS = ("priority", "flex", "fast", "batch")
 _RESELLER = "openrouter"
-"""Its list has the models of makers that have no list of their own."""
+"""The list has the models of makers that have no other list."""
 _MOST = 1024
 _VENDOR = re.compile(r"^(?:[a-z]+\.)+(?=[a-z])")
 """`us.anthropic.` before `claude-opus-5`."""
 _OF_BEDROCK = re.compile(r"-v\d+(?::\d+)?$")
 _DATED = re.compile(r"[-@](?:20\d\d-\d\d-\d\d|\d{4,})(?!\d)|:.*$")
-"""What names one edition of a model: a date, a variant such as `:thinking`."""
+"""The edition of a model: a date, a variant such as `:thinking`."""
 _PARTS = re.compile(r"\d+(?:\.\d+)*(?![\d.]*[a-z])|\d*[a-z]+")
 _NOISE = {"latest", "preview", "exp", "experimental", "instruct", "fp", "v"}
 
@@ -60,7 +60,7 @@ def window_of(hosts: tuple[str, ...], model: str) -> int | None:
 
 @lru_cache(maxsize=_MOST)
 def price_of(hosts: tuple[str, ...], model: str, slot: int) -> Price | None:
-    """The price of a model at these hosts, in a span of SLOT_S since the epoch; else that of the nearest of its family.
+    """The price of a model at these hosts, in a span of SLOT_S since the epoch; else that of the nearest of the family.
 
     `hosts`: the host that is called, then others of the same provider.
     """
@@ -196,7 +196,7 @@ def _names(model: str) -> list[str]:
 
 @lru_cache(maxsize=8 * _MOST)
 def _line(model: str) -> tuple[tuple[str, ...], float]:
-    """The words of a model's name that are no edition, and its version."""
+    """The words of a model's name that are no edition, and the version."""
     parts = _PARTS.findall(_DATED.sub("", _names(model)[-1]))
     numbers = [int(number) for one in parts if one[-1].isdigit() for number in one.split(".")]
     words = tuple(one for one in parts if not one[-1].isdigit() and one not in _NOISE)
