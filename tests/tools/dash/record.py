@@ -19,7 +19,7 @@ from rich.text import Text
 from hivemind_addon.kernel.values.command import Pause, SetLimit, SetPriority
 from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
 from hivemind_addon.kernel.values.spend import Budget, Period, Price, Scope, Spend
-from hivemind_addon.kernel.values.ticket import Dimension, PoolKey, Priority
+from hivemind_addon.kernel.values.ticket import Dimension, PoolKey, Priority, Usage
 from hivemind_addon.proxy.api.control import decode_report
 from hivemind_addon.proxy.api.pool_words import with_words
 from hivemind_addon.proxy.api.replies import in_words
@@ -107,12 +107,8 @@ class Fleet(World):
         model = "claude-haiku-4-5" if small else "claude-sonnet-4-5"
         price = _HAIKU if small else _SONNET
         demand = ticket.demand
-        cost = price.micro_usd(
-            input_tokens=demand.input_tokens,
-            cache_write_tokens=0,
-            cache_read_tokens=ticket.cached_tokens,
-            output_tokens=demand.output_tokens,
-        )
+        usage = Usage(demand.input_tokens, ticket.cached_tokens, output_tokens=demand.output_tokens)
+        cost = price.micro_usd(usage)
         return structs.replace(
             ticket,
             pool=PoolKey("api.anthropic.com", "acme", model.rpartition("-4-5")[0]),

@@ -33,7 +33,7 @@ RUN_KEYS: Mapping[str, tuple[type, object, str]] = {
     "ollama": (bool, False, "Whether `hivemind run` serves a local Ollama, too."),
 }
 """Keys that are no options of the addon, but of `hivemind run`: type, default, meaning."""
-BOOLEANS = frozenset({"web", "ollama", "fresh", "capture_content", "allow_lan"})
+BOOLEANS = frozenset({"web", "ollama", "fresh", "capture_content", "allow_lan", "refuse_unpriced"})
 """Keys that are true or false."""
 PROJECT_KEYS = frozenset(
     {
