@@ -204,7 +204,7 @@ def test_an_untrue_number_loses_that_number_alone(lie):
 
 
 RECORDED = [
-    (ANTHROPIC, "anthropic/message.sse", Usage(25, 5000, 1000, 89, reported=True)),
+    (ANTHROPIC, "anthropic/message.sse", Usage(25, 5000, 1000, 89, reported=True, tier="standard")),
     (ANTHROPIC, "anthropic/cut.sse", Usage(25, 5000, 1000, 11)),
     (CHAT, "openai/chat.sse", Usage(60, 40, 0, 11)),
     (CHAT, "openai/chat_with_usage.sse", Usage(15, 4, 0, 10, reported=True)),
@@ -215,7 +215,7 @@ RECORDED = [
     (RESPONSES, "openai/response_failed.sse", None),
     (OLLAMA, "ollama/chat.ndjson", Usage(26, 0, 0, 4, reported=True)),
     (OLLAMA, "ollama/generate.ndjson", Usage(60, 40, 0, 3)),
-    (ANTHROPIC, "anthropic/message.json", Usage(12, 18432, 2048, 7, reported=True)),
+    (ANTHROPIC, "anthropic/message.json", Usage(12, 18432, 2048, 7, reported=True, tier="standard")),
     (CHAT, "openai/chat.json", Usage(86, 1920, 0, 300, reported=True)),
     (CHAT, "groq/chat.json", Usage(9, 0, 0, 2, reported=True)),
     (RESPONSES, "openai/response.json", Usage(18, 300, 10, 52, reported=True)),
