@@ -71,8 +71,9 @@ def test_a_streamed_answer_is_complete_and_counts_as_the_books_do(dialect, reply
 @each("reply", [SAYS, CALLS])
 def test_a_whole_answer_counts_as_the_books_do(dialect, reply):
     reply = replace(reply, dialect=dialect)
-    told = dialect_named(FORMATS[dialect]).usage_of(read_object(wire.whole_body(reply)))
-    assert booked(told) == usage(reply)
+    known = dialect_named(FORMATS[dialect])
+    told = known.usage.in_answer(known.inner(read_object(wire.whole_body(reply))))
+    assert booked(known.usage.usage(told, 0)) == usage(reply)
 
 
 TEXT = "A proxy holds requests back until the provider's limits have room for them. " * 40

@@ -312,7 +312,6 @@ def test_a_long_answer_is_watched_within_bounded_memory(event):
     held_bytes, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert held_bytes < 1_000_000
-    assert "content" in repr(watched)
 
 
 def test_a_stream_whose_framing_is_damaged_passes_unread():

@@ -145,8 +145,3 @@ def test_a_brotli_that_cannot_stop_is_fed_in_slices(monkeypatch):
     assert feed_in_pieces(brotli.compress(b"hello" * 5000), "br", 100) == b"hello" * 5000
     with pytest.raises(DecodeError, match="expands too far"):
         BodyDecoder("br").feed(brotli.compress(bytes(2 * MAX_FEED_BYTES)))
-
-
-def test_it_says_what_it_decodes():
-    assert repr(BodyDecoder("")) == "<BodyDecoder identity>"
-    assert repr(BodyDecoder("gzip, br")) == "<BodyDecoder gzip, br>"

@@ -29,7 +29,7 @@ def said(dialect, *events: SseEvent) -> str:
     for each in events:
         top = read_value(each.data)
         if isinstance(top, dict):
-            dialect.read_event(event_name(each), top, answer)
+            dialect.wording.read_event(event_name(each), top, answer)
     return answer.said()
 
 

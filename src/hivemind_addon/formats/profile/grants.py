@@ -131,7 +131,12 @@ class AgentRules:
         granted = self._granted(agent if self.agents else "")
         if not account or account == agent:
             return granted
-        return replace(granted, budgets=tuple(_kept_under(account, one) for one in granted.budgets))
+        return replace(
+            granted,
+            budgets=tuple(
+                structs.replace(one, name=account) if one.scope is Scope.AGENT else one for one in granted.budgets
+            ),
+        )
 
     @by_thing_and_text
     def _granted(self, agent: str) -> Granted:
@@ -191,10 +196,6 @@ def _allot[G: Grants](grants: G, allowance: Allowance | None) -> G:
 def _compaction(layers: Iterable[Compaction | None]) -> Compaction | None:
     first = next((one for one in layers if one is not None), None)
     return None if first is None or first.by is CompactionBy.NOBODY else first
-
-
-def _kept_under(account: str, budget: Budget) -> Budget:
-    return structs.replace(budget, name=account) if budget.scope is Scope.AGENT else budget
 
 
 def _budgets(scope: Scope, name: str, grants: Grants) -> list[Budget]:

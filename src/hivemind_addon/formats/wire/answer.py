@@ -115,9 +115,6 @@ class AnswerReader:
             except DecodeError as error:
                 self._lose(str(error))
 
-    def __repr__(self) -> str:
-        return f"<AnswerReader {self.phase.value}, {self._events_bytes + self._runs_bytes} content bytes>"
-
     def feed(self, chunk: bytes) -> bytes:
         """Read the next bytes of the body; returns them decoded (empty once the body is broken)."""
         if self._decoder is not None:
@@ -331,7 +328,7 @@ class AnswerReader:
             for event in events:
                 top = read_value(event.data)
                 if isinstance(top, dict):
-                    self._dialect.read_event(event.event or word_of(top.get("type")), top, answer)
+                    self._dialect.wording.read_event(event.event or word_of(top.get("type")), top, answer)
                 read_bytes += len(event.data)
                 if sum(len(part.text) for part in answer.out.parts) >= MOST_COUNTED_CHARS:
                     break

@@ -71,9 +71,6 @@ class UnreadBody:
     def __init__(self, status: int) -> None:
         self.phase = Phase.CONTENT if status < 400 else Phase.BEFORE_CONTENT
 
-    def __repr__(self) -> str:
-        return f"<UnreadBody {self.phase.value}>"
-
     def feed(self, chunk: bytes) -> bytes:
         """A piece came."""
         return chunk

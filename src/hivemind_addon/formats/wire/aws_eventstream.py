@@ -63,9 +63,6 @@ class EventStreamParser:
         self._missing = 0  # bytes before its CRC; 0 before the prelude is whole, and after the rest is
         self._last = bytearray()  # its CRC
 
-    def __repr__(self) -> str:
-        return f"<EventStreamParser {self.broken or f'{len(self._begun)} bytes of a message'}>"
-
     @property
     def is_between(self) -> bool:
         """Whether all that came was whole events."""

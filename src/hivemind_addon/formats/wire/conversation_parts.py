@@ -45,9 +45,6 @@ class Assembly:
         self._open: dict[object, Part] = {}
         """Pieces that a stream goes on with, by the place that it gives them."""
 
-    def __repr__(self) -> str:
-        return f"<Assembly of {len(self.out.parts)} parts>"
-
     def close(self) -> Transcript:
         """What was put together."""
         out, kept = self.out, []

@@ -195,9 +195,6 @@ class BodyDecoder:
         # The header lists them in the order in which they were applied.
         self._stages = [_STAGES[name]() for name in reversed(names)]
 
-    def __repr__(self) -> str:
-        return f"<BodyDecoder {self._name[:40] or 'identity'}>"
-
     def feed(self, chunk: bytes) -> bytes:
         """The decoded bytes that this chunk completes; DecodeError when it is broken."""
         for stage in self._stages:
@@ -228,9 +225,6 @@ class AnswerDecoder:
             self._unknown = None
         self._start: bytes | None = b""
         """The first bytes, until they show whether the body is text; None: they have."""
-
-    def __repr__(self) -> str:
-        return f"<AnswerDecoder {self._decoder or self._unknown or 'identity'}>"
 
     def feed(self, chunk: bytes) -> bytes:
         """The decoded bytes that this chunk completes; DecodeError when it is broken, or the coding is unknown."""

@@ -32,7 +32,6 @@ from hivemind_addon.formats.wire.wordings.messages import MessagesWording
 from hivemind_addon.formats.wire.wordings.ollama import OllamaWording
 from hivemind_addon.formats.wire.wordings.places import PlacesWording
 from hivemind_addon.formats.wire.wordings.responses import ResponsesWording
-from hivemind_addon.kernel.values.ticket import Usage
 
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """One of them begins a stream of server-sent events."""
@@ -110,9 +109,6 @@ class Dialect:
             one: run_test(one, events, self._marks, self._sure_raw) for one in (form.framing.values() if shows else ())
         }
         self.usage = UsageReader(form.usage)
-
-    def __repr__(self) -> str:
-        return f"<Dialect {self.name}>"
 
     # Streamed answers and errors.
 
@@ -290,20 +286,7 @@ class Dialect:
             one[0] in top and _carries(read_value(top[one[0]]), one[1:], self._not_content) for one in self._content
         )
 
-    def usage_of(self, top: Values) -> Usage | None:
-        """The usage that a whole answer reports, an object as JSON or decoded; None: no input is reported."""
-        usage = self.usage.usage(self.usage.in_answer(self.inner(top)), 0)
-        return usage if usage.total_input_tokens else None
-
     # Conversations, for people.
-
-    def read_answer(self, top: Values, answer: Assembly) -> None:
-        """Put together an answer that is one JSON object."""
-        self.wording.read_answer(top, answer)
-
-    def read_event(self, name: str, top: Values, answer: Assembly) -> None:
-        """Put the next event of a streamed answer to what came before."""
-        self.wording.read_event(name, top, answer)
 
     def message_parts(self, message: Values) -> list[Part]:
         """The pieces of one message of a request."""

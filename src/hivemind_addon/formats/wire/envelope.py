@@ -29,9 +29,6 @@ class Unwrapper:
             kind = msgspec.defstruct("_Outer", [("inner", kind)], rename={"inner": step}, gc=False)
         self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
 
-    def __repr__(self) -> str:
-        return f"<Unwrapper {'/'.join(self._steps)}{' in base64' if self._is_base64 else ''}>"
-
     def unwrap(self, event: SseEvent) -> SseEvent:
         """The event within, under the outer one's name; without it where it was text, since `chunk` names no event."""
         try:

@@ -87,9 +87,6 @@ class OutputSizes:
         self._by_size: list[int] = []
         """The same, the smallest first."""
 
-    def __repr__(self) -> str:
-        return f"<OutputSizes of {len(self._newest)}, about {self._mean:.0f}>"
-
     @property
     def known(self) -> bool:
         """Whether anything was learned."""
@@ -199,9 +196,6 @@ class Estimator:
         self._tokenizer = tokenizer
         self._sessions: OrderedDict[str, _Session] = OrderedDict()
         self._models: OrderedDict[tuple[str, str], _Model] = OrderedDict()
-
-    def __repr__(self) -> str:
-        return f"<Estimator {len(self._sessions)} sessions, {len(self._models)} models>"
 
     def estimate(self, profile: Profile, facts: RequestFacts, session: str, *, rough: bool = False) -> Estimate:
         """What an attempt will take. At most about 2 ms, whatever the body's size; `rough`: in microseconds."""

@@ -21,9 +21,6 @@ class JsonArrayParser:
     def __init__(self) -> None:
         self._objects = JsonObjects(MAX_EVENT_BYTES)
 
-    def __repr__(self) -> str:
-        return f"<JsonArrayParser {self._objects!r}>"
-
     @property
     def is_between(self) -> bool:
         """Whether all that came was whole events."""

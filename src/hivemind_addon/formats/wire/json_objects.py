@@ -28,9 +28,6 @@ class JsonObjects:
         self._in_string = False
         self._escaped = False  # the last piece ended between a backslash and what it escapes
 
-    def __repr__(self) -> str:
-        return f"<JsonObjects {len(self._begun)} bytes of one, {self._depth} braces open>"
-
     @property
     def is_open(self) -> bool:
         """Whether an object was begun and is not whole."""

@@ -21,9 +21,6 @@ class NdjsonParser:
     def __init__(self) -> None:
         self._line = bytearray()  # one whose end has not come yet
 
-    def __repr__(self) -> str:
-        return f"<NdjsonParser {len(self._line)} bytes of a line>"
-
     @property
     def is_between(self) -> bool:
         """Whether all that came was whole events."""

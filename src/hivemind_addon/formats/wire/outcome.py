@@ -88,12 +88,7 @@ class TransportTrouble(Enum):
 
 _NO_HINTS = Hints()
 _AMBIGUOUS = frozenset(
-    {
-        TransportTrouble.CLOSED_BEFORE_HEAD,
-        TransportTrouble.CUT,
-        TransportTrouble.STALLED,
-        TransportTrouble.INVALID,
-    }
+    {TransportTrouble.CLOSED_BEFORE_HEAD, TransportTrouble.CUT, TransportTrouble.STALLED, TransportTrouble.INVALID}
 )
 _CAUSES: Mapping[TransportTrouble, tuple[tuple[re.Pattern[str], str], ...]] = {
     trouble: tuple((re.compile(pattern, re.IGNORECASE), word) for pattern, word in causes.items())

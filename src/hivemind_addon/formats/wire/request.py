@@ -53,14 +53,6 @@ type Way = tuple[str, ...]
 """The members that lead to a value."""
 
 
-def _nothing(outer: object) -> None:  # noqa: ARG001 - the signature of a finder
-    return None
-
-
-def _nowhere(outer: object) -> tuple[Any, ...]:  # noqa: ARG001 - the signature of a finder
-    return ()
-
-
 class _Group:
     """Places of a body that are read together."""
 
@@ -72,7 +64,7 @@ class _Group:
         """Reads all places from the outer layer; None: some places are deeper."""
         self.head: Callable[[Any], Any] | None = None
         """Reads the only member of the outer layer that contains all places; None: no such member."""
-        self.first: Callable[[Any], Any] = _nothing
+        self.first: Callable[[Any], Any] = lambda _: None
         """Reads the first place, if in the outer layer; most bodies fill no other."""
         self.nothing = (NO_RAW,) * len(self.ways)
 
@@ -89,7 +81,7 @@ class _Group:
         if len(names) > 1:
             self.get = attrgetter(*names)
         else:
-            self.get = (lambda outer: (self.first(outer),)) if names else _nowhere
+            self.get = (lambda outer: (self.first(outer),)) if names else lambda _: ()
 
 
 class _Text(NamedTuple):
@@ -173,9 +165,6 @@ class RequestBody:
             self.outer = plan.raw.decode(data)
         self._inner: dict[Way, Mapping[str, Raw]] = {}
         self.oddities: list[str] = []
-
-    def __repr__(self) -> str:
-        return f"<RequestBody {len(self.oddities)} oddities>"
 
     def all(self, group: _Group) -> Sequence[Any]:
         """The value at each place, raw or decoded; NO_RAW, None or an empty list where there is no value."""

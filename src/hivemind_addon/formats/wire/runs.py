@@ -31,9 +31,6 @@ class ContentMarks:
         without = dict.fromkeys((*rules.surely_content_without, *stops))
         self._without = tuple((mark := one.encode(), mark + b":null") for one in without)
 
-    def __repr__(self) -> str:
-        return f"<ContentMarks {len(self._with)} with, {len(self._without)} without>"
-
     @property
     def tell(self) -> bool:
         """Whether any event is told so."""

@@ -60,9 +60,6 @@ class SseParser:
         self._at_start = True
         self._after_cr = False  # the last chunk ended in CR: a LF that follows belongs to it
 
-    def __repr__(self) -> str:
-        return f"<SseParser {len(self._line)} bytes of a line, {len(self._data)} data lines>"
-
     @property
     def is_between(self) -> bool:
         """Whether all that came was whole events."""

@@ -35,7 +35,7 @@ def answer_of(dialect: Dialect, body: bytes, plain: object = None, media_type: s
     answer = Assembly()
     answer.out.error = error_text(members)
     answer.out.model = word_of(members.get("model"))
-    dialect.read_answer(members, answer)
+    dialect.wording.read_answer(members, answer)
     return answer.close()
 
 
@@ -61,7 +61,7 @@ def _streamed(dialect: Dialect, events: Iterable[SseEvent]) -> Transcript:
                 answer.out.error = error_text(top) or answer.out.error
             read_event(event.event or word_of(kind), top, answer)
             if not answer.out.parts and not whole.out.parts:  # some gateways send a whole answer as an event (2026-11)
-                dialect.read_answer(dialect.inner(top), whole)
+                dialect.wording.read_answer(dialect.inner(top), whole)
     return (answer if answer.out.parts or not whole.out.parts else whole).close()
 
 

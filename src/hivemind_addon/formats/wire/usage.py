@@ -48,9 +48,6 @@ class UsageReader:
         names = [name for steps in self._in_events for name in (steps[-1:] or numbers)]
         self._marks = tuple(map(msgspec.json.encode, dict.fromkeys(names)))
 
-    def __repr__(self) -> str:
-        return f"<UsageReader of {len(self._at)} places>"
-
     def in_answer(self, top: Values) -> Report:
         """The report in an answer that is one JSON object, its members decoded or still JSON."""
         return self._read(top, self._at)

@@ -58,9 +58,6 @@ class Durations:
     def __init__(self) -> None:
         self._pools: OrderedDict[PoolKey, _Times] = OrderedDict()
 
-    def __repr__(self) -> str:
-        return f"<Durations of {len(self._pools)} pools>"
-
     def note(self, pool: PoolKey, seconds: float) -> None:
         """One attempt took so long."""
         times = self._pools.get(pool)

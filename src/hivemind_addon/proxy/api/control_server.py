@@ -70,9 +70,6 @@ class ControlServer:
         self._is_failing = False
         """The last report could not be made; that is in the log once."""
 
-    def __repr__(self) -> str:
-        return f"<ControlServer {self.path}, {len(self._readers)} readers>"
-
     async def start(self) -> None:
         """Listen. Raises SocketTaken, OSError."""
         await self._server.start()

@@ -180,55 +180,31 @@ def _level_of_breaker(event: BreakerChanged) -> int:
     return logging.WARNING if is_told else logging.DEBUG
 
 
-def _level_of_context(event: ContextKept) -> int:
-    return logging.DEBUG if event.is_routine else logging.WARNING
-
-
-def _level_of_pause(event: PoolBlocked) -> int:
-    return logging.INFO if event.until - event.at >= _LONG_S else logging.DEBUG
-
-
-def _level_of_retry(event: BackedOff) -> int:
-    return logging.INFO if event.attempt in _STUBBORN else logging.DEBUG
-
-
-def _level_of_window(event: WindowUsed) -> int:
-    return logging.INFO if event.status in ("", "allowed") else logging.WARNING
-
-
-def _level_of_compaction(event: ContextShrank) -> int:
-    return logging.DEBUG if event.by_proxy else logging.INFO
-
-
-def _level_of_end(event: TicketEnded) -> int:
-    return _LEVEL_OF_END.get(event.end, logging.WARNING)
-
-
 _LEVELS: dict[type[Event], int | Callable[[Any], int]] = {
     Submitted: logging.DEBUG,
     Held: logging.DEBUG,
     AttemptStarted: logging.DEBUG,
     AttemptEnded: logging.DEBUG,
     JobNoted: logging.DEBUG,
-    BackedOff: _level_of_retry,
-    TicketEnded: _level_of_end,
+    BackedOff: lambda event: logging.INFO if event.attempt in _STUBBORN else logging.DEBUG,
+    TicketEnded: lambda event: _LEVEL_OF_END.get(event.end, logging.WARNING),
     ConcurrencyChanged: logging.DEBUG,
     MaximumReached: logging.INFO,
     BreakerChanged: _level_of_breaker,
-    PoolBlocked: _level_of_pause,
+    PoolBlocked: lambda event: logging.INFO if event.until - event.at >= _LONG_S else logging.DEBUG,
     AccountBlocked: logging.WARNING,
     AccountUnblocked: logging.WARNING,
-    WindowUsed: _level_of_window,
+    WindowUsed: lambda event: logging.INFO if event.status in ("", "allowed") else logging.WARNING,
     MeterLearned: logging.INFO,
     AccountNamed: logging.DEBUG,
     BudgetWarned: logging.WARNING,
     BudgetSpent: logging.WARNING,
     PriceMissing: logging.WARNING,
     BudgetBooked: logging.DEBUG,
-    ContextKept: _level_of_context,
+    ContextKept: lambda event: logging.DEBUG if event.is_routine else logging.WARNING,
     ContextCompacted: logging.INFO,
     ContextFull: logging.WARNING,
-    ContextShrank: _level_of_compaction,
+    ContextShrank: lambda event: logging.DEBUG if event.by_proxy else logging.INFO,
     PoolsMerged: logging.INFO,
     Moved: logging.DEBUG,
     Superseded: logging.INFO,

@@ -46,9 +46,6 @@ class ReportSource:
         self._timer: asyncio.TimerHandle | None = None
         self._ahead: asyncio.Task[bytes] | None = None
 
-    def __repr__(self) -> str:
-        return f"<ReportSource, {len(self._newest)} bytes in {self.took_s:.3f} s>"
-
     async def make(self, *, max_age_s: float = 0.0) -> bytes:
         """One that was begun no longer ago than this, as a line of JSON."""
         oldest_at = self._now() - max_age_s

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
 
 _MOST_KNOWN = 1024
 BODILESS = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
-
-
 KEPT_BODY_BYTES = 1024 * 1024
 """A plain call's body of at most so much is kept, so that it can be sent again; a longer one passes as it comes."""
 

@@ -111,7 +111,7 @@ def guarded[**P, R](fallback: R) -> Callable[[Callable[P, R]], Callable[P, R]]:
     return decorate
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Exchange:
     """One request's way through the scheduler. Implements `mitm.port.ExchangePort`."""
 
@@ -199,10 +199,6 @@ class Exchange:
         self.estimator = self.runtime.estimator
         self._answer = self._new_answer()
         self._pulse_at = self.ticket.arrived_at + self._pulse_s
-
-    def __repr__(self) -> str:
-        state = "over" if self.over else "in flight" if self._attempt else "held"
-        return f"<Exchange {self.ticket.id} {state}, {self.attempts} attempts>"
 
     @property
     def ticket_id(self) -> str:
@@ -646,10 +642,6 @@ class Exchange:
         return alarms
 
     @property
-    def _streams_to_client(self) -> bool:
-        return self.facts.stream and self.flow.request.http_version != "HTTP/1.0"
-
-    @property
     def keep_alive(self) -> bytes:
         """What the client of a silent stream gets from time to time, and overlooks."""
         form, agent = self.dialect.form, self.flow.request.headers.get("user-agent", "")
@@ -662,7 +654,8 @@ class Exchange:
 
     @property
     def _may_keep_alive(self) -> bool:
-        return self._streams_to_client and self.dialect.may_keep_alive(self.flow.request.path)
+        request = self.flow.request
+        return self.facts.stream and request.http_version != "HTTP/1.0" and self.dialect.may_keep_alive(request.path)
 
     @property
     def _keeps_alive(self) -> bool:

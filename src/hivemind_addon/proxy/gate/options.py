@@ -22,17 +22,17 @@ from mitmproxy.proxy.mode_specs import ProxyMode, RegularMode, ReverseMode, Upst
 
 from hivemind_addon.formats.base.patterns import normal_host
 from hivemind_addon.formats.base.typed import DocumentError
-from hivemind_addon.formats.profile.grants import Allowance, parse_allowance
+from hivemind_addon.formats.profile.grants import parse_allowance
 from hivemind_addon.formats.profile.load import UnknownTool, parse_tools
 from hivemind_addon.formats.wire.identity import ALONE, Machine
 from hivemind_addon.formats.wire.proxy_user import short_hash
-from hivemind_addon.plugins.contexts.policy import FORMS, KeepPolicy, parse_policy
+from hivemind_addon.plugins.contexts.policy import FORMS, parse_policy
 from hivemind_addon.proxy.api.config_file import ALERTS_VARIABLE, PREFIX, check_keys, option_values, read_config
-from hivemind_addon.proxy.gate.addresses import Network, Upstream, is_loopback, parse_networks, parse_upstream
+from hivemind_addon.proxy.gate.addresses import Network, is_loopback, parse_networks, parse_upstream
 from hivemind_addon.proxy.gate.authentication import AgentSecrets
 from hivemind_addon.proxy.gate.settings import AgentsFile, BadOption, Keep, Settings, read_profiles
 from hivemind_addon.proxy.journal.file import default_journal
-from hivemind_addon.proxy.journal.retention import JournalKeep, parse_journal_keep
+from hivemind_addon.proxy.journal.retention import parse_journal_keep
 from hivemind_addon.proxy.record.agent_use import MOST_AGENTS
 from hivemind_addon.proxy.run.alerts import Alerts, BadAddresses, read_addresses
 from hivemind_addon.proxy.run.notifier import Command, Way
@@ -148,20 +148,24 @@ def read_settings(options: optmanager.OptManager) -> Settings:
     """Read and check the options' values. Raises BadOption."""
     folder = Path(options.hivemind_profiles).expanduser() if options.hivemind_profiles else None
     name = options.hivemind_reverse_profile
-    most = _max_concurrency(options.hivemind_max_concurrency)
+    most = options.hivemind_max_concurrency
+    most = _parsed("hivemind_max_concurrency", most, partial(_number, most=None)) if most else None
     try:
         tools = parse_tools(options.hivemind_tools)
     except UnknownTool as error:
         raise BadOption(f"hivemind_tools: {error}") from error
     profiles = read_profiles(folder, name, most, tools)
     agents_file = Path(options.hivemind_agents).expanduser() if options.hivemind_agents else None
-    total = _budget("hivemind_total_budget", options.hivemind_total_budget)
-    each = _budget("hivemind_agent_budget", options.hivemind_agent_budget)
+    total, each = (
+        _parsed(name, value, parse_allowance) if (value := getattr(options, name)) else None
+        for name in ("hivemind_total_budget", "hivemind_agent_budget")
+    )
     try:
         agents = AgentsFile(agents_file, total=total, each=each)
     except DocumentError as error:
         raise BadOption(f"hivemind_agents: {error}") from error
-    redirects = dict(_redirect(spec) for spec in options.hivemind_redirect)
+    redirects = dict(_parsed("hivemind_redirect", spec, _redirect) for spec in options.hivemind_redirect)
+    upstream = options.hivemind_upstream
     cluster = _cluster(options)
     machine = _machine(options, has_cluster=cluster is not None)
     return Settings(
@@ -169,11 +173,11 @@ def read_settings(options: optmanager.OptManager) -> Settings:
         profiles_folder=folder,
         tools=tools,
         max_concurrency=most,
-        upstream=_upstream(options.hivemind_upstream),
+        upstream=_parsed("hivemind_upstream", upstream, parse_upstream) if upstream else None,
         redirects=MappingProxyType(redirects),
         reverse_profile=name,
         reverse_hosts=tuple(normal_host(host) for host in options.hivemind_reverse_hosts),
-        lan_ports=frozenset(_port(text) for text in options.hivemind_lan_ports),
+        lan_ports=frozenset(_parsed("hivemind_lan_ports", text, _number) for text in options.hivemind_lan_ports),
         allow_clients=_networks(options.hivemind_allow_clients),
         agents=agents,
         refuses_unpriced=options.hivemind_refuse_unpriced,
@@ -181,14 +185,14 @@ def read_settings(options: optmanager.OptManager) -> Settings:
         journal=_journal(options.hivemind_journal),
         port=_listen_port(options),
         fresh=options.hivemind_fresh,
-        journal_keep=_journal_keep(options.hivemind_journal_keep),
-        keep_policy=_keep_policy(options.hivemind_contexts),
+        journal_keep=_parsed("hivemind_journal_keep", options.hivemind_journal_keep, parse_journal_keep),
+        keep_policy=_parsed("hivemind_contexts", options.hivemind_contexts or KEEP_CONTEXTS, parse_policy),
         control=_control(options.hivemind_control),
         event_log=_event_log(options.hivemind_log),
         notify=_notify(options.hivemind_notify),
-        context_warning=_context_warning(options.hivemind_context_warning),
-        metrics_agents=_metrics_agents(options.hivemind_metrics_agents),
-        keep=_keep(options.hivemind_keep),
+        context_warning=_parsed("hivemind_context_warning", options.hivemind_context_warning, _share),
+        metrics_agents=_parsed("hivemind_metrics_agents", options.hivemind_metrics_agents, _agents),
+        keep=_parsed("hivemind_keep", options.hivemind_keep, parse_keep),
         capture=_capture(options.hivemind_capture),
         capture_content=options.hivemind_capture_content,
         cluster=replace(cluster, identity=_identity(machine)) if cluster is not None else None,
@@ -240,32 +244,28 @@ def _identity(machine: Machine) -> str:
     return f"{APART if machine.has_own_agents else JOINED} {short_hash('hivemind', key=key) if key else ''}"
 
 
-def _parsed[T](name: str, value: str, parse: Callable[[str], T], cure: str) -> T:
-    """What `parse` makes of an option's value. Raises BadOption where that raises ValueError."""
+_CURES = {
+    "hivemind_upstream": "is no address of a provider; write http://HOST:PORT or https://HOST",
+    "hivemind_max_concurrency": "is no number from 1 on; leave it empty for what is learned",
+    "hivemind_total_budget": "is no amount; say tokens or dollars: 500k, 20M, $5, 12.50usd",
+    "hivemind_agent_budget": "is no amount; say tokens or dollars: 500k, 20M, $5, 12.50usd",
+    "hivemind_keep": f"is no amount of flows; say a number, a size, or both: `{VIEW_KEEP}`, or `off`",
+    "hivemind_metrics_agents": f"is no number of agents from 0 to {MOST_AGENTS}",
+    "hivemind_contexts": f"is none of {FORMS}",
+    "hivemind_context_warning": "is no share of a whole; say 0.8, or 80%, or 0 for never",
+    "hivemind_journal_keep": f"is no span or size; say days, a size of at least 1 MB, or both: `{JOURNAL_KEEP}`",
+    "hivemind_redirect": "is not HOST=ADDRESS:PORT, for example api.anthropic.com=127.0.0.1:9000",
+    "hivemind_lan_ports": "is no port; say a number, for example 8000",
+}
+"""Option → the words that follow a bad value."""
+
+
+def _parsed[T](name: str, value: str, parse: Callable[[str], T]) -> T:
+    """The parsed value of an option. Raises BadOption where `parse` raises ValueError."""
     try:
         return parse(value)
     except ValueError:
-        raise BadOption(f"{name}: {value!r} {cure}") from None
-
-
-def _upstream(value: str) -> Upstream | None:
-    cure = "is no address of a provider; write http://HOST:PORT or https://HOST"
-    return _parsed("hivemind_upstream", value, parse_upstream, cure) if value else None
-
-
-def _max_concurrency(value: str) -> int | None:
-    cure = "is no number from 1 on; leave it empty for what is learned"
-    return _parsed("hivemind_max_concurrency", value, partial(_number, most=None), cure) if value else None
-
-
-def _budget(name: str, value: str) -> Allowance | None:
-    cure = "is no amount; say tokens or dollars: 500k, 20M, $5, 12.50usd"
-    return _parsed(name, value, parse_allowance, cure) if value else None
-
-
-def _keep(value: str) -> Keep | None:
-    cure = f"is no amount of flows; say a number, a size, or both: `{VIEW_KEEP}`, or `off`"
-    return _parsed("hivemind_keep", value, parse_keep, cure)
+        raise BadOption(f"{name}: {value!r} {_CURES[name]}") from None
 
 
 def parse_keep(text: str) -> Keep | None:
@@ -287,27 +287,11 @@ def parse_keep(text: str) -> Keep | None:
     return Keep(flows, size_bytes)
 
 
-def _metrics_agents(value: str) -> int:
-    cure = f"is no number of agents from 0 to {MOST_AGENTS}"
-    return _parsed("hivemind_metrics_agents", value, _agents, cure)
-
-
 def _agents(text: str) -> int:
     number = int(text.strip() or 0)
     if not 0 <= number <= MOST_AGENTS:
         raise ValueError(text)
     return number
-
-
-def _keep_policy(text: str) -> KeepPolicy | None:
-    try:
-        return parse_policy(text or KEEP_CONTEXTS)
-    except ValueError as error:
-        raise BadOption(f"hivemind_contexts: {text!r} is none of {FORMS}") from error
-
-
-def _context_warning(value: str) -> float:
-    return _parsed("hivemind_context_warning", value, _share, "is no share of a whole; say 0.8, or 80%, or 0 for never")
 
 
 def _share(text: str) -> float:
@@ -319,26 +303,12 @@ def _share(text: str) -> float:
     return share
 
 
-def _journal_keep(value: str) -> JournalKeep:
-    cure = f"is no span or size; say days, a size of at least 1 MB, or both: `{JOURNAL_KEEP}`"
-    return _parsed("hivemind_journal_keep", value, parse_journal_keep, cure)
-
-
-def _redirect(value: str) -> tuple[str, tuple[str, int]]:
-    def parse(spec: str) -> tuple[str, tuple[str, int]]:
-        host, _, address = spec.partition("=")
-        target, _, port = address.rpartition(":")
-        if not (host and target):
-            raise ValueError(spec)
-        return host.lower().rstrip("."), (target.strip("[]"), _number(port))
-
-    return _parsed(
-        "hivemind_redirect", value, parse, "is not HOST=ADDRESS:PORT, for example api.anthropic.com=127.0.0.1:9000"
-    )
-
-
-def _port(value: str) -> int:
-    return _parsed("hivemind_lan_ports", value, _number, "is no port; say a number, for example 8000")
+def _redirect(spec: str) -> tuple[str, tuple[str, int]]:
+    host, _, address = spec.partition("=")
+    target, _, port = address.rpartition(":")
+    if not (host and target):
+        raise ValueError(spec)
+    return host.lower().rstrip("."), (target.strip("[]"), _number(port))
 
 
 def _secrets(value: str) -> AgentSecrets | None:
@@ -417,7 +387,11 @@ def _notify(value: str) -> Way | None:
     file = Path(words[0]).expanduser()
     if len(words) == 1 and file.is_file() and not os.access(file, os.X_OK):
         try:
-            return _alerts(f"hivemind_notify: {file}", read_addresses(file)) or _no_address(file)
+            if not (urls := read_addresses(file)):
+                raise BadOption(
+                    f"hivemind_notify: {file} has no address; write one a line: https://appriseit.com/services/"
+                )
+            return _alerts(f"hivemind_notify: {file}", urls)
         except BadAddresses as error:
             raise BadOption(f"hivemind_notify: {error}") from error
     program = shutil.which(file)
@@ -433,10 +407,6 @@ def _alerts(where: str, urls: Sequence[str]) -> Way | None:
         return Alerts(urls) if urls else None
     except BadAddresses as error:
         raise BadOption(f"{where}: {error}") from error
-
-
-def _no_address(file: Path) -> Way:
-    raise BadOption(f"hivemind_notify: {file} has no address; write one a line: https://appriseit.com/services/")
 
 
 def _capture(value: str) -> Path | None:

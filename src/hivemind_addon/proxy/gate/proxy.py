@@ -146,9 +146,6 @@ class Proxy:
         )
         """People read reports here, with a browser."""
 
-    def __repr__(self) -> str:
-        return f"<Proxy, {len(self.live)} requests>"
-
     def follow(self, settings: Settings) -> None:
         """Apply new settings. Raises BadOption."""
         self.settings.follow(settings)

@@ -13,9 +13,6 @@ class Body:
         self._more = bytearray()
         """All of it, once there is more than one piece."""
 
-    def __repr__(self) -> str:
-        return f"<Body {len(self)} bytes>"
-
     def __iadd__(self, piece: bytes) -> Self:
         if self._more:
             self._more += piece

@@ -593,9 +593,6 @@ class Frames:
         self._updates_due = 0
         self._heads_due = 0
 
-    def __repr__(self) -> str:
-        return f"<Frames {self._left:.0f} left>"
-
     def sent(self, frame: h2_frame.Frame) -> None:
         """We sent a frame."""
         if isinstance(frame, h2_frame.DataFrame):

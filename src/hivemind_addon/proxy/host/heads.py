@@ -51,6 +51,11 @@ class BadHead(ValueError):
     """A head that is no HTTP or beyond the bounds, in words that quote nothing of it."""
 
 
+_request_like: Callable[[bytes], http.Request] = by_text(lambda line: http1.read_request_head([line]))
+_response_like: Callable[[bytes], http.Response] = by_text(lambda line: http1.read_response_head([line]))
+"""A message with this first line; both raise ValueError."""
+
+
 def take_request(buf: ReceiveBuffer) -> http.Request | None:
     """The next request's head; None: it is not complete. Raises BadHead."""
     return _take_usual(buf, _request_like) or _take_any(buf, http1.read_request_head)
@@ -87,18 +92,6 @@ def _made[M: (http.Request, http.Response)](like: M, fields: tuple[tuple[bytes, 
     data.headers.fields = fields
     data.timestamp_start = time.time()  # noqa: TID251 - mitmproxy's own wall stamp
     return message
-
-
-@by_text
-def _request_like(line: bytes) -> http.Request:
-    """One of that first line; raises ValueError."""
-    return http1.read_request_head([line])
-
-
-@by_text
-def _response_like(line: bytes) -> http.Response:
-    """One of that first line; raises ValueError."""
-    return http1.read_response_head([line])
 
 
 def _take_any[M](buf: ReceiveBuffer, read: Callable[[list[bytes]], M]) -> M | None:

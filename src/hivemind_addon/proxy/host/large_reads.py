@@ -67,9 +67,6 @@ class LargeReads(asyncio.Protocol):
         transport.set_protocol(self)
         self._take_over()
 
-    def __repr__(self) -> str:
-        return f"<LargeReads of {self._transport!r}, {self._waiting_bytes} bytes wait>"
-
     def _take_over(self) -> None:
         """What has come before, as far as their reader would tell it without a wait."""
         reading = self._reader.read(MOST_READ_BYTES)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import partial
 from operator import itemgetter, methodcaller
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -160,17 +161,9 @@ def _parse_authority(authority: str, check: bool) -> tuple[str, int | None]:
     return (_checked_authority if check else _any_authority)(authority)
 
 
+_checked_authority = by_text(partial(_THEIR_PARSING, check=True))
+_any_authority = by_text(partial(_THEIR_PARSING, check=False))
 _parse_authority.theirs = _THEIR_PARSING  # type: ignore[attr-defined]
-
-
-@by_text
-def _checked_authority(authority: str) -> tuple[str, int | None]:
-    return _THEIR_PARSING(authority, check=True)
-
-
-@by_text
-def _any_authority(authority: str) -> tuple[str, int | None]:
-    return _THEIR_PARSING(authority, check=False)
 
 
 def check_messages_quickly() -> list[str]:

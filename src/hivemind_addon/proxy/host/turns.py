@@ -429,9 +429,6 @@ class Turns:
         self._is_warm = False
         """The client has warmed up, and asked for no turn since."""
 
-    def __repr__(self) -> str:
-        return f"<Turns, {sum(1 for _ in self.live)} live>"
-
     @property
     def live(self) -> Iterator[Turn]:
         """Those that have not ended, and whose tickets are with the scheduler."""

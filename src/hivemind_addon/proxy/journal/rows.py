@@ -95,9 +95,6 @@ class Rows:
         }
         """All others are happenings."""
 
-    def __repr__(self) -> str:
-        return f"<Rows of run {self.run}, {len(self)} to write, {len(self._open)} open>"
-
     def __len__(self) -> int:
         return sum(map(len, self._unwritten()))
 

@@ -31,9 +31,6 @@ class PageSessions:
         self._keys: dict[bytes, _Known] = {}
         self._tokens: dict[bytes, _Known] = {}
 
-    def __repr__(self) -> str:
-        return f"<PageSessions {len(self._keys)} keys, {len(self._tokens)} tokens>"
-
     def make_key(self, user: str, now: float) -> str:
         """A key for a person of this machine; `user`: the name in the journal, may be empty."""
         return _made(self._keys, user, now + KEY_LASTS_S)

@@ -26,9 +26,6 @@ class AgentUse:
         self._own: dict[str, Used] = {}
         self._other = Used()
 
-    def __repr__(self) -> str:
-        return f"<AgentUse of {len(self._own)} of {len(self._known)} agents>"
-
     @property
     def most(self) -> int:
         """How many agents have counters of their own."""

@@ -28,9 +28,6 @@ class EventBuffer:
         self._next_at = float("-inf")
         """From when on the end of an attempt has them handed on."""
 
-    def __repr__(self) -> str:
-        return f"<EventBuffer, {len(self._events)} events wait>"
-
     def __call__(self, event: Event) -> None:
         """Keep one event."""
         events = self._events

@@ -102,9 +102,6 @@ class Contexts:
         self._live: dict[str, Ticket] = {}
         """Tickets of conversations that have not ended."""
 
-    def __repr__(self) -> str:
-        return f"<Contexts of {len(self._contexts)} sessions>"
-
     def __call__(self, event: Event) -> None:
         """Take one event."""
         if type(event) is AttemptEnded:

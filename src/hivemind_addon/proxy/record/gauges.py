@@ -146,18 +146,11 @@ def _add_budgets(gauges: dict[str, GaugeMetricFamily], views: Iterable[BudgetVie
     for view in sorted(views, key=lambda view: view.spent_share, reverse=True)[:MAX_BUDGETS]:
         budget = view.budget
         labels = (budget.holder, budget.per.value)
-        if budget.tokens is not None:
-            _add(gauges["hivemind_budget_spent_tokens"], labels, view.spent.tokens)
-            _add(gauges["hivemind_budget_reserved_tokens"], labels, view.reserved.tokens)
-            _add(gauges["hivemind_budget_limit_tokens"], labels, budget.tokens)
-        if budget.calls is not None:
-            _add(gauges["hivemind_budget_spent_calls"], labels, view.spent.calls)
-            _add(gauges["hivemind_budget_reserved_calls"], labels, view.reserved.calls)
-            _add(gauges["hivemind_budget_limit_calls"], labels, budget.calls)
-        if budget.micro_usd is not None:
-            _add(gauges["hivemind_budget_spent_dollars"], labels, view.spent.micro_usd * MICRO)
-            _add(gauges["hivemind_budget_reserved_dollars"], labels, view.reserved.micro_usd * MICRO)
-            _add(gauges["hivemind_budget_limit_dollars"], labels, budget.micro_usd * MICRO)
+        for unit, name, scale in (("tokens", "tokens", 1), ("calls", "calls", 1), ("micro_usd", "dollars", MICRO)):
+            if (limit := getattr(budget, unit)) is not None:
+                _add(gauges[f"hivemind_budget_spent_{name}"], labels, getattr(view.spent, unit) * scale)
+                _add(gauges[f"hivemind_budget_reserved_{name}"], labels, getattr(view.reserved, unit) * scale)
+                _add(gauges[f"hivemind_budget_limit_{name}"], labels, limit * scale)
 
 
 def _add_contexts(gauges: Mapping[str, GaugeMetricFamily], active: Sequence[ContextPressure]) -> None:

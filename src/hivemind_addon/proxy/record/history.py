@@ -116,9 +116,6 @@ class Histories:
         self._ended: dict[str, _Record] = {}
         """Oldest first."""
 
-    def __repr__(self) -> str:
-        return f"<Histories of {len(self._live)} live tickets>"
-
     def __call__(self, event: Event) -> None:
         """Keep an event that concerns a ticket."""
         if type(event) is Submitted:

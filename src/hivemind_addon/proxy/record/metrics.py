@@ -9,6 +9,7 @@ proved to be one, the merged one's counters stand still.
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import attrgetter
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -31,16 +32,19 @@ Amounts = Mapping[tuple[str, ...], float]
 _OF_POOL = ("pool",)
 
 
-def _one(amount: Callable[[PoolSums], float]) -> Callable[[PoolSums], Amounts]:
-    return lambda pool: {(): amount(pool)}
+def _one(place: str, scale: float = 1) -> tuple[tuple[str, ...], Callable[[PoolSums], Amounts]]:
+    amount = attrgetter(place)
+    return _OF_POOL, lambda pool: {(): amount(pool) * scale}
 
 
-def _counted(name: str) -> Callable[[PoolSums], Amounts]:
-    return lambda pool: {(): pool.counts[name]}
+def _counted(name: str) -> tuple[tuple[str, ...], Callable[[PoolSums], Amounts]]:
+    return _OF_POOL, lambda pool: {(): pool.counts[name]}
 
 
-def _by_label(amounts: Callable[[PoolSums], Mapping[str, float]]) -> Callable[[PoolSums], Amounts]:
-    return lambda pool: {(label,): amount for label, amount in amounts(pool).items()}
+def _by(
+    label: str, amounts: Callable[[PoolSums], Mapping[str, float]]
+) -> tuple[tuple[str, ...], Callable[[PoolSums], Amounts]]:
+    return ("pool", label), lambda pool: {(label,): amount for label, amount in amounts(pool).items()}
 
 
 def _tokens(used: Used) -> Mapping[str, float]:
@@ -52,113 +56,66 @@ def _tokens(used: Used) -> Mapping[str, float]:
     }
 
 
-_COUNTERS: Mapping[str, tuple[str, tuple[str, ...], Callable[[PoolSums], Amounts]]] = {
-    "tickets": ("Requests that asked for admission.", _OF_POOL, _one(lambda pool: pool.tickets)),
+_COUNTERS: Mapping[str, tuple[str, tuple[tuple[str, ...], Callable[[PoolSums], Amounts]]]] = {
+    "tickets": ("Requests that asked for admission.", _one("tickets")),
     "tickets_ended": (
         "Tickets by their end: delivered, gave up, shed, refused, cancelled.",
-        ("pool", "end"),
-        _by_label(lambda pool: pool.ends),
+        _by("end", lambda pool: pool.ends),
     ),
-    "holds": ("Waits by the reason at their beginning.", ("pool", "reason"), _by_label(lambda pool: pool.holds)),
-    "admissions": ("Attempts that were let go upstream.", _OF_POOL, _one(lambda pool: pool.admitted)),
+    "holds": ("Waits by the reason at their beginning.", _by("reason", lambda pool: pool.holds)),
+    "admissions": ("Attempts that were let go upstream.", _one("admitted")),
     "attempts_ended": (
         "Attempts by their outcome.",
-        ("pool", "outcome"),
-        _by_label(lambda pool: {kind.value: number for kind, number in pool.outcomes.items()}),
+        _by("outcome", lambda pool: {kind.value: number for kind, number in pool.outcomes.items()}),
     ),
-    "ambiguous_attempts": (
-        "Attempts that ended without a status: possibly billed.",
-        _OF_POOL,
-        _one(lambda pool: pool.ambiguous),
-    ),
-    "ambiguous_resends": (
-        "Re-sends after an attempt that may have been billed.",
-        _OF_POOL,
-        _one(lambda pool: pool.ambiguous_resends),
-    ),
-    "garbage_answers": (
-        "Complete answers that were garbage, delivered or tried again.",
-        _OF_POOL,
-        _one(lambda pool: pool.garbage),
-    ),
-    "retries": ("Failed attempts that are tried again.", _OF_POOL, _counted("retries")),
-    "retries_absorbed": (
-        "Failed attempts of tickets that were delivered all the same.",
-        _OF_POOL,
-        _one(lambda pool: pool.retries_absorbed),
-    ),
+    "ambiguous_attempts": ("Attempts that ended without a status: possibly billed.", _one("ambiguous")),
+    "ambiguous_resends": ("Re-sends after an attempt that may have been billed.", _one("ambiguous_resends")),
+    "garbage_answers": ("Complete answers that were garbage, delivered or tried again.", _one("garbage")),
+    "retries": ("Failed attempts that are tried again.", _counted("retries")),
+    "retries_absorbed": ("Failed attempts of tickets that were delivered all the same.", _one("retries_absorbed")),
     "committed_failures": (
         "Streams that failed after a keep-alive had sent their head.",
-        _OF_POOL,
         _counted("committed_failures"),
     ),
-    "superseded": ("Attempts that were ended because their client came back.", _OF_POOL, _counted("superseded")),
-    "provider_pauses": ("Times that the provider asked for a pause.", _OF_POOL, _counted("provider_pauses")),
-    "contexts": (
-        "Conversations that were kept, or could not be for the first time in a row.",
-        _OF_POOL,
-        _counted("contexts"),
-    ),
+    "superseded": ("Attempts that were ended because their client came back.", _counted("superseded")),
+    "provider_pauses": ("Times that the provider asked for a pause.", _counted("provider_pauses")),
+    "contexts": ("Conversations that were kept, or could not be for the first time in a row.", _counted("contexts")),
     "waits_overruled": (
         "Tickets sent against what was learned, because nothing else had gone for long.",
-        _OF_POOL,
         _counted("waits_overruled"),
     ),
-    "account_blocks": ("Times that the provider refused the account for long.", _OF_POOL, _counted("account_blocks")),
-    "breaker_changes": (
-        "Changes of the breaker by its new state.",
-        ("pool", "state"),
-        _by_label(lambda pool: pool.breaker_changes),
-    ),
+    "account_blocks": ("Times that the provider refused the account for long.", _counted("account_blocks")),
+    "breaker_changes": ("Changes of the breaker by its new state.", _by("state", lambda pool: pool.breaker_changes)),
     "tokens": (
         "Tokens used, by kind: input (uncached), cache_read, cache_write, output.",
-        ("pool", "kind"),
-        _by_label(lambda pool: _tokens(pool.used)),
+        _by("kind", lambda pool: _tokens(pool.used)),
     ),
     "cost_dollars": (
         "What attempts cost by known prices, for some models by a guess; models without any price count nothing.",
-        _OF_POOL,
-        _one(lambda pool: pool.used.micro_usd * MICRO),
+        _one("used.micro_usd", MICRO),
     ),
     "wasted_dollars": (
         "Of the cost, what attempts took that failed or whose clients went.",
-        _OF_POOL,
-        _one(lambda pool: pool.used.wasted_micro_usd * MICRO),
+        _one("used.wasted_micro_usd", MICRO),
     ),
     "booked_tokens": (
         "Tokens as budgets and journal book them: where nothing was reported or counted, what was expected.",
-        _OF_POOL,
-        _one(lambda pool: pool.used.tokens),
+        _one("used.tokens"),
     ),
     "full_contexts": (
         "Times that a conversation came to fill most of its model's context window.",
-        _OF_POOL,
         _counted("full_contexts"),
     ),
-    "compactions": (
-        "Times that a conversation went on with much less than before.",
-        _OF_POOL,
-        _one(lambda pool: pool.compactions),
-    ),
-    "compacted_tokens": (
-        "Tokens by which compactions made conversations shorter.",
-        _OF_POOL,
-        _one(lambda pool: pool.compacted_tokens),
-    ),
+    "compactions": ("Times that a conversation went on with much less than before.", _one("compactions")),
+    "compacted_tokens": ("Tokens by which compactions made conversations shorter.", _one("compacted_tokens")),
     "compaction_tokens": (
         "Tokens of the calls that made compactions' summaries, where a profile knows them.",
-        _OF_POOL,
-        _one(lambda pool: pool.compaction_tokens),
+        _one("compaction_tokens"),
     ),
-    "compaction_dollars": (
-        "What these calls cost.",
-        _OF_POOL,
-        _one(lambda pool: pool.compaction_micro_usd * MICRO),
-    ),
+    "compaction_dollars": ("What these calls cost.", _one("compaction_micro_usd", MICRO)),
     "wasted_tokens": (
         "Of the booked tokens, those of attempts that failed or whose clients went.",
-        _OF_POOL,
-        _one(lambda pool: pool.used.wasted_tokens),
+        _one("used.wasted_tokens"),
     ),
 }
 """Name, without its prefix → help, labels, and what a pool adds to it."""
@@ -226,12 +183,9 @@ class Metrics:
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
 
-    def __repr__(self) -> str:
-        return f"<Metrics of {len(self._labels)} pools>"
-
     def described(self) -> list[Described]:
         """Every metric of ours; those of the process are prometheus_client's own."""
-        counters = {name: (text, labels) for name, (text, labels, _) in _COUNTERS.items()}
+        counters = {name: (text, labels) for name, (text, (labels, _)) in _COUNTERS.items()}
         counters |= {name: (text, labels) for name, (text, labels, _) in _AGENT_COUNTERS.items()}
         counters |= {name: (text, ()) for name, text in _TOTALS.items()}
         return [
@@ -279,7 +233,7 @@ class Metrics:
 
 
 def _counters(pools: Iterable[tuple[str, PoolSums]]) -> Iterator[Metric]:
-    for name, (text, labels, amounts_of) in _COUNTERS.items():
+    for name, (text, (labels, amounts_of)) in _COUNTERS.items():
         family = CounterMetricFamily(f"hivemind_{name}", text, labels=labels)
         amounts: dict[tuple[str, ...], float] = {}
         for label, pool in pools:

@@ -109,9 +109,6 @@ class News:
         """Told ones, by pool and meter."""
         self._repeats: Repeats[tuple[PoolKey | None, str]] = Repeats()
 
-    def __repr__(self) -> str:
-        return f"<News, {len(self._lines)} lines>"
-
     @property
     def hears(self) -> frozenset[type[Event]] | None:
         """The events that may be news; None: all, for a log at DEBUG."""

@@ -62,6 +62,8 @@ _COUNTED: dict[type[Event], str] = {
     ContextFull: "full_contexts",
 }
 """Events of a pool that count one thing by one, and nothing else."""
+_TOTALS: dict[type[Event], str] = {GuardTripped: "guard_trips", OddityNoted: "oddities", MachineSlept: "clock_jumps"}
+"""The same of no pool."""
 
 
 @dataclass(slots=True)
@@ -177,7 +179,7 @@ class Sums:
         """Tickets that have not ended."""
         self._held: set[str] = set()
         """Of these, the ones that wait."""
-        self._counts = {"guard_trips": 0, "oddities": 0, "clock_jumps": 0}
+        self._counts = dict.fromkeys(_TOTALS.values(), 0)
         self._is_unsaved = False
         self.agents = AgentUse()
         """What agents used, where that is asked for."""
@@ -192,15 +194,10 @@ class Sums:
             Moved: self._moved,
             BreakerChanged: self._breaker_changed,
             ContextShrank: self._context_shrank,
-            GuardTripped: self._tripped,
-            OddityNoted: self._odd,
-            MachineSlept: self._slept,
             StateUnsaved: self._unsaved,
             **dict.fromkeys(_COUNTED, self._of_pool),
+            **dict.fromkeys(_TOTALS, self._of_no_pool),
         }
-
-    def __repr__(self) -> str:
-        return f"<Sums of {len(self._pools)} pools, {len(self._sessions)} sessions, {len(self._live)} live tickets>"
 
     def __call__(self, event: Event) -> None:
         """Count one event."""
@@ -367,30 +364,11 @@ class Sums:
         pool.compaction_micro_usd += event.spend.micro_usd
         pool.compacted_tokens += event.before_tokens - event.after_tokens
 
-    def _of_pool(
-        self,
-        event: BackedOff
-        | CommittedStreamFailed
-        | Superseded
-        | PoolBlocked
-        | AccountBlocked
-        | WaitOverruled
-        | ContextKept
-        | ContextFull,
-    ) -> None:
+    def _of_pool(self, event: Any) -> None:
         self._pool(event.pool).counts[_COUNTED[type(event)]] += 1
 
-    def _tripped(self, event: GuardTripped) -> None:
-        del event
-        self._counts["guard_trips"] += 1
-
-    def _odd(self, event: OddityNoted) -> None:
-        del event
-        self._counts["oddities"] += 1
-
-    def _slept(self, event: MachineSlept) -> None:
-        del event
-        self._counts["clock_jumps"] += 1
+    def _of_no_pool(self, event: GuardTripped | OddityNoted | MachineSlept) -> None:
+        self._counts[_TOTALS[type(event)]] += 1
 
     def _unsaved(self, event: StateUnsaved) -> None:
         self._is_unsaved = bool(event.reason)

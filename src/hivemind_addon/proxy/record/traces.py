@@ -83,9 +83,6 @@ class Traces:
         self._wall = wall
         self._live: dict[str, _Live] = {}
 
-    def __repr__(self) -> str:
-        return f"<Traces of {len(self._live)} live tickets>"
-
     def __call__(self, event: Event) -> None:
         """Hear of one event."""
         if isinstance(event, Submitted):

@@ -64,9 +64,6 @@ class AppendFile:
             raise
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="append-file")
 
-    def __repr__(self) -> str:
-        return f"<AppendFile {self.path}, {self.written} records, {self.missed} missed>"
-
     def append(self, record: Callable[[], bytes], size: int) -> None:
         """Write a record soon. `record` makes the record in the thread; `size`: memory held until then."""
         with self._lock:

@@ -125,9 +125,6 @@ class Driver:
         self._delivering = False
         self._drained: list[asyncio.Future[None]] = []
 
-    def __repr__(self) -> str:
-        return f"<Driver of {self._scheduler!r}, {len(self._waiters)} desks>"
-
     def listen(self, observer: Observer) -> None:
         """Send events to this observer from now on, until `unlisten`."""
         self._observers = [*self._observers, observer]

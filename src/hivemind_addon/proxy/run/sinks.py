@@ -34,9 +34,6 @@ class Sinks:
         if traces is not None:
             driver.listen(traces)
 
-    def __repr__(self) -> str:
-        return f"<Sinks {[sink for sink in (self._log, self._notifier, self._traces) if sink]}>"
-
     def follow(self, *, log: Path | bool, notify: Way | None) -> None:
         """As the options say from now on. `log`: a file, True for standard output, False for none.
 

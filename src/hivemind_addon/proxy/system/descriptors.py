@@ -52,9 +52,6 @@ class ConnectionPlaces:
         self._waiting: dict[str, asyncio.Future[None]] = {}
         """In order of arrival."""
 
-    def __repr__(self) -> str:
-        return f"<ConnectionPlaces {len(self._taken)} of {self.most} taken, {len(self._waiting)} wait>"
-
     @property
     def most(self) -> int | None:
         """How many are served at a time."""

@@ -44,9 +44,6 @@ class LineServer:
         self._server: asyncio.Server | None = None
         self._inode = 0
 
-    def __repr__(self) -> str:
-        return f"<LineServer {self.path}, {len(self.connections)} connections>"
-
     async def start(self) -> None:
         """Listen. A dead process's socket is replaced. Raises SocketTaken, OSError."""
         _clear_stale(self.path)
@@ -90,9 +87,6 @@ class LineConnection(asyncio.Protocol):
         """When the running second began."""
         self._lines = 0
         """In it."""
-
-    def __repr__(self) -> str:
-        return f"<LineConnection to {self._server.path}>"
 
     @property
     def unsent_bytes(self) -> int:

@@ -71,7 +71,8 @@ class ExchangeView(contentviews.Contentview):
         if not isinstance(flow, http.HTTPFlow) or not _is_shown(data, metadata):
             raise ValueError("not a model call")
         annotation = annotation_of(flow)
-        dialect = dialect_named(annotation.dialect if annotation else _format_of(flow.request.path))
+        by_path = (name for end, name in _PATHS.items() if path_matches(f"*{end}", flow.request.path))
+        dialect = dialect_named(annotation.dialect if annotation else next(by_path, USUAL))
         if metadata.websocket_message is not None:  # its story is on the flow: this may be any of its turns
             return _bounded(_request_page(None, request_of(dialect, data)))
         if metadata.http_message is flow.request:
@@ -93,10 +94,6 @@ def _is_body(metadata: Metadata) -> bool:
     flow = metadata.flow
     message = metadata.http_message
     return isinstance(flow, http.HTTPFlow) and (message is flow.request or message is flow.response)
-
-
-def _format_of(path: str) -> str:
-    return next((name for end, name in _PATHS.items() if path_matches(f"*{end}", path)), USUAL)
 
 
 def _decoded(data: bytes, message: http.Message | None) -> bytes:

@@ -104,9 +104,6 @@ class Past:
         self._settled: dict[ChartSpan, tuple[PastCharts, float]] = {}
         """What does not change any more, and the instant before which its incidents ended."""
 
-    def __repr__(self) -> str:
-        return f"<Past {len(self._kept)} answers, {len(self._asking)} asked for>"
-
     def charts(self, span: ChartSpan) -> bytes | None:
         """`ShownCharts` or `NothingKnown`, as JSON; None: it is being read, ask again."""
         return self._answer(f"charts {span.value}", span.fresh_s, lambda: self._charts(span))
