@@ -1,6 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hivemind_addon.kernel.budget import cost_of
 from hivemind_addon.kernel.values.spend import Budget, Period, Price, Scope, Shortage, Spend
 from hivemind_addon.kernel.values.ticket import Usage
 from hivemind_addon.proxy.api.words import amount
@@ -9,7 +10,7 @@ PRICE = Price(input=3_000_000, cache_write=3_750_000, cache_read=300_000, output
 
 
 def cost(input_tokens=0, cache_write_tokens=0, cache_read_tokens=0, output_tokens=0, price=PRICE, **more):
-    return price.micro_usd(Usage(input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, **more))
+    return cost_of(Usage(input_tokens, cache_read_tokens, cache_write_tokens, output_tokens, **more), price)
 
 
 def test_a_million_tokens_cost_their_price():

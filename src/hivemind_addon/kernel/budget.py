@@ -253,12 +253,28 @@ _MOST_UNPRICED = 100
 """At most this many models without a price are reported, because clients may name any number of models."""
 
 
+def cost_of(usage: Usage, price: Price) -> int:
+    """The cost of an attempt in micro-dollars; only the sum is rounded up."""
+    tier, total_input_tokens = usage.tier or price.tier, usage.total_input_tokens
+    special = [one for one in price.special if one.tier == tier] or [one for one in price.special if not one.tier]
+    rates = next((one for one in special if total_input_tokens > one.above), price)
+    for_an_hour = usage.cache_write_1h_tokens
+    total = (
+        usage.input_tokens * rates.input
+        + (usage.cache_write_tokens - for_an_hour) * rates.cache_write
+        + for_an_hour * (rates.cache_write if rates.cache_write_1h is None else rates.cache_write_1h)
+        + usage.cache_read_tokens * rates.cache_read
+        + usage.output_tokens * rates.output
+    )
+    return -(-total // 1_000_000)
+
+
 def spend_of(usage: Usage, price: Price | None) -> Spend:
     """The spend for a usage; no money without a price."""
     tokens = usage.total_input_tokens + usage.output_tokens
     if price is None:
         return Spend(tokens, unpriced_tokens=tokens)
-    return Spend(tokens=tokens, micro_usd=price.micro_usd(usage))
+    return Spend(tokens=tokens, micro_usd=cost_of(usage, price))
 
 
 def actual_usage(ticket: Ticket, result: AttemptResult) -> Usage | None:
@@ -310,7 +326,7 @@ class Budgets:
         self._share = 1.0
         """The fraction of each account's remaining amounts that this process may spend."""
         self._unpriced: dict[str, bool] = {}
-        """Reported model without a price of its own → whether under a budget in money."""
+        """Reported model without an own price → whether under a budget in money."""
         self.renewals: KeyedHeap[Account] = KeyedHeap()
         """Accounts with waiting tickets, by the end of the period. Only this class changes the heap."""
 
@@ -387,7 +403,7 @@ class Budgets:
             self._in_flight[ticket.id] = payers, expected
 
     def _report_unpriced(self, ticket: Ticket, budget: Budget | None, now: float) -> None:
-        """Report a model without a price of its own: once, and once more under a budget in money."""
+        """Report a model without an own price: once, and once more under a budget in money."""
         guess = ticket.price.guess if ticket.price else ""
         if not guess and not ticket.expected.unpriced_tokens:
             return

@@ -1,4 +1,4 @@
-"""Jobs: work at a provider that outlives its request, such as a response in background mode, or a batch.
+"""Jobs: work at a provider that outlives the request, such as a response in background mode, or a batch.
 
     an answer says that the work goes on ──► running ──► ended: a later answer reports the usage
                                                 └──────► unseen: the job expired, or too many jobs are remembered

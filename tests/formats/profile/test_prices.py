@@ -4,6 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.formats.profile.load import load_profiles
+from hivemind_addon.kernel.budget import cost_of
 from hivemind_addon.kernel.values.ticket import Usage
 
 PROFILES = load_profiles(None).by_name
@@ -75,7 +76,7 @@ def test_models_have_a_price_or_a_guess_or_none(profile, host, model, dollars, g
     ],
 )
 def test_kinds_of_tokens_and_tiers_and_long_prompts_have_their_own_prices(profile, model, usage, asked, dollars):
-    assert replace(priced(profile, model), tier=asked).micro_usd(usage) == round(dollars * 1e6)
+    assert cost_of(usage, replace(priced(profile, model), tier=asked)) == round(dollars * 1e6)
 
 
 @pytest.mark.parametrize(

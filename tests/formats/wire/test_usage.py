@@ -205,7 +205,7 @@ def test_an_untrue_number_loses_that_number_alone(lie):
 
 RECORDED = [
     (ANTHROPIC, "anthropic/message.sse", Usage(25, 5000, 1000, 89, reported=True, tier="standard")),
-    (ANTHROPIC, "anthropic/cut.sse", Usage(25, 5000, 1000, 11)),
+    (ANTHROPIC, "anthropic/cut.sse", Usage(25, 5000, 1000, 11, tier="standard")),
     (CHAT, "openai/chat.sse", Usage(60, 40, 0, 11)),
     (CHAT, "openai/chat_with_usage.sse", Usage(15, 4, 0, 10, reported=True)),
     (CHAT, "groq/chat.sse", Usage(9, 0, 0, 2, reported=True)),

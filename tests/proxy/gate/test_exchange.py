@@ -8,6 +8,7 @@ from msgspec import structs
 
 from hivemind_addon.formats.profile.model import Watchdog
 from hivemind_addon.formats.wire.outcome import TransportTrouble
+from hivemind_addon.kernel.budget import cost_of
 from hivemind_addon.kernel.values.events import AttemptEnded, ContextKept, OddityNoted
 from hivemind_addon.kernel.values.ticket import OutcomeKind, Usage
 from hivemind_addon.proxy.gate.settings import AgentsFile
@@ -116,7 +117,7 @@ async def test_what_a_usage_does_not_report_or_not_truly_is_counted_or_expected(
         assert abs(ended.usage.output_tokens - output_tokens) <= 2
         assert 80 <= ended.usage.input_tokens <= 130
         assert ended.spend.tokens == ended.usage.total_input_tokens + ended.usage.output_tokens
-        assert ended.spend.micro_usd == exchange.ticket.price.micro_usd(ended.usage) > 0
+        assert ended.spend.micro_usd == cost_of(ended.usage, exchange.ticket.price) > 0
     assert len(heard) == 20
     following = proxy.make_exchange(chat_flow(stream=streamed))
     assert following.ticket.expected.tokens < 200, "how long answers are was learned"
@@ -510,7 +511,7 @@ async def test_a_stream_that_has_begun_may_be_silent_for_minutes_and_not_for_eve
 
 
 async def test_how_long_a_model_is_silent_after_content_is_learned_upwards_and_by_model(proxy):
-    proxy.driver.clock = clock = FakeClock(proxy.driver.clock.monotonic())
+    proxy.driver.clock = clock = FakeClock(float(round(proxy.driver.clock.monotonic())))
 
     def begun(model):
         exchange = proxy.make_exchange(

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.terminal_theme import TerminalTheme
 from rich.text import Text
 
+from hivemind_addon.kernel.budget import cost_of
 from hivemind_addon.kernel.values.command import Pause, SetLimit, SetPriority
 from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
 from hivemind_addon.kernel.values.spend import Budget, Period, Price, Scope, Spend
@@ -108,7 +109,7 @@ class Fleet(World):
         price = _HAIKU if small else _SONNET
         demand = ticket.demand
         usage = Usage(demand.input_tokens, ticket.cached_tokens, output_tokens=demand.output_tokens)
-        cost = price.micro_usd(usage)
+        cost = cost_of(usage, price)
         return structs.replace(
             ticket,
             pool=PoolKey("api.anthropic.com", "acme", model.rpartition("-4-5")[0]),

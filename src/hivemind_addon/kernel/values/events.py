@@ -69,7 +69,7 @@ class AttemptEnded(_Fact, frozen=True, gc=False):
 
 
 class JobNoted(_Fact, frozen=True, gc=False):
-    """A request was answered while its work goes on at the provider, or the work has ended.
+    """A request was answered while the work goes on at the provider, or the work has ended.
 
     The attempt and the ticket end with the work.
     """
@@ -232,7 +232,7 @@ class BudgetSpent(_Fact, frozen=True, gc=False):
 
 
 class PriceMissing(_Fact, frozen=True, gc=False):
-    """A call used a model without a price of its own. Emitted once per model, and once more under a budget in money."""
+    """A call used a model without an own price. Emitted once per model, and once more under a budget in money."""
 
     at: float
     pool: PoolKey

@@ -4,14 +4,8 @@ Money is in micro-dollars (millionths of a dollar), a price per million tokens: 
 """
 
 from enum import Enum
-from typing import TYPE_CHECKING
 
 from msgspec import Struct
-
-if TYPE_CHECKING:
-    from hivemind_addon.kernel.values.ticket import Usage
-
-_MILLION = 1_000_000
 
 MOST_AMOUNT = 10**15
 """The largest budget; so every sum of spending fits into a database's integer."""
@@ -48,21 +42,6 @@ class Price(_Rates, frozen=True, gc=False):
     """The service tier that the request asks for; an answer may report another tier."""
     special: tuple[SpecialPrice, ...] = ()
     """Of each tier the price of the longest requests first."""
-
-    def micro_usd(self, usage: "Usage") -> int:
-        """The cost of an attempt; only the sum is rounded up."""
-        tier, total_input_tokens = usage.tier or self.tier, usage.total_input_tokens
-        special = [one for one in self.special if one.tier == tier] or [one for one in self.special if not one.tier]
-        price = next((one for one in special if total_input_tokens > one.above), self)
-        for_an_hour = usage.cache_write_1h_tokens
-        total = (
-            usage.input_tokens * price.input
-            + (usage.cache_write_tokens - for_an_hour) * price.cache_write
-            + for_an_hour * (price.cache_write if price.cache_write_1h is None else price.cache_write_1h)
-            + usage.cache_read_tokens * price.cache_read
-            + usage.output_tokens * price.output
-        )
-        return -(-total // _MILLION)
 
 
 class Spend(Struct, frozen=True, gc=False):

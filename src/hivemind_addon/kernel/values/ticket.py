@@ -82,7 +82,7 @@ class Usage(Struct, frozen=True, gc=False):
     cache_write_1h_tokens: int = 0
     """The part of `cache_write_tokens` that is cached for an hour."""
     tier: str = ""
-    """The service tier that the provider reported, which has its own prices; empty: as requested."""
+    """The service tier that the provider reported, which has own prices; empty: as requested."""
 
     @property
     def total_input_tokens(self) -> int:
@@ -269,7 +269,7 @@ class Ticket(Struct, frozen=True, gc=False):
     price: Price | None = None
     """None: tokens are counted, money is not."""
     needs_price: bool = False
-    """Whether a budget in money refuses the ticket, because its model has no price of its own."""
+    """Whether a budget in money refuses the ticket, because the model has no own price."""
     expected: Spend = field(default_factory=Spend)
     """The amounts that an attempt is expected to take from the budgets."""
     group: str = ""
@@ -320,7 +320,7 @@ class Attempt(Struct, eq=False):
 
 
 class Job(Struct, frozen=True, gc=False):
-    """Work at the provider that goes on after the answer to its request: a response in background mode, or a batch."""
+    """Work at the provider that goes on after the answer to the request: a response in background mode, or a batch."""
 
     name: str
     """The host and the provider's id."""
