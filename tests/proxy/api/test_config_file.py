@@ -110,7 +110,7 @@ def test_a_value_of_another_kind_is_one_line(key, value):
 
 
 def test_nothing_that_runs_or_leads_keys_elsewhere_is_a_projects_to_say():
-    harmless = {"agents", "max_concurrency", "total_budget", "agent_budget"}
+    harmless = {"agents", "max_concurrency", "total_budget", "agent_budget", "refuse_unpriced"}
     guarded = {option.name.removeprefix(PREFIX) for option in OPTIONS if option.is_guarded}
     assert guarded & PROJECT_KEYS == harmless
     assert set(KEYS) | set(RUN_KEYS) >= PROJECT_KEYS

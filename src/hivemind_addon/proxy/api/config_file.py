@@ -38,11 +38,11 @@ BOOLEANS = frozenset({"web", "ollama", "fresh", "capture_content", "allow_lan", 
 PROJECT_KEYS = frozenset(
     {
         *("port", "web", "loop", "ollama", "agents", "max_concurrency", "total_budget", "agent_budget", "keep"),
-        *("contexts", "context_warning", "metrics_agents", "capture_content"),
+        *("contexts", "context_warning", "metrics_agents", "capture_content", "refuse_unpriced"),
     }
 )
 """What a project's file may say."""
-USERS_FIRST = frozenset({"agents", "max_concurrency", "total_budget", "agent_budget"})
+USERS_FIRST = frozenset({"agents", "max_concurrency", "total_budget", "agent_budget", "refuse_unpriced"})
 """Bounds: where the user's own file says one, a project's does not loosen it."""
 _PATH_KEYS = frozenset({"profiles", "agents", "agent_secrets", "journal", "control", "log", "capture"})
 """Relative to the file that says them."""
