@@ -111,7 +111,10 @@ class Client:
 
     def account(self):
         """Spent and reserved tokens."""
-        done = CliRunner().invoke(main, ["budget", "--json", "-p", str(self.proxy.port)])
+        asked = ["budget", "--json", "-p", str(self.proxy.port)]
+        if (done := CliRunner().invoke(main, asked)).exit_code:  # it opens the socket for commands after the ports
+            self.proxy.wait_for(lambda _: CliRunner().invoke(main, asked).exit_code == 0, "it answers commands")
+            done = CliRunner().invoke(main, asked)
         mine = (one for one in json.loads(done.output) if one["holder"] == f"agent {self.agent}")
         return next(((one["spent_tokens"], one["reserved_tokens"]) for one in mine), (0, 0))
 
@@ -162,7 +165,7 @@ def test_background_responses_count_in_budgets_once_however_often_they_are_polle
         ("GET", "/input_items", {"object": "list", "data": []}, None),
         ("POST", "/cancel", response(0, "cancelled"), 0),
         ("GET", "", response(0, "failed"), 0),
-        ("GET", "", response(0, "incomplete", USAGE | {"input_tokens": 1000}), 10_000),
+        ("GET", "", response(0, "incomplete", USAGE | {"input_tokens": 1000, "total_tokens": 10_000}), 10_000),
         ("GET", "?stream=true&starting_after=3", [response(0, "in_progress"), response(0, "completed", USAGE)], 59_000),
         ("GET", "?stream=true", [response(0, "queued"), response(0, "in_progress")], None),
     ],
