@@ -200,6 +200,18 @@ def shared(tmp_path_factory, runtime_dir):
         yield Client(proxy, server), server
 
 
+def test_a_job_under_another_label_is_one(tmp_path, server):
+    server.answers["GET /v1/responses/resp_0"] = answered(response(0, "completed", USAGE))
+    server.answers["POST /v1/responses"] = 200, "text/event-stream", answered(response(0, "queued"))[2]
+    with run(tmp_path, server, agent_budget="100k") as proxy:
+        client = Client(proxy, server)
+        client.begin()
+        assert client.reserved()
+        client("GET", "/v1/responses/resp_0")
+        client.wait_for(59_000)
+        assert proxy.stop() == 0
+
+
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGTERM])
 def test_a_job_outlives_its_proxy(tmp_path, server, stop):
     in_background(server, lambda _: response(0, "completed", USAGE))

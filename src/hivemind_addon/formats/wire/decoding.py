@@ -217,12 +217,11 @@ class AnswerDecoder:
     def __init__(self, content_encoding: str, *, max_feed_bytes: int = MAX_FEED_BYTES) -> None:
         """`content_encoding` as in the header."""
         self._decoder: BodyDecoder | None = None
+        self._unknown: DecodeError | None = None
         try:
             self._decoder = BodyDecoder(content_encoding, max_feed_bytes=max_feed_bytes)
         except DecodeError as error:
-            self._unknown: DecodeError | None = error
-        else:
-            self._unknown = None
+            self._unknown = error
         self._start: bytes | None = b""
         """The first bytes, until they show whether the body is text; None: they have."""
 

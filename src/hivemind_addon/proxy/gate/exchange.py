@@ -467,12 +467,12 @@ class Exchange:
     @guarded(fallback=Look.RELEASE)
     def _look(self, chunk: bytes) -> Look:
         answer, peek = self._answer, self.profile.peek
-        if self.job is not None and not self.job.id:
-            self.job.feed(chunk)
         phase = answer.look(chunk)
         if phase is None:
             self._note_label()
             return Look.COLLECT
+        if self.job is not None and not self.job.id:
+            self.job.feed(chunk)
         if self.tape:
             self.tape.chunk(len(chunk), self.driver.clock.monotonic())
         if answer.unreadable:
