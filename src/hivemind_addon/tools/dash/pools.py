@@ -19,7 +19,7 @@ from hivemind_addon.proxy.api.pool_words import (
     window_words,
 )
 from hivemind_addon.proxy.api.report import PoolStats, Report
-from hivemind_addon.proxy.api.words import count, printable, span
+from hivemind_addon.proxy.api.words import count, printable, several, span
 from hivemind_addon.tools.dash.glyphs import Tone, bar, cut_middle, padded, sentence, spark
 
 _BAR = 12
@@ -174,7 +174,7 @@ def _notes(pool: PoolView, stats: PoolStats | None, width: int) -> Iterator[Text
         *((5 + 3 * number, f"limit {move}", Tone.FAINT) for number, move in enumerate(moves)),
         (4, f"{absorbed:,} retries absorbed" if absorbed else "", Tone.FAINT),
         (6, f"{stats.throttled:,} refused upstream" if stats and stats.throttled else "", Tone.FAINT),
-        (3, f"{stats.garbage:,} of the answers garbage" if stats and stats.garbage else "", Tone.WAITS),
+        (3, several(stats.garbage, "garbage answer") if stats and stats.garbage else "", Tone.WAITS),
     ]
     if any(text for _, text, _ in pieces):
         line = Text("  ", no_wrap=True, end="")
