@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from lab.fleets.fleet import FleetSettings, Route
+from hivemind_addon.sim.limits import ModelScope
+from lab.fleets.fleet import MIXED, SIXTEEN, FleetSettings, Route
 
 KILLED_AFTER_S = 60
 
@@ -24,10 +25,17 @@ class Experiment:
 
 def experiments(settings: FleetSettings, runs: int) -> Mapping[str, Experiment]:
     """By the name that the command line and the marks of the page give them."""
+    agents = SIXTEEN if settings.agents is MIXED else settings.agents
+    key = replace(settings, agents=agents, scope=ModelScope.KEY, requests=5, window_s=20, concurrency=2)
+    counted = replace(key, requests=4, window_s=15, counts_refused=True)
     return {
         "direct": Experiment(Route.DIRECT, settings, runs),
         "hivemind": Experiment(Route.WHOLE, replace(settings, kill_after_s=KILLED_AFTER_S), runs),
         "stream": Experiment(Route.HIVEMIND, settings),
         "own-settings": Experiment(Route.WHOLE, replace(settings, patient=False)),
         "auto": Experiment(Route.AUTO, settings),
+        "key": Experiment(Route.AUTO, key, runs),
+        "key-direct": Experiment(Route.DIRECT, key),
+        "counted": Experiment(Route.AUTO, counted, runs),
+        "counted-direct": Experiment(Route.DIRECT, counted),
     }

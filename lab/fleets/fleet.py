@@ -41,6 +41,19 @@ STRICT: Mapping[str, float] = MappingProxyType(
     {"502": 0.05, "reset-before-head": 0.03, "529": 0.02, "error-second": 0.01, "stream-close": 0.03}
 )
 """14 % of the calls; the last are cuts in the middle of an answer."""
+SIXTEEN: Mapping[Program, int] = MappingProxyType(
+    {
+        Program.CLAUDE: 3,
+        Program.OPENCODE: 2,
+        Program.CODEX: 1,
+        Program.CODEX_SOCKETS: 1,
+        Program.QWEN: 2,
+        Program.AIDER: 2,
+        Program.MINI: 3,
+        Program.GEMINI: 2,
+    }
+)
+"""Sixteen agents of every kind, before three providers."""
 _COUNTED: Mapping[str, Dimension] = MappingProxyType(
     {
         ANTHROPIC_HOST: Dimension.INPUT_TOKENS,
@@ -77,7 +90,13 @@ class FleetSettings:
     """Share of the admitted calls."""
     tokens_per_minute: int = 250_000
     """Of each provider: OpenAI's count the most that may come out, too."""
-    requests_per_minute: int = 40
+    requests: int = 40
+    """That each provider admits in `window_s`."""
+    window_s: float = 60
+    scope: ModelScope = ModelScope.MODEL
+    """Which models of a key these limits and the concurrency count together."""
+    counts_refused: bool = False
+    """Whether a refused call takes a request as well, and a failed call everything."""
     concurrency: int = 6
     """Calls that may run at the same time; any more is a 529."""
     latency_s: float = 0.8
@@ -98,11 +117,12 @@ class FleetSettings:
         return {
             host: ProviderSettings(
                 limits=(
-                    Limit(Dimension.REQUESTS, self.requests_per_minute, scope=ModelScope.MODEL),
-                    Limit(_COUNTED[host], self.tokens_per_minute, scope=ModelScope.MODEL),
+                    Limit(Dimension.REQUESTS, self.requests, self.window_s, scope=self.scope),
+                    Limit(_COUNTED[host], self.tokens_per_minute, scope=self.scope),
                 ),
+                charge_failures=self.counts_refused,
                 concurrency=self.concurrency,
-                concurrency_scope=ModelScope.MODEL,
+                concurrency_scope=self.scope,
                 concurrency_status=529 if host == ANTHROPIC_HOST else 503,
                 faults=self.faults,
                 latency=Latency(median_s=self.latency_s, sigma=0.4),
