@@ -122,9 +122,6 @@ class Probe:
         socket.getaddrinfo = lead_here
 
     def running(self):
-        """What is there at the start need not be searched later."""
-        gc.collect()
-        gc.freeze()
         ctx.master.addons.get("hivemind").proxy.driver.listen(self.events.append)
 
     # What it sees
