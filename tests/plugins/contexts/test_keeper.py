@@ -1,8 +1,10 @@
 import asyncio
+import gc
 import gzip
 import json
 import logging
 import threading
+from copy import copy
 
 import pytest
 from mitmproxy import http
@@ -18,6 +20,7 @@ from hivemind_addon.plugins.contexts import keeper as keeping
 from hivemind_addon.plugins.contexts.compaction import TakenOut
 from hivemind_addon.plugins.contexts.handover import sent_request
 from hivemind_addon.plugins.contexts.keeper import ConversationKeeper, reason_of
+from hivemind_addon.plugins.contexts.newest_requests import HeldRequest
 from hivemind_addon.plugins.contexts.policy import parse_policy
 from hivemind_addon.plugins.contexts.store import ContextStore, KeepRule, NotKept, TakenResult, UnknownContext
 from tests.dialects import ANTHROPIC
@@ -137,7 +140,7 @@ class BrokenStore:
 
     def keep(self, context, **_):
         if self.error:
-            raise self.error
+            raise copy(self.error)  # whose traceback nobody else has
         return context.head
 
     def keep_all(self, contexts):
@@ -235,6 +238,20 @@ async def test_what_is_no_conversation_is_nobody_s_loss_beside_others_that_are(p
     await keeper.write_held()
     assert sorted(texts_of(store.read(head.id))[0] for head in store.heads()) == ["a", "b"]
     assert all(name for name, _ in told(proxy))
+
+
+@pytest.mark.parametrize("error", [None, OSError(28, "No space left on device")], ids=["no conversation", "full disk"])
+async def test_a_request_that_is_not_kept_is_freed_without_the_collector(proxy, keeper_by, error):
+    keeper = keeper_by("turn", BrokenStore(error))
+    gc.collect()
+    gc.disable()
+    try:
+        answered(exchange_of(proxy, *(("a",) if error else ()), keeper=keeper))
+        await quiet(keeper)
+        keeper._thread.shutdown()  # else the thread may still have the request
+        assert [one for one in gc.get_objects() if type(one) is HeldRequest] == []
+    finally:
+        gc.enable()
 
 
 async def test_without_a_policy_nothing_is_held(proxy, store, keeper):

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from hivemind_addon.proxy.gate.exchange import Exchange
     from hivemind_addon.proxy.run.driver import Driver
 
-    _Outcome = tuple[HeldRequest[HandedOver], str, ContextHead | Exception]
-    """What was to be written, by which policy, and what became of it."""
+    _Outcome = tuple[HeldRequest[HandedOver], str, ContextHead | NotKept | str]
+    """A request, the policy that keeps the request, and the context; a text: why the disk did not take the context."""
 
 logger = logging.getLogger("hivemind")
 
@@ -205,8 +205,8 @@ class ConversationKeeper:
             size += held.size_bytes
             try:
                 contexts.append((held, why, self._taken(held, why, now_wall)))
-            except Exception as error:  # noqa: BLE001 - told, as one that cannot be written is
-                outcomes.append((held, why, error))
+            except Exception as error:  # noqa: BLE001 - reported, as a failure to write is
+                outcomes.append((held, why, _untraced(error)))
             if (read := read + held.size_bytes) >= _BREATH_BYTES:
                 read = 0
                 breathe()
@@ -215,13 +215,11 @@ class ConversationKeeper:
     def _kept_together(self, contexts: Sequence[tuple[HeldRequest[HandedOver], str, Context]]) -> list[_Outcome]:
         """In the thread. An error that no single context causes befalls all."""
         try:
-            heads: Sequence[ContextHead | Exception] = self.store.keep_all([context for *_, context in contexts])
-        except _EXPECTED as error:
-            heads = [error] * len(contexts)
+            heads: Sequence[ContextHead | NotKept | str] = self.store.keep_all([context for *_, context in contexts])
         except Exception as error:  # noqa: BLE001 - as above
-            if len(contexts) > 1:
+            if len(contexts) > 1 and not isinstance(error, _EXPECTED):
                 return [outcome for one in contexts for outcome in self._kept_together((one,))]
-            heads = [error]
+            heads = [_untraced(error)] * len(contexts)
         return [(held, why, head) for (held, why, _), head in zip(contexts, heads, strict=True)]
 
     def _taken(self, held: HeldRequest[HandedOver], why: str, now_wall: float) -> Context:
@@ -251,8 +249,8 @@ class ConversationKeeper:
             match outcome:
                 case NotKept():
                     self._not_kept(held.what, str(outcome))
-                case Exception():
-                    self._lose(held.what.ticket, _why(outcome), outcome)
+                case str():
+                    self._lose(held.what.ticket, outcome)
                 case head:
                     self._kept(held.what.ticket, head, why)
         if self._is_writing:
@@ -277,11 +275,9 @@ class ConversationKeeper:
             self._has_told_of_chains = True
             self._note(handed.ticket, reason=reason)
 
-    def _lose(self, ticket: Ticket, reason: str, error: BaseException | None = None) -> None:
+    def _lose(self, ticket: Ticket, reason: str) -> None:
         """Reported only the first time, until something can be kept again."""
         self._lost += 1
-        if error is not None and not isinstance(error, _EXPECTED):
-            logger.error("hivemind: a conversation could not be kept", exc_info=error)
         if self._lost == 1:
             self._note(ticket, reason=reason)
 
@@ -335,9 +331,7 @@ class ConversationKeeper:
             return
         error = writing.exception()
         if error is not None:
-            if not isinstance(error, _EXPECTED):
-                logger.error("hivemind: a conversation could not be kept", exc_info=error)
-            self._note(ticket, reason=_why(error))
+            self._note(ticket, reason=str(_untraced(error)))
         elif writing.result().ticket_id == ticket.id:  # else it came again, and was told of before
             self._note(ticket, context_id=writing.result().id)
 
@@ -459,6 +453,13 @@ def reason_of(short: Shortage) -> str:
     spent, limit = amount(short.unit, short.spent), amount(short.unit, short.limit)
     what = "was spent" if short.spent >= short.limit else "had too little left"
     return f"the budget of {budget.holder} per {budget.per.value} {what}: {spent} of {limit}"
+
+
+def _untraced(error: BaseException) -> NotKept | str:
+    """An error as an outcome. The error's own traceback leads to the list of outcomes, and so back to the error."""
+    if not isinstance(error, _EXPECTED):
+        logger.error("hivemind: a conversation could not be kept", exc_info=error)
+    return NotKept(*error.args) if isinstance(error, NotKept) else _why(error)
 
 
 def _why(error: BaseException) -> str:
