@@ -95,7 +95,12 @@ def test_the_page_says_how_long_a_killed_proxy_was_away():
 
 def test_agents_may_be_lost_only_where_nothing_could_save_them():
     demands = {name: one.demands for name, one in experiments(FleetSettings(), 3).items()}
-    assert [name for name, demanded in demands.items() if not demanded] == ["direct", "stream", "key-direct", "counted-direct"]
+    assert [name for name, demanded in demands.items() if not demanded] == [
+        "direct",
+        "stream",
+        "key-direct",
+        "counted-direct",
+    ]
 
 
 def test_what_is_not_run_anew_stays_on_the_page():
