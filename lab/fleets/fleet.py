@@ -41,18 +41,7 @@ STRICT: Mapping[str, float] = MappingProxyType(
     {"502": 0.05, "reset-before-head": 0.03, "529": 0.02, "error-second": 0.01, "stream-close": 0.03}
 )
 """14 % of the calls; the last are cuts in the middle of an answer."""
-SIXTEEN: Mapping[Program, int] = MappingProxyType(
-    {
-        Program.CLAUDE: 3,
-        Program.OPENCODE: 2,
-        Program.CODEX: 1,
-        Program.CODEX_SOCKETS: 1,
-        Program.QWEN: 2,
-        Program.AIDER: 2,
-        Program.MINI: 3,
-        Program.GEMINI: 2,
-    }
-)
+SIXTEEN: Mapping[Program, int] = MappingProxyType(dict(zip(MIXED, (3, 2, 1, 1, 2, 2, 3, 2), strict=True)))
 """Sixteen agents of every kind, before three providers."""
 _COUNTED: Mapping[str, Dimension] = MappingProxyType(
     {
