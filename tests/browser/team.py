@@ -54,14 +54,25 @@ class Fleet:
     def let_run(self, agents=5):
         """A team with sub-agents, more than may go at once."""
         self.ask("lead", "s-lead", text="plan the work " * 200)
-        for number in range(1, agents):
-            self.ask(f"worker-{number}", f"s-{number}", "s-lead", "do a part of it " * 300)
-            self.ask(f"worker-{number}", f"s-{number}-tests", f"s-{number}", "write its tests " * 100)
-            if number == 1:
-                self._origin.wait_for_calls(3)  # so that all others wait, whichever thread is the first
+        self._ask_for_a_part(1)
+        self._origin.wait_for_calls(2)
+        self._ask_for_tests(1)
+        self._origin.wait_for_calls(3)  # so that all others wait, whichever thread is the first
+        for number in range(2, agents):
+            self._ask_for_a_part(number)
+        # A session's own request comes before those of the sessions that it starts.
+        self.proxy.wait_for(lambda state: held(state) == agents + 1, "the arrival of every worker")
+        for number in range(2, agents):
+            self._ask_for_tests(number)
         for number in range(3):
             self.ask(f"reviewer-{number + 1}", f"s-r{number}", text="look at it " * 200)
         self.ask(XSS, "s-x")
+
+    def _ask_for_a_part(self, worker):
+        self.ask(f"worker-{worker}", f"s-{worker}", "s-lead", "do a part of it " * 300)
+
+    def _ask_for_tests(self, worker):
+        self.ask(f"worker-{worker}", f"s-{worker}-tests", f"s-{worker}", "write its tests " * 100)
 
     def answer_one(self):
         self._origin.wait_for_calls(1)
@@ -73,6 +84,10 @@ class Fleet:
         if all_served:
             assert {one.result(PATIENCE_S).status_code for one in self.asked} == {200}
         self._threads.shutdown(wait=all_served)
+
+
+def held(state):
+    return sum(len(pool["tickets"]) for pool in state["snapshot"]["pools"])
 
 
 @contextmanager

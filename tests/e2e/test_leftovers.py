@@ -29,6 +29,11 @@ class Leftovers:
         self.connection.request("GET", f"http://probe.test/leftovers?then={then}")
         return json.loads(self.connection.getresponse().read())
 
+    def forget(self):
+        """Whatever was left until now. The question before may have left something that only the next one finds."""
+        while self.since() or self.since():
+            pass
+
     def since(self):
         return self._ask("leave")
 
@@ -62,8 +67,7 @@ def test_a_request_that_is_over_leaves_nothing_for_the_collector(stage, subtests
                 for call in calls[1:]:
                     stage.providers.script(call.key, [fault])
                 http.send(calls[0].request(host))  # the connections are there
-                while leftovers.since():
-                    pass
+                leftovers.forget()
                 for call in calls[1:]:
                     assert http.send(call.request(host)).is_success != (fault == ErrorStatus(400))
                 found = leftovers.since()
