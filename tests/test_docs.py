@@ -163,7 +163,7 @@ def test_the_design_lists_every_state_of_a_ticket_and_what_may_follow():
     assert [state.name for state in EntryState if state.name not in picture] == []
     rows = {row[1].strip(): row[3].strip() for row in (line.split("|") for line in table.splitlines()) if len(row) == 5}
     assert rows["unfunded"] == "any that waits, new, ended"
-    assert rows["in flight"] == "lane, returning, front, backing off, ended"
+    assert rows["in flight"] == "due, backing off, ended"
     assert {name for name, after in rows.items() if not after} == {"ended"}
     assert {state.value for state in TRANSITIONS} <= set(rows)
 

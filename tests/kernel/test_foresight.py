@@ -111,7 +111,7 @@ def test_while_the_provider_is_down_it_waits_for_the_probe():
     starts_in_s, _, reason = foreseen(bench)
     assert bench.pool.breaker == "open"
     assert reason == "provider down"
-    assert starts_in_s >= bench.pool.breaker_tries_in_s
+    assert starts_in_s is None or starts_in_s >= bench.pool.breaker_tries_in_s, "older tickets probe first"
 
 
 def test_a_pause_has_no_end_that_is_known():

@@ -42,7 +42,7 @@ class TwoKeys(Bench):
         return [event.ticket_id for event in self.of(TicketEnded)]
 
 
-def in_lane(bench: TwoKeys) -> None:
+def due(bench: TwoKeys) -> None:
     bench.send("flying", pool=OTHER)
     bench.send("it", pool=OTHER)
 
@@ -59,7 +59,7 @@ def returning(bench: TwoKeys) -> None:
 
 
 def at_the_front(bench: TwoKeys) -> None:
-    in_lane(bench)
+    due(bench)
     assert bench.scheduler._pools[OTHER].move_to_front("it", bench.now)
 
 
@@ -80,11 +80,11 @@ def unfunded(bench: TwoKeys) -> None:
 @each(
     "state, arrange",
     [
-        (EntryState.LANE, in_lane),
+        (EntryState.DUE, due),
         (EntryState.BACKING_OFF, backing_off),
-        (EntryState.RETURNING, returning),
-        (EntryState.FRONT, at_the_front),
-        (EntryState.FOLLOWING, following),
+        (EntryState.DUE, returning),
+        (EntryState.DUE, at_the_front),
+        (EntryState.ASIDE, following),
         (EntryState.UNFUNDED, unfunded),
     ],
 )

@@ -12,6 +12,7 @@ from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.kernel.order.lanes import Attempt, QueueEntry
 from hivemind_addon.kernel.order.selector import Gate, Selector
+from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.retry import Backoff, GiveUp, History
 from hivemind_addon.kernel.values.command import MoveToFront
@@ -46,7 +47,9 @@ class Waiting:
             emit=lambda _: None,
             sharing=Sharing(),
         )
-        queue = FairQueue(OrderSettings(), cost_s=self.capacity.cost_s, saved_s=self.capacity.saved_s)
+        queue = FairQueue(
+            OrderSettings(), cost_s=self.capacity.cost_s, saved_s=self.capacity.saved_s, common=StartTimes()
+        )
         self.selector = Selector(queue=queue, capacity=self.capacity, backoffs=Backoffs())
 
     def place(self, ticket_id: str = "t", *, patience_s: float = 600.0) -> QueueEntry:

@@ -4,6 +4,7 @@ from msgspec.structs import replace
 
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.kernel.order.lanes import QueueEntry
+from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.values.ticket import Demand, Ticket
 from tests.kernel.samples import ticket
 
@@ -20,6 +21,7 @@ class Line:
             self.settings,
             cost_s=lambda demand: demand.input_tokens / TOKENS_S,
             saved_s=lambda tokens: tokens / TOKENS_S,
+            common=StartTimes(),
         )
         self.now = 0.0
         self.sent_at: dict[str, float] = {}
@@ -64,7 +66,7 @@ class Line:
         if name is not None:
             self.begin(name)
             self.now += self.running[name].ticket.demand.input_tokens / TOKENS_S
-            self.end(name)
+            self.queue.end(self.end(name))
         return name
 
     def serve_all(self) -> list[str]:

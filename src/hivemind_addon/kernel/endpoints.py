@@ -51,7 +51,7 @@ _LOOK_EVERY_S = 0.5
 """Least time between two forecasts for a pool: each plays the queue through."""
 _MOST_IDLED_S = 60.0
 """A pool saves at most this much idle time."""
-_MOVABLE = frozenset({EntryState.LANE, EntryState.RETURNING, EntryState.FRONT, EntryState.BACKING_OFF})
+_MOVABLE = frozenset({EntryState.DUE, EntryState.BACKING_OFF})
 _LEAST_S = 0.001
 """The resolution of timers."""
 _REMEMBERED = 20_000

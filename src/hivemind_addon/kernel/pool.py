@@ -233,7 +233,9 @@ class Pool:
             sharing=sharing,
         )
         self._capacity.state(settings.stated)
-        self._queue = FairQueue(settings.order, cost_s=self._capacity.cost_s, saved_s=self._capacity.saved_s)
+        self._queue = FairQueue(
+            settings.order, cost_s=self._capacity.cost_s, saved_s=self._capacity.saved_s, common=sharing.order
+        )
         self._backoffs = Backoffs()
         self._selector = Selector(queue=self._queue, capacity=self._capacity, backoffs=self._backoffs)
         self._callers = Callers()
@@ -306,6 +308,7 @@ class Pool:
         """Move the pool to another account, which proved to be the same and has no such pool."""
         self._capacity.key = key
         self._capacity.move(sharing)
+        self._queue.common = sharing.order
 
     def bypass(self, bypassing: int) -> None:
         """Set the number of attempts in flight that bypass the scheduler."""
@@ -343,10 +346,7 @@ class Pool:
         if history.attempts > 1:
             entry.wait_began_at = admitted_at
         attempt = self._capacity.take_in_flight(entry, demand, admitted_at, now)
-        cost_s = self._capacity.cost_s(demand)
-        self._queue.adopt(entry, cost_s, now)
-        self.sharing.order.came(ticket.id)
-        self.sharing.order.served(entry, cost_s)
+        self._queue.adopt(entry, self._capacity.cost_s(demand), now)
         self._note_started(entry, attempt, now)
         return attempt
 
@@ -364,7 +364,6 @@ class Pool:
         if entry.history.attempts:
             self._backoffs.add(entry)
         self._queue.append(entry, now)
-        self._capacity.sharing.order.came(entry.ticket.id)
 
     def cancel(self, ticket_id: str, now: float) -> bool:
         """End a queued ticket whose client left."""
@@ -413,7 +412,7 @@ class Pool:
                 self._queue.reclass(entry, priority, now)
 
     def _take_out(self, ticket_id: str, now: float) -> QueueEntry | None:
-        entry = self._queue.remove(ticket_id, now)
+        entry = self._queue.remove(ticket_id)
         if entry is not None:
             self._backoffs.discard(ticket_id)
             entry.end_wait(now)
@@ -449,13 +448,13 @@ class Pool:
             entry.wake_up(slept_s)
         self._queue.wake_up(slept_s, now)
 
-    def drain(self, now: float) -> Handover:
+    def drain(self) -> Handover:
         """Hand everything over to the pool that this pool proved to be. This pool is not used again."""
         left = Handover(
-            self.learned, self._queue.take_all(now), tuple(self._capacity.flights), frozenset(self._to_announce)
+            self.learned, self._queue.take_all(), tuple(self._capacity.flights), frozenset(self._to_announce)
         )
-        for entry in left.entries:
-            self.sharing.order.gone(entry.ticket.id)
+        for entry in left.in_flight:
+            self._queue.common.gone(entry)
         self._capacity.move(None)
         return left
 
@@ -464,7 +463,7 @@ class Pool:
         self._capacity.learn_from(left.learned, now)
         for entry in left.in_flight:
             self._capacity.take_over(entry, now)
-            self._queue.charge_again(entry, now)
+            self._queue.adopt(entry, entry.charged_s, now)
         for entry in left.waiting:
             self._callers.called(entry.ticket)
             self._enqueue(entry, now)
@@ -547,12 +546,11 @@ class Pool:
         """Forget the warm prefix of a conversation that moved to an equal pool."""
         self._queue.forget(ticket)
 
-    def release(self, entry: QueueEntry, now: float) -> None:
+    def release(self, entry: QueueEntry) -> None:
         """Hand a waiting ticket to an equal pool."""
         ticket_id = entry.ticket.id
-        self._queue.take(entry, now)
+        self._queue.take(entry)
         self._backoffs.discard(ticket_id)
-        self.sharing.order.gone(ticket_id)
         if ticket_id in self._to_announce:
             self._to_announce.remove(ticket_id)
 
@@ -631,7 +629,7 @@ class Pool:
     def next_key(self, now: float) -> tuple[float, float, float] | None:
         """The sort key of the next ticket among the account's pools; None: no ticket waits."""
         entry = self._find_next(now)
-        return None if entry is None else self.sharing.order.key(entry)
+        return None if entry is None else self._queue.common.key(entry)
 
     def _find_next(self, now: float) -> QueueEntry | None:
         """Select the next ticket for `step`."""
@@ -775,7 +773,6 @@ class Pool:
             queue.began(entry, sent_at=attempt.admitted_at, now=now)
         answered = outcome.kind is OutcomeKind.SUCCESS or outcome.status is None or outcome.status < 400
         queue.settle(entry, took_s, now, answered=answered)
-        capacity.sharing.order.settle(entry, took_s)
         if result.job is None:
             self._emit(
                 AttemptEnded(
@@ -876,8 +873,6 @@ class Pool:
         ticket = entry.ticket
         demand = self._selector.demand(ticket, now)
         self._queue.admit(entry, now)
-        cost_s = entry.charged_s if demand is ticket.demand else self._capacity.cost_s(demand)
-        self._capacity.sharing.order.served(entry, cost_s)
         if self._backoffs.entries:
             self._backoffs.discard(ticket.id)
         entry.history = entry.history.started()
@@ -1023,8 +1018,7 @@ class Pool:
         goes_on: bool = False,
     ) -> None:
         if entry.state is not EntryState.ENDED:
-            entry.become(EntryState.ENDED)
-        self._capacity.sharing.order.gone(entry.ticket.id)
+            self._queue.end(entry)
         if goes_on:  # the end of the job ends the ticket
             return
         self._emit(

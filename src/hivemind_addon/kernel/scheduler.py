@@ -338,7 +338,7 @@ class Scheduler:
 
     def _move(self, move: Move, now: float) -> None:
         """Move a waiting ticket to an equal pool."""
-        move.source.release(move.entry, now)
+        move.source.release(move.entry)
         move.target.receive(move.entry, now)
         self._pool_of_ticket[move.entry.ticket.id] = move.target
         self._endpoints.moved(move, now)
@@ -754,7 +754,7 @@ class Scheduler:
         if target is pool:
             pool.rename(into, self._sharing_of(into))
         else:
-            left = pool.drain(now)
+            left = pool.drain()
             target.take_over(left, now)
             self._pool_of_ticket.update(dict.fromkeys((entry.ticket.id for entry in left.entries), target))
         target.bypass(self._bypassing[into])

@@ -7,7 +7,7 @@ two primitives: the watchdog is outside the scheduler, and without retries the d
 """
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from enum import Enum
 
@@ -19,16 +19,16 @@ from hivemind_addon.kernel.limits.breaker import Breaker
 from hivemind_addon.kernel.limits.meter import Meter
 from hivemind_addon.kernel.limits.meters import Meters
 from hivemind_addon.kernel.limits.sharing import Sharing
-from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.kernel.order.lanes import Agent, InFlight, Lanes, QueueEntry, Tree
+from hivemind_addon.kernel.order.fair_queue import OrderSettings
+from hivemind_addon.kernel.order.lanes import InFlight, QueueEntry
 from hivemind_addon.kernel.order.selector import Selector
+from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.pool import KeptPositions, Pool, PoolSettings
 from hivemind_addon.kernel.retry import History
 from hivemind_addon.kernel.scheduler import Scheduler
-from hivemind_addon.kernel.values.ticket import Attempt, Demand, OutcomeKind, PoolKey, Priority, Reading, Ticket
+from hivemind_addon.kernel.values.ticket import Attempt, OutcomeKind, PoolKey, Priority, Reading, Ticket
 
 _NO_PRIOR = Prior(rate=0.0, concurrency=0.0)
-_EVERYBODY = ("everybody", False)
 _AFTER_DEADLINE_S = 1.0
 
 
@@ -106,7 +106,7 @@ class AblatedScheduler(Scheduler):
 
 def _take_away(pool: Pool, without: frozenset[Primitive], rng: random.Random) -> None:
     """The only place that knows the parts of a pool."""
-    capacity, order = pool._capacity, pool.settings.order  # noqa: SLF001 - see above, as are the following
+    capacity = pool._capacity  # noqa: SLF001 - see above, as are the following
     if Primitive.METERS in without:
         capacity.meters = _NoMeters()
     if Primitive.HIDDEN_LIMITS in without:
@@ -114,7 +114,7 @@ def _take_away(pool: Pool, without: frozenset[Primitive], rng: random.Random) ->
     if Primitive.BREAKER in without:
         capacity.breaker = _NoBreaker(pool.settings.breaker, rng=rng)
     if Primitive.ORDER in without:
-        pool._queue = _ArrivalQueue(order, cost_s=capacity.cost_s, saved_s=capacity.saved_s)  # noqa: SLF001
+        pool._queue._starts = _OneStart()  # noqa: SLF001
     selector = _NoLastChance if Primitive.LAST_CHANCE in without else Selector
     pool._selector = selector(queue=pool._queue, capacity=capacity, backoffs=pool._backoffs)  # noqa: SLF001
     if Primitive.COMEBACK in without:
@@ -126,7 +126,7 @@ def _order_without(order: OrderSettings, without: frozenset[Primitive]) -> Order
         # The pool still knows the warm prefixes, because estimates need them.
         order = replace(order, affinity_s=0, cache=replace(order.cache, follow_after_s=0))
     if Primitive.ORDER in without:
-        order = replace(order, credit_s=0, class_lead_s=0, size_lag_s=0)
+        order = replace(order, class_lead_s=0, size_lag_s=0)
     return order
 
 
@@ -173,23 +173,8 @@ class _NoKeptPositions(KeptPositions):
         pass
 
 
-class _ArrivalQueue(FairQueue):
-    """First come, first served; a retried ticket keeps the place."""
+class _OneStart(StartTimes):
+    """Orders tickets as they came; a retried ticket keeps the place."""
 
-    def __init__(
-        self, settings: OrderSettings, *, cost_s: Callable[[Demand], float], saved_s: Callable[[int], float]
-    ) -> None:
-        super().__init__(settings, cost_s=cost_s, saved_s=saved_s)
-        self._lanes = _OneShare(credit_s=settings.credit_s, cost_s=cost_s)
-
-
-class _OneShare(Lanes):
-    """Treats all tickets as those of a single agent and tree, where the oldest goes first."""
-
-    def _shares(self, entry: QueueEntry) -> tuple[Agent, Tree]:  # noqa: ARG002
-        agent = self._agent(_EVERYBODY, float("inf"))
-        tree = agent.trees.by_name.get(_EVERYBODY[0])
-        if tree is None:
-            tree = Tree(_EVERYBODY[0], agent.trees.floor_s(), agent.roots)
-            agent.trees.add(tree)
-        return agent, tree
+    def start_s(self, entry: QueueEntry) -> float:  # noqa: ARG002
+        return 0.0

@@ -9,15 +9,8 @@ pools. At each refusal, both explain the same attempts: the best hypothesis abou
 about each pool. To replace the other, an explanation must be better by a margin. Neither chance nor a model's outage is
 a limit, of the account or of a pool.
 
-**The order** over the heads of pools that draw on a common limit is fair among agents, whichever model they use. Among
-the next tickets of the pools, the ticket with the smallest key goes: start-time fair queueing (`shares.py`) over the
-account's agents.
-
-    start = max(now at the ticket's arrival, service that its agent has had)      fixed by the first admission
-    now   = latest start of the served tickets, advanced at each admission by cost * pace / number of tickets
-    key   = start - bonus, then the older ticket
-
-So equal agents are served in order of arrival, and each further call of a busy agent goes after the others' calls.
+**The order** over the heads of pools that draw on a common limit is fair among agents, whichever model they use: the
+same starts as within a pool (`order/shares.py`), of all the account's tickets.
 """
 
 import itertools
@@ -29,85 +22,13 @@ from hivemind_addon.kernel.inference.hypotheses import OF_OVERLOADS, OF_THROTTLE
 from hivemind_addon.kernel.limits.learned import COMMON_CONCURRENCY, COMMON_RATE, LearnedPool
 from hivemind_addon.kernel.limits.meters import CommonMeters
 from hivemind_addon.kernel.limits.stated_limits import StatedLimits
+from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.values.ticket import Attempt, Demand, Outcome, OutcomeKind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from hivemind_addon.kernel.limits.capacity import Capacity
-from hivemind_addon.kernel.order.lanes import QueueEntry
-
-_LONG_AGO = float("-inf")
-_PACE = 0.5
-"""Share of the ideal system's pace, as in `shares.py`."""
-_FORGET_FROM = 256
-"""Agents kept before the first sweep of those whose service no longer matters."""
-
-
-class CommonOrder:
-    """Order over the next tickets of an account's pools."""
-
-    def __init__(self) -> None:
-        self._now_s = 0.0
-        self._served_s: dict[str, float] = {}
-        """By agent: least start of the next ticket."""
-        self._came_s: dict[str, float] = {}
-        """By ticket: `now` at arrival; once sent, the start."""
-        self._sent: set[str] = set()
-        self._charged_s: dict[str, float] = {}
-        """By ticket: cost charged to the attempt in flight."""
-        self._forget_at = _FORGET_FROM
-
-    def __repr__(self) -> str:
-        return f"<CommonOrder at {self._now_s:.3f} s, {len(self._came_s)} tickets>"
-
-    def came(self, ticket_id: str) -> None:
-        """Add a ticket that waits from now on."""
-        self._came_s[ticket_id] = self._now_s
-
-    def gone(self, ticket_id: str) -> None:
-        """Remove an ended ticket."""
-        self._came_s.pop(ticket_id, None)
-        self._sent.discard(ticket_id)
-
-    def key(self, entry: QueueEntry) -> tuple[float, float, float]:
-        """Sort key of a pool's next ticket."""
-        if entry.front:
-            return (_LONG_AGO, entry.front, entry.since)
-        return (self._start_s(entry) - entry.bonus_s, entry.since, entry.order)
-
-    def served(self, entry: QueueEntry, cost_s: float) -> None:
-        """Charge the expected cost of a ticket that goes. Call `settle` when the attempt ends."""
-        ticket, came_s, served_s, now_s = entry.ticket, self._came_s, self._served_s, self._now_s
-        ticket_id = ticket.id
-        owed_s = served_s.get(ticket.agent, _LONG_AGO)
-        start_s = came_s.get(ticket_id, now_s)
-        if ticket_id not in self._sent:
-            if owed_s > start_s:
-                start_s = owed_s
-            came_s[ticket_id] = start_s
-            self._sent.add(ticket_id)
-        # As in an ideal system that serves all present tickets at once: newcomers must not go before others for ever.
-        now_s = (start_s if start_s > now_s else now_s) + _PACE * cost_s / len(came_s)
-        self._now_s = now_s
-        served_s[ticket.agent] = (owed_s if owed_s > start_s else start_s) + cost_s / entry.weight
-        self._charged_s[ticket_id] = cost_s
-        if len(served_s) > self._forget_at:
-            self._served_s = {agent: at_s for agent, at_s in served_s.items() if at_s > now_s}
-            self._forget_at = max(_FORGET_FROM, 2 * len(self._served_s))
-
-    def settle(self, entry: QueueEntry, cost_s: float) -> None:
-        """Correct the charge to the actual cost of an ended attempt."""
-        ticket = entry.ticket
-        charged_s = self._charged_s.pop(ticket.id, cost_s)
-        if ticket.agent in self._served_s:
-            self._served_s[ticket.agent] += (cost_s - charged_s) / entry.weight
-
-    def _start_s(self, entry: QueueEntry) -> float:
-        ticket = entry.ticket
-        came_s = self._came_s.get(ticket.id, self._now_s)
-        return came_s if ticket.id in self._sent else max(came_s, self._served_s.get(ticket.agent, _LONG_AGO))
-
 
 _CAP_MARGIN = 1.5
 _RATE_MARGIN = 3.0
@@ -140,7 +61,7 @@ class Sharing:
         """`stamps`: the counter of all accounts, since two accounts may prove to be the same."""
         self.meters = CommonMeters()
         self.stated = StatedLimits()
-        self.order = CommonOrder()
+        self.order = StartTimes()
         self.concurrency = Evidence(_CAP_MARGIN)
         self.rate = Evidence(_RATE_MARGIN)
         self.members: list[Capacity] = []

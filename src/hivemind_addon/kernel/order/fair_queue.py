@@ -1,30 +1,30 @@
-"""The order of one pool's tickets: fair among agents, then among their sessions; other preferences are bounded leads.
+"""The order of one pool's tickets: fair among agents; other preferences are bounded leads.
 
 **Unit.** Seconds of the pool's bottleneck (`meters.py`): the cost of a ticket is the time that others wait longer.
 
-**Fairness.** Bounded-credit start-time fair queueing (`shares.py`) among agents, and within each agent among its trees
-of sessions (`lanes.py`): the smallest `start - bonus` goes next.
+**Fairness.** Start-time fair queueing among agents (`shares.py`): the ticket with the smallest `start - bonus` goes. Of
+an agent's tickets the oldest goes first, whichever session asks; a class counts there as so many seconds of waiting. So
+an agent with a thousand sessions gets no more than one agent's share.
 
 **Bonus** of a ticket, in seconds, the sum of:
 
     class     `class_lead_s` for each class below the ticket's: critical, high, normal, low, background
-    cache     the seconds that a warm prefix saves, at most `affinity_s`, and nothing below `credit_s`; just before the
-              prefix lapses all of `affinity_s`, so that the ticket goes in time
+    cache     the seconds that a warm prefix saves, at most `affinity_s`, and nothing below `least_saving_s`; just
+              before the prefix lapses all of `affinity_s`, so that the ticket goes in time
     size      minus the reading time of a large input, at most `size_lag_s`: of equal tickets the smaller goes first
 
-Each part is bounded, and the start of a served agent moves on, so every wait is bounded: before a ticket of an agent
-that owes nothing, each other agent is served at most `credit_s + OrderSettings.most_bonus_s + one cost`.
+Each part is bounded, and the start of a served agent moves on, so every wait is bounded.
 
-**Positions.** A retried ticket keeps the agent's start of the first attempt, and so goes before later tickets. A ticket
-that comes back after a shed keeps the earlier position.
+**Positions.** A retried ticket keeps the start of the first attempt, and so goes before later tickets. A ticket that
+comes back after a shed keeps the earlier position.
 
 **Passing.** These tickets let others pass, so that they delay no ticket and idle no slot: a ticket in backoff; a
 follower of a cold prefix whose leader was just sent (`cache.py`); a sub-agent of a tree with all granted attempts in
 flight. Any other first ticket that does not fit blocks the tickets behind: else small tickets would starve a large
 ticket.
 
-Every operation is O(log n), except for `in_order` and `head_where`. A follower is moved aside once for each leader, at
-the follower's turn, and back once.
+Every operation is O(log n), except for `in_order` and `head_where`. A ticket is moved aside once for each ticket that
+it waits for, at its turn, and back once.
 """
 
 from collections.abc import Callable, Generator, Iterator
@@ -34,9 +34,10 @@ from operator import itemgetter
 from hivemind_addon.kernel.heap import KeyedHeap
 from hivemind_addon.kernel.limits.meters import reading_s
 from hivemind_addon.kernel.order.cache import CacheSettings, PromptCache
-from hivemind_addon.kernel.order.lanes import EntryState, Lanes, QueueEntry
+from hivemind_addon.kernel.order.lanes import EntryState, QueueEntry
+from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.sliced_work import whole
-from hivemind_addon.kernel.values.ticket import Demand, Priority, Reason, Ticket
+from hivemind_addon.kernel.values.ticket import CallKind, Demand, Priority, Reason, Ticket
 
 _NEVER = float("inf")
 _LONG_AGO = float("-inf")
@@ -46,30 +47,26 @@ _SMALL_S = 0.5
 """A shorter reading time is small: such tickets go by age, because the older client leaves first."""
 _PART = 500
 """Tickets sorted at once: one or two milliseconds."""
-_SENT_FIRST = (EntryState.RETURNING, EntryState.FRONT)
+_SESSIONS = 10_000
+"""The most sub-agents whose tree of sessions is remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class OrderSettings:
     """How far other reasons than fairness may move a ticket forward, in seconds of the pool's bottleneck."""
 
-    credit_s: float = 4.0
-    """How far an agent or session that rested may be ahead of those that take all they can get."""
     class_lead_s: float = 30.0
     """From one priority class to the next."""
     affinity_s: float = 60.0
     """The most that a warm prefix may save; a prefix that is about to lapse always counts in full."""
+    least_saving_s: float = 4.0
+    """A prefix that saves less moves no ticket."""
     expiring_s: float = 20.0
     """This close to the end a prefix is about to lapse."""
     size_lag_s: float = 0.5
     """The largest lag of a large input. Orders equal tickets only: with larger lags, running conversations (little new
     input) keep new conversations (all input new) out until the end, and the whole takes longer."""
     cache: CacheSettings = field(default_factory=CacheSettings)
-
-    @property
-    def most_bonus_s(self) -> float:
-        """The largest difference between two tickets' bonuses."""
-        return _CLASSES * self.class_lead_s + self.affinity_s + self.size_lag_s
 
 
 class FairQueue:
@@ -81,22 +78,38 @@ class FairQueue:
         *,
         cost_s: Callable[[Demand], float],
         saved_s: Callable[[int], float],
+        common: StartTimes,
     ) -> None:
-        """`cost_s`: a demand's dominant cost; `saved_s`: the seconds that this many warm tokens save."""
+        """`cost_s`: a demand's dominant cost; `saved_s`: the seconds that this many warm tokens save.
+
+        `common`: the starts among all pools of the account.
+        """
+        self.common = common
+        self._starts = StartTimes()
         self._settings = settings
+        self._cost_s = cost_s
         self._saved_s = saved_s
         self._cache = PromptCache(settings.cache)
-        self._lanes = Lanes(credit_s=settings.credit_s, cost_s=cost_s)
         self.entries: dict[str, QueueEntry] = {}
         """The waiting entries by ticket. Written by this class only."""
-        self._returning: KeyedHeap[str] = KeyedHeap()
-        self._front: KeyedHeap[str] = KeyedHeap()
+        self._agents: dict[str, KeyedHeap[QueueEntry]] = {}
+        """By agent: the due tickets that were never sent."""
+        self._turns_of_agents: KeyedHeap[str] = KeyedHeap()
+        """Agents by the key of the first ticket."""
+        self._by_start: KeyedHeap[str] = KeyedHeap()
+        """Agents by the start of the first ticket."""
+        self._ahead: KeyedHeap[str] = KeyedHeap()
+        """The due tickets that were sent before, or that a person moved to the front."""
         self._later: KeyedHeap[str] = KeyedHeap()
         self._shed: KeyedHeap[str] = KeyedHeap()
         self._leaving: KeyedHeap[str] = KeyedHeap()
         """By the instant of the shed time, or at which the client may leave, if sooner."""
         self._aside: dict[str, dict[str, None]] = {}
-        """Followers by prefix."""
+        """Tickets aside, by the prefix or the family that they wait for."""
+        self._roots: dict[tuple[str, str], str] = {}
+        """Agent and sub-agent's session → the root of the tree, where sub-agents are limited; the oldest first."""
+        self._running: dict[str, int] = {}
+        """By family: the sub-agents' attempts in flight."""
         self._gates: KeyedHeap[str] = KeyedHeap()
         """Prefixes with followers aside, by the instant at which the followers go without their leader."""
         self._cached: dict[str, dict[str, None]] = {}
@@ -124,12 +137,12 @@ class FairQueue:
 
     def __repr__(self) -> str:
         aside = sum(map(len, self._aside.values()))
-        return f"<FairQueue {len(self.entries)} waiting, {len(self._later)} backing off, {aside} following>"
+        return f"<FairQueue {len(self.entries)} waiting, {len(self._later)} backing off, {aside} aside>"
 
     # Waiting tickets -------------------------------------------------------------------------------------------------
 
     def append(self, entry: QueueEntry, now: float) -> None:
-        """Queue a new ticket at the end of its lane; a request that came back, at the earlier position."""
+        """Queue a new ticket behind the agent's others; a request that came back, at the earlier position."""
         self._first_order = min(self._first_order, entry.front)
         self._enrol(entry, now)
         self._insert(entry, now)
@@ -141,40 +154,45 @@ class FairQueue:
 
     def move(self, entry: QueueEntry, not_before: float, now: float) -> None:
         """Change when a waiting ticket is due, at the same position; infinite: when the budget has room."""
-        self._lanes.note_position(entry, now)
-        self._take_out(entry, now)
+        self._take_out(entry)
         self.put_back(entry, not_before, now)
 
     def get(self, ticket_id: str) -> QueueEntry | None:
         """A waiting ticket's entry."""
         return self.entries.get(ticket_id)
 
-    def remove(self, ticket_id: str, now: float) -> QueueEntry | None:
+    def remove(self, ticket_id: str) -> QueueEntry | None:
         """Remove a ticket for good; None: the ticket is not waiting."""
         entry = self.entries.get(ticket_id)
         if entry is not None:
-            self._lanes.note_position(entry, now)
-            self._take_out(entry, now)
-            entry.become(EntryState.ENDED)
+            self._take_out(entry)
+            self.end(entry)
         return entry
 
-    def take_all(self, now: float) -> list[QueueEntry]:
+    def end(self, entry: QueueEntry) -> None:
+        """End a ticket that does not wait, and note the start for a later ticket with the same request."""
+        entry.start_s = self._starts.gone(entry)
+        self.common.gone(entry)
+        entry.become(EntryState.ENDED)
+
+    def take_all(self) -> list[QueueEntry]:
         """Empty the queue of a pool that proved to be another. Returns the entries as new, the oldest first."""
         entries = sorted(self.entries.values(), key=lambda entry: entry.order)
         for entry in entries:
-            self._take_out(entry, now)
-            entry.renew()
+            self.take(entry)
         return entries
 
-    def take(self, entry: QueueEntry, now: float) -> None:
+    def take(self, entry: QueueEntry) -> None:
         """Remove an entry that moves to another pool, as new."""
-        self._take_out(entry, now)
+        self._take_out(entry)
+        self._starts.gone(entry)
+        self.common.gone(entry)
         entry.renew()
 
     def wake_up(self, slept_s: float, now: float) -> None:
         """Note that the machine and all clients slept until now."""
         for entry in self:
-            self._take_out(entry, now)
+            self._take_out(entry)
             entry.wake_up(slept_s)
             self._insert(entry, now)
 
@@ -183,7 +201,7 @@ class FairQueue:
         entry = self.entries.get(ticket_id)
         if entry is None:
             return False
-        self._take_out(entry, now)
+        self._take_out(entry)
         self._first_order -= 1
         entry.front = self._first_order
         self._insert(entry, now)
@@ -191,7 +209,7 @@ class FairQueue:
 
     def reclass(self, entry: QueueEntry, priority: Priority, now: float) -> None:
         """Move a waiting ticket to another class."""
-        self._take_out(entry, now)
+        self._take_out(entry)
         entry.priority = priority
         entry.weigh()
         self._insert(entry, now)
@@ -200,9 +218,12 @@ class FairQueue:
 
     def admit(self, entry: QueueEntry, now: float) -> None:
         """Remove a ticket for an attempt, and charge the expected cost. `settle` the attempt at the end."""
-        self._lanes.charge(entry, now)
-        self._take_out(entry, now)
+        entry.charged_s = self._cost_s(entry.ticket.demand)
+        self._charge(entry)
+        self._take_out(entry)
+        entry.was_sent = True
         entry.become(EntryState.IN_FLIGHT)
+        self._refresh(entry.ticket.agent)
         self._cache.sent(entry.ticket, now)
 
     def began(self, entry: QueueEntry, *, sent_at: float, now: float) -> None:
@@ -215,20 +236,25 @@ class FairQueue:
             for ticket_id in self._cached.get(cached, ()):
                 self._revalue(self.entries[ticket_id], now)
 
-    def charge_again(self, entry: QueueEntry, now: float) -> None:
-        """Charge an attempt in flight that another pool charged, which proved to be this pool."""
-        self._lanes.charge_again(entry, now)
-
     def adopt(self, entry: QueueEntry, cost_s: float, now: float) -> None:
-        """Charge an attempt that another process sent, of a new ticket. `settle` the attempt at the end."""
+        """Charge an attempt of a new ticket that another process or a merged pool sent. `settle` it at the end."""
+        if entry.state is EntryState.NEW:
+            entry.become(EntryState.IN_FLIGHT)
         self._enrol(entry, now)
-        entry.become(EntryState.IN_FLIGHT)
         entry.was_sent, entry.charged_s = True, cost_s
-        self._lanes.charge_again(entry, now)
+        self._charge(entry)
+        self._refresh(entry.ticket.agent)
 
     def settle(self, entry: QueueEntry, cost_s: float, now: float, *, answered: bool) -> None:
         """Settle an attempt with the actual cost. `answered`: the response, if any began, was not a refusal."""
-        self._lanes.settle(entry, cost_s, now)
+        self._starts.settle(entry, cost_s)
+        self.common.settle(entry, cost_s)
+        self._refresh(entry.ticket.agent)
+        if family := entry.family:
+            self._running[family] -= 1
+            if not self._running[family]:
+                del self._running[family]
+            self._release(family, now)
         if self._cache.ended(entry.ticket, answered=answered):
             self._release(entry.ticket.prefix, now)
 
@@ -247,10 +273,12 @@ class FairQueue:
 
         None: no such ticket, or little time is left.
         """
-        entry = self._lanes.alone
-        if entry is None or len(self.entries) > 1 or entry.shed_at <= now or entry.leaves_at <= now:
+        if len(self.entries) != 1:
             return None
-        if self._turns.first_key <= now or self._cache.opens_at(entry.ticket, now) != _LONG_AGO:
+        (entry,) = self.entries.values()
+        if entry.state is not EntryState.DUE or entry.was_sent or min(entry.shed_at, entry.leaves_at) <= now:
+            return None
+        if self._turns.first_key <= now or self._why_aside(entry, now) is not None:
             return None
         self._now = now
         return entry
@@ -269,10 +297,10 @@ class FairQueue:
     def head(self) -> QueueEntry | None:
         """The first ticket that is due and lets no others pass."""
         while (entry := self._first()) is not None:
-            opens_at = self._cache.opens_at(entry.ticket, self._now)
-            if opens_at == _LONG_AGO or entry.state is EntryState.FRONT:
+            reason = self._why_aside(entry, self._now)
+            if reason is None:
                 return entry
-            self._set_aside(entry, opens_at)
+            self._set_aside(entry, reason)
         return None
 
     def head_where(self, is_meant: Callable[[Ticket], bool]) -> QueueEntry | None:
@@ -280,11 +308,9 @@ class FairQueue:
         others = (
             entry
             for entry in self.entries.values()
-            if is_meant(entry.ticket)
-            and (entry.state in _SENT_FIRST or self._lanes.is_first_of_lane(entry))
-            and self.why_passed(entry) is None
+            if entry.state is EntryState.DUE and is_meant(entry.ticket) and self._why_aside(entry, self._now) is None
         )
-        return min(others, key=self._rank, default=None)
+        return min(others, key=self._starts.key, default=None)
 
     def soonest(self) -> QueueEntry | None:
         """The ticket whose backoff ends first."""
@@ -316,11 +342,8 @@ class FairQueue:
 
     def why_passed(self, entry: QueueEntry) -> Reason | None:
         """Why others may pass a waiting ticket that is not in backoff; None: they may not."""
-        if entry.state is EntryState.FRONT:
-            return None
-        if entry.state is EntryState.FOLLOWING or self._cache.opens_at(entry.ticket, self._now) > self._now:
-            return Reason.LEADER
-        return Reason.FAN_OUT if entry.state is EntryState.LANE and self._lanes.is_capped(entry) else None
+        reason = self._why_aside(entry, self._now)
+        return Reason.LEADER if reason is None and entry.state is EntryState.ASIDE else reason
 
     def in_order(self, guest: QueueEntry | None = None) -> list[QueueEntry]:
         """All waiting tickets in the order in which they would go without arrivals. O(n log n): for views and stopping.
@@ -346,8 +369,8 @@ class FairQueue:
         if _warm_tokens(guest.ticket):
             guest.cache_entry = self._cache.entry(guest.ticket)
         guest.bonus_s = self._worth(guest, now)[0]
-        guest.become(EntryState.LANE)
-        guest.tree = self._lanes.tree_of(guest.ticket, is_background=guest.is_background)
+        guest.family = self._family(guest.ticket)
+        guest.become(EntryState.DUE)
 
     def leader_until(self, ticket: Ticket, now: float) -> float:
         """The latest end of a ticket's wait for the leader of its prefix; `now`: no wait."""
@@ -356,11 +379,32 @@ class FairQueue:
     # Inside ----------------------------------------------------------------------------------------------------------
 
     def _enrol(self, entry: QueueEntry, now: float) -> None:
-        """Number a new ticket."""
+        """Number a new ticket, and note the start."""
         self._last_order += 1
         entry.enrol(self._last_order, now)
+        self._starts.came(entry, entry.start_s)
+        self.common.came(entry)
         if _warm_tokens(entry.ticket):
             entry.cache_entry = self._cache.entry(entry.ticket)
+        entry.family = self._family(entry.ticket)
+        if entry.family:
+            self._roots[entry.ticket.agent, entry.ticket.session] = entry.family
+            if len(self._roots) > _SESSIONS:
+                del self._roots[next(iter(self._roots))]
+
+    def _family(self, ticket: Ticket) -> str:
+        """The root of a sub-agent's tree, of which the number is limited; empty: no limit."""
+        parent = ticket.parent_session
+        if ticket.max_fan_out is None or not parent or ticket.kind is CallKind.AUXILIARY:
+            return ""
+        return self._roots.get((ticket.agent, parent)) or f"{ticket.agent} {parent}"
+
+    def _charge(self, entry: QueueEntry) -> None:
+        start_s = self._starts.start_s(entry)
+        self._starts.serve(entry, min(start_s, self._by_start.first_key))
+        self.common.serve(entry, _NEVER)
+        if entry.family:
+            self._running[entry.family] = self._running.get(entry.family, 0) + 1
 
     def _insert(self, entry: QueueEntry, now: float) -> None:
         ticket = entry.ticket
@@ -379,17 +423,39 @@ class FairQueue:
 
     def _insert_due(self, entry: QueueEntry, now: float) -> None:
         entry.bonus_s = self._bonus_s(entry, now)
-        if entry.front:
-            entry.become(EntryState.FRONT)
-            self._front.put(entry.ticket.id, entry.front)
-        elif entry.was_sent:
-            entry.become(EntryState.RETURNING)
-            self._returning.put(entry.ticket.id, entry.agent_start_s - entry.bonus_s, entry.order)
-        else:
-            self._lanes.enter(entry, now)
-            entry.become(EntryState.LANE)
+        entry.become(EntryState.DUE)
+        self._line_up(entry)
 
-    def _take_out(self, entry: QueueEntry, now: float) -> None:
+    def _line_up(self, entry: QueueEntry) -> None:
+        """Put a due ticket in its place."""
+        if entry.front:
+            self._ahead.put(entry.ticket.id, _LONG_AGO, entry.front)
+        elif entry.was_sent:
+            self._ahead.put(entry.ticket.id, self._starts.start_s(entry) - entry.bonus_s, entry.order)
+        else:
+            agent = entry.ticket.agent
+            tickets = self._agents.get(agent)
+            if tickets is None:
+                tickets = self._agents[agent] = KeyedHeap()
+            tickets.put(entry, entry.since - entry.bonus_s, entry.order)
+            self._refresh(agent)
+
+    def _refresh(self, agent: str) -> None:
+        """Reorder an agent whose first ticket or start may have changed."""
+        tickets = self._agents.get(agent)
+        if tickets is None:
+            return
+        first = tickets.first
+        if first is None:
+            del self._agents[agent]
+            self._turns_of_agents.drop(agent)
+            self._by_start.drop(agent)
+        else:
+            start_s = self._starts.start_s(first)
+            self._turns_of_agents.put(agent, start_s - first.bonus_s, first.order)
+            self._by_start.put(agent, start_s)
+
+    def _take_out(self, entry: QueueEntry) -> None:
         ticket = entry.ticket
         del self.entries[ticket.id]
         self._shed.drop(ticket.id)
@@ -400,51 +466,58 @@ class FairQueue:
             del alike[ticket.id]
             if not alike:
                 del self._cached[entry.cache_entry]
-        self._leave_state(entry, now)
+        self._leave_state(entry)
 
-    def _leave_state(self, entry: QueueEntry, now: float) -> None:
+    def _leave_state(self, entry: QueueEntry) -> None:
         ticket = entry.ticket
         match entry.state:
-            case EntryState.LANE:
-                self._lanes.leave(entry, now)
-            case EntryState.RETURNING:
-                self._returning.drop(ticket.id)
-            case EntryState.FRONT:
-                self._front.drop(ticket.id)
+            case EntryState.DUE if entry.front or entry.was_sent:
+                self._ahead.drop(ticket.id)
+            case EntryState.DUE:
+                self._agents[ticket.agent].drop(entry)
+                self._refresh(ticket.agent)
             case EntryState.BACKING_OFF:
                 self._later.drop(ticket.id)
-            case EntryState.FOLLOWING:
-                followers = self._aside[ticket.prefix]
-                del followers[ticket.id]
-                if not followers:
-                    del self._aside[ticket.prefix]
-                    self._gates.drop(ticket.prefix)
+            case EntryState.ASIDE:
+                for name in {ticket.prefix, entry.family} & self._aside.keys():
+                    self._aside[name].pop(ticket.id, None)
+                    if not self._aside[name]:
+                        del self._aside[name]
+                        self._gates.drop(name)
 
     def _first(self) -> QueueEntry | None:
         """The first ticket that is due."""
-        if (first := self._front.first) is not None:
-            return self.entries[first]
-        returning = self._returning.first
-        if returning is None:
-            return self._lanes.next()
-        waiting = self._lanes.first()
-        if waiting is None or self._returning.first_key <= waiting[0]:
-            return self.entries[returning]
-        return waiting[1]
+        agent, ahead = self._turns_of_agents.first, self._ahead.first
+        if ahead is not None and self._ahead.first_key <= self._turns_of_agents.first_key:
+            return self.entries[ahead]
+        return None if agent is None else self._agents[agent].first
 
-    def _set_aside(self, entry: QueueEntry, opens_at: float) -> None:
-        prefix = entry.ticket.prefix
-        self._leave_state(entry, self._now)
-        entry.become(EntryState.FOLLOWING)
-        self._aside.setdefault(prefix, {})[entry.ticket.id] = None
-        self._gates.put(prefix, opens_at)
+    def _why_aside(self, entry: QueueEntry, now: float) -> Reason | None:
+        """The kind of ticket for which a ticket lets others pass."""
+        ticket = entry.ticket
+        if entry.front:
+            return None
+        if self._cache.opens_at(ticket, now) > now:
+            return Reason.LEADER
+        cap = ticket.max_fan_out
+        is_capped = cap is not None and entry.family and self._running.get(entry.family, 0) >= max(1, cap)
+        return Reason.FAN_OUT if is_capped else None
 
-    def _release(self, prefix: str, now: float) -> None:
-        """Queue a prefix's followers again."""
-        followers = self._aside.pop(prefix, None)
+    def _set_aside(self, entry: QueueEntry, reason: Reason) -> None:
+        ticket = entry.ticket
+        self._leave_state(entry)
+        entry.become(EntryState.ASIDE)
+        name = ticket.prefix if reason is Reason.LEADER else entry.family
+        self._aside.setdefault(name, {})[ticket.id] = None
+        if reason is Reason.LEADER:
+            self._gates.put(name, self._cache.opens_at(ticket, self._now))
+
+    def _release(self, name: str, now: float) -> None:
+        """Queue the tickets again that wait for a prefix or a family."""
+        followers = self._aside.pop(name, None)
         if followers is None:
             return
-        self._gates.drop(prefix)
+        self._gates.drop(name)
         for ticket_id in followers:
             self._insert_due(self.entries[ticket_id], now)
 
@@ -462,7 +535,7 @@ class FairQueue:
         settings, ticket = self._settings, entry.ticket
         lag_s = reading_s(ticket.demand.input_tokens, ()) - _SMALL_S
         bonus_s = -min(settings.size_lag_s, lag_s) if lag_s > 0 else 0.0
-        if entry.is_background:
+        if ticket.kind is CallKind.AUXILIARY:
             return bonus_s, _NEVER
         bonus_s += (_CLASSES - entry.priority) * settings.class_lead_s
         if not entry.cache_entry:
@@ -475,7 +548,7 @@ class FairQueue:
             return bonus_s + settings.affinity_s, lapses_at
         saved_s = self._saved_s(_warm_tokens(ticket))
         # Fairness lends smaller savings anyway; a lead would keep new conversations out until others end.
-        return bonus_s + (min(settings.affinity_s, saved_s) if saved_s >= settings.credit_s else 0.0), expiring_at
+        return bonus_s + (min(settings.affinity_s, saved_s) if saved_s >= settings.least_saving_s else 0.0), expiring_at
 
     def _revalue(self, entry: QueueEntry, now: float) -> None:
         """Update a waiting ticket's bonus."""
@@ -483,29 +556,25 @@ class FairQueue:
         if bonus_s == entry.bonus_s:
             return
         entry.bonus_s = bonus_s
-        if entry.state is EntryState.LANE:
-            self._lanes.revalue(entry, now)
-        elif entry.state is EntryState.RETURNING:
-            self._returning.put(entry.ticket.id, entry.agent_start_s - bonus_s, entry.order)
+        if entry.state is EntryState.DUE:
+            self._line_up(entry)
 
-    def _rank(self, entry: QueueEntry) -> tuple[float, ...]:
-        if entry.front:
-            return _LONG_AGO, entry.front
-        if entry.was_sent:
-            return entry.agent_start_s - entry.bonus_s, _LONG_AGO, entry.order
-        return self._lanes.rank(entry)
-
-    def _forecast(self, guest: QueueEntry | None = None) -> Iterator[tuple[float, int, QueueEntry]]:
+    def _forecast(self, guest: QueueEntry | None = None) -> Iterator[tuple[float, float, QueueEntry]]:
         """Every waiting ticket with the later sort key if no ticket arrives, and the order among equals."""
-        fresh: list[QueueEntry] = [] if guest is None else [guest]
-        for entry in list(self.entries.values()):  # it may be asked in parts
-            if entry.front:
-                yield _LONG_AGO, entry.front, entry
-            elif entry.was_sent:
-                yield entry.agent_start_s - entry.bonus_s, entry.order, entry
+        by_agent: dict[str, list[QueueEntry]] = {}
+        for entry in (*self.entries.values(), *(() if guest is None else (guest,))):  # it may be asked in parts
+            if entry.front or entry.was_sent:
+                key_s, order, last = self._starts.key(entry)
+                yield key_s, order if entry.front else last, entry
             else:
-                fresh.append(entry)
-        yield from self._lanes.forecast(fresh)
+                by_agent.setdefault(entry.ticket.agent, []).append(entry)
+        for entries in by_agent.values():
+            entries.sort(key=lambda entry: (entry.since - entry.bonus_s, entry.order))
+            start_s = _LONG_AGO
+            for entry in entries:
+                start_s = max(start_s, self._starts.start_s(entry))
+                yield start_s - entry.bonus_s, entry.order, entry
+                start_s += self._cost_s(entry.ticket.demand) / entry.weight
 
 
 def _warm_tokens(ticket: Ticket) -> int:
