@@ -576,15 +576,6 @@ class TestStaleHeaders:
         assert meter.level(9.3) == 32 - 2
 
 
-class TestKept:
-    def test_units_kept_for_others_must_fit_beside(self):
-        meter = window(level=5, resets_at=50)
-        assert meter.earliest(1, 0, kept=4) == 0
-        assert meter.earliest(1, 0, kept=5) == pytest.approx(50.1)
-        assert meter.window_ends_at(0) == pytest.approx(50.1)
-        assert bucket().window_ends_at(0) is None
-
-
 class TestResume:
     def test_all_but_the_level_is_there_again(self):
         meter = window(level=5, resets_at=50)

@@ -1,16 +1,15 @@
-"""The limits of one pool together: what fits, what an attempt costs, and what is kept for those who come back."""
+"""The limits of one pool together: what fits, and what an attempt costs."""
 
 import pytest
 
 from hivemind_addon.kernel.limits.meter import Meter
-from hivemind_addon.kernel.limits.meters import Backoffs, Meters, ServiceTime, dominant_s, reading_s
-from hivemind_addon.kernel.order.lanes import InFlight, QueueEntry
+from hivemind_addon.kernel.limits.meters import Meters, ServiceTime, dominant_s, reading_s
+from hivemind_addon.kernel.order.lanes import InFlight
 from hivemind_addon.kernel.values.ticket import Demand, Dimension, Reading
-from tests.kernel.samples import SUCCESS, THROTTLED, requests_reading, ticket
+from tests.kernel.samples import SUCCESS, THROTTLED, requests_reading
 from tests.kernel.test_flights import attempt, flying
 
 INPUT = Reading("input", Dimension.INPUT_TOKENS, window_s=60, limit=6_000, remaining=3_000, reset_in_s=30)
-ME = ticket("me")
 
 
 def known(*readings: Reading) -> Meters:
@@ -21,7 +20,7 @@ def known(*readings: Reading) -> Meters:
 
 
 def fits_at(meters: Meters, demand: Demand, now: float = 5) -> float:
-    return meters.fits_at(demand, ME, Backoffs(), now)
+    return meters.fits_at(demand, now)
 
 
 def test_a_new_limit_is_news_and_so_is_its_change_but_not_its_level():
@@ -135,53 +134,3 @@ def test_the_expected_service_follows_the_successes():
     for _ in range(100):
         service.succeeded(5)
     assert service.mean_s == pytest.approx(5, rel=0.01)
-
-
-# What is kept for those who come back -----------------------------------------------------------------------------------
-
-
-def waiting(*due_at: float) -> Backoffs:
-    backoffs = Backoffs()
-    for number, at in enumerate(due_at):
-        backoffs.add(QueueEntry(ticket=ticket(f"late{number}"), wait_began_at=0, not_before=at))
-    return backoffs
-
-
-def window(level: float, limit: float = 20) -> Meter:
-    """Its window ends at 50."""
-    first = requests_reading(limit=limit, remaining=limit - 1, reset_in_s=50)
-    meter = Meter.of(first, 0)
-    assert meter is not None
-    for reading in (first, requests_reading(limit=limit, remaining=level, reset_in_s=50)):
-        meter.learn(reading, stamp=0, sent_at=0, now=0)
-    return meter
-
-
-def test_a_unit_is_kept_for_each_that_is_due_in_the_window():
-    kept = {
-        "for each": waiting(10, 20, 60).kept_of_meter(window(3), ME, 5),
-        "not for those who are due already or just before the end": waiting(4, 49.5).kept_of_meter(window(3), ME, 5),
-        "at most half": waiting(*[10] * 15).kept_of_meter(window(3), ME, 5),
-        "nothing while there is enough for all": waiting(10, 20).kept_of_meter(window(15), ME, 5),
-    }
-    assert list(kept.values()) == [2, 0, 10, 0], kept
-
-
-def test_a_ticket_keeps_nothing_from_itself():
-    backoffs = waiting(10)
-    (place,) = backoffs
-    assert backoffs.kept_of_meter(window(3), place.ticket, 5) == 0
-
-
-def test_a_bucket_keeps_nothing():
-    bucket = Meter.of(requests_reading(limit=60, remaining=3, reset_in_s=57), 0)
-    assert bucket is not None
-    bucket.learn(requests_reading(limit=60, remaining=3, reset_in_s=57), stamp=0, sent_at=0, now=0)
-    assert waiting(10).kept_of_meter(bucket, ME, 5) == 0
-
-
-def test_one_that_goes_is_waited_for_no_longer():
-    backoffs = waiting(10)
-    backoffs.discard("late0")
-    backoffs.discard("never tried")
-    assert (len(backoffs), backoffs.kept_of_meter(window(3), ME, 5)) == (0, 0)

@@ -7,7 +7,6 @@ from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.capacity import Capacity, ConcurrencySettings
-from hivemind_addon.kernel.limits.meters import Backoffs
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.kernel.order.lanes import Attempt, QueueEntry
@@ -50,7 +49,7 @@ class Waiting:
         queue = FairQueue(
             OrderSettings(), cost_s=self.capacity.cost_s, saved_s=self.capacity.saved_s, common=StartTimes()
         )
-        self.selector = Selector(queue=queue, capacity=self.capacity, backoffs=Backoffs())
+        self.selector = Selector(queue=queue, capacity=self.capacity)
 
     def place(self, ticket_id: str = "t", *, patience_s: float = 600.0) -> QueueEntry:
         return QueueEntry(
@@ -212,48 +211,6 @@ class TestProbes:
         bench.settle(probe[0], CANCELLED)
         assert len(bench.running) == 1
         assert bench.pool.breaker == "half-open"
-
-
-class TestReservation:
-    """A window of sixty; `late` backs off and is due in it."""
-
-    def bench(self, *, left: int, late: int = 1, back_in_s: float = 10, limit: int = 20) -> Bench:
-        bench = Bench(slots=50)
-        names = [f"late{n}" for n in range(late)]
-        bench.submit(*names, "teller")
-        bench.observe("teller", requests_reading(limit=limit, remaining=left, reset_in_s=30))
-        bench.settle("teller")
-        for name in names:
-            bench.settle(name, after(FAILED, back_in_s))
-        return bench
-
-    def test_a_unit_is_kept_for_one_that_will_be_due_in_the_window(self):
-        bench = self.bench(left=2)
-        assert bench.submit("a", "b") == ["a"]
-        assert bench.advance(10) == ["late0"]
-        assert bench.advance_to_wakeup() == ["b"]
-        assert bench.now == pytest.approx(30.1)
-
-    def test_none_is_kept_for_one_that_will_be_due_after_it(self):
-        bench = self.bench(left=2, back_in_s=35)
-        assert bench.submit("a", "b") == ["a", "b"]
-
-    def test_at_most_half_of_the_window_is_kept(self):
-        bench = self.bench(left=5, late=5, limit=8)
-        assert bench.submit("a", "b", "c") == ["a"]
-
-    def test_a_kept_unit_is_free_as_soon_as_nobody_comes_for_it(self):
-        bench = self.bench(left=1)
-        assert bench.submit("a") == []
-        assert bench.scheduler.cancel("late0", bench.now)
-        assert bench.poll() == ["a"]
-
-    def test_a_bucket_keeps_nothing(self):
-        bench = Bench(slots=50)
-        bench.submit("late", "teller")
-        bench.observe("teller", requests_reading(limit=60, remaining=1, reset_in_s=59))
-        bench.settle("late", after(FAILED, 10))
-        assert bench.submit("a") == ["a"]
 
 
 class TestLastChance:

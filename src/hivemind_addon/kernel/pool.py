@@ -26,7 +26,7 @@ from hivemind_addon.kernel.forecast import Callers, foresee, starts_at, view_poo
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.capacity import Capacity, ConcurrencySettings
 from hivemind_addon.kernel.limits.learned import LearnedPool
-from hivemind_addon.kernel.limits.meters import Backoffs, Meters
+from hivemind_addon.kernel.limits.meters import Meters
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
@@ -236,8 +236,9 @@ class Pool:
         self._queue = FairQueue(
             settings.order, cost_s=self._capacity.cost_s, saved_s=self._capacity.saved_s, common=sharing.order
         )
-        self._backoffs = Backoffs()
-        self._selector = Selector(queue=self._queue, capacity=self._capacity, backoffs=self._backoffs)
+        self._selector = Selector(queue=self._queue, capacity=self._capacity)
+        self._told_waits: dict[str, OutcomeKind] = {}
+        """Tickets that wait for a retry-after, with the kind of refusal that reported the wait."""
         self._callers = Callers()
         self._kept_positions = KeptPositions()
         self._superseded_by_ticket = SupersededAttempts()
@@ -361,8 +362,6 @@ class Pool:
         return entry
 
     def _enqueue(self, entry: QueueEntry, now: float) -> None:
-        if entry.history.attempts:
-            self._backoffs.add(entry)
         self._queue.append(entry, now)
 
     def cancel(self, ticket_id: str, now: float) -> bool:
@@ -414,7 +413,6 @@ class Pool:
     def _take_out(self, ticket_id: str, now: float) -> QueueEntry | None:
         entry = self._queue.remove(ticket_id)
         if entry is not None:
-            self._backoffs.discard(ticket_id)
             entry.end_wait(now)
         return entry
 
@@ -550,7 +548,6 @@ class Pool:
         """Hand a waiting ticket to an equal pool."""
         ticket_id = entry.ticket.id
         self._queue.take(entry)
-        self._backoffs.discard(ticket_id)
         if ticket_id in self._to_announce:
             self._to_announce.remove(ticket_id)
 
@@ -740,8 +737,7 @@ class Pool:
             self._client_stayed(entry, now)
             self._queue.began(entry, sent_at=attempt.admitted_at, now=now)
         self._capacity.hear(hints, attempt, now, answered=answered)
-        if self._backoffs.entries:
-            self._bring_forward(now)
+        self._bring_forward(now)
 
     # Step 9: an attempt ended
 
@@ -787,8 +783,7 @@ class Pool:
                 )
             )
         capacity.learn(attempt, result, now)
-        if self._backoffs.entries:
-            self._bring_forward(now)
+        self._bring_forward(now)
         if outcome.kind is OutcomeKind.SUCCESS and judged is None:
             self._finish(entry, result, now)
             return Finished()
@@ -816,8 +811,9 @@ class Pool:
                 goes_on = result.job is not None
                 self._end_ticket(entry, now, end=end, reason=reason.value, last_outcome=outcome.reason, goes_on=goes_on)
             case Backoff():
-                told_by = outcome.kind if believes_told and outcome.retry_after_s else None
-                self._put_back(entry, verdict, now, told_by=told_by)
+                if believes_told and outcome.retry_after_s:
+                    self._told_waits[entry.ticket.id] = outcome.kind
+                self._put_back(entry, verdict, now)
             case _:
                 assert_never(verdict)
         return verdict
@@ -873,8 +869,6 @@ class Pool:
         ticket = entry.ticket
         demand = self._selector.demand(ticket, now)
         self._queue.admit(entry, now)
-        if self._backoffs.entries:
-            self._backoffs.discard(ticket.id)
         entry.history = entry.history.started()
         attempt = self._capacity.reserve(entry, demand, now)
         if attempt.is_probe:
@@ -986,15 +980,18 @@ class Pool:
 
     def _bring_forward(self, now: float) -> None:
         """Requeue tickets whose retry-after proved too long by the attempts of others."""
-        for entry in self._backoffs.told_falsely(self._capacity.believes_told):
-            if entry.state is EntryState.BACKING_OFF:
+        for ticket_id, kind in [*self._told_waits.items()]:
+            entry = self._queue.get(ticket_id)
+            if entry is None or entry.state is not EntryState.BACKING_OFF:
+                del self._told_waits[ticket_id]
+            elif not self._capacity.believes_told(kind, entry.ticket.demand):
+                del self._told_waits[ticket_id]
                 self._queue.move(entry, now, now)
 
-    def _put_back(self, entry: QueueEntry, backoff: Backoff, now: float, *, told_by: OutcomeKind | None) -> None:
+    def _put_back(self, entry: QueueEntry, backoff: Backoff, now: float) -> None:
         entry.priority = self._overrides.priority_of(entry.ticket.agent, entry.ticket.priority)
         entry.weigh()
         self._queue.put_back(entry, backoff.until, now)
-        self._backoffs.add(entry, told_by)
         self._to_announce.append(entry.ticket.id)
         self._emit(
             BackedOff(

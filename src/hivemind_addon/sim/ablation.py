@@ -116,7 +116,7 @@ def _take_away(pool: Pool, without: frozenset[Primitive], rng: random.Random) ->
     if Primitive.ORDER in without:
         pool._queue._starts = _OneStart()  # noqa: SLF001
     selector = _NoLastChance if Primitive.LAST_CHANCE in without else Selector
-    pool._selector = selector(queue=pool._queue, capacity=capacity, backoffs=pool._backoffs)  # noqa: SLF001
+    pool._selector = selector(queue=pool._queue, capacity=capacity)  # noqa: SLF001
     if Primitive.COMEBACK in without:
         pool._kept_positions = _NoKeptPositions()  # noqa: SLF001
 

@@ -282,8 +282,8 @@ class Meter:
         self._advance(now)
         return None if self._refills else self._next_reset_at()
 
-    def earliest(self, units: int, now: float, *, kept: int = 0, hurried: bool = False, hoped: bool = False) -> float:
-        """First instant at which `units` fit beside `kept`, if nothing else changes; infinite until a settle.
+    def earliest(self, units: int, now: float, *, hurried: bool = False, hoped: bool = False) -> float:
+        """First instant at which `units` fit, if nothing else changes; infinite until a settle.
 
         `hurried`: the first instant at which they may fit, because the reset may be rounded up. `hoped`: as if no unit
         that is only assumed was taken. A demand above the whole limit fits when the meter is full and nothing is
@@ -301,9 +301,9 @@ class Meter:
             units = 1
         promised = self._promised if self._is_charged_late else 0
         level = self._level - promised
-        if units + kept <= level and self._others_units <= 0:
+        if units <= level and self._others_units <= 0:
             return now  # the usual case
-        needed = min(units + kept + self._kept_for_others(now), self.limit)
+        needed = min(units + self._kept_for_others(now), self.limit)
         if hoped:
             level = min(level + self._doubt, self.limit - promised)
         if level + self._slack >= needed:

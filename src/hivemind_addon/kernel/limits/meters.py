@@ -12,21 +12,17 @@ against it undo that. All meters learn all the time, so either change takes effe
 **Costs** are the unit of the order: the usage of an attempt, in seconds of the pool's bottleneck. A demand of `d` units
 takes `d / rate` seconds of a meter that refills `rate` units per second, and a call of `s` seconds takes `s / slots` of
 a concurrency limit. The largest of these is the attempt's dominant cost: the additional wait for all others.
-
-**Backoffs** are the tickets of a pool that wait for another try, and the units kept for them. In a fixed window, units
-would be gone when a backoff ends, and the ticket would wait for the next window. So others leave the units needed by
-tickets that are due in time: at most half of the window, and none in a bucket, where waiting loses no unit.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import replace
 
 from hivemind_addon.kernel.limits.learned import LearnedMeter
 from hivemind_addon.kernel.limits.meter import Meter, is_usable
-from hivemind_addon.kernel.order.lanes import InFlight, QueueEntry
+from hivemind_addon.kernel.order.lanes import InFlight
 from hivemind_addon.kernel.values.snapshot import MeterView
-from hivemind_addon.kernel.values.ticket import Attempt, Demand, Dimension, Outcome, OutcomeKind, Reading, Ticket
+from hivemind_addon.kernel.values.ticket import Attempt, Demand, Dimension, Outcome, OutcomeKind, Reading
 
 _MOST_VOTES = 4
 ENOUGH_VOTES = 2
@@ -177,68 +173,6 @@ def _are_alike(first: Meter, second: Meter) -> bool:
 
 
 FAILURES = (OutcomeKind.FAILED, OutcomeKind.OVERLOADED, OutcomeKind.THROTTLED)
-_LATE_IN_WINDOW_S = 1.0
-"""A ticket due this shortly before a window's end may miss the window: no unit is kept."""
-
-
-class Backoffs:
-    """Queued tickets that have been tried, due or not."""
-
-    def __init__(self) -> None:
-        self.entries: dict[str, QueueEntry] = {}
-        """In the order in which they were put back. Changed by this class only."""
-        self._refusals: dict[str, OutcomeKind] = {}
-        """Tickets that wait for a retry-after, with the kind of refusal that reported the wait."""
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __iter__(self) -> Iterator[QueueEntry]:
-        """In the order in which they were put back."""
-        return iter(self.entries.values())
-
-    def __repr__(self) -> str:
-        return f"<Backoffs {len(self)}>"
-
-    def add(self, entry: QueueEntry, told_by: OutcomeKind | None = None) -> None:
-        """Put back a ticket for another try, at a time set by the backoff or by the retry-after of such a refusal."""
-        self.entries[entry.ticket.id] = entry
-        if told_by is not None:
-            self._refusals[entry.ticket.id] = told_by
-
-    def told_falsely(self, believes_told: Callable[[OutcomeKind, Demand], bool]) -> list[QueueEntry]:
-        """Tickets whose retry-after is no longer believed; each is returned once."""
-        if not self._refusals:
-            return []
-        waiting = [(self.entries[ticket_id], kind) for ticket_id, kind in self._refusals.items()]
-        found = [entry for entry, kind in waiting if not believes_told(kind, entry.ticket.demand)]
-        for entry in found:
-            del self._refusals[entry.ticket.id]
-        return found
-
-    def discard(self, ticket_id: str) -> None:
-        """Remove a ticket that goes, or goes no more; no effect if never tried."""
-        self.entries.pop(ticket_id, None)
-        self._refusals.pop(ticket_id, None)
-
-    def kept_of_meter(self, meter: Meter, ticket: Ticket, now: float) -> int:
-        """Units that a ticket has to leave in a meter for others that are due before the window ends."""
-        if not self.entries:
-            return 0
-        half = int(meter.limit / 2)
-        ends_at = meter.window_ends_at(now)
-        if ends_at is None or meter.level(now) >= meter.units_of(ticket.demand) + half:
-            return 0
-        coming = self._due_before(ends_at, ticket, now)
-        return min(sum(meter.units_of(entry.ticket.demand) for entry in coming), half)
-
-    def _due_before(self, ends_at: float, ticket: Ticket, now: float) -> Iterator[QueueEntry]:
-        """Other tickets in backoff that are due in time before a window ends."""
-        return (
-            entry
-            for entry in self.entries.values()
-            if now < entry.not_before < ends_at - _LATE_IN_WINDOW_S and entry.ticket.id != ticket.id
-        )
 
 
 class Meters:
@@ -327,22 +261,12 @@ class Meters:
         self._account.learn(self, meter, reading, attempt, now, answered=answered)
         return meter if changed or is_new else None
 
-    def fits_at(
-        self,
-        demand: Demand,
-        ticket: Ticket,
-        backoffs: Backoffs,
-        now: float,
-        *,
-        hurried: bool = False,
-        hoped: bool = False,
-    ) -> float:
-        """When all meters have room for the demand beside the units kept for others, if nothing else changes."""
-        fits_at, has_backoffs = [now], bool(backoffs)
+    def fits_at(self, demand: Demand, now: float, *, hurried: bool = False, hoped: bool = False) -> float:
+        """When all meters have room for the demand, if nothing else changes."""
+        fits_at = now
         for meter in self.by_name.values():
-            kept = backoffs.kept_of_meter(meter, ticket, now) if has_backoffs else 0
-            fits_at.append(meter.earliest(meter.units_of(demand), now, kept=kept, hurried=hurried, hoped=hoped))
-        return max(fits_at)
+            fits_at = max(fits_at, meter.earliest(meter.units_of(demand), now, hurried=hurried, hoped=hoped))
+        return fits_at
 
     def last_to_fit(self, demand: Demand, now: float) -> str:
         """Name of the last meter to have room for a demand; empty if all have room now."""

@@ -15,7 +15,6 @@ from copy import copy
 from msgspec import Struct
 
 from hivemind_addon.kernel.limits.capacity import Capacity
-from hivemind_addon.kernel.limits.meters import Backoffs
 from hivemind_addon.kernel.order.fair_queue import FairQueue
 from hivemind_addon.kernel.order.lanes import EntryState, QueueEntry
 from hivemind_addon.kernel.values.snapshot import BreakerState
@@ -54,7 +53,6 @@ _STUCK_S = 20.0
 """A pool that sends nothing for this time goes against the learned limits."""
 _LEAST_STUCK_S = 1.25
 _MOST_STUCK_S = 320.0
-_NO_BACKOFFS = Backoffs()
 _LEARNED = (Reason.METER, Reason.BLOCKED, Reason.CONCURRENCY)
 """Gates that only learned limits may have shut."""
 
@@ -95,11 +93,10 @@ class Progress:
 class Selector:
     """Reads the queue and the capacity, and changes neither."""
 
-    def __init__(self, *, queue: FairQueue, capacity: Capacity, backoffs: Backoffs) -> None:
+    def __init__(self, *, queue: FairQueue, capacity: Capacity) -> None:
         self._queue = queue
         self.capacity = capacity
         """The limits of the pool. Read only."""
-        self._backoffs = backoffs
         self._probe: str | None = None
         """The ticket that probes next; the same ticket until the probe goes or cannot go."""
 
@@ -114,10 +111,8 @@ class Selector:
         entry, capacity = self._queue.only(now), self.capacity
         if entry is None or not capacity.is_free:
             return None
-        if capacity.meters.by_name:
-            ticket = entry.ticket
-            if capacity.meters.fits_at(self.demand(ticket, now), ticket, self._backoffs, now) > now:
-                return None
+        if capacity.meters.by_name and capacity.meters.fits_at(self.demand(entry.ticket, now), now) > now:
+            return None
         return entry
 
     def next(self, now: float) -> QueueEntry | None:
@@ -234,13 +229,13 @@ class Selector:
         if slot_at == _NEVER:
             return Gate(Reason.CONCURRENCY, _NEVER)
         demand = self.demand(ticket, now)
-        fits_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now)
+        fits_at = capacity.meters.fits_at(demand, now)
         # A ticket that cannot wait tries whether the window has turned earlier: alone, since a refusal is possible.
         if fits_at > now and not capacity.flights and fits_at + _HURRIED_S > capacity.hopeless_at(ticket):
-            fits_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now, hurried=True)
+            fits_at = capacity.meters.fits_at(demand, now, hurried=True)
         if fits_at > now + _WORTH_A_TRIAL_S and not capacity.flights:
             # No attempt in flight will show whether the meters assume right.
-            hoped_at = capacity.meters.fits_at(demand, ticket, self._backoffs, now, hoped=True)
+            hoped_at = capacity.meters.fits_at(demand, now, hoped=True)
             fits_at = min(fits_at, max(hoped_at, capacity.trial_at))
         if capacity.sharing.stated.limits:
             fits_at = max(fits_at, capacity.stated_until(ticket, now))
@@ -277,7 +272,7 @@ class Selector:
         if capacity.paused or capacity.is_full:
             return _NEVER
         return max(
-            capacity.meters.fits_at(self.demand(ticket, now), ticket, _NO_BACKOFFS, now, hoped=True),
+            capacity.meters.fits_at(self.demand(ticket, now), now, hoped=True),
             capacity.breaker.passes_at,
             capacity.account_block.passes_at,
             capacity.slot_at(now),
