@@ -2,7 +2,7 @@ import random
 
 import pytest
 
-from hivemind_addon.kernel.limits.breaker import TRANSITIONS, Breaker, BreakerSettings
+from hivemind_addon.kernel.limits.breaker import Breaker, BreakerSettings
 from hivemind_addon.kernel.values.snapshot import BreakerState
 from hivemind_addon.kernel.values.ticket import OutcomeKind
 
@@ -74,16 +74,6 @@ def test_a_lossy_provider_does_not_open_it_as_long_as_some_are_answered(answered
         assert not end(breaker, kind, session="abc"[n % 3])
 
 
-def test_where_failures_are_usual_more_of_them_are_needed():
-    breaker = make()
-    for n in range(300):
-        end(breaker, OutcomeKind.SUCCESS if n % 5 in (0, 2) else OutcomeKind.FAILED, session="abc"[n % 3])
-    row = 1
-    while not end(breaker, OutcomeKind.FAILED, session="abcdefgh"[row % 8]):
-        row += 1
-    assert 10 <= row <= 20
-
-
 def test_those_that_live_on_speak_against_an_outage():
     breaker = make()
     for n in range(40):
@@ -124,7 +114,7 @@ def test_what_was_sent_with_the_failures_is_waited_for():
 
 def test_no_network_opens_it_for_the_only_session():
     breaker = make()
-    assert [end(breaker, OutcomeKind.FAILED, unreached=True) for _ in range(4)] == [False, False, False, True]
+    assert [end(breaker, OutcomeKind.FAILED, unreached=True) for _ in range(6)] == [False] * 5 + [True]
 
 
 def test_a_lost_connection_now_and_then_does_not():
@@ -223,10 +213,6 @@ def test_it_opens_again_with_the_first_interval():
     for session in "ababab":
         end(breaker, OutcomeKind.FAILED, session=session, admitted_at=6, now=7)
     assert 7.75 <= breaker.passes_at <= 8.25
-
-
-def test_every_state_can_be_left():
-    assert {state for state, _ in TRANSITIONS} == set(BreakerState)
 
 
 def test_other_settings_bring_the_next_probe_nearer_and_never_farther():
