@@ -173,60 +173,6 @@ class TestWindow:
         meter.learn(reading(20, 42), stamp=1, sent_at=8, now=10)
         assert meter.earliest(60, 10) == pytest.approx(50.1)
 
-    def test_a_window_that_tells_whole_seconds_gets_a_longer_guard(self):
-        meter = window(level=0, resets_at=50)
-        meter.reserve(stamp=1, units=1, now=50.2)
-        meter.learn(reading(0, 0), stamp=1, sent_at=50.2, now=50.4)
-        assert meter.earliest(1, 50.4) == pytest.approx(51.5)
-        meter.learn(reading(59, 59), stamp=1, sent_at=51.5, now=52)
-        assert meter.earliest(60, 52) == pytest.approx(112.1)
-
-    def test_an_instant_in_whole_seconds_may_be_cut_from_the_first_window_on(self):
-        meter = meter_of(replace(reading(0, 50), reset_cut_s=1))
-        assert meter.kind is MeterKind.WINDOW
-        assert meter.earliest(1, 1) == pytest.approx(50), "49 s and the second that may be cut"
-
-    def test_windows_that_are_told_in_whole_seconds_do_not_drift(self):
-        """Each turns 0.7 s after a whole second; two of them pass without a word."""
-        meter = meter_of(reading(59, 60.7))
-        for turn, begins_at in enumerate([0.7, 60.7, 120.7, 300.7]):
-            now = begins_at + 0.2
-            in_s = math.floor(begins_at + 60) - now
-            told = replace(reading(40, in_s + 1), reset_cut_s=1)
-            meter.learn(told, stamp=turn, sent_at=now - 0.1, now=now)
-            assert meter.kind is MeterKind.WINDOW
-            assert meter.earliest(60, now) == pytest.approx(begins_at + 60 + 0.3)
-
-    def test_one_that_is_told_farther_away_than_its_window_is_long_is_rounded_up(self):
-        meter = meter_of(replace(reading(59, 61.4), reset_cut_s=1))
-        assert meter.earliest(60, 1) == pytest.approx(60.5)
-        meter.learn(replace(reading(0, 30), reset_cut_s=1), stamp=1, sent_at=61, now=61)
-        assert meter.earliest(1, 61) == pytest.approx(90.1)
-        meter.learn(replace(reading(0, 1), reset_cut_s=1), stamp=2, sent_at=90.2, now=90.3)
-        assert meter.earliest(1, 90.3) == pytest.approx(91.4), "it was caught unturned"
-        meter.learn(replace(reading(0, 30), reset_cut_s=1), stamp=3, sent_at=92, now=92)
-        assert meter.earliest(1, 92) == pytest.approx(122.1), "and stays careful"
-
-    def test_one_that_is_in_a_hurry_may_try_half_a_second_before_the_told_reset(self):
-        meter = window(level=0, resets_at=50)
-        assert meter.earliest(1, 10, hurried=True) == pytest.approx(49.5)
-        assert meter.earliest(1, 49.8, hurried=True) == 49.8
-        assert meter.earliest(61, 10, hurried=True) == pytest.approx(49.5)
-
-    def test_a_window_that_is_found_turned_before_its_reset_turns_as_early_from_then_on(self):
-        meter = window(level=0, resets_at=50)
-        meter.reserve(stamp=1, units=1, now=49.5)
-        meter.learn(reading(59, 60.4), stamp=1, sent_at=49.5, now=49.6)
-        assert meter.level(49.6) == 59
-        assert meter.earliest(60, 60) == pytest.approx(109.6)
-        assert meter.earliest(60, 60, hurried=True) == pytest.approx(109.6)
-
-    def test_one_that_turned_late_after_all_gets_its_guard_back(self):
-        meter = window(level=0, resets_at=50)
-        meter.learn(reading(0, 60.4), stamp=1, sent_at=49.5, now=49.6)
-        meter.learn(reading(0, 0.2), stamp=2, sent_at=109.7, now=109.8)
-        assert meter.earliest(60, 109.8) == pytest.approx(110.1)
-
     def test_an_inferred_reset_gives_way_to_a_told_one(self):
         meter = window(level=40, resets_at=50)
         meter.level(51)
@@ -656,14 +602,6 @@ def test_only_what_was_assumed_is_in_doubt():
         meter.settle(stamp=1, settled_stamp=2, charged=charged, now=1)
         assert meter.earliest(8, 1) >= 59, charged
         assert meter.earliest(8, 1, hoped=True) == pytest.approx(hoped_at, abs=1), charged
-
-
-def test_a_header_that_came_late_teaches_no_early_turn():
-    """Its reset is late by its way, and no provider rounds up."""
-    meter = meter_of(reading(59, 45))
-    meter.learn(reading(10, 45), stamp=1, sent_at=0.0, now=2.0)
-    meter.learn(reading(59, 59.9), stamp=2, sent_at=45.1, now=46.5)
-    assert meter.earliest(60, 46.5) > 46.5 + 59.9, "and it keeps its guard"
 
 
 def test_a_meter_begins_with_what_another_knows_of_the_same_limit():

@@ -262,15 +262,6 @@ class TestLastChance:
             assert bench.now < 90, "it has to be answered before 125"
         assert served > 30, "and they need not stand back from the first"
 
-    def test_one_whose_client_is_about_to_go_tries_whether_a_told_reset_was_rounded_up(self):
-        bench = self.spent()
-        bench.advance(1)
-        bench.settle("teller")
-        bench.submit("dying", "next", patience_s=51)
-        assert bench.advance(54.5 - bench.now) == ["dying"]
-        bench.observe("dying", requests_reading(limit=20, remaining=19, reset_in_s=60.5))
-        assert "next" in bench.running
-
     def test_who_failed_is_tried_again_as_long_as_an_answer_can_come_in_time(self):
         bench = Bench()
         bench.submit("quick")

@@ -271,13 +271,6 @@ def test_a_date_that_is_close_or_unreadable_changes_nothing(date):
     assert hints.readings[0].reset_in_s == 31
 
 
-def test_of_an_instant_in_whole_seconds_a_reading_tells_how_much_sooner_it_may_be():
-    told = {"2026-11-20T10:00:30Z": 1, "2026-11-20T10:00:30.5Z": 0, str(int(NOW)): 1, "30": 0, "30s": 0, "6m0s": 0}
-    profile = Profile(meters=(meter("x-{}", "m", ResetFormat.AUTO),))
-    readings = [read_hints(profile, {"x-reset": value}, NOW).readings[0] for value in told]
-    assert [one.reset_cut_s for one in readings] == list(told.values())
-
-
 def test_what_can_be_understood_counts_beside_what_cannot():
     profile = Profile(meters=(meter("x-{}", "m", ResetFormat.RFC3339),))
     hints = read_hints(profile, {"x-limit": "many", "x-remaining": "7", "x-reset": "z" * 60 + "\n"}, NOW)

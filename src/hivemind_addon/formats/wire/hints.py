@@ -270,7 +270,6 @@ class _HeaderReader:
             return None
         remaining = self.amount(meter.remaining, meter.item)
         reset_in_s = self.reset(meter.reset, meter.reset_format, meter.item)
-        reset = (self._value(meter.reset, meter.item) or "").strip()
         if limit is None and remaining is None and reset_in_s is None:
             return None
         return Reading(
@@ -281,7 +280,6 @@ class _HeaderReader:
             remaining=remaining,
             reset_in_s=reset_in_s,
             granularity=meter.granularity,
-            reset_cut_s=0.0 if reset_in_s is None else _cut_s(reset, meter.reset_format),
         )
 
     def window(self, window: WindowHeaders) -> WindowReading | None:

@@ -23,10 +23,7 @@ replica that lags): from then on headers are assumed to be that old.
 
 **Caution.** Half of the rounding of `remaining` stays in reserve, a fixed reset gets a guard of 0.1 s, output of
 attempts in flight stays taken while a bucket refills, and units sent just before a window's end may be booked in the
-next window. A reset in whole seconds may be cut: its guard is a second, unless some reset was reported farther away
-than the window is long, because that reset was rounded up. A window found unturned after the reset gets a second more
-than the usual guard. A window that turns before the reported reset was rounded up as well: from then on it is assumed
-to turn that much earlier.
+next window.
 """
 
 import math
@@ -42,9 +39,7 @@ from hivemind_addon.kernel.values.ticket import Demand, Dimension, Reading
 
 _RESET_GUARD_S = 0.1
 _ROUNDING_S = 1.0
-"""Some providers cut reset instants to whole seconds, and so report them up to this much too early."""
-_HURRY_S = 0.5
-"""A ticket that cannot wait may try this long before the assumed turn of a window."""
+"""Reset instants in whole seconds are off by up to this much."""
 _INSTANT_S = 1e-6
 """A reset this close has passed: sums of instants lose digits."""
 _TRANSIT_S = 5.0
@@ -189,14 +184,9 @@ class Meter:
         self._resets_at: float | None = None
         self._reset_is_reported = False
         """`_resets_at` comes from a reading, not from adding a window to the previous reset."""
-        self._reset_lag_s = 0.0
-        """`_resets_at` is late by at most this: a duration counts from when the header was written."""
         self._anchor_resets_at: float | None = None
         """First of the reset instants that were equal so far; a bucket's resets drift away from here."""
         self._reset_passed_at = float("-inf")
-        self._guard_s = _RESET_GUARD_S
-        self._is_rounded_up = False
-        """Whether a reset in whole seconds was reported farther away than possible."""
         self._learned_stamp = -1
         self._learned_sent_at = float("-inf")
         self._others_units = 0.0
@@ -282,12 +272,11 @@ class Meter:
         self._advance(now)
         return None if self._refills else self._next_reset_at()
 
-    def earliest(self, units: int, now: float, *, hurried: bool = False, hoped: bool = False) -> float:
+    def earliest(self, units: int, now: float, *, hoped: bool = False) -> float:
         """First instant at which `units` fit, if nothing else changes; infinite until a settle.
 
-        `hurried`: the first instant at which they may fit, because the reset may be rounded up. `hoped`: as if no unit
-        that is only assumed was taken. A demand above the whole limit fits when the meter is full and nothing is
-        reserved.
+        `hoped`: as if no unit that is only assumed was taken. A demand above the whole limit fits when the meter is
+        full and nothing is reserved.
         """
         self._advance(now)
         if units <= 0:
@@ -315,8 +304,8 @@ class Meter:
             refilled_at = now + min(lacking_s / (1 - self._others_rate(now) / self._rate), lacking_s + others_s)
             return refilled_at if needed <= self.limit - promised else float("inf")
         reset_at = self._next_reset_at()
-        if self.limit - promised - self._carried_over(reset_at - self._guard_s) + self._slack >= needed:
-            return max(now, reset_at - self._guard_s - _HURRY_S) if hurried and self._guard_s > 0 else reset_at
+        if self.limit - promised - self._carried_over(reset_at - _RESET_GUARD_S) + self._slack >= needed:
+            return reset_at
         return reset_at + self.window_s if needed <= self.limit - promised else float("inf")
 
     def reserve(self, *, stamp: int, units: int, now: float) -> None:
@@ -380,8 +369,6 @@ class Meter:
         remaining = _sane(reading.remaining, _MOST_UNITS)
         reserve = (_sane(reading.granularity, _MOST_UNITS) or 0.0) / 2 if reading.granularity else 0.0
         reset_in_s = _sane(reading.reset_in_s, _MOST_RESET_S)
-        if reset_in_s is not None and reading.reset_cut_s:
-            reset_in_s = max(0.0, reset_in_s - reading.reset_cut_s)  # as reported; the guard covers the rest
         if stamp < self._learned_stamp:
             if remaining is not None and self._learned_sent_at - sent_at <= _SWAPPED_S:
                 self._learn_from_swapped(max(0.0, remaining - reserve), reset_in_s, sent_at=sent_at, now=now)
@@ -401,16 +388,7 @@ class Meter:
         elif reset_in_s is not None:
             if remaining is not None:
                 self._judge_kind(reading, remaining, reset_in_s, lag_s=now - sent_at, now=now)
-            if self._is_unturned(sent_at, reset_in_s):
-                self._guard_s = _RESET_GUARD_S + (_ROUNDING_S if self._guard_s > 0 else 0)
-                self._is_rounded_up = False
-            elif self._turned_early(reset_in_s, now):
-                assert self._resets_at is not None, "the reset was reported"
-                self._guard_s = max(-_ROUNDING_S, min(self._guard_s, now - self._resets_at))
-            elif reading.reset_cut_s and self._guard_s > 0:
-                self._is_rounded_up |= self.window_s < reset_in_s <= self.window_s + _ROUNDING_S
-                self._guard_s = _RESET_GUARD_S if self._is_rounded_up else max(self._guard_s, reading.reset_cut_s)
-            self._learn_reset(now + reset_in_s, lag_s=now - sent_at, now=now)
+            self._learn_reset(now + reset_in_s, now)
         if remaining is None:
             self._set_level(self._level)
         else:
@@ -442,7 +420,7 @@ class Meter:
         if self._resets_at is None and other._resets_at is not None:  # noqa: SLF001  its own kind
             self.kind = other.kind
             self._resets_at, self._reset_is_reported = other._resets_at, other._reset_is_reported  # noqa: SLF001
-            self._anchor_resets_at, self._reset_lag_s = other._anchor_resets_at, other._reset_lag_s  # noqa: SLF001
+            self._anchor_resets_at = other._anchor_resets_at  # noqa: SLF001
         self.lower(other.level(now), now)
         if other._learned_stamp > self._learned_stamp:  # noqa: SLF001
             self._learned_stamp, self._learned_sent_at = other._learned_stamp, other._learned_sent_at  # noqa: SLF001
@@ -499,11 +477,11 @@ class Meter:
 
     def _next_reset_at(self) -> float:
         assert self._resets_at is not None, "only windows have one"
-        return self._resets_at + self._guard_s
+        return self._resets_at + _RESET_GUARD_S
 
     def _pass_reset(self, now: float) -> None:
         passed = max(0, int((now - self._next_reset_at() + _INSTANT_S) // self.window_s))
-        self._reset_passed_at = self._next_reset_at() - self._guard_s + passed * self.window_s
+        self._reset_passed_at = self._next_reset_at() - _RESET_GUARD_S + passed * self.window_s
         self._resets_at = self._reset_passed_at + self.window_s
         self._anchor_resets_at = self._resets_at
         self._reset_is_reported = False
@@ -536,24 +514,6 @@ class Meter:
             self.kind is MeterKind.WINDOW
             and sent_at < self._reset_passed_at
             and sent_at + reset_in_s <= self._reset_passed_at + _SWAPPED_S
-        )
-
-    def _is_unturned(self, sent_at: float, reset_in_s: float) -> bool:
-        """Whether an attempt sent after the reset found the provider's window unturned."""
-        return (
-            self.kind is MeterKind.WINDOW
-            and min(0.0, self._guard_s) <= sent_at - self._reset_passed_at <= _ROUNDING_S + _RESET_GUARD_S
-            and reset_in_s <= _ROUNDING_S < self.window_s / 4
-        )
-
-    def _turned_early(self, reset_in_s: float, now: float) -> bool:
-        """Whether a header reports the next window shortly before the reported reset of this window."""
-        return (
-            self.kind is MeterKind.WINDOW
-            and self._reset_is_reported
-            and self._resets_at is not None
-            and self._reset_lag_s < self._resets_at - now <= _ROUNDING_S < self.window_s / 4
-            and reset_in_s > self.window_s / 2
         )
 
     def _judge_kind(self, reading: Reading, remaining: float, reset_in_s: float, *, lag_s: float, now: float) -> None:
@@ -636,7 +596,7 @@ class Meter:
         """Whether two reported reset instants are the same."""
         return known_at is not None and abs(resets_at - known_at) <= max(_KIND_SLACK_S, _SAME_RESET * self.window_s)
 
-    def _learn_reset(self, resets_at: float, *, lag_s: float, now: float) -> None:
+    def _learn_reset(self, resets_at: float, now: float) -> None:
         # A duration counts from when the header was written, so each reset is late by the header's way here: the
         # earliest of several equal resets is the best.
         if not self._is_same(resets_at, self._anchor_resets_at):
@@ -647,7 +607,7 @@ class Meter:
             assert self._resets_at is not None, "a reported reset is known"
             if resets_at >= self._resets_at:
                 return
-        self._resets_at, self._reset_is_reported, self._reset_lag_s = resets_at, True, max(0.0, lag_s)
+        self._resets_at, self._reset_is_reported = resets_at, True
 
     def _kept_for_others(self, now: float) -> float:
         """Units that others will take before an attempt sent now arrives.

@@ -261,11 +261,11 @@ class Meters:
         self._account.learn(self, meter, reading, attempt, now, answered=answered)
         return meter if changed or is_new else None
 
-    def fits_at(self, demand: Demand, now: float, *, hurried: bool = False, hoped: bool = False) -> float:
+    def fits_at(self, demand: Demand, now: float, *, hoped: bool = False) -> float:
         """When all meters have room for the demand, if nothing else changes."""
         fits_at = now
         for meter in self.by_name.values():
-            fits_at = max(fits_at, meter.earliest(meter.units_of(demand), now, hurried=hurried, hoped=hoped))
+            fits_at = max(fits_at, meter.earliest(meter.units_of(demand), now, hoped=hoped))
         return fits_at
 
     def last_to_fit(self, demand: Demand, now: float) -> str:

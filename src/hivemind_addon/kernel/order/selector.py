@@ -33,8 +33,6 @@ _LARGE = 0.1
 """A bucket starts to fill in time for a ticket if filling takes more than this share of the ticket's patience."""
 _SURE_S = 0.25
 """A ticket that fits at an instant has surely gone after this time, if the ticket goes at all."""
-_HURRIED_S = 2.0
-"""With less time than this after a window's turn there may be no second try."""
 _WORTH_A_TRIAL_S = 5.0
 """To shorten a wait longer than this, an attempt may risk a refusal if there may be room already."""
 _SCARCE = 2
@@ -230,9 +228,6 @@ class Selector:
             return Gate(Reason.CONCURRENCY, _NEVER)
         demand = self.demand(ticket, now)
         fits_at = capacity.meters.fits_at(demand, now)
-        # A ticket that cannot wait tries whether the window has turned earlier: alone, since a refusal is possible.
-        if fits_at > now and not capacity.flights and fits_at + _HURRIED_S > capacity.hopeless_at(ticket):
-            fits_at = capacity.meters.fits_at(demand, now, hurried=True)
         if fits_at > now + _WORTH_A_TRIAL_S and not capacity.flights:
             # No attempt in flight will show whether the meters assume right.
             hoped_at = capacity.meters.fits_at(demand, now, hoped=True)

@@ -165,8 +165,6 @@ class Reading(Struct, frozen=True, gc=False):
     negative."""
     granularity: float = 0
     """The step to which `remaining` is rounded (Anthropic rounds tokens to 1,000)."""
-    reset_cut_s: float = 0
-    """How much earlier the reset may be, because the provider reports whole seconds."""
 
 
 class WindowReading(Struct, frozen=True, gc=False):
