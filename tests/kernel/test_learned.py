@@ -39,6 +39,8 @@ def test_what_an_earlier_version_saved_is_read_and_saved_again_as_it_was():
     assert saved.same_account == {"key-2": "key-1"}
     since = {"throttled_units": 0.0, "throttled_for_s": 0.0}
     expected = RECORDED | {"pools": [since | pool for pool in RECORDED["pools"]]}
+    for pool in expected["pools"]:
+        pool["meters"] = [{key: value for key, value in meter.items() if key != "stale_s"} for meter in pool["meters"]]
     assert json.loads(json.dumps(saved.to_json())) == expected
 
 

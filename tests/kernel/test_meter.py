@@ -196,16 +196,6 @@ class TestHeaders:
         meter.learn(reading(3, 49), stamp=1, sent_at=1, now=10)
         assert meter.level(10) == 40
 
-    def test_of_attempts_that_were_sent_together_the_lowest_word_counts(self):
-        meter = window(10)
-        for stamp in (1, 2):
-            meter.reserve(stamp=stamp, units=1, now=1)
-        meter.learn(reading(40, 50), stamp=2, sent_at=1, now=9)
-        meter.learn(reading(39, 50), stamp=1, sent_at=1, now=9)
-        assert meter.level(9) == 39
-        meter.learn(reading(41, 50), stamp=1, sent_at=1, now=9)
-        assert meter.level(9) == 39
-
     def test_output_is_unknown_to_headers_until_an_attempt_is_sent_after_its_settle(self):
         meter = bucket_of_output = meter_of(reading(1000, 30, dimension=Dimension.OUTPUT_TOKENS, limit=2000))
         assert bucket_of_output.kind is MeterKind.BUCKET
@@ -490,42 +480,9 @@ class TestFailures:
         assert meter.others_per_s(1) == before
 
 
-class TestStaleHeaders:
-    def stale(self) -> Meter:
-        """Its headers miss the last two seconds."""
-        meter = window(level=40, resets_at=59)
-        for second in range(1, 9):
-            meter.reserve(stamp=second, units=1, now=second)
-        meter.learn(reading(35, 51), stamp=8, sent_at=8, now=8)
-        return meter
-
-    def test_a_header_that_misses_what_was_sent_before_it_is_stale(self):
-        meter = self.stale()
-        assert meter.stale_s == 2
-        assert meter.level(8) == 32
-
-    def test_from_then_on_what_it_misses_is_taken_off(self):
-        meter = self.stale()
-        meter.reserve(stamp=9, units=1, now=9)
-        meter.reserve(stamp=10, units=1, now=9.5)
-        meter.learn(reading(31, 49), stamp=10, sent_at=9.5, now=9.6)
-        assert meter.level(9.6) == 31 - 2
-
-    def test_what_is_settled_is_not_forgotten_before_a_header_can_know_it(self):
-        meter = self.stale()
-        for second in range(1, 9):
-            meter.settle(stamp=second, settled_stamp=second + 20, charged=None, now=9)
-        meter.reserve(stamp=40, units=1, now=9)
-        meter.settle(stamp=40, settled_stamp=41, charged=None, now=9)
-        meter.reserve(stamp=42, units=1, now=9.2)
-        meter.learn(reading(32, 49), stamp=42, sent_at=9.2, now=9.3)
-        assert meter.level(9.3) == 32 - 2
-
-
 class TestResume:
     def test_all_but_the_level_is_there_again(self):
         meter = window(level=5, resets_at=50)
-        meter.stale_s = 3
         again = Meter.resume(meter.learned, 1000)
         assert again.learned == meter.learned
         assert again.level(1000) == 60

@@ -44,7 +44,6 @@ class LearnedMeter:
     limit: Annotated[float, Meta(ge=1, le=_MOST)]
     window_s: Annotated[float, Meta(ge=0.01, le=_MOST_WINDOW_S)]
     failures_are_free: bool
-    stale_s: Annotated[float, Meta(ge=0, le=60)]
     is_common: bool = False
     """Other pools of the account draw on the same limit."""
 

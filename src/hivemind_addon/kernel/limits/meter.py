@@ -12,14 +12,12 @@ reset moves (a window's does not), the limit is a bucket of that rate.
 past: they miss attempts sent after the answered attempt. So each cost is kept with the *stamp* (a count of the pool's
 admissions and settles) from which on headers include the cost: the admission's stamp where the provider charges at
 admission, the settle's stamp where the provider charges generated tokens (output). A header of an attempt with stamp h
-includes every cost known from h or before. The header of an attempt older than the newest learned from is ignored,
-unless both were sent within a second: then the network may have swapped them, and the older header may lower the level.
+includes every cost known from h or before. The header of an attempt older than the newest learned from is ignored.
 
 **Deviations.** A header below the expected level shows that others use the same key: their rate is averaged over half a
 minute, their usage during a round trip stays in reserve, and a bucket counts on the rest of the rate only. A header
 above the expected level by exactly the cost of failed attempts shows that failures are not charged: from then on failed
-attempts are refunded at once. A header above the expected level by the units sent in the last seconds is stale (a
-replica that lags): from then on headers are assumed to be that old.
+attempts are refunded at once.
 
 **Caution.** Half of the rounding of `remaining` stays in reserve, a fixed reset gets a guard of 0.1 s, output of
 attempts in flight stays taken while a bucket refills, and units sent just before a window's end may be booked in the
@@ -30,6 +28,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
+from itertools import takewhile
 from operator import attrgetter
 
 from msgspec import Struct
@@ -44,8 +43,6 @@ _INSTANT_S = 1e-6
 """A reset this close has passed: sums of instants lose digits."""
 _TRANSIT_S = 5.0
 """Units sent this long before a window's end have been booked by then."""
-_SWAPPED_S = 1.0
-"""Attempts sent within this time may reach the provider in either order."""
 _CHARGED_AT_ENDS = (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS)
 """An answer may take more of these than was left."""
 _MOST_UNITS = 1e15
@@ -79,7 +76,6 @@ _MOST_WAY_S = 10.0
 _SAME_UNITS = 0.25
 """Two amounts that differ by less than this share are equal."""
 _MOST_VOTES = 3
-_MOST_STALE_S = 10.0
 _OLD_S = 1.0
 """An older header certainly reported an instant, not a duration."""
 _SWEEP_FROM = 64
@@ -188,7 +184,6 @@ class Meter:
         """First of the reset instants that were equal so far; a bucket's resets drift away from here."""
         self._reset_passed_at = float("-inf")
         self._learned_stamp = -1
-        self._learned_sent_at = float("-inf")
         self._others_units = 0.0
         """Units that others took, each fading with time."""
         self._others_at = now
@@ -202,8 +197,6 @@ class Meter:
         """Above zero: failed attempts are not charged."""
         self.surprise: float | None = None
         """The newest header's level minus the expected level; None: not comparable."""
-        self.stale_s = 0.0
-        """Headers miss attempts sent up to this long before their own attempt."""
         self._open: dict[int, _Cost] = {}
         """Costs of attempts in flight, by stamp."""
         self._unbooked = _Costs()
@@ -227,7 +220,6 @@ class Meter:
         meter = cls(reading=reading, limit=learned.limit, now=now)
         meter.kind = learned.kind
         meter._found_window_s = learned.window_s if learned.kind is MeterKind.BUCKET else None
-        meter.stale_s = learned.stale_s
         meter._votes = 1 if learned.failures_are_free else 0
         return meter
 
@@ -241,7 +233,6 @@ class Meter:
             limit=self.limit,
             window_s=self.window_s,
             failures_are_free=self._votes > 0,
-            stale_s=self.stale_s,
         )
 
     def __repr__(self) -> str:
@@ -369,14 +360,10 @@ class Meter:
         remaining = _sane(reading.remaining, _MOST_UNITS)
         reserve = (_sane(reading.granularity, _MOST_UNITS) or 0.0) / 2 if reading.granularity else 0.0
         reset_in_s = _sane(reading.reset_in_s, _MOST_RESET_S)
-        if stamp < self._learned_stamp:
-            if remaining is not None and self._learned_sent_at - sent_at <= _SWAPPED_S:
-                self._learn_from_swapped(max(0.0, remaining - reserve), reset_in_s, sent_at=sent_at, now=now)
-            return False
-        if reset_in_s is not None and self._is_of_the_last_window(sent_at, reset_in_s):
+        if stamp < self._learned_stamp or (reset_in_s is not None and self._is_of_the_last_window(sent_at, reset_in_s)):
             return False
         is_first = self._learned_stamp < 0
-        self._learned_stamp, self._learned_sent_at = stamp, sent_at
+        self._learned_stamp = stamp
         before, window_s = (self.limit, self.kind), self.window_s
         self.window_s = self._found_window_s or self._turning_s(reading)
         self.limit = _limit_of(reading) or self.limit
@@ -393,7 +380,7 @@ class Meter:
             self._set_level(self._level)
         else:
             expected = self._level
-            booked = self._book(stamp, sent_at)
+            booked = self._book(stamp)
             self._doubt = float(self._settled.assumed_units)
             reported = self.limit if remaining >= self.limit else max(0.0, remaining - reserve)
             self._set_level(self._level_now(reported, reset_in_s, sent_at=sent_at, now=now))
@@ -404,7 +391,7 @@ class Meter:
                 # The refill rate was wrong: the difference was no usage by others.
                 self._others_units = 0.0
             elif self.kind is not MeterKind.UNKNOWN and not is_first and not was_guessed and before[0] == self.limit:
-                self._compare(self._level - expected, booked, rounding=2 * reserve, sent_at=sent_at, now=now)
+                self._compare(self._level - expected, booked, rounding=2 * reserve, now=now)
             way_s = now - sent_at if now > sent_at else 0.0
             self._way_s += 0.2 * ((way_s if way_s < _MOST_WAY_S else _MOST_WAY_S) - self._way_s)
         is_another_window = self.kind is MeterKind.WINDOW and window_s != self.window_s
@@ -422,8 +409,7 @@ class Meter:
             self._resets_at, self._reset_is_reported = other._resets_at, other._reset_is_reported  # noqa: SLF001
             self._anchor_resets_at = other._anchor_resets_at  # noqa: SLF001
         self.lower(other.level(now), now)
-        if other._learned_stamp > self._learned_stamp:  # noqa: SLF001
-            self._learned_stamp, self._learned_sent_at = other._learned_stamp, other._learned_sent_at  # noqa: SLF001
+        self._learned_stamp = max(self._learned_stamp, other._learned_stamp)  # noqa: SLF001
 
     def others_per_s(self, now: float) -> float:
         """Units per second that others take from the same limit."""
@@ -504,16 +490,12 @@ class Meter:
             units += cost.units
         return units
 
-    def _learn_from_swapped(self, reported: float, reset_in_s: float | None, *, sent_at: float, now: float) -> None:
-        if sent_at >= self._reset_passed_at:
-            self._set_level(min(self._level, self._level_now(reported, reset_in_s, sent_at=sent_at, now=now)))
-
     def _is_of_the_last_window(self, sent_at: float, reset_in_s: float) -> bool:
         """Whether a header was written before the last reset and arrived after."""
         return (
             self.kind is MeterKind.WINDOW
             and sent_at < self._reset_passed_at
-            and sent_at + reset_in_s <= self._reset_passed_at + _SWAPPED_S
+            and sent_at + reset_in_s <= self._reset_passed_at + _ROUNDING_S
         )
 
     def _judge_kind(self, reading: Reading, remaining: float, reset_in_s: float, *, lag_s: float, now: float) -> None:
@@ -627,7 +609,7 @@ class Meter:
         faded = self._others_units * math.exp(-max(0.0, now - self._others_at) / _OTHERS_OVER_S)
         return min(faded / _OTHERS_OVER_S, _MOST_OTHERS * self._rate)
 
-    def _compare(self, surplus: float, booked: list[_Cost], *, rounding: float, sent_at: float, now: float) -> None:
+    def _compare(self, surplus: float, booked: list[_Cost], *, rounding: float, now: float) -> None:
         """Learn from the difference between the reported and the expected level."""
         failed = sum(cost.failed_units for cost in booked)
         if failed:
@@ -637,8 +619,6 @@ class Meter:
             elif abs(surplus + given_back) <= _SAME_UNITS * failed:
                 self._votes = max(self._votes - 1, -_MOST_VOTES)
             return
-        if self.dimension is Dimension.REQUESTS and surplus >= max(1.0, rounding):
-            self._suspect_staleness(surplus, booked, sent_at)
         if abs(surplus) <= rounding:
             surplus = 0.0
         faded = self._others_units * math.exp(-max(0.0, now - self._others_at) / _OTHERS_OVER_S)
@@ -646,50 +626,17 @@ class Meter:
         self._others_units = max(-0.1 * self.limit, min(faded - surplus, self.limit))
         self._others_at = now
 
-    def _suspect_staleness(self, surplus: float, booked: list[_Cost], sent_at: float) -> None:
-        """Find how old a header must be to miss these costs; only requests are counted exactly enough for this."""
-        missed = 0
-        for cost in sorted(booked, key=lambda cost: -cost.admitted_at):
-            if cost.admitted_at < self._reset_passed_at:
-                return
-            missed += cost.units
-            age_s = sent_at - cost.admitted_at
-            if missed >= surplus - _SAME_UNITS:
-                if _SWAPPED_S < age_s <= _MOST_STALE_S:
-                    self.stale_s = max(self.stale_s, age_s)
-                    self._set_level(self._level - surplus)
-                    self._unbooked = _Costs(
-                        late
-                        for late in self._open.values()
-                        if late in self._unbooked or late.admitted_at > sent_at - self.stale_s
-                    )
-                return
-
-    def _book(self, stamp: int, sent_at: float) -> list[_Cost]:
+    def _book(self, stamp: int) -> list[_Cost]:
         """Count every cost that a header with this stamp includes as part of the level. Return the newly included."""
         fresh = []
         if not self._is_charged_late:  # no header includes late charges in flight
-            for cost in self._unbooked:
-                if cost.stamp > stamp:
-                    break  # and so are all later costs
-                if self._holds(stamp, sent_at, cost):
-                    fresh.append(cost)
+            fresh = list(takewhile(lambda cost: cost.stamp <= stamp, self._unbooked))
             for cost in fresh:
                 self._unbooked.remove(cost)
-        settled = []
-        for cost in self._settled:
-            if self._holds(stamp, sent_at, cost):
-                settled.append(cost)
-            elif self._is_charged_late and (cost.known_from or 0) > stamp:
-                break  # late charges are known from their settle on, so in order
+        settled = [cost for cost in self._settled if (cost.known_from or 0) <= stamp]
         for cost in settled:
             self._settled.remove(cost)
         return fresh + settled
-
-    def _holds(self, stamp: int, sent_at: float, cost: _Cost) -> bool:
-        if cost.known_from is None or cost.known_from > stamp:
-            return False
-        return not self.stale_s or cost.stamp == stamp or cost.admitted_at <= sent_at - self.stale_s
 
     def _level_now(self, reported: float, reset_in_s: float | None, *, sent_at: float, now: float) -> float:
         """The level now, from a reported level that was true when the header was written.
@@ -724,16 +671,8 @@ class Meter:
 
     def _sweep(self) -> None:
         """Forget settled costs that every future header includes, as its attempt is in flight or not yet admitted."""
-        settled = len(self._settled)
-        if not settled:
-            return
-        if not self._open:
-            # A stale header may miss the last costs, and the next header may show that a failed attempt was free.
-            since = self._at - _MOST_STALE_S
-            if any(cost.admitted_at <= since for cost in self._settled):
-                self._settled = _Costs(cost for cost in self._settled if cost.admitted_at > since)
-        elif settled > self._sweep_at:
-            oldest = next(iter(self._open))
+        if len(self._settled) > self._sweep_at:
+            oldest = next(iter(self._open), math.inf)
             self._settled = _Costs(cost for cost in self._settled if (cost.known_from or 0) > oldest)
             self._sweep_at = max(_SWEEP_FROM, 2 * len(self._settled))
 

@@ -124,8 +124,6 @@ class CommonMeters:
         if common is None or meters not in common.members:
             return
         common.meter.learn(reading, stamp=attempt.stamp, sent_at=attempt.admitted_at, now=now)
-        # Recent refusals in other pools look like staleness; real staleness shows in each pool's own meter.
-        common.meter.stale_s = min(common.meter.stale_s, own.stale_s)
         common.judge(own, reading, answered=answered)
         if common.votes == -_MOST_VOTES and not self._is_alike(common):
             self._drop(own.name)
