@@ -44,7 +44,7 @@ class Primitive(Enum):
     RETRY = "retry"
     """Trying failed requests again."""
     ORDER = "fair-order"
-    """Shares for agents and sessions; without: first come, first served."""
+    """Shares for agents; without: first come, first served."""
     CACHE = "cache-order"
     """A leader for a cold prefix, and warm ones before they lapse."""
     COMEBACK = "comeback"
