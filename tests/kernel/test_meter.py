@@ -525,14 +525,6 @@ class TestWindowThatIsNotAsStated:
         meter.learn(reading(40, 50, limit=75), stamp=2, sent_at=2, now=2)
         assert (meter.kind, meter.window_s) == (MeterKind.WINDOW, 60)
 
-    def test_a_window_that_always_ends_soon_is_short(self):
-        meter = meter_of(reading(9, 19.6, limit=10))
-        for turn in range(1, 7):
-            at = 20.0 * turn + 0.5
-            meter.learn(reading(8, 19.5, limit=10), stamp=turn, sent_at=at, now=at)
-        assert meter.window_s == 20
-        assert meter.window_ends_at(at + 30) <= at + 20 + 20
-
     def test_what_a_wrong_rate_foretold_is_no_neighbour(self):
         meter = meter_of(reading(70, 40, limit=75))
         meter.learn(reading(45, 240, limit=75), stamp=1, sent_at=1, now=1)

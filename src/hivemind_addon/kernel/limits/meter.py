@@ -25,7 +25,6 @@ next window.
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from copy import copy
 from itertools import takewhile
@@ -62,8 +61,6 @@ USUAL_WINDOWS_S = (
     *(1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0),
     *(7200.0, 14_400.0, 18_000.0, 28_800.0, 43_200.0, 86_400.0, 604_800.0),
 )
-_WINDOWS_SEEN = 4
-"""Among this many windows, a header reports at least one soon after the window's start."""
 _SAME_RESET = 0.05
 """Share of the window: two reset instants this close are the same."""
 _OTHERS_OVER_S = 30.0
@@ -169,8 +166,6 @@ class Meter:
         self.window_s = reading.window_s
         """The stated window, or for a bucket the window that readings show."""
         self._found_window_s: float | None = None
-        self._first_resets_s: deque[float] = deque(maxlen=_WINDOWS_SEEN)
-        """Seconds to the end of each of the newest windows when a header first reported that window."""
         self._per_unit_s = (0.0, float("inf"))
         """Bounds of a bucket's seconds per unit, from the readings that agree."""
         self._agreed = 0
@@ -365,7 +360,7 @@ class Meter:
         is_first = self._learned_stamp < 0
         self._learned_stamp = stamp
         before, window_s = (self.limit, self.kind), self.window_s
-        self.window_s = self._found_window_s or self._turning_s(reading)
+        self.window_s = self._found_window_s or reading.window_s
         self.limit = _limit_of(reading) or self.limit
         if self.kind is not MeterKind.BUCKET and self._is_full_now(remaining, reset_in_s):
             # A full window would report its end. The instant of being full is no turn of a window.
@@ -375,7 +370,7 @@ class Meter:
         elif reset_in_s is not None:
             if remaining is not None:
                 self._judge_kind(reading, remaining, reset_in_s, lag_s=now - sent_at, now=now)
-            self._learn_reset(now + reset_in_s, now)
+            self._learn_reset(now + reset_in_s)
         if remaining is None:
             self._set_level(self._level)
         else:
@@ -520,10 +515,9 @@ class Meter:
         ):
             self.kind = MeterKind.BUCKET
             self.window_s = self._found_window_s = found_s
-            self._first_resets_s.clear()
         else:
             self.kind = MeterKind.WINDOW
-            self.window_s, self._found_window_s = self._turning_s(reading), None
+            self.window_s, self._found_window_s = reading.window_s, None
 
     def _is_full_now(self, remaining: float | None, reset_in_s: float | None) -> bool:
         return (
@@ -545,14 +539,6 @@ class Meter:
     def _knows_reset(self, now: float) -> bool:
         """Whether a reading has reported a reset that is still to come."""
         return self._anchor_resets_at is not None and self._anchor_resets_at > now and self._reset_is_reported
-
-    def _turning_s(self, reading: Reading) -> float:
-        """Length of a fixed window: as stated, unless the last windows were all reported to end much sooner."""
-        if len(self._first_resets_s) < _WINDOWS_SEEN:
-            return reading.window_s
-        longest_s = max(self._first_resets_s) - _ROUNDING_S
-        usual = (length_s for length_s in USUAL_WINDOWS_S if longest_s <= length_s < reading.window_s)
-        return min(usual, default=reading.window_s)
 
     def _bound_seconds(self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float) -> None:
         """Learn from a reading how long a unit takes to return, if the limit is a bucket."""
@@ -578,13 +564,11 @@ class Meter:
         """Whether two reported reset instants are the same."""
         return known_at is not None and abs(resets_at - known_at) <= max(_KIND_SLACK_S, _SAME_RESET * self.window_s)
 
-    def _learn_reset(self, resets_at: float, now: float) -> None:
+    def _learn_reset(self, resets_at: float) -> None:
         # A duration counts from when the header was written, so each reset is late by the header's way here: the
         # earliest of several equal resets is the best.
         if not self._is_same(resets_at, self._anchor_resets_at):
             self._anchor_resets_at = resets_at
-            if self.kind is MeterKind.WINDOW and resets_at - now > _ROUNDING_S:
-                self._first_resets_s.append(resets_at - now)
         if self.kind is MeterKind.WINDOW and self._reset_is_reported and self._is_same(resets_at, self._resets_at):
             assert self._resets_at is not None, "a reported reset is known"
             if resets_at >= self._resets_at:
