@@ -126,7 +126,7 @@ def _order_without(order: OrderSettings, without: frozenset[Primitive]) -> Order
         # The pool still knows the warm prefixes, because estimates need them.
         order = replace(order, affinity_s=0, cache=replace(order.cache, follow_after_s=0))
     if Primitive.ORDER in without:
-        order = replace(order, class_lead_s=0, size_lag_s=0)
+        order = replace(order, class_lead_s=0)
     return order
 
 

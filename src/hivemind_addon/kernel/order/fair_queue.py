@@ -11,7 +11,6 @@ an agent with a thousand sessions gets no more than one agent's share.
     class     `class_lead_s` for each class below the ticket's: critical, high, normal, low, background
     cache     the seconds that a warm prefix saves, at most `affinity_s`, and nothing below `least_saving_s`; just
               before the prefix lapses all of `affinity_s`, so that the ticket goes in time
-    size      minus the reading time of a large input, at most `size_lag_s`: of equal tickets the smaller goes first
 
 Each part is bounded, and the start of a served agent moves on, so every wait is bounded.
 
@@ -32,7 +31,6 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 
 from hivemind_addon.kernel.heap import KeyedHeap
-from hivemind_addon.kernel.limits.meters import reading_s
 from hivemind_addon.kernel.order.cache import CacheSettings, PromptCache
 from hivemind_addon.kernel.order.lanes import EntryState, QueueEntry
 from hivemind_addon.kernel.order.shares import StartTimes
@@ -43,8 +41,6 @@ _NEVER = float("inf")
 _LONG_AGO = float("-inf")
 _CLASSES = len(Priority)
 """Classes above the background."""
-_SMALL_S = 0.5
-"""A shorter reading time is small: such tickets go by age, because the older client leaves first."""
 _PART = 500
 """Tickets sorted at once: one or two milliseconds."""
 _SESSIONS = 10_000
@@ -63,9 +59,6 @@ class OrderSettings:
     """A prefix that saves less moves no ticket."""
     expiring_s: float = 20.0
     """This close to the end a prefix is about to lapse."""
-    size_lag_s: float = 0.5
-    """The largest lag of a large input. Orders equal tickets only: with larger lags, running conversations (little new
-    input) keep new conversations (all input new) out until the end, and the whole takes longer."""
     cache: CacheSettings = field(default_factory=CacheSettings)
 
 
@@ -533,11 +526,9 @@ class FairQueue:
     def _worth(self, entry: QueueEntry, now: float) -> tuple[float, float]:
         """The bonus, and when it changes; infinite: not by time alone."""
         settings, ticket = self._settings, entry.ticket
-        lag_s = reading_s(ticket.demand.input_tokens, ()) - _SMALL_S
-        bonus_s = -min(settings.size_lag_s, lag_s) if lag_s > 0 else 0.0
         if ticket.kind is CallKind.AUXILIARY:
-            return bonus_s, _NEVER
-        bonus_s += (_CLASSES - entry.priority) * settings.class_lead_s
+            return 0.0, _NEVER
+        bonus_s = (_CLASSES - entry.priority) * settings.class_lead_s
         if not entry.cache_entry:
             return bonus_s, _NEVER
         lapses_at = self._cache.lapses_at(entry.cache_entry, now)
