@@ -1,5 +1,6 @@
 """Who goes next in a pool, and what keeps it from going."""
 
+import math
 import random
 
 import pytest
@@ -127,28 +128,21 @@ class TestTrial:
         waiting.capacity.learn(second, AttemptResult(FAILED), 1.0)
         return waiting
 
-    def test_one_goes_alone_to_find_it_out(self):
-        waiting = self.failed()
-        assert waiting.selector.gate(ticket("t"), 1.0) is None
-        waiting.send("t", 1.0)
-        assert waiting.selector.gate(ticket("u"), 1.0) == Gate(Reason.METER, pytest.approx(55.1))
+    def despite_at(self, waiting: Waiting) -> float:
+        gate = waiting.selector.gate(ticket("t"), 1.0)
+        assert gate == Gate(Reason.METER, pytest.approx(55.1))
+        return waiting.selector.despite_at(ticket("t"), gate, 21.0, 1.0)
 
-    def test_the_next_one_waits_longer_where_it_is_refused_without_a_word(self):
-        waiting = self.failed()
-        for wait_s in (5.0, 10.0):
-            trial = waiting.send("t", 2.0)
-            waiting.capacity.settle(trial, AttemptResult(THROTTLED), 2.0)
-            waiting.capacity.learn(trial, AttemptResult(THROTTLED), 2.0)
-            assert waiting.selector.gate(ticket("t"), 2.0) == Gate(Reason.METER, pytest.approx(2.0 + wait_s))
+    def test_one_goes_to_find_it_out_when_nothing_has_gone_for_long(self):
+        assert self.despite_at(self.failed()) == 21.0
 
-    def test_it_is_found_out_by_any_header(self):
+    def test_no_other_goes_once_a_header_tells(self):
         waiting = self.failed()
         trial = waiting.send("t", 1.0)
         told = requests_reading(limit=2, remaining=0, reset_in_s=54)
         waiting.capacity.hear(hints(told), trial, 1.0, answered=False)
         waiting.capacity.settle(trial, AttemptResult(THROTTLED, charged=Demand(requests=0)), 1.0)
-        waiting.capacity.learn(trial, AttemptResult(THROTTLED), 1.0)
-        assert waiting.selector.gate(ticket("t"), 40.0) == Gate(Reason.METER, pytest.approx(55.1))
+        assert self.despite_at(waiting) == math.inf
 
 
 class TestMeters:
@@ -261,6 +255,15 @@ class TestLastChance:
                 served += 1
             assert bench.now < 90, "it has to be answered before 125"
         assert served > 30, "and they need not stand back from the first"
+
+    def test_one_whose_client_is_about_to_go_tries_whether_the_window_has_turned(self):
+        bench = self.spent()
+        bench.advance(1)
+        bench.settle("teller")
+        bench.submit("dying", "next", patience_s=51)
+        assert bench.advance(53.6 - bench.now) == ["dying"]
+        bench.observe("dying", requests_reading(limit=20, remaining=19, reset_in_s=60.5))
+        assert "next" in bench.running
 
     def test_who_failed_is_tried_again_as_long_as_an_answer_can_come_in_time(self):
         bench = Bench()

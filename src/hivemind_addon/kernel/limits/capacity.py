@@ -204,9 +204,6 @@ _NEVER = float("inf")
 _EXPLAINED_OVER = 30.0
 _MOST_EXPLAINED = 0.1
 """Other users of the key explain some refusals that meters explain afterwards; a larger share shows a hidden limit."""
-_FIRST_TRIAL_S = 5.0
-"""After a rate limit's refusal no meter is doubted for this time, which doubles with each refusal in a row."""
-_MOST_TRIAL_S = 300.0
 _SURE_SERVICES = 1.5
 """Most answers come within this many mean service times."""
 
@@ -259,9 +256,6 @@ class Capacity:
         self._emit = emit
         self._told_maximum = False
         """Whether `MaximumReached` was emitted."""
-        self.trial_at = -_NEVER
-        """When an attempt may go alone against the assumptions of the meters."""
-        self._trial_after_s = _FIRST_TRIAL_S
         self._explained = 0.0
         """The share of attempts that were refused although the meters admitted them, and then explained the refusal."""
         self.sharing.join(self)
@@ -555,7 +549,6 @@ class Capacity:
 
     def _succeeded(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
         self._explained -= self._explained / _EXPLAINED_OVER
-        self._trial_after_s = _FIRST_TRIAL_S
         self._passed(attempt, now)
         self.throttles.ended(attempt.stamp, now, charged=result.charged)
         self.overloads.ended(attempt.stamp, now)
@@ -581,9 +574,6 @@ class Capacity:
         if told_nothing:
             for hidden in (self.throttles, self.sharing.throttles):
                 hidden.take_back(told_nothing, now)
-        if throttled and not result.by_others and not is_its_own:
-            self.trial_at = now + self._trial_after_s
-            self._trial_after_s = min(2 * self._trial_after_s, _MOST_TRIAL_S)
         explained = explained or is_its_own
         if overloaded and not self.is_provider_down:
             self._refuse((self.overloads, self.sharing.overloads), attempt, outcome, now)

@@ -33,8 +33,10 @@ _LARGE = 0.1
 """A bucket starts to fill in time for a ticket if filling takes more than this share of the ticket's patience."""
 _SURE_S = 0.25
 """A ticket that fits at an instant has surely gone after this time, if the ticket goes at all."""
-_WORTH_A_TRIAL_S = 5.0
-"""To shorten a wait longer than this, an attempt may risk a refusal if there may be room already."""
+_HURRIED_S = 2.0
+"""With less time than this after a window's turn there may be no second try."""
+_HURRY_S = 1.6
+"""A ticket that cannot wait may try this long before the assumed turn of a window, which may be a second late."""
 _SCARCE = 2
 """A limit is scarce if less is left than this many times the need of all waiting tickets: some make two attempts."""
 
@@ -228,10 +230,9 @@ class Selector:
             return Gate(Reason.CONCURRENCY, _NEVER)
         demand = self.demand(ticket, now)
         fits_at = capacity.meters.fits_at(demand, now)
-        if fits_at > now + _WORTH_A_TRIAL_S and not capacity.flights:
-            # No attempt in flight will show whether the meters assume right.
-            hoped_at = capacity.meters.fits_at(demand, now, hoped=True)
-            fits_at = min(fits_at, max(hoped_at, capacity.trial_at))
+        # A ticket that cannot wait tries a little earlier: alone, since a refusal is possible.
+        if fits_at > now and not capacity.flights and fits_at + _HURRIED_S > capacity.hopeless_at(ticket):
+            fits_at = max(now, fits_at - _HURRY_S)
         if capacity.sharing.stated.limits:
             fits_at = max(fits_at, capacity.stated_until(ticket, now))
         throttled_until = capacity.throttled_until(demand, now)
