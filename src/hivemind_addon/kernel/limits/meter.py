@@ -25,15 +25,14 @@ next window.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
 from copy import copy
-from itertools import takewhile
 from operator import attrgetter
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.learned import LearnedMeter, MeterKind
-from hivemind_addon.kernel.values.ticket import Demand, Dimension, Reading
+from hivemind_addon.kernel.values.ticket import Dimension, Reading
 
 _RESET_GUARD_S = 0.1
 _ROUNDING_S = 1.0
@@ -99,45 +98,8 @@ class _Cost(Struct, eq=False):
     """The actual charge is unknown."""
     is_elsewhere: bool = False
     """Another process sent the attempt."""
-
-
-class _Costs:
-    """Costs by stamp, in the order added, with their sums. A cost does not change while it is in here."""
-
-    __slots__ = ("_by_stamp", "assumed_units", "units")
-
-    def __init__(self, costs: Iterable[_Cost] = ()) -> None:
-        self._by_stamp = {cost.stamp: cost for cost in costs}
-        self.units = sum([cost.units for cost in self])
-        self.assumed_units = sum([cost.units for cost in self if cost.is_assumed])
-        """Units whose actual charge is unknown."""
-
-    def __len__(self) -> int:
-        return len(self._by_stamp)
-
-    def __iter__(self) -> Iterator[_Cost]:
-        return iter(self._by_stamp.values())
-
-    def __reversed__(self) -> Iterator[_Cost]:
-        return reversed(self._by_stamp.values())
-
-    def __contains__(self, cost: _Cost) -> bool:
-        return cost.stamp in self._by_stamp
-
-    def add(self, cost: _Cost) -> None:
-        self._by_stamp[cost.stamp] = cost
-        self.units += cost.units
-        if cost.is_assumed:
-            self.assumed_units += cost.units
-
-    def remove(self, cost: _Cost) -> bool:
-        """Remove a cost. False if absent."""
-        if self._by_stamp.pop(cost.stamp, None) is None:
-            return False
-        self.units -= cost.units
-        if cost.is_assumed:
-            self.assumed_units -= cost.units
-        return True
+    is_booked: bool = False
+    """The level contains the cost for good: a header learned from includes it, or a window has passed."""
 
 
 def is_usable(reading: Reading) -> bool:
@@ -153,7 +115,7 @@ class Meter:
     def __init__(self, *, reading: Reading, limit: float, now: float) -> None:
         self.name = reading.meter
         self.dimension = reading.dimension
-        self.units_of: Callable[[Demand], int] = attrgetter(reading.dimension.value)
+        self.units_of = attrgetter(reading.dimension.value)
         """Units of this limit that a demand takes."""
         self.counts_input = reading.dimension in (Dimension.INPUT_TOKENS, Dimension.TOTAL_TOKENS)
         self._is_charged_late = reading.dimension is Dimension.OUTPUT_TOKENS
@@ -193,11 +155,9 @@ class Meter:
         self.surprise: float | None = None
         """The newest header's level minus the expected level; None: not comparable."""
         self._open: dict[int, _Cost] = {}
-        """Costs of attempts in flight, by stamp."""
-        self._unbooked = _Costs()
-        """Costs in flight that no header learned from includes; the others are in the level for good."""
-        self._settled = _Costs()
-        """Settled costs, also unbooked."""
+        """Costs of attempts in flight, by stamp, the oldest first."""
+        self._settled: list[_Cost] = []
+        """Settled costs that are not booked, in the order of the settles."""
         self._sweep_at = _SWEEP_FROM
         self._one_by_one_until = float("-inf")
         """Attempts go singly until this instant, or until a header reports the level: earlier usage is unknown."""
@@ -298,8 +258,7 @@ class Meter:
         """Reserve the units of an admitted attempt."""
         self._advance(now)
         known_from = None if self._is_charged_late else stamp
-        cost = self._open[stamp] = _Cost(stamp=stamp, admitted_at=now, units=units, known_from=known_from, taken_at=now)
-        self._unbooked.add(cost)
+        self._open[stamp] = _Cost(stamp=stamp, admitted_at=now, units=units, known_from=known_from, taken_at=now)
         self.reserved += units
         if not self._is_charged_late:
             self._set_level(self._level - units)
@@ -318,7 +277,6 @@ class Meter:
             self._reserved_elsewhere += units
         if not is_oldest_first:
             self._open = dict(sorted(self._open.items()))
-            self._unbooked = _Costs(cost for cost in self._open.values() if cost in self._unbooked)
 
     def settle(self, *, stamp: int, settled_stamp: int, charged: int | None, now: float, failed: bool = False) -> None:
         """End an attempt; `charged` is the provider's charge.
@@ -329,7 +287,6 @@ class Meter:
         cost = self._open.pop(stamp)
         held_s = now - cost.admitted_at
         self._held_s = held_s if not self._held_s else self._held_s + 0.1 * (held_s - self._held_s)
-        was_unbooked = self._unbooked.remove(cost)
         reserved = cost.units
         self.reserved -= reserved
         if cost.is_elsewhere:
@@ -342,9 +299,9 @@ class Meter:
         cost.is_assumed = charged is None
         if cost.known_from is None:
             cost.known_from, cost.taken_at = settled_stamp, now
-        if was_unbooked:
+        if not cost.is_booked:
             self._set_level(self._level - cost.units + (0 if self._is_charged_late else reserved))
-            self._settled.add(cost)
+            self._settled.append(cost)
             self._doubt += cost.units if cost.is_assumed else 0
         self._sweep()
 
@@ -376,7 +333,7 @@ class Meter:
         else:
             expected = self._level
             booked = self._book(stamp)
-            self._doubt = float(self._settled.assumed_units)
+            self._doubt = float(sum(cost.units for cost in self._settled if cost.is_assumed))
             reported = self.limit if remaining >= self.limit else max(0.0, remaining - reserve)
             self._set_level(self._level_now(reported, reset_in_s, sent_at=sent_at, now=now))
             if before[0] == self.limit and not [cost for cost in booked if cost.failed_units]:
@@ -466,24 +423,21 @@ class Meter:
         self._resets_at = self._reset_passed_at + self.window_s
         self._anchor_resets_at = self._resets_at
         self._reset_is_reported = False
-        self._settled = _Costs()
+        self._settled = []
         self._doubt = 0.0
         self._set_level(self.limit - self._carried_over(self._reset_passed_at))
         if not self._is_charged_late:
             # The level no longer contains usage of the previous window.
             since = self._reset_passed_at - _TRANSIT_S
-            self._unbooked = _Costs(cost for cost in self._unbooked if cost.admitted_at >= since)
+            old = {stamp: cost for stamp, cost in self._open.items() if cost.admitted_at < since}
+            self._open = self._open | {stamp: replace(cost, is_booked=True) for stamp, cost in old.items()}
 
     def _carried_over(self, reset_at: float) -> int:
         """Units in flight that the provider may book after a reset, apart from late charges."""
         if self._is_charged_late:
             return 0
-        units = 0
-        for cost in reversed(self._unbooked):
-            if cost.admitted_at < reset_at - _TRANSIT_S:
-                break
-            units += cost.units
-        return units
+        since = reset_at - _TRANSIT_S
+        return sum(cost.units for cost in self._open.values() if not cost.is_booked and cost.admitted_at >= since)
 
     def _is_of_the_last_window(self, sent_at: float, reset_in_s: float) -> bool:
         """Whether a header was written before the last reset and arrived after."""
@@ -612,15 +566,13 @@ class Meter:
 
     def _book(self, stamp: int) -> list[_Cost]:
         """Count every cost that a header with this stamp includes as part of the level. Return the newly included."""
-        fresh = []
+        known = [cost for cost in self._settled if (cost.known_from or 0) <= stamp]
+        self._settled = [cost for cost in self._settled if (cost.known_from or 0) > stamp]
         if not self._is_charged_late:  # no header includes late charges in flight
-            fresh = list(takewhile(lambda cost: cost.stamp <= stamp, self._unbooked))
-            for cost in fresh:
-                self._unbooked.remove(cost)
-        settled = [cost for cost in self._settled if (cost.known_from or 0) <= stamp]
-        for cost in settled:
-            self._settled.remove(cost)
-        return fresh + settled
+            known += [cost for cost in self._open.values() if not cost.is_booked and cost.stamp <= stamp]
+        for cost in known:
+            cost.is_booked = True
+        return known
 
     def _level_now(self, reported: float, reset_in_s: float | None, *, sent_at: float, now: float) -> float:
         """The level now, from a reported level that was true when the header was written.
@@ -631,7 +583,7 @@ class Meter:
         if self.kind is MeterKind.BUCKET and reset_in_s is not None and self._rate <= _SLOW_RATE:
             # `remaining` is cut to whole units; the reset shows the fraction.
             reported = min(reported + 1, max(reported, self.limit - self._rate * (reset_in_s + _ROUNDING_S)))
-        careful = reported - self._unknown_units()
+        careful = reported - sum(cost.units for cost in self._unknown())
         if self.kind is not MeterKind.BUCKET or reset_in_s is None:
             return careful
         if reported >= self.limit:
@@ -642,22 +594,22 @@ class Meter:
         if age_s < _OLD_S:
             return careful
         level, at = reported, now - age_s
-        unknown = self._settled if self._is_charged_late else [*self._unbooked, *self._settled]
-        for taken_at, units in sorted((cost.taken_at, cost.units) for cost in unknown):
+        for taken_at, units in sorted((cost.taken_at, cost.units) for cost in self._unknown()):
             if taken_at > at:
                 level, at = min(self.limit, level + self._rate * (taken_at - at)), taken_at
             level -= units
         return min(self.limit, level + self._rate * (now - at))
 
-    def _unknown_units(self) -> int:
-        """Units that the newest header cannot include."""
-        return self._settled.units + (0 if self._is_charged_late else self._unbooked.units)
+    def _unknown(self) -> list[_Cost]:
+        """Costs that the newest header cannot include."""
+        in_flight = () if self._is_charged_late else self._open.values()
+        return [*self._settled, *(cost for cost in in_flight if not cost.is_booked)]
 
     def _sweep(self) -> None:
         """Forget settled costs that every future header includes, as its attempt is in flight or not yet admitted."""
         if len(self._settled) > self._sweep_at:
             oldest = next(iter(self._open), math.inf)
-            self._settled = _Costs(cost for cost in self._settled if (cost.known_from or 0) > oldest)
+            self._settled = [cost for cost in self._settled if (cost.known_from or 0) > oldest]
             self._sweep_at = max(_SWEEP_FROM, 2 * len(self._settled))
 
 
