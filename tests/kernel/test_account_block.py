@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.limits.breaker import AccountBlock
+from hivemind_addon.kernel.limits.account_block import AccountBlock
 from hivemind_addon.kernel.retry import ActiveBlock, Backoff, GiveUp, Refused
 from hivemind_addon.kernel.values.command import Declined, Resume
 from hivemind_addon.kernel.values.events import AccountBlocked, AccountUnblocked, Held, TicketEnded

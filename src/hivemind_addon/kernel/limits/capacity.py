@@ -8,7 +8,7 @@ The queue and the next ticket are unknown here.
 
 **The long windows** of a subscription (five hours, a week) are stored as the provider last reported them. They are
 shown and never paced by: only the provider knows how much of a window a request takes, and people share out the rest of
-a week. A spent window appears as an account block (`breaker.py`).
+a week. A spent window appears as an account block (`account_block.py`).
 """
 
 import math
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from hivemind_addon.kernel.inference.hidden_limits import NO_CAP, HiddenLimits
 from hivemind_addon.kernel.inference.hypotheses import OF_OVERLOADS, OF_THROTTLES
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
-from hivemind_addon.kernel.limits.breaker import AccountBlock, Breaker, BreakerSettings
+from hivemind_addon.kernel.limits.account_block import AccountBlock
+from hivemind_addon.kernel.limits.breaker import Breaker, BreakerSettings
 from hivemind_addon.kernel.limits.learned import LearnedPool
 from hivemind_addon.kernel.limits.meters import FAILURES, Meters, ServiceTime, dominant_s, reading_s
 from hivemind_addon.kernel.limits.refused_requests import RefusedRequests

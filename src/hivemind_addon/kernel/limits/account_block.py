@@ -1,0 +1,100 @@
+"""The account block of a pool: the provider refuses the account for hours or days.
+
+    OPEN     ── hit: a refusal that ends with a window, not with a pause ──► STANDING
+    STANDING ── the end has come, or five minutes have passed ──► PROBING: a request goes first
+    PROBING  ── that request is answered, or a person lifts the block ──► OPEN
+    PROBING  ── that request is refused again ──► STANDING
+    PROBING  ── that request ends in any other way ──► PROBING: the next request goes first
+
+A ticket is held if its client will still wait at the block's end. All other clients get the end at once: they can stop
+or sleep, but a client held for hours only times out. If the provider states no end, no ticket is held. The stated end
+may be wrong, or the reason may go earlier (somebody buys credit or restores a seat): so a request tests the block every
+five minutes. Requests in flight at the hit prove nothing.
+"""
+
+import math
+
+from hivemind_addon.kernel.retry import ActiveBlock
+from hivemind_addon.kernel.values.snapshot import AccountBlockView
+
+_NEVER = float("inf")
+_SHORTEST_S = 1.0
+_LONGEST_S = 32 * 86_400.0
+_SAME_S = 2.0
+"""Ends that differ by less are equal: each answer rounds them anew."""
+_LOOK_S = 300.0
+"""Interval of the requests that test the block."""
+
+
+class AccountBlock:
+    """Account block of a pool."""
+
+    def __init__(self) -> None:
+        self.closure: ActiveBlock | None = None
+        """The block, until a request sent after the end is answered; None: all may go. Changed by this class only."""
+        self._looks_at = _NEVER
+        """When the next request tests the block, at the latest at the end."""
+        self._probe: str | None = None
+        """The ticket that goes first."""
+
+    def __repr__(self) -> str:
+        return "<AccountBlock open>" if self.closure is None else f"<AccountBlock until {self.closure.until:.3f}>"
+
+    def stands(self, now: float) -> ActiveBlock | None:
+        """The block's reason and end; None if no block stands, as far as is known."""
+        return self.closure if self.closure is not None and now < self.closure.until else None
+
+    @property
+    def passes_at(self) -> float:
+        """When the block lets an attempt go: always, at the next test, or not before the test is answered."""
+        if self.closure is None:
+            return -_NEVER
+        return self._looks_at if self._probe is None else _NEVER
+
+    def ends_at(self, now: float) -> float:
+        """When the block lets all attempts go, as stated; infinite: when the request that goes first is answered."""
+        if self.closure is None:
+            return -_NEVER
+        return self.closure.until if self._probe is None or now < self.closure.until else _NEVER
+
+    def hit(self, reason: str, account_block_s: float, now: float) -> bool:
+        """Note that the provider refuses the account for so many seconds; 0: no end stated. True if this is news."""
+        has_end = account_block_s != 0
+        lasts_s = min(max(account_block_s, _SHORTEST_S), _LONGEST_S) if math.isfinite(account_block_s) else _SHORTEST_S
+        until = now + (lasts_s if has_end else _LOOK_S)
+        known = self.stands(now)
+        if known is not None and (not has_end or (known.is_end_told and until <= known.until + _SAME_S)):
+            self._looks_at = min(known.until, now + _LOOK_S)
+            return False
+        self.closure, self._probe = ActiveBlock(reason, until, is_end_told=has_end), None
+        self._looks_at = min(until, now + _LOOK_S)
+        return True
+
+    def lift(self) -> bool:
+        """End the block at a person's command. True if there was a block."""
+        was_blocked = self.closure is not None
+        self.closure = self._probe = None
+        return was_blocked
+
+    def sent(self, ticket_id: str) -> None:
+        """Let an admitted attempt test the block, if there is a block."""
+        if self.closure is not None:
+            self._probe = ticket_id
+
+    def answered(self, ticket_id: str) -> bool:
+        """Note an answer that is no refusal. True if the answer ends the block."""
+        if self.closure is None or self._probe != ticket_id:
+            return False
+        self.closure = self._probe = None
+        return True
+
+    def ended(self, ticket_id: str) -> None:
+        """Note an attempt's end; if a test proved nothing, the next attempt tests."""
+        if self._probe == ticket_id:
+            self._probe = None
+
+    def view(self, now: float) -> AccountBlockView | None:
+        """The block for views; None if there is none."""
+        if self.closure is None:
+            return None
+        return AccountBlockView(reason=self.closure.reason, ends_in_s=max(0.0, self.closure.until - now))
