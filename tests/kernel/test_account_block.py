@@ -7,7 +7,7 @@ from hivemind_addon.kernel.values.command import Declined, Resume
 from hivemind_addon.kernel.values.events import AccountBlocked, AccountUnblocked, Held, TicketEnded
 from hivemind_addon.kernel.values.snapshot import AccountBlockView
 from hivemind_addon.kernel.values.ticket import Reason
-from tests.kernel.samples import CANCELLED, FAILED, IGNORED, POOL, SUCCESS, Bench
+from tests.kernel.samples import CANCELLED, FAILED, IGNORED, POOL, SUCCESS, THROTTLED, Bench, after
 
 HOURS = 7200.0
 SPENT = replace(IGNORED, reason="429 rate_limit_error", status=429, account_block_s=HOURS)
@@ -180,6 +180,36 @@ class TestHolding:
         assert bench.refused_ids == ["b"]
         bench.observe("a")
         assert bench.submit("c") == ["c"]
+
+
+class TestLongWaits:
+    """Of refusals that name no account."""
+
+    def test_a_second_request_that_is_sent_later_makes_it_the_accounts(self):
+        bench = BlockedBench(slots=4)
+        for name, is_blocked in (("first", False), ("second", True)):
+            bench.submit(name, request_hash=name)
+            assert bench.settle(name, after(THROTTLED, HOURS)) == GiveUp(Reason.ACCOUNT_BLOCK)
+            assert (bench.pool.account_block is not None) is is_blocked
+            bench.advance(1)
+        assert bench.submit("third") == []
+        assert bench.refused_ids == ["third"]
+
+    @pytest.mark.parametrize("case", ["sent before", "another passed", "the same again"])
+    def test_otherwise_nobody_else_is_touched(self, case):
+        bench = BlockedBench(slots=4)
+        bench.submit("first", "early", session="s", request_hash="x")
+        bench.settle("first", after(THROTTLED, HOURS))
+        bench.advance(1)
+        if case == "another passed":
+            bench.submit("other")
+            bench.settle("other")
+        if case != "sent before":
+            bench.settle("early")
+            bench.submit("early", session="s", request_hash="x" if case == "the same again" else "y")
+        bench.settle("early", after(THROTTLED, HOURS))
+        assert bench.pool.account_block is None
+        assert bench.submit("third") == ["third"]
 
 
 def test_a_person_lifts_it():

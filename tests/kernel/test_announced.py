@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.owner import owner_of
 from hivemind_addon.kernel.pool import PoolSettings, PoolTold
 from hivemind_addon.kernel.retry import Admitted, Backoff, History, Refused, Shed, Verdict
 from hivemind_addon.kernel.scheduler import Scheduler
@@ -89,7 +90,7 @@ class Takeovers:
         used = Usage(output_tokens=tokens, reported=True)
         verdict = self.scheduler.settle(client.attempt, AttemptResult(outcome, used), self.now)
         client.attempt = None
-        client.history = client.history.ended(outcome, provider_down=False)
+        client.history = client.history.ended(outcome, owner_of(outcome, 0), provider_down=False)
         self.spent += tokens
         self.untold.append((tokens, self.now))
         if isinstance(verdict, Backoff):

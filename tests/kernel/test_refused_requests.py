@@ -1,10 +1,13 @@
 """Requests that are refused for good beside others that are answered: whose trouble a refusal is."""
 
+import pytest
 from msgspec.structs import replace
 
+from hivemind_addon.kernel.limits.owner import Owner
 from hivemind_addon.kernel.limits.refused_requests import RefusedRequests
-from hivemind_addon.kernel.values.ticket import Attempt, Demand
-from tests.kernel.samples import THROTTLED, Bench, ticket
+from hivemind_addon.kernel.retry import Backoff, GiveUp
+from hivemind_addon.kernel.values.ticket import Attempt, Demand, Reason
+from tests.kernel.samples import CUT, IGNORED, THROTTLED, Bench, ticket
 
 
 class Refusals:
@@ -22,7 +25,7 @@ class Refusals:
 
     def tells(self, name: str, tokens: int = 100) -> bool:
         """It is sent and refused: whether that tells of a limit."""
-        return self.requests.refused(self.sent(name, tokens))[0]
+        return self.requests.refused(self.sent(name, tokens), 0.0)[0] is Owner.LIMIT
 
     def passes(self, name: str, tokens: int = 100) -> None:
         self.requests.passed(self.sent(name, tokens))
@@ -51,9 +54,9 @@ def test_once_another_one_has_passed_between_them_none_of_its_refusals_told_of_a
     refusals.tells("y")
     refusals.tells("x")
     refusals.passes("healthy")
-    assert refusals.requests.refused(refusals.sent("x")) == (False, [1, 3])
-    assert refusals.requests.refused(refusals.sent("x")) == (False, []), "neither does any later one"
-    assert refusals.requests.refused(refusals.sent("y")) == (False, [2])
+    assert refusals.requests.refused(refusals.sent("x"), 0.0) == (Owner.UNKNOWN, [1, 3])
+    assert refusals.requests.refused(refusals.sent("x"), 0.0) == (Owner.UNKNOWN, []), "neither does any later one"
+    assert refusals.requests.refused(refusals.sent("y"), 0.0) == (Owner.UNKNOWN, [2])
 
 
 def test_a_smaller_one_that_passes_shows_nothing():
@@ -96,7 +99,7 @@ def test_a_request_without_a_hash_is_known_by_its_ticket():
     one, other = (
         Attempt(ticket=ticket(name), number=1, admitted_at=0.0, demand=Demand(), stamp=1) for name in ("t1", "t2")
     )
-    requests.refused(one)
+    requests.refused(one, 0.0)
     assert one.ticket in requests
     assert other.ticket not in requests
 
@@ -115,3 +118,83 @@ def test_who_goes_to_see_whether_a_limit_stands_was_not_refused():
     while not bench.running:
         bench.advance_to_wakeup()
     assert set(bench.running) == {"fresh"}
+
+
+@pytest.mark.parametrize(
+    ("refusals", "passed", "seconds", "by_chance", "owner"),
+    [
+        (3, 3, 61, 0, Owner.REQUEST),
+        (2, 3, 61, 0, Owner.UNKNOWN),
+        (3, 2, 61, 0, Owner.UNKNOWN),
+        (3, 3, 20, 0, Owner.UNKNOWN),  # a limit of its agent alone would show the same for a minute
+        (5, 9, 61, 10, Owner.UNKNOWN),  # where others are refused by chance, more is needed
+        (20, 9, 61, 10, Owner.REQUEST),
+    ],
+)
+def test_a_request_is_at_fault_after_three_refusals_while_three_as_large_pass(
+    refusals, passed, seconds, by_chance, owner
+):
+    bench = Refusals()
+    for number in range(by_chance):
+        bench.tells(f"chance{number}")
+        bench.passes(f"chance{number}")
+    bench.tells("x")
+    for number in range(passed):
+        bench.passes(f"other{number}")
+    for _ in range(refusals - 2):
+        bench.tells("x")
+    assert bench.requests.refused(bench.sent("x"), seconds)[0] is owner
+    assert bench.tells("y"), "of another request each refusal tells"
+
+
+def test_doomed_requests_beside_healthy_ones_get_their_own_answer_and_nothing_is_learned():
+    bench = Bench(slots=8)
+    ended: dict[str, object] = {}
+    answered = 0
+    for second in range(100):
+        bench.submit(f"healthy{second}", *(("doomed1", "doomed2") if second == 5 else ()))
+        for name in list(bench.running):
+            if name.startswith("doomed"):
+                ended[name] = bench.settle(name, THROTTLED)
+            else:
+                bench.settle(name)
+                answered += 1
+        bench.advance(1)
+    assert answered >= 90
+    assert ended == dict.fromkeys(("doomed1", "doomed2"), GiveUp(Reason.NOT_RETRYABLE))
+    assert bench.pool.learned == ()
+
+
+def test_where_answers_always_lack_their_end_only_the_first_request_is_repeated():
+    bench, endless = Bench(), replace(CUT, lacks_end=True)
+    calls = []
+    for name in ("a", "b", "c"):
+        bench.submit(name)
+        calls.append(1)
+        while isinstance(bench.settle(name, endless), Backoff):
+            calls[-1] += 1
+            while not bench.running:
+                bench.advance_to_wakeup()
+    assert calls == [2, 1, 1]
+    bench.scheduler.submit(replace(ticket("whole"), streamed=True), bench.settings, bench.now)
+    bench.poll()
+    bench.settle("whole")
+    bench.submit("d")
+    assert isinstance(bench.settle("d", endless), Backoff)
+
+
+def test_what_the_edge_refuses_goes_with_fewer_at_once_and_three_times_at_most():
+    bench, edge = Bench(slots=8), replace(IGNORED, status=403, retryable=True, of_edge=True)
+    bench.submit(*"abcdef")
+    for name in "def":
+        assert isinstance(bench.settle(name, edge), Backoff)
+    assert bench.pool.limit == 3
+    for _ in range(2):
+        while "d" not in bench.running:
+            for name in list(bench.running):
+                bench.settle(name)
+            if "d" not in bench.running:
+                bench.advance_to_wakeup()
+        verdict = bench.settle("d", edge)
+    assert verdict == GiveUp(Reason.SPENT_ATTEMPTS)
+    assert bench.pool.breaker == "closed"

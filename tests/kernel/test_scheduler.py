@@ -477,7 +477,7 @@ class TestSleep:
         assert [event.slept_s for event in bench.of(MachineSlept)] == [slept_s]
 
     def test_a_pause_and_a_backoff_are_over(self):
-        bench = self.window(retry_after_s=1800)
+        bench = self.window(retry_after_s=500)
         assert sorted(self.sleep(bench, 3600)) == ["a", "b"]
 
     def test_all_start_small(self):

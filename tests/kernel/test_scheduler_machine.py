@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.endpoints import is_endpoints_own
 from hivemind_addon.kernel.inference.hidden_limits import NO_CAP
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
 from hivemind_addon.kernel.limits.learned import MeterKind
+from hivemind_addon.kernel.limits.owner import as_block
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
@@ -435,9 +435,10 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     def _settle(self, ticket_id, outcome, **more):
         attempt = self.running.pop(ticket_id)
-        verdict = self.scheduler.settle(attempt, AttemptResult(outcome, **more), self.now)
+        result = AttemptResult(outcome, **more)
+        verdict = self.scheduler.settle(attempt, result, self.now)
         if isinstance(verdict, Backoff):
-            assert outcome.retryable or (attempt.ticket.endpoints and is_endpoints_own(outcome))
+            assert outcome.retryable or (attempt.ticket.endpoints and as_block(result, math.inf) is not result)
             assert not more.get("client_saw_bytes")
             self.queued.add(ticket_id)
 

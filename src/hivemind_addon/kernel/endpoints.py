@@ -25,11 +25,10 @@ that a person paused, because nobody knows when the pause ends.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from msgspec.structs import replace
-
+from hivemind_addon.kernel.limits.owner import as_block
 from hivemind_addon.kernel.order.lanes import EntryState, QueueEntry
 from hivemind_addon.kernel.pool import Pool
-from hivemind_addon.kernel.values.ticket import AttemptResult, Outcome, OutcomeKind, PoolKey, Reason, Ticket
+from hivemind_addon.kernel.values.ticket import AttemptResult, PoolKey, Reason, Ticket
 
 _NEVER = float("inf")
 _LONG_S = 60.0
@@ -56,13 +55,6 @@ _LEAST_S = 0.001
 """The resolution of timers."""
 _REMEMBERED = 20_000
 """The most sessions to remember."""
-
-
-def is_endpoints_own(outcome: Outcome) -> bool:
-    """Whether an attempt failed for good because of its endpoint: the key, the money, the certificate."""
-    if outcome.kind is not OutcomeKind.IGNORED or outcome.garbage:
-        return False
-    return outcome.account_block_s is not None or outcome.of_account or outcome.status in (None, 401, 402, 429)
 
 
 @dataclass(slots=True)
@@ -136,14 +128,10 @@ class Endpoints:
 
         The refusing pool is blocked for the time that the refusal names, with a probe every few minutes.
         """
-        outcome = result.outcome
-        if outcome.retryable or not is_endpoints_own(outcome):
-            return result
         own = self._merged.get(ticket.pool, ticket.pool)
         if not any(pool.key != own and not pool.is_blocked(now) for pool in self._equal_to(ticket)):
             return result
-        block_s = outcome.account_block_s or 0.0
-        return replace(result, outcome=replace(outcome, retryable=True, account_block_s=block_s))
+        return as_block(result, ticket.deadline_at - now)
 
     def moved(self, move: Move, now: float) -> None:
         """Note that the scheduler carried out a move."""

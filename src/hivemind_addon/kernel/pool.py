@@ -27,6 +27,7 @@ from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.capacity import Capacity, ConcurrencySettings
 from hivemind_addon.kernel.limits.learned import LearnedPool
 from hivemind_addon.kernel.limits.meters import Meters
+from hivemind_addon.kernel.limits.owner import Owner
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
@@ -146,8 +147,8 @@ class SupersededAttempts:
 
 
 _NEVER = float("inf")
-_TELLING = (OutcomeKind.SUCCESS, OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED)
-"""Outcomes that show whether a believed limit is right."""
+_BY_LIMITS = (Owner.LIMIT, Owner.METER, Owner.CAPACITY)
+"""Owners of refusals that show that a believed limit is right."""
 _MOST_ENDING_S = 5.0
 """A ticket waits at most this long for the end of a superseded attempt."""
 _TIMER_STEP_S = 0.001
@@ -355,6 +356,8 @@ class Pool:
         """The entry of a ticket that is new here and not queued yet."""
         self._callers.called(ticket)
         entry = QueueEntry(ticket=ticket, wait_began_at=ticket.arrived_at)
+        if rebuffs := self._capacity.refused.rebuffs(ticket):
+            entry.history = History(rebuffs=rebuffs)
         if self._capacity.service.is_known:
             entry.shed_at = last_moment(ticket, self._capacity.service.mean_s)
         entry.leaves_at = self._leaves_at(entry, now)
@@ -763,8 +766,6 @@ class Pool:
             queue.move(successor, now, now)
         took_s = capacity.settle(attempt, result, now)
         entry.wait_began_at = now
-        if outcome.kind in _TELLING:
-            self._heard(attempt, refused=outcome.kind is not OutcomeKind.SUCCESS, now=now)
         if outcome.kind is OutcomeKind.SUCCESS:
             queue.began(entry, sent_at=attempt.admitted_at, now=now)
         answered = outcome.kind is OutcomeKind.SUCCESS or outcome.status is None or outcome.status < 400
@@ -782,8 +783,10 @@ class Pool:
                     spend=spend,
                 )
             )
-        capacity.learn(attempt, result, now)
+        owner = capacity.learn(attempt, result, now)
         self._bring_forward(now)
+        if outcome.kind is OutcomeKind.SUCCESS or owner in _BY_LIMITS:
+            self._heard(attempt, refused=owner in _BY_LIMITS, now=now)
         if outcome.kind is OutcomeKind.SUCCESS and judged is None:
             self._finish(entry, result, now)
             return Finished()
@@ -794,6 +797,7 @@ class Pool:
             result,
             now,
             self._rng,
+            owner=owner,
             # After a first attempt the ticket is retried as long as an answer can come in time.
             shed_at=max(entry.shed_at, capacity.hopeless_at(entry.ticket)),
             provider_down=capacity.is_provider_down,
@@ -807,6 +811,7 @@ class Pool:
             case Finished():
                 self._finish(entry, result, now)
             case GiveUp(reason):
+                capacity.refused.gave_up(entry.ticket, entry.history.rebuffs, lacks_end=outcome.lacks_end)
                 end = "shed" if reason is Reason.ANEW else "gave up"
                 goes_on = result.job is not None
                 self._end_ticket(entry, now, end=end, reason=reason.value, last_outcome=outcome.reason, goes_on=goes_on)

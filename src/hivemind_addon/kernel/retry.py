@@ -1,13 +1,15 @@
 """Retry policy: decides whether and when a failed attempt is retried. Pure; the pool calls it.
 
 `judge` first ends a ticket whose attempt succeeded or was cancelled, or whose request the provider would not accept
-again. Then `decide` applies the first rule that fits:
+again. Then the first rule decides that fits:
 
-1. the client has seen a byte of the answer, or waiting cannot cure the failure    → give up
-2. the scheduler is stopping                                                      → give up
-3. too many attempts have failed, or may have been billed                         → give up
-4. the client is about to give up itself                                          → give up
-5. else back off: the longer of an exponential step and the provider's retry-after, unless others proved that wrong
+1. the client has seen a byte of the answer                                       → give up
+2. waiting cannot cure it: the request is at fault, or the client would leave
+   before the end of the plan's window                                            → give up
+3. the scheduler is stopping                                                      → give up
+4. too many attempts have failed, may have been billed, or ended the same way     → give up
+5. the client is about to give up itself                                          → give up
+6. else back off: the longer of an exponential step and the provider's retry-after, unless others proved that wrong
 
 The client of a ticket that gives up gets the provider's last answer. The step after a rate limit is short, because
 meters and hidden limits pace all tickets. There is no step while the provider is down, because the breaker probes. A
@@ -25,6 +27,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from hivemind_addon.kernel.limits.owner import Owner
 from hivemind_addon.kernel.values.command import Cancel
 from hivemind_addon.kernel.values.spend import Shortage
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Outcome, OutcomeKind, Reason, Ticket
@@ -90,6 +93,10 @@ _FIRST_THROTTLED_S = 0.2
 _WORTH_ALONE = 0.5
 """How much a failure counts while the provider answers no other request either. So a ticket outlives an outage of
 minutes, and a request that can never succeed still ends."""
+_MOST_BY_EDGE = 3
+"""Tries of a request that something in front of the provider refuses."""
+_MOST_WITHOUT_END = 2
+"""Tries of a request whose answer lacks the last event. Where answers always do, its client accepts that."""
 _MARGIN_S = 1.0
 _MARGIN_SERVICES = 3
 _MARGIN_SHARE = 0.1
@@ -127,25 +134,25 @@ class History(Struct, frozen=True):
     last_was_ambiguous: bool = False
     throttled: int = 0
     """Rate-limit refusals in a row."""
+    rebuffs: int = 0
+    """Refusals by the edge, and answers without their last event; kept when the client sends the request again."""
 
     def started(self) -> "History":
         """The history with another started attempt."""
-        return History(
+        return replace(
+            self,
             attempts=self.attempts + 1,
-            setbacks=self.setbacks,
-            failures=self.failures,
-            ambiguous=self.ambiguous,
             ambiguous_resends=self.ambiguous_resends + self.last_was_ambiguous,
-            throttled=self.throttled,
+            last_was_ambiguous=False,
         )
 
-    def ended(self, outcome: Outcome, *, provider_down: bool, nobody_answered: bool = False) -> "History":
+    def ended(self, outcome: Outcome, owner: Owner, *, provider_down: bool, nobody_answered: bool = False) -> "History":
         """The history with the end of the running attempt.
 
         `nobody_answered`: nothing has shown since the ticket's last failures that the provider is up.
         """
-        is_accounts = outcome.account_block_s is not None
-        setback = outcome.kind is not OutcomeKind.THROTTLED and not provider_down and not is_accounts
+        throttled = outcome.kind is OutcomeKind.THROTTLED
+        setback = not throttled and not provider_down and owner is not Owner.PLAN
         worth = _WORTH_ALONE if nobody_answered else 1.0
         return replace(
             self,
@@ -153,7 +160,8 @@ class History(Struct, frozen=True):
             failures=self.failures + (worth if setback and outcome.kind is not OutcomeKind.OVERLOADED else 0),
             ambiguous=self.ambiguous + outcome.ambiguous,
             last_was_ambiguous=outcome.ambiguous,
-            throttled=self.throttled + 1 if outcome.kind is OutcomeKind.THROTTLED else 0,
+            throttled=self.throttled + 1 if throttled else 0,
+            rebuffs=self.rebuffs + (owner is Owner.EDGE or outcome.lacks_end),
         )
 
 
@@ -164,6 +172,7 @@ def judge(
     now: float,
     rng: random.Random,
     *,
+    owner: Owner,
     shed_at: float,
     provider_down: bool,
     nobody_answered: bool = False,
@@ -172,74 +181,48 @@ def judge(
 ) -> tuple[History, Verdict]:
     """Decide after the end of an attempt. Returns the history with this end, and the verdict.
 
-    `history`: counts the attempt as started. `shed_at`: monotonic instant; no retry from then on. `provider_down`,
-    `nobody_answered`: the pool's state after this end.
+    `history`: counts the attempt as started. `shed_at`: monotonic instant; no retry from then on, but a backoff may end
+    later: `poll` sheds the ticket then. `provider_down`, `nobody_answered`: the pool's state after this end.
+    `believes_told`: no other request has passed before the end of a retry-after.
     """
     outcome = result.outcome
     if outcome.kind is OutcomeKind.SUCCESS or outcome.kind is OutcomeKind.CANCELLED:
         return history, Finished()
-    if outcome.account_block_s and now + outcome.account_block_s < shed_at and result.may_repeat:
-        # The client will still be there when the block ends, so the ticket waits in the pool.
-        outcome = replace(outcome, retryable=True)
-    if outcome.account_block_s is not None:
+    retryable = outcome.retryable and owner is not Owner.REQUEST
+    if owner is Owner.PLAN:
         believes_told = False  # the block has the instant to come back
-    if outcome.retryable and not result.may_repeat and not result.client_saw_bytes:
+        block_s = outcome.account_block_s
+        # The client will still be there when the block ends, so the ticket waits in the pool.
+        outlives = bool(block_s) and now + (block_s or 0.0) < shed_at and result.may_repeat
+        retryable = outlives or (retryable and block_s is not None)
+    if retryable and not result.may_repeat and not result.client_saw_bytes:
         return history, GiveUp(Reason.ANEW)
-    history = history.ended(outcome, provider_down=provider_down, nobody_answered=nobody_answered)
-    verdict = decide(
-        policy,
-        history,
-        outcome,
-        now,
-        rng,
-        shed_at=shed_at,
-        provider_down=provider_down,
-        believes_told=believes_told,
-        stopping=stopping,
-        client_saw_bytes=result.client_saw_bytes,
-    )
-    return history, verdict
-
-
-def decide(
-    policy: RetryPolicy,
-    history: History,
-    outcome: Outcome,
-    now: float,
-    rng: random.Random,
-    *,
-    shed_at: float,
-    provider_down: bool,
-    believes_told: bool = True,  # no other request has passed before the end of a retry-after
-    stopping: bool = False,
-    client_saw_bytes: bool = False,
-) -> Backoff | GiveUp:
-    """Back off or give up after an attempt that neither succeeded nor was cancelled. `history` includes the end.
-
-    A backoff may end after `shed_at`; `poll` sheds the ticket then.
-    """
-    if client_saw_bytes:
-        return GiveUp(Reason.DELIVERED_BYTES)
-    if not outcome.retryable:
-        return GiveUp(Reason.NOT_RETRYABLE)
+    history = history.ended(outcome, owner, provider_down=provider_down, nobody_answered=nobody_answered)
+    if result.client_saw_bytes:
+        return history, GiveUp(Reason.DELIVERED_BYTES)
+    if not retryable:
+        return history, GiveUp(Reason.ACCOUNT_BLOCK if owner is Owner.PLAN else Reason.NOT_RETRYABLE)
     if stopping:
-        return GiveUp(Reason.STOPPING)
-    if history.ambiguous > policy.max_ambiguous:
-        return GiveUp(Reason.SPENT_AMBIGUOUS)
-    if history.failures >= policy.max_failures:
-        return GiveUp(Reason.SPENT_ATTEMPTS)
+        return history, GiveUp(Reason.STOPPING)
+    if history.ambiguous > policy.max_ambiguous or (outcome.lacks_end and history.rebuffs >= _MOST_WITHOUT_END):
+        return history, GiveUp(Reason.SPENT_AMBIGUOUS)
+    if history.failures >= policy.max_failures or (owner is Owner.EDGE and history.rebuffs >= _MOST_BY_EDGE):
+        return history, GiveUp(Reason.SPENT_ATTEMPTS)
     if now >= shed_at:
-        return GiveUp(Reason.DEADLINE)
+        return history, GiveUp(Reason.DEADLINE)
     wait_s = sane_retry_after_s(outcome.retry_after_s) if believes_told else 0.0
-    if outcome.kind is OutcomeKind.THROTTLED:
-        step_s = min(_FIRST_THROTTLED_S * 2 ** min(history.throttled - 1, _MAX_DOUBLINGS), policy.max_backoff_s)
-        wait_s = max(wait_s, min(rng.uniform(0.5, 1.0) * step_s, (shed_at - now) / 2))
-    elif not provider_down:
-        doublings = min(history.setbacks - 1, _MAX_DOUBLINGS)
-        step_s = min(policy.first_backoff_s * 2**doublings, policy.max_backoff_s)
+    if outcome.kind is OutcomeKind.THROTTLED or not provider_down:
         # Waiting at most half of the remaining time leaves time for two more attempts.
-        wait_s = max(wait_s, min(rng.uniform(0.5, 1.0) * step_s, (shed_at - now) / 2))
-    return Backoff(until=now + wait_s, reason=outcome.reason)
+        wait_s = max(wait_s, min(rng.uniform(0.5, 1.0) * step_s(policy, history), (shed_at - now) / 2))
+    return history, Backoff(until=now + wait_s, reason=outcome.reason)
+
+
+def step_s(policy: RetryPolicy, history: History) -> float:
+    """The longest step of the exponential backoff; short after a rate limit's refusal."""
+    first_s, row = policy.first_backoff_s, history.setbacks
+    if history.throttled:
+        first_s, row = _FIRST_THROTTLED_S, history.throttled
+    return min(first_s * 2.0 ** min(row - 1, _MAX_DOUBLINGS), policy.max_backoff_s)
 
 
 def last_moment(ticket: Ticket, service_s: float) -> float:

@@ -16,6 +16,7 @@ import math
 
 from hivemind_addon.kernel.retry import ActiveBlock
 from hivemind_addon.kernel.values.snapshot import AccountBlockView
+from hivemind_addon.kernel.values.ticket import Attempt
 
 _NEVER = float("inf")
 _SHORTEST_S = 1.0
@@ -36,6 +37,9 @@ class AccountBlock:
         """When the next request tests the block, at the latest at the end."""
         self._probe: str | None = None
         """The ticket that goes first."""
+        self.suspected_by: tuple[str, str, float] | None = None
+        """Agent, request and instant of a refusal with a long wait that does not name the account; None: another
+        request has passed since."""
 
     def __repr__(self) -> str:
         return "<AccountBlock open>" if self.closure is None else f"<AccountBlock until {self.closure.until:.3f}>"
@@ -57,18 +61,32 @@ class AccountBlock:
             return -_NEVER
         return self.closure.until if self._probe is None or now < self.closure.until else _NEVER
 
-    def hit(self, reason: str, account_block_s: float, now: float) -> bool:
-        """Note that the provider refuses the account for so many seconds; 0: no end stated. True if this is news."""
+    def is_confirmed_by(self, attempt: Attempt, now: float) -> bool:
+        """Whether a refusal with a long wait concerns the account: it met another request too, sent after the first."""
+        ticket, before = attempt.ticket, self.suspected_by
+        name = ticket.agent, ticket.request_hash or ticket.id
+        if before is None or self.closure is not None:
+            self.suspected_by = (*name, now)
+            return self.closure is not None
+        return before[:2] != name and attempt.admitted_at >= before[2]
+
+    def passed(self, attempt: Attempt) -> None:
+        """Note an accepted attempt: a long wait reported before concerned its request alone."""
+        if self.suspected_by is not None and attempt.admitted_at >= self.suspected_by[2]:
+            self.suspected_by = None
+
+    def hit(self, reason: str, account_block_s: float, now: float) -> float | None:
+        """Note that the provider refuses the account for so many seconds; 0: no end stated. Returns an end if new."""
         has_end = account_block_s != 0
         lasts_s = min(max(account_block_s, _SHORTEST_S), _LONGEST_S) if math.isfinite(account_block_s) else _SHORTEST_S
         until = now + (lasts_s if has_end else _LOOK_S)
         known = self.stands(now)
         if known is not None and (not has_end or (known.is_end_told and until <= known.until + _SAME_S)):
             self._looks_at = min(known.until, now + _LOOK_S)
-            return False
+            return None
         self.closure, self._probe = ActiveBlock(reason, until, is_end_told=has_end), None
         self._looks_at = min(until, now + _LOOK_S)
-        return True
+        return until
 
     def lift(self) -> bool:
         """End the block at a person's command. True if there was a block."""

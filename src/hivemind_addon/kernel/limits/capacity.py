@@ -24,6 +24,7 @@ from hivemind_addon.kernel.limits.account_block import AccountBlock
 from hivemind_addon.kernel.limits.breaker import Breaker, BreakerSettings
 from hivemind_addon.kernel.limits.learned import LearnedPool
 from hivemind_addon.kernel.limits.meters import FAILURES, Meters, ServiceTime, dominant_s, reading_s
+from hivemind_addon.kernel.limits.owner import Owner, owner_of, plan_wait_s
 from hivemind_addon.kernel.limits.refused_requests import RefusedRequests
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
@@ -520,6 +521,8 @@ class Capacity:
         """Note that the provider accepted an attempt."""
         limit, stamp = self.limit, attempt.stamp
         self.refused.passed(attempt)
+        if self.account_block.suspected_by is not None:
+            self.account_block.passed(attempt)
         self.slots.passed(attempt.in_flight, now)
         self.throttles.passed(stamp, now)
         self.overloads.passed(stamp, now)
@@ -531,26 +534,29 @@ class Capacity:
         if self.limit != limit:
             self._tell_limit("it takes more", now)
 
-    def learn(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
-        """Let slots, hidden limits, breaker and account block learn from an attempt's end."""
-        outcome = result.outcome
+    def learn(self, attempt: Attempt, result: AttemptResult, now: float) -> Owner:
+        """Let slots, hidden limits, breaker and account block learn from an attempt's end. Returns the end's owner."""
+        outcome, owner = result.outcome, Owner.UNKNOWN
         limit = self.limit
         throttles, overloads = self.hidden
         known = throttles.known, overloads.known
         if outcome.kind is OutcomeKind.SUCCESS:
             self._succeeded(attempt, result, now)
         else:
-            self._judge(attempt, result, now)
-            self._judge_breaker(attempt, outcome, now)
+            owner = self._owner_of(attempt, result, now)
+            self._judge(owner, attempt, result, now)
+            self._judge_breaker(owner, attempt, outcome, now)
         if self.limit != limit:
             self._tell_limit(outcome.reason, now)
         self._tell_hidden(known, now)
-        if self.account_block.closure is not None or outcome.account_block_s is not None:
-            self._judge_account_block(attempt.ticket.id, outcome, now)
+        if self.account_block.closure is not None or owner is Owner.PLAN:
+            self._judge_account_block(owner, attempt, outcome, now)
+        return owner
 
     def _succeeded(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
         self._explained -= self._explained / _EXPLAINED_OVER
         self._passed(attempt, now)
+        self.refused.completed(attempt.ticket)
         self.throttles.ended(attempt.stamp, now, charged=result.charged)
         self.overloads.ended(attempt.stamp, now)
         if self.sharing.throttles.open:
@@ -559,48 +565,55 @@ class Capacity:
             self.sharing.judge(self, result.outcome, now)
         self.breaker.answered(admitted_at=attempt.admitted_at)  # the end is another sign of life
 
-    def _judge(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
-        """Learn from an attempt without success."""
-        outcome, charged = result.outcome, result.charged
-        throttled = outcome.kind is OutcomeKind.THROTTLED
-        explained = throttled and self.meters.explain(attempt.demand, now)
-        self._explained += (explained - self._explained) / _EXPLAINED_OVER
-        explained = (explained and self._explained < _MOST_EXPLAINED) or (throttled and result.by_others)
-        overloaded = outcome.kind is OutcomeKind.OVERLOADED and outcome.status is not None
-        if overloaded and result.by_others:
-            self.slots.crowded(attempt.in_flight, now)
-            overloaded = False
-        tells, told_nothing = self.refused.refused(attempt) if throttled and not explained else (True, ())
-        is_its_own = not tells
+    def _owner_of(self, attempt: Attempt, result: AttemptResult, now: float) -> Owner:
+        """The owner of an attempt's refusal or failure, by all that the pool knows."""
+        outcome, demand = result.outcome, attempt.demand
+        left_s = attempt.ticket.deadline_at - now if self.believes_told(outcome.kind, demand) else _NEVER
+        owner = owner_of(outcome, left_s, by_others=result.by_others)
+        explains = outcome.kind is OutcomeKind.THROTTLED and self.meters.explain(demand, now)
+        self._explained += (explains - self._explained) / _EXPLAINED_OVER
+        if owner is not Owner.LIMIT:
+            return owner
+        if explains and self._explained < _MOST_EXPLAINED:
+            return Owner.METER
+        owner, told_nothing = self.refused.refused(attempt, now)
         if told_nothing:
             for hidden in (self.throttles, self.sharing.throttles):
                 hidden.take_back(told_nothing, now)
-        explained = explained or is_its_own
-        if overloaded and not self.is_provider_down:
-            self._refuse((self.overloads, self.sharing.overloads), attempt, outcome, now)
-        elif throttled and not explained:
+        return owner
+
+    def _judge(self, owner: Owner, attempt: Attempt, result: AttemptResult, now: float) -> None:
+        """Learn from an attempt without success."""
+        outcome, stamp = result.outcome, attempt.stamp
+        throttles, overloads = (self.throttles, self.sharing.throttles), (self.overloads, self.sharing.overloads)
+        if owner is Owner.EDGE:
+            self.slots.crowded(attempt.in_flight, now)
+        elif owner is Owner.CAPACITY and not self.is_provider_down:
+            self._refuse(overloads, attempt, outcome, now)
+        elif owner is Owner.LIMIT:
             closed_until = self.hidden[0].closed_until
-            self._refuse((self.throttles, self.sharing.throttles), attempt, outcome, now)
+            self._refuse(throttles, attempt, outcome, now)
             until = self.hidden[0].closed_until
             if until > max(now, closed_until):
                 self._emit(PoolBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
+        has_run = owner in (Owner.REQUEST, Owner.UNKNOWN) and outcome.kind is not OutcomeKind.THROTTLED
         # An attempt without a status may have been counted even where failures are not.
         is_failed = outcome.kind is OutcomeKind.FAILED and outcome.status is not None
-        for throttles in (self.throttles, self.sharing.throttles):
-            was_taken = not (overloaded or explained)
-            throttles.ended(attempt.stamp, now, charged=charged, was_taken=was_taken, is_failed=is_failed)
-        for overloads in (self.overloads, self.sharing.overloads):
-            overloads.ended(attempt.stamp, now, was_taken=not throttled)
+        for hidden in throttles:
+            was_taken = has_run or owner is Owner.LIMIT
+            hidden.ended(stamp, now, charged=result.charged, was_taken=was_taken, is_failed=is_failed)
+        for hidden in overloads:
+            hidden.ended(stamp, now, was_taken=has_run or owner is Owner.CAPACITY)
         self.sharing.judge(self, outcome, now)
 
     def _refuse(self, by: tuple[HiddenLimits, ...], attempt: Attempt, outcome: Outcome, now: float) -> None:
         for hidden in by:
             hidden.refused(attempt.stamp, sane_retry_after_s(outcome.retry_after_s), now)
 
-    def _judge_breaker(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    def _judge_breaker(self, owner: Owner, attempt: Attempt, outcome: Outcome, now: float) -> None:
         before = self.breaker.state
         changed = self.breaker.attempt_ended(
-            outcome.kind,
+            OutcomeKind.IGNORED if owner is Owner.EDGE else outcome.kind,
             session=attempt.ticket.session,
             probe=attempt.is_probe,
             admitted_at=attempt.admitted_at,
@@ -629,15 +642,17 @@ class Capacity:
         self.slots.recover(len(self.flights), now)
         self._tell_breaker(before, reason, now)
 
-    def _judge_account_block(self, ticket_id: str, outcome: Outcome, now: float) -> None:
+    def _judge_account_block(self, owner: Owner, attempt: Attempt, outcome: Outcome, now: float) -> None:
         """Begin or end an account block by an attempt's end."""
+        block, ticket_id = self.account_block, attempt.ticket.id
         if outcome.kind is OutcomeKind.SUCCESS:
             self._pass_account_block(ticket_id, now)
-        if outcome.account_block_s is not None and self.account_block.hit(outcome.reason, outcome.account_block_s, now):
-            closure = self.account_block.stands(now)
-            until = now if closure is None else closure.until
-            self._emit(AccountBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
-        self.account_block.ended(ticket_id)
+        # Words that name the account begin a block; of a long wait alone, the second refusal does.
+        if owner is Owner.PLAN and (outcome.account_block_s is not None or block.is_confirmed_by(attempt, now)):
+            until = block.hit(outcome.reason, plan_wait_s(outcome, 0.0) or 0.0, now)
+            if until is not None:
+                self._emit(AccountBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
+        block.ended(ticket_id)
 
     def _pass_account_block(self, ticket_id: str, now: float) -> None:
         if self.account_block.answered(ticket_id):

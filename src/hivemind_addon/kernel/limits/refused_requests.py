@@ -6,17 +6,29 @@ while others are answered. Therefore:
 
 - A repeated refusal is no evidence while other requests pass and none of them is refused.
 - When a request as large passes between two refusals of a request, the earlier refusals were no evidence either.
+- The request itself is at fault when three others as large have passed, and chance would hardly ever refuse a request
+  as often. For a minute, a limit of its agent alone may be the cause.
 
 The probe of a limit is a ticket that was not refused, if there is any (`selector.py`).
+
+An answer without its last event, and a refusal by the edge, are mostly the same the next time. So each agent's request
+keeps the count of such ends (`rebuffs`) when its client sends the request again.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from hivemind_addon.kernel.limits.owner import Owner
 from hivemind_addon.kernel.values.ticket import Attempt, Ticket
 
 _MOST = 64
 _NONE = -1
+_LEAST_PASSED = 3
+_LEAST_S = 60.0
+_HARDLY_EVER = 1e-6
+_LEAST_SHARE = 0.0099
+"""Three refusals in a row are hardly ever chance where none was before."""
+_SHARE_OVER = 50
 
 
 @dataclass(slots=True, eq=False)
@@ -25,12 +37,13 @@ class _Refused:
 
     last: Attempt
     """The last refused attempt."""
+    since: float
+    """Monotonic instant of the first refusal."""
     stamps: list[int] = field(default_factory=list)
     """Stamps of the attempts whose refusals counted as evidence."""
-    was_passed: bool = False
-    """Whether another request as large passed that was sent after the last refused attempt."""
-    is_its_own: bool = False
-    """Whether `was_passed` held at a later refusal: no limit refuses this request."""
+    times: int = 1
+    passed: int = 0
+    """Other requests as large that passed, sent after the last refused attempt of their time."""
 
 
 class RefusedRequests:
@@ -40,6 +53,11 @@ class RefusedRequests:
         self._requests: dict[tuple[str, str], _Refused] = {}
         self._passed_stamp = _NONE
         """Stamp of the newest attempt that passed."""
+        self._share = 0.0
+        """Share of attempts that were refused although their request passed later."""
+        self._rebuffs: dict[tuple[str, str], int] = {}
+        self._always_lacks_end = False
+        """Whether answers lacked their last event, and no stream has had it since."""
 
     def __repr__(self) -> str:
         return f"<RefusedRequests {len(self._requests)}>"
@@ -51,34 +69,61 @@ class RefusedRequests:
         return bool(self._requests) and _name(ticket) in self._requests
 
     def passed(self, attempt: Attempt) -> None:
-        """Note an accepted attempt."""
-        self._passed_stamp = max(self._passed_stamp, attempt.stamp)
-        if not self._requests:
+        """Note an accepted attempt, once."""
+        if attempt.has_passed:
             return
-        self._requests.pop(_name(attempt.ticket), None)
-        for request in self._requests.values():
-            request.was_passed = request.was_passed or _proves(attempt, request.last)
+        attempt.has_passed = True
+        self._passed_stamp = max(self._passed_stamp, attempt.stamp)
+        request = self._requests.pop(_name(attempt.ticket), None) if self._requests else None
+        times = 0 if request is None else request.times
+        self._share += (times - (times + 1) * self._share) / (_SHARE_OVER + times)
+        for other in self._requests.values():
+            other.passed += _proves(attempt, other.last)
 
-    def refused(self, attempt: Attempt) -> tuple[bool, Sequence[int]]:
-        """Note a refused attempt. Returns whether it is evidence, and stamps of earlier evidence to take back."""
-        name = _name(attempt.ticket)
+    def refused(self, attempt: Attempt, now: float) -> tuple[Owner, Sequence[int]]:
+        """Note a refusal by a rate limit. Returns the owner, and stamps of earlier evidence to take back."""
+        name, ticket = _name(attempt.ticket), attempt.ticket
         newest = next(reversed(self._requests), None)
         request = self._requests.pop(name, None)
         if request is None:
-            self._requests[name] = _Refused(attempt, [attempt.stamp])
+            self._requests[name] = _Refused(attempt, now, [attempt.stamp])
             if len(self._requests) > _MOST:
                 del self._requests[next(iter(self._requests))]
-            return True, ()
+            return Owner.LIMIT, ()
         self._requests[name] = request
         tells = newest != name or self._passed_stamp < request.last.stamp
-        request.is_its_own = request.is_its_own or request.was_passed
-        request.last, request.was_passed = attempt, False
-        if request.is_its_own:
+        request.last, request.times = attempt, request.times + 1
+        if request.passed:
             before, request.stamps = request.stamps, []
-            return False, before
+            is_chance = max(self._share, _LEAST_SHARE) ** request.times > _HARDLY_EVER
+            least_s = min(_LEAST_S, (ticket.deadline_at - ticket.arrived_at) / 2)
+            is_proved = request.passed >= _LEAST_PASSED and not is_chance and now - request.since >= least_s
+            return Owner.REQUEST if is_proved else Owner.UNKNOWN, before
         if tells:
             request.stamps.append(attempt.stamp)
-        return tells, ()
+        return Owner.LIMIT if tells else Owner.UNKNOWN, ()
+
+    # Ends that repeat ------------------------------------------------------------------------------------------------
+
+    def rebuffs(self, ticket: Ticket) -> int:
+        """The rebuffs with which a new ticket begins."""
+        return self._rebuffs.get(_name(ticket), int(self._always_lacks_end))
+
+    def gave_up(self, ticket: Ticket, rebuffs: int, *, lacks_end: bool) -> None:
+        """Keep the rebuffs of a ticket whose client gets an answer as it came."""
+        if rebuffs:
+            self._always_lacks_end |= lacks_end
+            self._rebuffs.pop(_name(ticket), None)
+            self._rebuffs[_name(ticket)] = rebuffs
+            if len(self._rebuffs) > _MOST:
+                del self._rebuffs[next(iter(self._rebuffs))]
+
+    def completed(self, ticket: Ticket) -> None:
+        """Note a complete answer."""
+        if ticket.streamed:
+            self._always_lacks_end = False
+        if self._rebuffs:
+            self._rebuffs.pop(_name(ticket), None)
 
 
 def _name(ticket: Ticket) -> tuple[str, str]:

@@ -141,8 +141,12 @@ class Outcome(Struct, frozen=True, gc=False):
     None: no such refusal."""
     of_account: bool = False
     """The account is at fault, not the request: an equal endpoint may serve the request."""
+    of_edge: bool = False
+    """Whether something in front of the provider refused, as an HTML page or a header says."""
     garbage: str = ""
     """The fault in a complete answer (`formats/wire/garbage.py`); empty: no known fault."""
+    lacks_end: bool = False
+    """Whether the answer's transport ended as usual and the answer lacks its last event."""
 
     @property
     def may_be_billed(self) -> bool:
@@ -315,6 +319,8 @@ class Attempt(Struct, eq=False):
     """The pool's attempts in flight at admission, this attempt included."""
     is_probe: bool = False
     """Whether the attempt tests if a provider that was down is up again."""
+    has_passed: bool = False
+    """Whether the provider is known to have accepted the attempt."""
 
 
 class Job(Struct, frozen=True, gc=False):

@@ -13,9 +13,9 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.budget import actual_spend, actual_usage, calls_of
-from hivemind_addon.kernel.endpoints import is_endpoints_own
 from hivemind_addon.kernel.heap import KeyedHeap
 from hivemind_addon.kernel.jobs import UNSEEN, Jobs, RunningJob
+from hivemind_addon.kernel.limits.owner import as_block, owner_of
 from hivemind_addon.kernel.pool import PoolSettings, PoolTold
 from hivemind_addon.kernel.retry import (
     ActiveBlock,
@@ -215,7 +215,8 @@ class Member:
                     spend=spend,
                 )
             )
-        result = self._excuse(ticket, result)
+        if len(ticket.endpoints) > 1 and not result.client_saw_bytes:
+            result = as_block(result, ticket.deadline_at - now)
         pool = self._told(ticket.pool)
         settings = self._settings.get(ticket.pool)
         own.history, verdict = judge(
@@ -224,6 +225,7 @@ class Member:
             result,
             now,
             self._rng,
+            owner=owner_of(result.outcome, ticket.deadline_at - now),
             shed_at=last_moment(ticket, now - attempt.admitted_at),
             provider_down=pool is not None and pool.provider_down,
             nobody_answered=pool is not None and pool.nobody_answered,
@@ -476,14 +478,6 @@ class Member:
     def _waiting(self, ticket_id: str) -> _Own | None:
         own = self._own.get(ticket_id)
         return own if own is not None and own.attempt is None else None
-
-    def _excuse(self, ticket: Ticket, result: AttemptResult) -> AttemptResult:
-        """If an endpoint refuses for good and the ticket has other endpoints, allow a try there."""
-        outcome = result.outcome
-        if len(ticket.endpoints) < 2 or result.client_saw_bytes or outcome.retryable or not is_endpoints_own(outcome):
-            return result
-        block_s = outcome.account_block_s or 0.0
-        return replace(result, outcome=replace(outcome, retryable=True, account_block_s=block_s))
 
     def _remember(self, spent: Spending) -> None:
         """Remember spending until the coordinator has kept the spending; of spending alone, only sums."""

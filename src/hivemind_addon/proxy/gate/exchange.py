@@ -549,7 +549,7 @@ class Exchange:
         if phase is Phase.FAILED and self.profile.is_plain:
             return self.failed_in_stream()
         if phase is not Phase.COMPLETE:
-            return self._settle_stream(judge_transport(TransportTrouble.CUT))
+            return self._settle_stream(replace(judge_transport(TransportTrouble.CUT), lacks_end=True))
         garbage = self._garbage()
         if not garbage or self._garbage_retries >= MOST_GARBAGE_RETRIES:
             return False
