@@ -356,8 +356,7 @@ class Pool:
         """The entry of a ticket that is new here and not queued yet."""
         self._callers.called(ticket)
         entry = QueueEntry(ticket=ticket, wait_began_at=ticket.arrived_at)
-        if rebuffs := self._capacity.refused.rebuffs(ticket):
-            entry.history = History(rebuffs=rebuffs)
+        entry.history = History(rebuffs=int(self._capacity.lack_ends))
         if self._capacity.service.is_known:
             entry.shed_at = last_moment(ticket, self._capacity.service.mean_s)
         entry.leaves_at = self._leaves_at(entry, now)
@@ -811,7 +810,7 @@ class Pool:
             case Finished():
                 self._finish(entry, result, now)
             case GiveUp(reason):
-                capacity.refused.gave_up(entry.ticket, entry.history.rebuffs, lacks_end=outcome.lacks_end)
+                capacity.lack_ends |= outcome.lacks_end
                 end = "shed" if reason is Reason.ANEW else "gave up"
                 goes_on = result.job is not None
                 self._end_ticket(entry, now, end=end, reason=reason.value, last_outcome=outcome.reason, goes_on=goes_on)

@@ -127,15 +127,18 @@ class History(Struct, frozen=True):
     """Attempts that ended in anything but a rate limit while the provider was up: the exponent of the backoff."""
     failures: float = 0
     """Setbacks without overloads. Each counts only in part (`_WORTH_ALONE`) if the provider may be the cause."""
-    ambiguous: int = 0
-    """Attempts that ended without a status and may have been billed."""
     ambiguous_resends: int = 0
     """Attempts started after an ambiguous attempt."""
     last_was_ambiguous: bool = False
     throttled: int = 0
     """Rate-limit refusals in a row."""
     rebuffs: int = 0
-    """Refusals by the edge, and answers without their last event; kept when the client sends the request again."""
+    """Refusals by the edge, and answers without their last event; 1 more where no answer has a last event."""
+
+    @property
+    def ambiguous(self) -> int:
+        """Attempts that ended without a status and may have been billed."""
+        return self.ambiguous_resends + self.last_was_ambiguous
 
     def started(self) -> "History":
         """The history with another started attempt."""
@@ -158,7 +161,6 @@ class History(Struct, frozen=True):
             self,
             setbacks=self.setbacks + setback,
             failures=self.failures + (worth if setback and outcome.kind is not OutcomeKind.OVERLOADED else 0),
-            ambiguous=self.ambiguous + outcome.ambiguous,
             last_was_ambiguous=outcome.ambiguous,
             throttled=self.throttled + 1 if throttled else 0,
             rebuffs=self.rebuffs + (owner is Owner.EDGE or outcome.lacks_end),

@@ -246,6 +246,8 @@ class Capacity:
         """Both hidden limits in force: the pool's own, or the account's."""
         self.refused = RefusedRequests()
         """The requests refused for a limit."""
+        self.lack_ends = False
+        """Whether the answers to a request lacked their last event each time, and no stream has had it since."""
         self.stated: tuple[StatedLimit, ...] = ()
         """The limits that the profile states; the account counts them."""
         self.account_block = AccountBlock()
@@ -556,7 +558,7 @@ class Capacity:
     def _succeeded(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
         self._explained -= self._explained / _EXPLAINED_OVER
         self._passed(attempt, now)
-        self.refused.completed(attempt.ticket)
+        self.lack_ends = self.lack_ends and not attempt.ticket.streamed
         self.throttles.ended(attempt.stamp, now, charged=result.charged)
         self.overloads.ended(attempt.stamp, now)
         if self.sharing.throttles.open:

@@ -10,9 +10,6 @@ while others are answered. Therefore:
   as often. For a minute, a limit of its agent alone may be the cause.
 
 The probe of a limit is a ticket that was not refused, if there is any (`selector.py`).
-
-An answer without its last event, and a refusal by the edge, are mostly the same the next time. So each agent's request
-keeps the count of such ends (`rebuffs`) when its client sends the request again.
 """
 
 from collections.abc import Sequence
@@ -55,9 +52,6 @@ class RefusedRequests:
         """Stamp of the newest attempt that passed."""
         self._share = 0.0
         """Share of attempts that were refused although their request passed later."""
-        self._rebuffs: dict[tuple[str, str], int] = {}
-        self._always_lacks_end = False
-        """Whether answers lacked their last event, and no stream has had it since."""
 
     def __repr__(self) -> str:
         return f"<RefusedRequests {len(self._requests)}>"
@@ -102,28 +96,6 @@ class RefusedRequests:
         if tells:
             request.stamps.append(attempt.stamp)
         return Owner.LIMIT if tells else Owner.UNKNOWN, ()
-
-    # Ends that repeat ------------------------------------------------------------------------------------------------
-
-    def rebuffs(self, ticket: Ticket) -> int:
-        """The rebuffs with which a new ticket begins."""
-        return self._rebuffs.get(_name(ticket), int(self._always_lacks_end))
-
-    def gave_up(self, ticket: Ticket, rebuffs: int, *, lacks_end: bool) -> None:
-        """Keep the rebuffs of a ticket whose client gets an answer as it came."""
-        if rebuffs:
-            self._always_lacks_end |= lacks_end
-            self._rebuffs.pop(_name(ticket), None)
-            self._rebuffs[_name(ticket)] = rebuffs
-            if len(self._rebuffs) > _MOST:
-                del self._rebuffs[next(iter(self._rebuffs))]
-
-    def completed(self, ticket: Ticket) -> None:
-        """Note a complete answer."""
-        if ticket.streamed:
-            self._always_lacks_end = False
-        if self._rebuffs:
-            self._rebuffs.pop(_name(ticket), None)
 
 
 def _name(ticket: Ticket) -> tuple[str, str]:
