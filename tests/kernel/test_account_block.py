@@ -194,6 +194,12 @@ class TestLongWaits:
             bench.advance(1)
         assert bench.submit("third") == []
         assert bench.refused_ids == ["third"]
+        bench.advance(60)
+        assert bench.submit("test") == ["test"]
+        bench.settle("test")
+        assert bench.pool.account_block is None
+        bench.submit("fourth")
+        assert isinstance(bench.settle("fourth", after(THROTTLED, HOURS)), Backoff), "such waits have proved wrong"
 
     @pytest.mark.parametrize("case", ["sent before", "another passed", "the same again"])
     def test_otherwise_nobody_else_is_touched(self, case):

@@ -10,6 +10,9 @@ A ticket is held if its client will still wait at the block's end. All other cli
 or sleep, but a client held for hours only times out. If the provider states no end, no ticket is held. The stated end
 may be wrong, or the reason may go earlier (somebody buys credit or restores a seat): so a request tests the block every
 five minutes. Requests in flight at the hit prove nothing.
+
+A refusal with a long wait that does not name the account may concern its request alone. It begins a block when another
+request meets the same. If a test then passes before the end, such waits are no longer believed.
 """
 
 import math
@@ -25,6 +28,8 @@ _SAME_S = 2.0
 """Ends that differ by less are equal: each answer rounds them anew."""
 _LOOK_S = 300.0
 """Interval of the requests that test the block."""
+_LOOK_SOON_S = 60.0
+"""The same for a block that two refusals show, and no words."""
 
 
 class AccountBlock:
@@ -35,11 +40,14 @@ class AccountBlock:
         """The block, until a request sent after the end is answered; None: all may go. Changed by this class only."""
         self._looks_at = _NEVER
         """When the next request tests the block, at the latest at the end."""
+        self._look_s = _LOOK_S
         self._probe: str | None = None
         """The ticket that goes first."""
         self.suspected_by: tuple[str, str, float] | None = None
         """Agent, request and instant of a refusal with a long wait that does not name the account; None: another
         request has passed since."""
+        self.is_believed = True
+        """Whether long waits that do not name the account have proved true, as far as is known."""
 
     def __repr__(self) -> str:
         return "<AccountBlock open>" if self.closure is None else f"<AccountBlock until {self.closure.until:.3f}>"
@@ -75,17 +83,21 @@ class AccountBlock:
         if self.suspected_by is not None and attempt.admitted_at >= self.suspected_by[2]:
             self.suspected_by = None
 
-    def hit(self, reason: str, account_block_s: float, now: float) -> float | None:
-        """Note that the provider refuses the account for so many seconds; 0: no end stated. Returns an end if new."""
+    def hit(self, reason: str, account_block_s: float, now: float, *, is_named: bool = True) -> float | None:
+        """Note that the provider refuses the account for so many seconds; 0: no end stated. Returns an end if new.
+
+        `is_named`: the refusal names the account.
+        """
+        self._look_s = _LOOK_S if is_named else _LOOK_SOON_S
         has_end = account_block_s != 0
         lasts_s = min(max(account_block_s, _SHORTEST_S), _LONGEST_S) if math.isfinite(account_block_s) else _SHORTEST_S
         until = now + (lasts_s if has_end else _LOOK_S)
         known = self.stands(now)
         if known is not None and (not has_end or (known.is_end_told and until <= known.until + _SAME_S)):
-            self._looks_at = min(known.until, now + _LOOK_S)
+            self._looks_at = min(known.until, now + self._look_s)
             return None
         self.closure, self._probe = ActiveBlock(reason, until, is_end_told=has_end), None
-        self._looks_at = min(until, now + _LOOK_S)
+        self._looks_at = min(until, now + self._look_s)
         return until
 
     def lift(self) -> bool:
@@ -99,10 +111,11 @@ class AccountBlock:
         if self.closure is not None:
             self._probe = ticket_id
 
-    def answered(self, ticket_id: str) -> bool:
+    def answered(self, ticket_id: str, now: float) -> bool:
         """Note an answer that is no refusal. True if the answer ends the block."""
         if self.closure is None or self._probe != ticket_id:
             return False
+        self.is_believed &= self._look_s == _LOOK_S or now >= self.closure.until
         self.closure = self._probe = None
         return True
 

@@ -570,7 +570,8 @@ class Capacity:
     def _owner_of(self, attempt: Attempt, result: AttemptResult, now: float) -> Owner:
         """The owner of an attempt's refusal or failure, by all that the pool knows."""
         outcome, demand = result.outcome, attempt.demand
-        left_s = attempt.ticket.deadline_at - now if self.believes_told(outcome.kind, demand) else _NEVER
+        is_believed = self.account_block.is_believed and self.believes_told(outcome.kind, demand)
+        left_s = attempt.ticket.deadline_at - now if is_believed else _NEVER
         owner = owner_of(outcome, left_s, by_others=result.by_others)
         explains = outcome.kind is OutcomeKind.THROTTLED and self.meters.explain(demand, now)
         self._explained += (explains - self._explained) / _EXPLAINED_OVER
@@ -649,15 +650,15 @@ class Capacity:
         block, ticket_id = self.account_block, attempt.ticket.id
         if outcome.kind is OutcomeKind.SUCCESS:
             self._pass_account_block(ticket_id, now)
-        # Words that name the account begin a block; of a long wait alone, the second refusal does.
-        if owner is Owner.PLAN and (outcome.account_block_s is not None or block.is_confirmed_by(attempt, now)):
-            until = block.hit(outcome.reason, plan_wait_s(outcome, 0.0) or 0.0, now)
+        is_named = outcome.account_block_s is not None
+        if owner is Owner.PLAN and (is_named or block.is_confirmed_by(attempt, now)):
+            until = block.hit(outcome.reason, plan_wait_s(outcome, 0.0) or 0.0, now, is_named=is_named)
             if until is not None:
                 self._emit(AccountBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
         block.ended(ticket_id)
 
     def _pass_account_block(self, ticket_id: str, now: float) -> None:
-        if self.account_block.answered(ticket_id):
+        if self.account_block.answered(ticket_id, now):
             self._emit(AccountUnblocked(at=now, pool=self.key))
 
     def lift_block(self, now: float) -> bool:

@@ -1,15 +1,18 @@
 """The owner of a refusal or failure: the thing that has to change before the same call passes. Pure.
 
-Each end of an attempt gets one owner before anything learns from the end:
+Each end of an attempt gets one owner before anything learns from the end, and only the owner decides what learns:
 
-    owner       learns                           what follows for the request
-    REQUEST     nothing                          the provider's answer goes to the client as it came
-    LIMIT       the hidden limits                a retry
-    METER       nothing: a known limit explains  a retry
-    PLAN        the account block                held if the client outlives the wait, else refused at once
-    EDGE        the slots, for some seconds      at most three tries
-    CAPACITY    the hidden cap, the breaker      a retry
-    UNKNOWN     the breaker                      a retry, of failures a limited number
+    REQUEST     the request, whenever it is sent     nothing learns; the answer goes to the client as it came
+    LIMIT       a rate limit not explained yet       the hidden limits learn
+    METER       a rate limit that headers report     nothing learns
+    PLAN        the account: a plan's window, a      the account block; held if the client outlives the wait, else
+                day's quota, the money               refused at once
+    EDGE        something in front of the provider,  fewer slots for some seconds; three tries
+                or other processes' attempts
+    CAPACITY    the server: overload, or a limit on  the hidden cap and the breaker learn
+                attempts at once
+    UNKNOWN     a failure, or a refusal of a request the breaker learns from failures
+                while others as large pass
 """
 
 import math
@@ -26,22 +29,15 @@ _ENDPOINTS_OWN = (None, 401, 402, 429)
 
 
 class Owner(Enum):
-    """The owner of a refusal or failure."""
+    """The owners, as described above."""
 
     REQUEST = "request"
-    """The request itself, wherever and whenever it is sent."""
     LIMIT = "limit"
-    """A rate limit of the account or of the model that nothing known explains."""
     METER = "meter"
-    """A rate limit that headers report."""
     PLAN = "plan"
-    """The account: a plan's window, a day's quota, the money."""
     EDGE = "edge"
-    """Something in front of the provider, or the attempts of other processes: fewer at once."""
     CAPACITY = "capacity"
-    """The server: overload, or a limit on attempts at once."""
     UNKNOWN = "unknown"
-    """Nobody knows: a failure, or a refusal of a request while others as large pass."""
 
     __hash__ = object.__hash__  # Enum's `__hash__` is written in Python
 
