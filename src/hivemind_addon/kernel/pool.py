@@ -48,6 +48,7 @@ from hivemind_addon.kernel.retry import (
     Verdict,
     judge,
     last_moment,
+    step_s,
 )
 from hivemind_addon.kernel.values.command import Cancel, ForeseeWait, Foresight
 from hivemind_addon.kernel.values.events import (
@@ -147,6 +148,8 @@ class SupersededAttempts:
 
 
 _NEVER = float("inf")
+_TELLING = (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED)
+_LEAST_DEMAND = Demand()
 _BY_LIMITS = (Owner.LIMIT, Owner.METER, Owner.CAPACITY)
 """Owners of refusals that show that a believed limit is right."""
 _MOST_ENDING_S = 5.0
@@ -238,8 +241,6 @@ class Pool:
             settings.order, cost_s=self._capacity.cost_s, saved_s=self._capacity.saved_s, common=sharing.order
         )
         self._selector = Selector(queue=self._queue, capacity=self._capacity)
-        self._told_waits: dict[str, OutcomeKind] = {}
-        """Tickets that wait for a retry-after, with the kind of refusal that reported the wait."""
         self._callers = Callers()
         self._kept_positions = KeptPositions()
         self._superseded_by_ticket = SupersededAttempts()
@@ -789,7 +790,6 @@ class Pool:
         if outcome.kind is OutcomeKind.SUCCESS and judged is None:
             self._finish(entry, result, now)
             return Finished()
-        believes_told = capacity.believes_told(outcome.kind, attempt.demand)
         entry.history, verdict = judge(
             self._settings.retry,
             entry.history,
@@ -801,7 +801,7 @@ class Pool:
             shed_at=max(entry.shed_at, capacity.hopeless_at(entry.ticket)),
             provider_down=capacity.is_provider_down,
             nobody_answered=capacity.breaker.is_one_sessions,
-            believes_told=believes_told,
+            believes_told=capacity.believes_told(outcome.kind, attempt.demand),
             stopping=stopping,
         )
         if judged is not None:
@@ -815,8 +815,6 @@ class Pool:
                 goes_on = result.job is not None
                 self._end_ticket(entry, now, end=end, reason=reason.value, last_outcome=outcome.reason, goes_on=goes_on)
             case Backoff():
-                if believes_told and outcome.retry_after_s:
-                    self._told_waits[entry.ticket.id] = outcome.kind
                 self._put_back(entry, verdict, now)
             case _:
                 assert_never(verdict)
@@ -984,13 +982,15 @@ class Pool:
 
     def _bring_forward(self, now: float) -> None:
         """Requeue tickets whose retry-after proved too long by the attempts of others."""
-        for ticket_id, kind in [*self._told_waits.items()]:
-            entry = self._queue.get(ticket_id)
-            if entry is None or entry.state is not EntryState.BACKING_OFF:
-                del self._told_waits[ticket_id]
-            elif not self._capacity.believes_told(kind, entry.ticket.demand):
-                del self._told_waits[ticket_id]
-                self._queue.move(entry, now, now)
+        believes = self._capacity.believes_told
+        if all(believes(kind, _LEAST_DEMAND) for kind in _TELLING):
+            return
+        for entry in [*self._queue]:
+            if entry.not_before > now + _TIMER_STEP_S and entry.state is EntryState.BACKING_OFF:
+                kind = OutcomeKind.THROTTLED if entry.history.throttled else OutcomeKind.OVERLOADED
+                waits_as_told = entry.not_before - entry.wait_began_at > step_s(self._settings.retry, entry.history)
+                if waits_as_told and not believes(kind, entry.ticket.demand):
+                    self._queue.move(entry, now, now)
 
     def _put_back(self, entry: QueueEntry, backoff: Backoff, now: float) -> None:
         entry.priority = self._overrides.priority_of(entry.ticket.agent, entry.ticket.priority)

@@ -1,19 +1,12 @@
 """Retry policy: decides whether and when a failed attempt is retried. Pure; the pool calls it.
 
-`judge` first ends a ticket whose attempt succeeded or was cancelled, or whose request the provider would not accept
-again. Then the first rule decides that fits:
+`judge` gives up once the client has seen a byte, when waiting cannot cure the end (by its owner), when the scheduler is
+stopping, after too many failures, and when the client is about to leave. Else the ticket backs off: for the longer of
+an exponential step and the provider's retry-after, unless others proved that wrong.
 
-1. the client has seen a byte of the answer                                       → give up
-2. waiting cannot cure it: the request is at fault, or the client would leave
-   before the end of the plan's window                                            → give up
-3. the scheduler is stopping                                                      → give up
-4. too many attempts have failed, may have been billed, or ended the same way     → give up
-5. the client is about to give up itself                                          → give up
-6. else back off: the longer of an exponential step and the provider's retry-after, unless others proved that wrong
-
-The client of a ticket that gives up gets the provider's last answer. The step after a rate limit is short, because
-meters and hidden limits pace all tickets. There is no step while the provider is down, because the breaker probes. A
-backoff concerns a single ticket and always ends; the pool checks everything that stops the whole pool.
+The step after a rate limit is short, because meters and hidden limits pace all tickets. There is no step while the
+provider is down, because the breaker probes. A backoff concerns a single ticket and always ends; the pool checks
+everything that stops the whole pool.
 
 This file also holds the scheduler's replies to a request, and the learned patience of clients.
 """
@@ -185,7 +178,6 @@ def judge(
 
     `history`: counts the attempt as started. `shed_at`: monotonic instant; no retry from then on, but a backoff may end
     later: `poll` sheds the ticket then. `provider_down`, `nobody_answered`: the pool's state after this end.
-    `believes_told`: no other request has passed before the end of a retry-after.
     """
     outcome = result.outcome
     if outcome.kind is OutcomeKind.SUCCESS or outcome.kind is OutcomeKind.CANCELLED:

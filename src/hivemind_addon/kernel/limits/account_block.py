@@ -43,9 +43,9 @@ class AccountBlock:
         self._look_s = _LOOK_S
         self._probe: str | None = None
         """The ticket that goes first."""
-        self.suspected_by: tuple[str, str, float] | None = None
-        """Agent, request and instant of a refusal with a long wait that does not name the account; None: another
-        request has passed since."""
+        self.suspected_by: tuple[str, float] | None = None
+        """Request and instant of a refusal with a long wait that does not name the account; None: another request has
+        passed since."""
         self.is_believed = True
         """Whether long waits that do not name the account have proved true, as far as is known."""
 
@@ -72,15 +72,15 @@ class AccountBlock:
     def is_confirmed_by(self, attempt: Attempt, now: float) -> bool:
         """Whether a refusal with a long wait concerns the account: it met another request too, sent after the first."""
         ticket, before = attempt.ticket, self.suspected_by
-        name = ticket.agent, ticket.request_hash or ticket.id
+        request = ticket.request_hash or ticket.id
         if before is None or self.closure is not None:
-            self.suspected_by = (*name, now)
+            self.suspected_by = request, now
             return self.closure is not None
-        return before[:2] != name and attempt.admitted_at >= before[2]
+        return before[0] != request and attempt.admitted_at >= before[1]
 
     def passed(self, attempt: Attempt) -> None:
         """Note an accepted attempt: a long wait reported before concerned its request alone."""
-        if self.suspected_by is not None and attempt.admitted_at >= self.suspected_by[2]:
+        if self.suspected_by is not None and attempt.admitted_at >= self.suspected_by[1]:
             self.suspected_by = None
 
     def hit(self, reason: str, account_block_s: float, now: float, *, is_named: bool = True) -> float | None:
