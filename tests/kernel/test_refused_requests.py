@@ -7,7 +7,7 @@ from hivemind_addon.kernel.limits.owner import Owner
 from hivemind_addon.kernel.limits.refused_requests import RefusedRequests
 from hivemind_addon.kernel.retry import Backoff, GiveUp
 from hivemind_addon.kernel.values.ticket import Attempt, Demand, Reason
-from tests.kernel.samples import CUT, IGNORED, THROTTLED, Bench, ticket
+from tests.kernel.samples import CUT, OVERLOADED, THROTTLED, Bench, ticket
 
 
 class Refusals:
@@ -184,7 +184,7 @@ def test_where_answers_always_lack_their_end_only_the_first_request_is_repeated(
 
 
 def test_what_the_edge_refuses_goes_with_fewer_at_once_and_three_times_at_most():
-    bench, edge = Bench(slots=8), replace(IGNORED, status=403, retryable=True, of_edge=True)
+    bench, edge = Bench(slots=8), replace(OVERLOADED, status=403, of_edge=True)
     bench.submit(*"abcdef")
     for name in "def":
         assert isinstance(bench.settle(name, edge), Backoff)

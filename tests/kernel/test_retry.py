@@ -31,7 +31,7 @@ from tests.kernel.samples import (
     ticket,
 )
 
-EDGE = replace(IGNORED, status=403, retryable=True, of_edge=True)
+EDGE = replace(OVERLOADED, status=403, of_edge=True)
 ENDLESS = replace(CUT, lacks_end=True)
 SPENT = replace(IGNORED, status=429, account_block_s=300.0)
 RESULTS = st.builds(

@@ -607,7 +607,8 @@ class Capacity:
             hidden.ended(stamp, now, charged=result.charged, was_taken=was_taken, is_failed=is_failed)
         for hidden in overloads:
             hidden.ended(stamp, now, was_taken=has_run or owner is Owner.CAPACITY)
-        self.sharing.judge(self, outcome, now)
+        if owner is Owner.LIMIT or owner is Owner.CAPACITY:
+            self.sharing.judge(self, outcome, now)
 
     def _refuse(self, by: tuple[HiddenLimits, ...], attempt: Attempt, outcome: Outcome, now: float) -> None:
         for hidden in by:
