@@ -40,7 +40,7 @@ def parts(samples: Path) -> Mapping[str, str]:
         " | ".join((f"`{name}`", _hosts(profile), *_told(profile), _tested(samples / name / "samples.yaml")))
         for name, profile in sorted(load_profiles(None).by_name.items())
     )
-    titles = "Profile | Hosts | Scheduled | Streamed | Usage | Limits | Blocks | Retry | WebSocket | Tested"
+    titles = "Profile | Hosts | Scheduled | Streamed | Usage | Limits | Held | WebSocket | Tested"
     agents = (" | ".join(_agent(name, one)) for name, one in load_programs().programs.items())
     return {
         "profiles": markdown_table(titles, rows),
@@ -70,26 +70,8 @@ def _told(profile: Profile) -> Iterator[str]:
     yield _usage([one.usage for one in formats])
     meters = [one.meter for one in profile.meters] + [f"window {one.window}" for one in profile.windows]
     yield ", ".join(meters) or _NOTHING
-    has_delays = any(one.error.delays for one in formats)
-    yield (
-        _ends(profile, formats, has_delays=has_delays)
-        if any(one.account_block for one in profile.outcomes)
-        else _NOTHING
-    )
-    yield f"{'headers, text, body' if has_delays else 'headers, text'}; {profile.refusal.status}"
+    yield str(profile.refusal.status)
     yield _WEBSOCKETS[profile.websocket] if any(one.name == _RESPONSES for one in formats) else _NOTHING
-
-
-def _ends(profile: Profile, formats: list[WireFormat], *, has_delays: bool) -> str:
-    """Where the end of an account's block is read."""
-    ends = {
-        "body": any(one.error.resets or one.name == _RESPONSES for one in formats),
-        "windows": bool(profile.windows),
-        "retry-after": True,
-        "body's delay": has_delays,
-        "text": True,
-    }
-    return ", ".join(end for end, is_told in ends.items() if is_told)
 
 
 def _hosts(profile: Profile) -> str:

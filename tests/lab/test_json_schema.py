@@ -35,7 +35,7 @@ PROFILE = """
 hosts: [api.example.com]
 paths: ["/*"]
 format: {extends: openai-chat, usage: {input: [/in]}, says: [{at: /text}], framing: {application/x-ndjson: ndjson}}
-formats: {"*/messages": anthropic, "*/x": {extends: gemini, envelope: {at: x}, error: {delays: [{at: /wait, format: seconds}]}}}
+formats: {"*/messages": anthropic, "*/x": {extends: gemini, envelope: {at: x}, error: {at: [/wait]}}}
 meters: [{meter: r, dimension: requests, limit: x-limit, remaining: x-left, window_s: 60}]
 outcomes: [{kind: ignored, retry: false, status: [402], headers: {x-a: b}, retry_after: null}]
 calls: [{kind: turn, tools: true, max_messages: 2}]

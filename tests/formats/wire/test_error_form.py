@@ -145,9 +145,6 @@ def test_no_name_breaks_out_of_a_header():
         ({"error_form": {"usual": {"6xx": "a"}}}, "error_form.usual.6xx: '6xx' is no status of an error"),
         ({"error_form": {"event_name": "a\nb"}}, "error_form.event_name: 'a\\nb' is not one line"),
         ({"error": {"unless": {"a": "b"}}}, "error.unless.a: no JSON pointer"),
-        ({"error": {"delays": [{"at": "a"}]}}, "error.delays[0].at: no JSON pointer"),
-        ({"error": {"delays": [{"at": "/a", "match": "x"}]}}, "error.delays[0].match: no group"),
-        ({"error": {"delays": [{"at": "/a", "where": {"b": "("}}]}}, "error.delays[0].where.b: no regular expression"),
     ],
 )
 def test_what_cannot_be_filled_is_one_line_with_its_place_and_a_cure(document, said):

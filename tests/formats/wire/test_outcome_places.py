@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from hivemind_addon.formats.profile.format import ErrorPlaces, ResetFormat, TimePlace
+from hivemind_addon.formats.profile.format import ErrorPlaces
 from hivemind_addon.formats.profile.formats import packaged_formats
 from hivemind_addon.formats.profile.model import OutcomeRule, Profile
 from hivemind_addon.formats.wire.dialect import dialect_named
@@ -39,10 +39,7 @@ OPENROUTER = Profile(
         OutcomeRule(OVERLOADED, retry=True, status=(429,), body={"/error/metadata/limit_source": "shared_pool"}),
     )
 )
-OPENROUTER_PLACES = ErrorPlaces(
-    names=("/error/metadata/limit_source", "/error/metadata/error_type"),
-    resets=(TimePlace("/error/metadata/headers/X-RateLimit-Reset", format=ResetFormat.EPOCH_MS),),
-)
+OPENROUTER_PLACES = ErrorPlaces(names=("/error/metadata/limit_source", "/error/metadata/error_type"))
 MINIMAX = Profile(
     outcomes=(
         OutcomeRule(THROTTLED, retry=True, error=("1002", "1039")),

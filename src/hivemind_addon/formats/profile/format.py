@@ -198,25 +198,10 @@ class UsagePlaces:
 
 
 @dataclass(frozen=True, slots=True)
-class TimePlace:
-    """Where an error says when to come back."""
-
-    at: str
-    """Pointer; with `where`: to the objects, one of which counts."""
-    where: Mapping[str, str] = field(default_factory=dict)
-    """Member of the object → regular expression: all of them must match."""
-    take: str = ""
-    """Pointer within the object."""
-    match: str = ""
-    """Regular expression; what its first group finds counts."""
-    format: ResetFormat = ResetFormat.AUTO
-    """How it is written."""
-
-
-@dataclass(frozen=True, slots=True)
 class ErrorPlaces:
     """Where an error says what, beside the usual places: `/error/type`, `/error/code`, `/error/message`, and the like
-    in `/response/error` or at the top of what says `type: error`, a text in `/error`.
+    in `/response/error` or at the top of what says `type: error`, a text in `/error`. A delay or a reset is found by
+    the name of its member, wherever that is in the error.
     """
 
     at: tuple[str, ...] = ()
@@ -229,10 +214,6 @@ class ErrorPlaces:
     """Headers with its name, as far as the first `:`."""
     message: tuple[str, ...] = ()
     """What it says to people."""
-    delays: tuple[TimePlace, ...] = ()
-    """How long to wait, or until when; the first that can be read counts."""
-    resets: tuple[TimePlace, ...] = ()
-    """When a spent limit comes back: the end of an account's block. The first that can be read counts."""
 
 
 @dataclass(frozen=True, slots=True)

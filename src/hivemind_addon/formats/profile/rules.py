@@ -17,7 +17,6 @@ from hivemind_addon.formats.profile.format import (
     ResultPlace,
     SaysPlace,
     TextPlace,
-    TimePlace,
     UsagePlaces,
     WireFormat,
 )
@@ -261,10 +260,6 @@ FORMAT_RULES = DocumentRules(
         **{(ErrorPlaces, name): _pointer for name in ("names", "message")},
         (ErrorPlaces, "name_headers"): _header,
         (ErrorPlaces, "unless"): _regex,
-        (TimePlace, "at"): _pointer,
-        (TimePlace, "where"): _regex,
-        (TimePlace, "take"): _pointer,
-        (TimePlace, "match"): _group,
         (ErrorForm, "body"): _template,
         (ErrorForm, "event"): _template,
         (ErrorForm, "headers"): _template,

@@ -2,20 +2,22 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 
 import msgspec
 
-from hivemind_addon.formats.base.json_values import read_list, read_number, read_object, read_value
+from hivemind_addon.formats.base.json_values import read_list, read_object, read_value
 from hivemind_addon.formats.base.memo import by_thing
 from hivemind_addon.formats.base.pointer import Pointer
-from hivemind_addon.formats.profile.format import ErrorPlaces, ResetFormat, TimePlace
+from hivemind_addon.formats.profile.format import ErrorPlaces
 
 MAX_WORD_CHARS = 200
 _MAX_MESSAGE_CHARS = 2000
 _MOST_NAMES = 16
-_MOST_TIMES = 8
+_MOST_TEXTS = 64
+_DEEPEST = 8
+_MAX_MEMBER_BYTES = 64 * 1024
 ERROR_MARK = b'"err'
 """Begins the name of the member that holds an error, or the code of one, in nearly all formats."""
 _CODES = ("code", "error_code", "errorCode", "errcode", "status_code", "statusCode", "status")
@@ -29,14 +31,6 @@ USUAL_PLACES = ErrorPlaces()
 
 
 @dataclass(frozen=True, slots=True)
-class ToldTime:
-    """A delay, or an instant, as the provider wrote it."""
-
-    value: str
-    format: ResetFormat
-
-
-@dataclass(frozen=True, slots=True)
 class ErrorFacts:
     """An error object as the provider wrote it; what is absent is empty."""
 
@@ -47,23 +41,22 @@ class ErrorFacts:
     """At most 2,000 characters."""
     details_code: str = ""
     """`details.error_code`."""
-    resets_at: float | None = None
-    """Epoch seconds at which a spent limit comes back (ChatGPT's plans)."""
-    resets_in_s: float | None = None
-    """The same, in seconds from now."""
     own_names: tuple[str, ...] = ()
     """What stands at the places that the format adds."""
-    delays: tuple[ToldTime, ...] = ()
-    """How long to wait, by the format's places."""
-    resets: tuple[ToldTime, ...] = ()
-    """When a spent limit comes back, by the format's places."""
     top: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
     """The members of the answer, or of the event, that it stands in; each may still be JSON."""
+
+    members: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
+    """The error's own; each may still be JSON."""
 
     @property
     def names(self) -> tuple[str, ...]:
         """What the error is called, the most specific name first."""
         return tuple(name for name in (*self.own_names, self.details_code, self.code, self.type) if name)
+
+    def texts(self) -> Iterator[tuple[str, str]]:
+        """Name and text of the members, also within their objects and lists; as many as an honest error has."""
+        return islice(_texts("", dict(self.members), _DEEPEST), _MOST_TEXTS)
 
 
 def error_in_body(body: bytes, places: ErrorPlaces = USUAL_PLACES) -> ErrorFacts | None:
@@ -96,7 +89,8 @@ def explicit_error(top: Mapping[str, msgspec.Raw], places: ErrorPlaces = USUAL_P
 def failure(top: Mapping[str, msgspec.Raw], places: ErrorPlaces = USUAL_PLACES) -> ErrorFacts:
     """What an answer says of which it is known already that it is an error, by its status."""
     members = _usual_error(top)
-    return _reader(places).add(_plain_facts(top) if members is None else _facts(members, top), top)
+    facts = _plain_facts(top) if members is None else _facts(members, top)
+    return _reader(places).add(replace(facts, members=top), top)
 
 
 def unreadable_error(data: bytes) -> ErrorFacts:
@@ -151,9 +145,8 @@ def _facts(members: Mapping[str, msgspec.Raw], top: Mapping[str, msgspec.Raw]) -
         code=_first(members, _CODES),
         message=_first(members, _MESSAGES, _MAX_MESSAGE_CHARS),
         details_code=word((detail_members or {}).get("error_code")),
-        resets_at=read_number(members.get("resets_at")),
-        resets_in_s=read_number(members.get("resets_in_seconds")),
         top=top,
+        members=members,
     )
 
 
@@ -170,11 +163,9 @@ class _PlacesReader:
         self._unless = tuple((Pointer.parse(at), re.compile(match)) for at, match in places.unless.items())
         self._names = tuple(map(Pointer.parse, places.names))
         self._message = tuple(map(Pointer.parse, places.message))
-        self._delays = tuple(map(_TimeReader, places.delays))
-        self._resets = tuple(map(_TimeReader, places.resets))
-        self._is_plain = not (self._names or self._message or self._delays or self._resets)
-        firsts = dict.fromkeys(one.steps[0] for one in self._at if one.steps)
-        self.marks = (ERROR_MARK, *(msgspec.json.encode(first) for first in firsts))
+        self._is_plain = not (self._names or self._message)
+        self._firsts = dict.fromkeys(one.steps[0] for one in self._at if one.steps)
+        self.marks = (ERROR_MARK, *(msgspec.json.encode(first) for first in self._firsts))
 
     def is_error(self, top: Mapping[str, object]) -> bool:
         """Whether anything stands where the format has its errors."""
@@ -186,54 +177,30 @@ class _PlacesReader:
 
     def add(self, facts: ErrorFacts, top: Mapping[str, object]) -> ErrorFacts:
         """The facts with what the format's own places tell."""
+        if not facts.members:
+            facts = replace(facts, members={name: top[name] for name in self._firsts if name in top})
         if self._is_plain:
             return facts
         names = (text[:MAX_WORD_CHARS] for pointer in self._names for text in texts_at(pointer, top))
         messages = (text for pointer in self._message for text in texts_at(pointer, top) if text)
-        return ErrorFacts(
-            type=facts.type,
-            code=facts.code,
-            message=next(messages, facts.message),
-            details_code=facts.details_code,
-            resets_at=facts.resets_at,
-            resets_in_s=facts.resets_in_s,
-            own_names=tuple(islice(dict.fromkeys(names), _MOST_NAMES)),
-            delays=_times(self._delays, top),
-            resets=_times(self._resets, top),
-            top=top,
-        )
+        own_names = tuple(islice(dict.fromkeys(names), _MOST_NAMES))
+        return replace(facts, message=next(messages, facts.message), own_names=own_names)
 
 
 _reader = by_thing(_PlacesReader)
 
 
-class _TimeReader:
-    """One place of a delay or an instant."""
-
-    def __init__(self, place: TimePlace) -> None:
-        self._at = Pointer.parse(place.at)
-        self._where = tuple((name, re.compile(match)) for name, match in place.where.items())
-        self._take = Pointer.parse(place.take)
-        self._match = re.compile(place.match, re.IGNORECASE) if place.match else None
-        self._format = place.format
-
-    def read(self, top: Mapping[str, object]) -> Iterator[ToldTime]:
-        """What is told there."""
-        for found in self._at.find_all(top):
-            if not all(
-                isinstance(found, dict) and match.search(_text(found.get(name)) or "") for name, match in self._where
-            ):
-                continue
-            text = _text(self._take.find(found))
-            if text and self._match:
-                part = self._match.search(text)
-                text = (part[1] or "") if part else ""
-            if text:
-                yield ToldTime(text[:MAX_WORD_CHARS], self._format)
-
-
-def _times(readers: tuple[_TimeReader, ...], top: Mapping[str, object]) -> tuple[ToldTime, ...]:
-    return tuple(islice((time for reader in readers for time in reader.read(top)), _MOST_TIMES))
+def _texts(name: str, value: object, depth: int) -> Iterator[tuple[str, str]]:
+    if isinstance(value, bytes | msgspec.Raw):
+        value = read_value(value) if len(bytes(value)) <= _MAX_MEMBER_BYTES else None
+    if isinstance(value, dict) and depth:
+        for inner, one in value.items():
+            yield from _texts(str(inner), one, depth - 1)
+    elif isinstance(value, list) and depth:
+        for one in value:
+            yield from _texts(name, one, depth - 1)
+    elif (text := _text(value)) is not None:
+        yield name, text
 
 
 def texts_at(pointer: Pointer, top: Mapping[str, object]) -> Iterator[str]:

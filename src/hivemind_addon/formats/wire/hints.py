@@ -4,34 +4,31 @@ The trap is the format of a reset: timestamps, epochs in seconds and millisecond
 all in use, partly under one header name. What cannot be understood is skipped and told as an oddity.
 """
 
-import math
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 
 from hivemind_addon.formats.base.json_values import read_number, read_object
-from hivemind_addon.formats.base.memo import by_text, by_thing
+from hivemind_addon.formats.base.memo import by_thing
 from hivemind_addon.formats.profile.format import ResetFormat
 from hivemind_addon.formats.profile.model import MeterHeaders, Profile, WindowHeaders
 from hivemind_addon.formats.wire.error import word
+from hivemind_addon.formats.wire.waits import (
+    LONGEST_S,
+    cut_s,
+    http_date,
+    parse_reset,
+    read_amount,
+    scaled,
+    until_whole_s,
+)
 from hivemind_addon.kernel.values.ticket import Hints, Reading, WindowReading
 
-_MAX_RETRY_AFTER_S = 86_400.0
-# Monthly quotas exist; what is further away is a mistake.
-_MAX_RESET_S = 400 * 86_400.0
 _MAX_AMOUNT = 1e15
-_MAX_VALUE_CHARS = 100
 _MAX_SHOWN_CHARS = 40
 _LIKE_A_KEY = re.compile(r"[\w-]{16,}")
 """No part of a number or an instant is as long."""
 _MAX_ACCOUNT_CHARS = 200
 _CLOCK_TOLERANCE_S = 5.0
-_CUT_S = 1.0
-"""An instant in whole seconds may be cut: it is up to so much later. No provider says which way it rounds; Anthropic's
-headers of 2025-02-24 (an answer of 22:25:32 GMT, requests whole again at 22:25:30Z, input tokens at 22:25:32Z) fit both
-ways. To come late costs a second, to come early a refusal. Delays stay as they are: durations (`6m0s`, `12ms`) are
-exact, and of its `retry-after` in whole seconds Anthropic says that earlier retries fail, not later ones (2026-08)."""
 _MAX_STATUS_CHARS = 40
 _MAX_WINDOWS = 16
 _MOST_ITEMS = 16
@@ -45,124 +42,6 @@ _MOST_SETS = 256
 CODEX_WINDOWS = "codex.rate_limits"
 """The stream event in which ChatGPT's Codex endpoint tells of its windows, turn by turn (2026-08)."""
 
-_NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
-_DURATION_PART = r"(\d+\.?\d*|\.\d+)(ms|us|µs|μs|ns|d|h|m|s)"
-_DURATION = re.compile(f"(?:{_DURATION_PART})+", re.ASCII)
-_DURATION_PARTS = re.compile(_DURATION_PART, re.ASCII)
-_UNIT_S: Mapping[str, float] = {
-    "d": 86_400,
-    "h": 3600,
-    "m": 60,
-    "s": 1,
-    "ms": 1e-3,
-    "us": 1e-6,
-    "µs": 1e-6,
-    "μs": 1e-6,
-    "ns": 1e-9,
-}
-_RFC3339 = re.compile(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d:\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d:\d\d)?", re.ASCII)
-
-
-def parse_reset(value: str, reset_format: ResetFormat, wall_now: float) -> float | None:
-    """Seconds from `wall_now` (epoch seconds) until the reset, 0 when it is past; None when it cannot be read.
-
-    A value that states its own unit (a duration) is read under `SECONDS` as well, and a plain number is read as
-    seconds under `DURATION`: Azure sends `10` where OpenAI sends `10s`. Of an instant in whole seconds it is the end.
-    """
-    value = value.strip()
-    if not 0 < len(value) <= _MAX_VALUE_CHARS:
-        return None
-    match reset_format:
-        case ResetFormat.RFC3339:
-            delay_s = _until(_instant(value), wall_now)
-        case ResetFormat.EPOCH_S:
-            delay_s = _until(_number(value), wall_now)
-        case ResetFormat.EPOCH_MS:
-            delay_s = _until(_scaled(_number(value), 1e-3), wall_now)
-        case ResetFormat.DURATION | ResetFormat.SECONDS:
-            delay_s = _seconds(value)
-        case ResetFormat.AUTO:
-            delay_s = _guessed(value, wall_now)
-    if delay_s is None or delay_s > _MAX_RESET_S:
-        return None
-    return delay_s + _cut_s(value, reset_format) if delay_s > 0 else 0.0
-
-
-def _cut_s(value: str, reset_format: ResetFormat) -> float:
-    """By so much at most what is written so was cut."""
-    is_auto = reset_format is ResetFormat.AUTO
-    if value.isdigit():
-        is_whole = reset_format is ResetFormat.EPOCH_S or (is_auto and 1e9 < float(value) <= 1e12)
-    else:
-        is_whole = (is_auto or reset_format is ResetFormat.RFC3339) and "." not in value and bool(_instant(value))
-    return _CUT_S if is_whole else 0.0
-
-
-def until_whole_s(instant_at: float, wall_now: float) -> float:
-    """Seconds until an instant in epoch seconds, 0 when it is past; of one in whole seconds, until it is over."""
-    left_s = instant_at - wall_now
-    return left_s + (_CUT_S if instant_at.is_integer() else 0.0) if left_s > 0 else 0.0
-
-
-def _guessed(value: str, wall_now: float) -> float | None:
-    number = _number(value)
-    if number is None:
-        return _duration(value) if _DURATION.fullmatch(value) else _until(_instant(value), wall_now)
-    if number > 1e12:
-        return _until(number / 1000, wall_now)
-    return _until(number, wall_now) if number > 1e9 else number
-
-
-def _until(instant_at: float | None, wall_now: float) -> float | None:
-    return None if instant_at is None else instant_at - wall_now
-
-
-def _scaled(number: float | None, factor: float) -> float | None:
-    return None if number is None else number * factor
-
-
-def _number(value: str) -> float | None:
-    """A plain non-negative finite number."""
-    if len(value) > _MAX_VALUE_CHARS or not _NUMBER.fullmatch(value):
-        return None
-    number = float(value)
-    return number if math.isfinite(number) else None
-
-
-def _seconds(value: str) -> float | None:
-    number = _number(value)
-    return _duration(value) if number is None else number
-
-
-def _duration(value: str) -> float | None:
-    """`6m0s`, `12ms`, `2m59.56s`, `1d` in seconds."""
-    if len(value) > _MAX_VALUE_CHARS or not _DURATION.fullmatch(value):
-        return None
-    return sum(float(amount) * _UNIT_S[unit] for amount, unit in _DURATION_PARTS.findall(value))
-
-
-def _instant(value: str) -> float | None:
-    """An RFC 3339 timestamp in epoch seconds; UTC where it names no offset."""
-    if not _RFC3339.fullmatch(value):
-        return None
-    try:
-        instant = datetime.fromisoformat(value.upper())
-        return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-@by_text  # all answers of a second have the same
-def _http_date(value: str) -> float | None:
-    """An HTTP date in epoch seconds."""
-    if len(value) > _MAX_VALUE_CHARS:
-        return None
-    try:
-        instant = parsedate_to_datetime(value)
-        return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
-
 
 class _HeaderReader:
     """Takes values out of one response's headers and remembers what it could not read. Names are lower-case."""
@@ -173,7 +52,7 @@ class _HeaderReader:
         self._wall_now = wall_now
         date = headers.get("date")
         if date:
-            sent_at = _http_date(date)
+            sent_at = http_date(date)
             # The provider's instants follow the provider's clock.
             if sent_at is not None and abs(sent_at - wall_now) > _CLOCK_TOLERANCE_S:
                 self._wall_now = sent_at
@@ -196,7 +75,7 @@ class _HeaderReader:
         value = self._value(name, item)
         if value is None:
             return None
-        number = _number(value.strip())
+        number = read_amount(value.strip())
         if number is None or number > _MAX_AMOUNT:
             self._odd(name, value)
             return None
@@ -213,26 +92,16 @@ class _HeaderReader:
         return delay_s
 
     def retry_after(self) -> float | None:
-        """Seconds to wait, from what tells milliseconds (the finer one), else from `retry-after`."""
-        delay_s = self._retry_after_ms()
-        value = self._headers.get("retry-after")
-        if delay_s is None and value is not None:
-            delay_s = _seconds(value.strip())
-            if delay_s is None:
-                instant_at = _http_date(value)
-                delay_s = None if instant_at is None else until_whole_s(instant_at, self._wall_now)
-            if delay_s is None:
-                self._odd("retry-after", value)
-        return None if delay_s is None else min(max(delay_s, 0.0), _MAX_RETRY_AFTER_S)
-
-    def _retry_after_ms(self) -> float | None:
-        for name in _RETRY_AFTER_MS:
+        """Seconds to wait, from a header in milliseconds (the finer one), else from `retry-after`."""
+        for name in (*_RETRY_AFTER_MS, "retry-after"):
             value = self._headers.get(name)
             if value is None:
                 continue
-            number = _number(value.strip())
-            if number is not None:
-                return number * 1e-3
+            is_ms = name in _RETRY_AFTER_MS
+            auto_s = None if is_ms else parse_reset(value, ResetFormat.AUTO, self._wall_now)
+            delay_s = scaled(read_amount(value.strip()), 1e-3) if is_ms else auto_s
+            if delay_s is not None:
+                return min(delay_s, LONGEST_S)
             self._odd(name, value)
         return None
 
@@ -295,10 +164,10 @@ class _HeaderReader:
             return None
         return WindowReading(
             window=window.window,
-            used=_scaled(used, 1 / window.full),
+            used=scaled(used, 1 / window.full),
             status=status,
             resets_in_s=resets_in_s,
-            length_s=_scaled(minutes, 60.0),
+            length_s=scaled(minutes, 60.0),
         )
 
 
@@ -364,7 +233,7 @@ def read_stream_windows(data: bytes, wall_now: float) -> tuple[WindowReading, ..
         used, minutes = read_number(window.get("used_percent")), read_number(window.get("window_minutes"))
         resets_at = read_number(window.get("reset_at")) or read_number(window.get("resets_at"))
         resets_in_s = None if resets_at is None else until_whole_s(resets_at, wall_now)
-        if used is None or not 0 <= used < _MAX_AMOUNT or (resets_in_s or 0) > _MAX_RESET_S:
+        if used is None or not 0 <= used < _MAX_AMOUNT or (resets_in_s or 0) > LONGEST_S:
             continue
         readings.append(
             WindowReading(
@@ -372,7 +241,7 @@ def read_stream_windows(data: bytes, wall_now: float) -> tuple[WindowReading, ..
                 used=used / 100,
                 status=word(window.get("status"), _MAX_STATUS_CHARS),
                 resets_in_s=resets_in_s,
-                length_s=_scaled(minutes, 60.0),
+                length_s=scaled(minutes, 60.0),
             )
         )
     return tuple(readings)

@@ -6,8 +6,12 @@ The profile's rules come first (the first that matches decides); then what HTTP 
     429                         THROTTLED, waiting cures it
     503, 529                    OVERLOADED, waiting cures it
     408, 409, any other 5xx     FAILED, trying again may cure it
+    a refusal of the edge       OVERLOADED, waiting cures it: a page of HTML, or a header
     anything else               IGNORED, nothing cures it
 
+A refusal whose words name a window of hours or more, or what was bought, is a long wait (`told.py`). If they name the
+account, too, it is IGNORED, and `account_block_s` is the end. If they name a part of the account, such as a model, or
+nobody says when it ends, it is IGNORED: the others go on. Else it is THROTTLED, and `retry_after_s` is the end.
 An error object inside a good answer is judged by its name. `x-should-retry: false` ends all retrying. `true`
 changes nothing: what it could add is either retried anyway, or a rule calls it hard, or the request itself is at
 fault (400), which no waiting cures.
@@ -15,50 +19,49 @@ fault (400), which no waiting cures.
 
 import re
 from collections.abc import Mapping
-from dataclasses import replace
-from datetime import datetime
+from dataclasses import replace as with_fields
 from enum import Enum
+
+from msgspec.structs import replace
 
 from hivemind_addon.formats.base.json_values import is_json
 from hivemind_addon.formats.base.memo import by_thing
 from hivemind_addon.formats.base.pointer import Pointer
-from hivemind_addon.formats.profile.format import ErrorPlaces, ResetFormat
+from hivemind_addon.formats.profile.format import ErrorPlaces
 from hivemind_addon.formats.profile.model import OutcomeRule, Profile
 from hivemind_addon.formats.wire.error import (
     USUAL_PLACES,
     ErrorFacts,
-    ToldTime,
     error_in_body,
     error_marks,
     error_members,
     failure,
     texts_at,
 )
-from hivemind_addon.formats.wire.hints import parse_reset, until_whole_s
+from hivemind_addon.formats.wire.told import LimitOf, Told, read_told
 from hivemind_addon.kernel.values.ticket import Hints, Outcome, OutcomeKind
 
 # Longer bodies of status 200 are believed unread: checking must not stall the event loop.
 _MAX_CHECKED_BYTES = 8 * 1024 * 1024
 _MAX_MESSAGE_CHARS = 2000
 _MAX_NAME_CHARS = 200
-_MAX_RETRY_AFTER_S = 86_400.0
+_MAX_PAGE_BYTES = 16 * 1024
 _SHORT_BYTES = 1000
 """A 200 that says no more than what went wrong is not longer."""
 _HTML = re.compile(rb"<(?:!doctype|html|head|body)\b", re.IGNORECASE)
+_TITLE = re.compile(rb"<title[^>]*>\s*([ -~]{1,40}?)\s*<", re.IGNORECASE)
+_EDGE_HEADERS = ("cf-mitigated", "x-vercel-mitigated", "x-amzn-waf-action")
+_EDGE_PAGE = re.compile(
+    rb"just a moment|attention required|checking your browser|challenge|captcha|access denied|request (?:was )?blocked"
+    rb"|been blocked|security check|rate limited|unusual traffic|incident id|are (?:a )?human|reference #\d|firewall",
+    re.IGNORECASE,
+)
+_EDGE_TEXT = re.compile(rb"\s*error code: 1\d{3}\b|.{0,400}\"cloudflare_error\": ?true", re.IGNORECASE | re.DOTALL)
+_BANNED = re.compile(rb"error (?:code:? )?(?:100[5-9]|101[02]|1020)\b|been blocked", re.IGNORECASE)
+"""A ban of the address, the country or the client: no waiting cures it."""
+_EDGE_STATUSES = (403, 405, 429, 503)
+"""The edge refuses with these. Its pages for 502, 504 and 520 to 530 report that the server behind it fails."""
 _WORD = re.compile(r"[A-Za-z][\w.-]{0,59}", re.ASCII)
-# `Please try again in 6m0s.`, `Please retry after 10 seconds.`, `Please wait 52220 seconds before retrying.`
-_DELAY = re.compile(
-    r"(?:try again in|retry after|retry in|please wait)\s+"
-    r"(?:((?:\d+(?:\.\d+)?(?:ms|[dhms]))+)\b|(\d+(?:\.\d+)?)\s?(ms|milli|s|min|hour)[a-z]*\b)",
-    re.ASCII | re.IGNORECASE,
-)
-# `It will reset at 2026-11-28 03:59:59 +0800 CST`, `Your limit will reset at 2026-11-20 14:30:00`.
-_RESET_AT = re.compile(
-    r"\breset(?:s|ting)?\s(?:at|on)\s(\d{4}-\d\d-\d\d)[T ]+(\d\d:\d\d(?::\d\d)?)\s?(Z|UTC|[+-]\d\d:?\d\d)?",
-    re.ASCII | re.IGNORECASE,
-)
-_ZONES = ("+00:00", "+08:00")
-"""Of times without a zone: of who writes such messages, most are in China. The nearer end counts; it is looked at."""
 _STATUS = re.compile(r"(?:.*\W)?([45]\d\d)", re.ASCII | re.DOTALL)
 """In a code: gateways put the status of what is behind them there: `429`, `ModelArts.81101.429`."""
 _THROTTLED_NAME = re.compile("rate_?limit|throttl|too_?many_?requests", re.IGNORECASE)
@@ -67,8 +70,6 @@ _WORDS = (
     (re.compile(r"overloaded|at capacity|(?:server|service) is (?:too )?busy", re.IGNORECASE), OutcomeKind.OVERLOADED),
 )
 """What an error says where its names say nothing, or call it the request's fault."""
-_SPENT = "rejected"
-_UNITS = {"ms": "ms", "milli": "ms", "s": "s", "min": "m", "hour": "h"}
 
 
 class TransportTrouble(Enum):
@@ -128,6 +129,7 @@ def judge_answer(
     `body` is decoded; None when it could not be, or is too long to look at: then the head alone decides.
     `is_object`: it was read already, and is a JSON object. `places`: its format's.
     """
+    edge = _edge_words(status, headers, b"" if body is None or profile.is_plain else body[:_MAX_PAGE_BYTES])
     error = None if body is None else _error_in(status, body, places)
     if places.name_headers and not 200 <= status < 300:
         error = _named_in_headers(error, headers, places.name_headers)
@@ -136,6 +138,9 @@ def judge_answer(
     if rule is not None:
         kind, retryable = rule.kind, rule.retry
         reason = _reason(str(status), error)
+    elif edge is not None:
+        kind, retryable = OutcomeKind.OVERLOADED, not _BANNED.search((body or b"")[:_MAX_PAGE_BYTES])
+        reason = f"{status} from the edge{edge}"
     elif 200 <= status < 300:
         kind, retryable, reason = _judge_success(status, headers, body, error, is_object=is_object)
         if kind is OutcomeKind.SUCCESS:
@@ -143,15 +148,9 @@ def judge_answer(
     else:
         kind, retryable = _by_status(status)
         reason = _reason(str(status), error)
-    return Outcome(
-        kind=kind,
-        reason=reason,
-        status=status,
-        retryable=retryable and hints.should_retry is not False,
-        retry_after_s=_retry_after(kind, error, hints, wall_now),
-        account_block_s=_account_block_s(rule, error, hints, wall_now),
-        of_account=rule is not None and rule.of_account,
-    )
+    is_retryable = retryable and hints.should_retry is not False
+    outcome = Outcome(kind, reason, status, retryable=is_retryable, of_edge=edge is not None)
+    return _with_wait(outcome, rule, read_told(error, headers, hints, wall_now))
 
 
 def never_run(outcome: Outcome) -> bool:
@@ -163,15 +162,8 @@ def judge_stream_error(profile: Profile, error: ErrorFacts, hints: Hints = _NO_H
     """Judge an error event inside a stream whose status was 200; `hints` are the head's, `wall_now` epoch seconds."""
     rule = _first_match(profile.outcomes, 200, error, {}, _NO_HINTS)
     kind, retryable = (rule.kind, rule.retry) if rule is not None else _by_name(error)
-    return Outcome(
-        kind=kind,
-        reason=_reason("stream", error, "error"),
-        status=200,
-        retryable=retryable,
-        retry_after_s=_retry_after(kind, error, _NO_HINTS, wall_now),
-        account_block_s=_account_block_s(rule, error, hints, wall_now),
-        of_account=rule is not None and rule.of_account,
-    )
+    outcome = Outcome(kind, _reason("stream", error, "error"), 200, retryable=retryable)
+    return _with_wait(outcome, rule, read_told(error, {}, replace(hints, retry_after_s=None), wall_now))
 
 
 def judge_transport(trouble: TransportTrouble, said: str = "") -> Outcome:
@@ -207,6 +199,21 @@ def _error_in(status: int, body: bytes, places: ErrorPlaces) -> ErrorFacts | Non
     return ErrorFacts(message=start.decode("utf-8", "replace")[:_MAX_MESSAGE_CHARS])
 
 
+def _edge_words(status: int, headers: Mapping[str, str], page: bytes) -> str | None:
+    """What something in front of the provider calls its refusal; None: the answer is the provider's."""
+    for name in _EDGE_HEADERS:
+        if headers.get(name):
+            return f": {name}"
+    if status not in _EDGE_STATUSES:
+        return None
+    # A model's API speaks no HTML. With 429 and 503 a server itself may be full (nginx), so the page has to say more.
+    is_page = _HTML.match(page.lstrip()) is not None and (status == 403 or _EDGE_PAGE.search(page) is not None)
+    if not is_page and not _EDGE_TEXT.match(page):
+        return None
+    title = _TITLE.search(page)
+    return f": {title[1].decode()}" if title else ""
+
+
 def _named_in_headers(
     error: ErrorFacts | None, headers: Mapping[str, str], names: tuple[str, ...]
 ) -> ErrorFacts | None:
@@ -216,7 +223,7 @@ def _named_in_headers(
     if not own:
         return error
     error = error or ErrorFacts()
-    return replace(error, own_names=(*own, *error.own_names))
+    return with_fields(error, own_names=(*own, *error.own_names))
 
 
 def _judge_success(
@@ -352,65 +359,23 @@ def _reason(start: str, error: ErrorFacts | None, otherwise: str = "") -> str:
     return f"{start} {name}" if name else start
 
 
-def _retry_after(kind: OutcomeKind, error: ErrorFacts | None, hints: Hints, wall_now: float) -> float | None:
-    """The header's delay, else the one that a refusal itself tells."""
-    if hints.retry_after_s is not None:
-        return hints.retry_after_s
-    if error is None or kind in {OutcomeKind.SUCCESS, OutcomeKind.IGNORED}:
-        return None
-    return _told_delay_s(error, wall_now)
-
-
-def _account_block_s(rule: OutcomeRule | None, error: ErrorFacts | None, hints: Hints, wall_now: float) -> float | None:
-    """How long the account is refused, by the surest source: the error, the spent windows, any delay; 0: none tells."""
-    if rule is None or not rule.account_block:
-        return None
-    if error is not None and error.resets_in_s is not None and error.resets_in_s > 0:
-        return error.resets_in_s
-    if error is not None and error.resets_at is not None and error.resets_at > wall_now > 0:
-        return until_whole_s(error.resets_at, wall_now)
-    if error is not None and (left_s := _first_time_s(error.resets, wall_now)):
-        return left_s
-    told = [window for window in hints.windows if window.resets_in_s]
-    spent = [one for one in told if one.status == _SPENT] or [one for one in told if (one.used or 0) >= 1]
-    if spent:
-        return max(window.resets_in_s or 0 for window in spent)
-    delay_s = hints.retry_after_s
-    if delay_s is None and error is not None:
-        delay_s = _told_delay_s(error, wall_now)
-    if delay_s is None and error is not None:
-        delay_s = _told_end_s(error.message, wall_now)
-    return delay_s or 0.0
-
-
-def _told_end_s(message: str, wall_now: float) -> float | None:
-    """The seconds until the instant that a message names; None: it names none that is to come."""
-    found = _RESET_AT.search(message)
-    if found is None:
-        return None
-    day, clock, zone = found.groups()
-    zones = _ZONES if zone is None else ("+00:00",) if zone.upper() in ("Z", "UTC") else (zone,)
-    try:
-        ends_at = [datetime.fromisoformat(f"{day}T{clock}{one}").timestamp() for one in zones]
-    except ValueError:
-        return None  # the 31st of a month that has 30
-    return min((until_whole_s(at, wall_now) for at in ends_at if at > wall_now > 0), default=None)
-
-
-def _told_delay_s(error: ErrorFacts, wall_now: float) -> float | None:
-    """The delay that stands where the format has it, else the one that an error's message names."""
-    delay_s = _first_time_s(error.delays, wall_now)
-    if delay_s is None:
-        found = _DELAY.search(error.message)
-        if found is None:
-            return None
-        duration, amount, unit = found.groups()
-        value = duration or amount + _UNITS[unit.lower()]
-        delay_s = parse_reset(value.lower(), ResetFormat.DURATION, 0)
-    return None if delay_s is None else min(delay_s, _MAX_RETRY_AFTER_S)
-
-
-def _first_time_s(times: tuple[ToldTime, ...], wall_now: float) -> float | None:
-    """Seconds until the first of these that can be read."""
-    read = (parse_reset(time.value, time.format, wall_now) for time in times)
-    return next((seconds for seconds in read if seconds is not None), None)
+def _with_wait(outcome: Outcome, rule: OutcomeRule | None, told: Told) -> Outcome:
+    """The outcome of a failure with the time to come back, and with the account's block."""
+    kind, status = outcome.kind, outcome.status
+    of_account = rule is not None and rule.of_account
+    if rule is not None and rule.account_block:
+        of_account |= told.limit_of is LimitOf.ACCOUNT
+        return replace(outcome, retry_after_s=told.header_s, account_block_s=told.end_s or 0.0, of_account=of_account)
+    is_full = kind is OutcomeKind.OVERLOADED and status in (200, 429) and told.is_window
+    is_refused = kind is OutcomeKind.THROTTLED or is_full
+    if not told.is_long or outcome.of_edge or not (is_refused or (rule is None and status in (402, 403))):
+        is_silent = kind in {OutcomeKind.SUCCESS, OutcomeKind.IGNORED}
+        return replace(outcome, retry_after_s=told.header_s if is_silent else told.delay_s, of_account=of_account)
+    match told.limit_of:
+        case LimitOf.ACCOUNT:
+            final = replace(outcome, kind=OutcomeKind.IGNORED, retryable=False, of_account=True)
+            return replace(final, retry_after_s=told.header_s, account_block_s=told.end_s or 0.0)
+        case LimitOf.UNKNOWN if is_refused and told.end_s is not None:
+            return replace(outcome, kind=OutcomeKind.THROTTLED, retry_after_s=told.end_s)
+    # Others may be served, or nobody says when this one is.
+    return replace(outcome, kind=OutcomeKind.IGNORED, retryable=False, retry_after_s=told.end_s)
