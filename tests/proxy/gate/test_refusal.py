@@ -1,17 +1,20 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from mitmproxy import http
 from msgspec import structs
 
 from hivemind_addon.formats.profile.load import format_for, load_profiles
+from hivemind_addon.formats.profile.model import ProfileKind
 from hivemind_addon.formats.wire.dialect import dialect_of
 from hivemind_addon.formats.wire.hints import read_hints
 from hivemind_addon.formats.wire.outcome import judge_answer
 from hivemind_addon.kernel.retry import ActiveBlock, Refused, Shed
 from hivemind_addon.kernel.values.command import Cancel
 from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Shortage
-from hivemind_addon.kernel.values.ticket import OutcomeKind, Reason
+from hivemind_addon.kernel.values.ticket import Outcome, OutcomeKind, Reason
 from hivemind_addon.proxy.gate.refusal import (
     come_back_s,
     make_refusal,
@@ -20,6 +23,7 @@ from hivemind_addon.proxy.gate.refusal import (
     refusal_text,
     refused_error,
     refused_text,
+    soften,
 )
 from tests.kernel.samples import ticket
 
@@ -147,7 +151,7 @@ def test_a_spent_account_is_refused_with_its_end_and_for_good():
         answer = make_refused(profile, dialect_of(format_for(profile, path)), Refused(ticket(), CLOSURE), FILE, CLOCK)
         assert answer.status_code == 429, name
         assert answer.headers["x-should-retry"] == "false", name
-        assert answer.headers["retry-after"] == "7384", name
+        assert answer.headers["retry-after"] == "30", name  # no SDK sleeps until the end
         told = json.loads(answer.content)["error"]
         message = told if error is None else told["message"]
         assert message == (
@@ -172,6 +176,43 @@ def test_an_end_that_has_come_is_a_second_away():
         PROFILES["codex"], dialect_of(PROFILES["codex"].format), Refused(ticket(), ActiveBlock("x", 0.0)), None, CLOCK
     )
     assert answer.headers["retry-after"] == "1"
+
+
+LONG = Outcome(OutcomeKind.IGNORED, "429", 429, account_block_s=16 * 86_400.0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "headers", "softened"),
+    [
+        (LONG, {"Retry-After": "1382400"}, {"x-should-retry": "false", "retry-after": "30"}),
+        (
+            LONG,
+            {"retry-after-ms": "9", "retry-after": "Sat, 12 Dec 2026 09:00:00 GMT", "x-should-retry": "true"},
+            {"x-should-retry": "false", "retry-after": "30"},
+        ),
+        (LONG, {"x-a": "b"}, {"x-a": "b", "x-should-retry": "false"}),
+        (structs.replace(LONG, account_block_s=0.0), {"retry-after": "9"}, {"retry-after": "9", "x-should-retry": "false"}),
+        (
+            Outcome(OutcomeKind.THROTTLED, "429", 429, retryable=True, retry_after_s=7200.0),
+            {"retry-after": "7200"},
+            {"x-should-retry": "false", "retry-after": "30"},
+        ),
+        (
+            Outcome(OutcomeKind.THROTTLED, "429", 429, retryable=True, retry_after_s=60.0),
+            {"retry-after": "60", "x-should-retry": "true"},
+            {"retry-after": "60", "x-should-retry": "true"},
+        ),
+        (Outcome(OutcomeKind.IGNORED, "400", 400), {}, {}),
+    ],
+)  # fmt: skip
+def test_the_provider_s_own_refusal_makes_no_client_sleep_for_days_or_retry_at_once(outcome, headers, softened):
+    answer = http.Response.make(429, b"No.", headers)
+    length = {"content-length": "3"}
+    soften(answer.headers, PROFILES["anthropic"], outcome)
+    assert {name.lower(): value for name, value in answer.headers.items()} == softened | length
+    plain = http.Response.make(429, b"No.", headers)
+    soften(plain.headers, replace(PROFILES["anthropic"], kind=ProfileKind.PLAIN), outcome)
+    assert plain.headers == http.Response.make(429, b"No.", headers).headers
 
 
 def test_a_websocket_is_asked_to_become_plain_requests():

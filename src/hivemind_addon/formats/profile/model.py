@@ -337,7 +337,7 @@ class Refusal:
     error: str = "server_is_overloaded"
     """`type` (and `code`) of the error object."""
     retry_after_max_s: int = 30
-    """SDKs ignore a longer one (Anthropic's above 60 s)."""
+    """The longest that a client is told: some SDKs ignore more than 60 s, others sleep through any."""
 
 
 @dataclass(frozen=True, slots=True)

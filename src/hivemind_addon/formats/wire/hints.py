@@ -35,7 +35,7 @@ _MOST_ITEMS = 16
 _NO_HINTS = Hints()
 _RETRY_AFTER_MS = ("retry-after-ms", "x-amz-retry-after")
 """Amazon's own SDKs obey the second."""
-_DELAY_HEADERS = frozenset({"retry-after", *_RETRY_AFTER_MS})
+DELAY_HEADERS = frozenset({"retry-after", *_RETRY_AFTER_MS})
 _MOST_SETS = 256
 """So many sets of headers are remembered for each profile."""
 
@@ -182,7 +182,7 @@ def read_hints(profile: Profile, headers: Mapping[str, str], wall_now: float) ->
         return _NO_HINTS
     meters, windows = places.told_by(told)
     reader = _HeaderReader(headers, wall_now)
-    tells_delay = not _DELAY_HEADERS.isdisjoint(told)
+    tells_delay = not DELAY_HEADERS.isdisjoint(told)
     return Hints(
         readings=tuple(one for one in map(reader.reading, meters) if one is not None) if meters else (),
         retry_after_s=reader.retry_after() if tells_delay else None,
@@ -199,7 +199,7 @@ class _Places:
     def __init__(self, profile: Profile) -> None:
         self._meters = [(one, {one.limit, one.remaining, one.reset}) for one in profile.meters]
         self._windows = [(one, {one.used, one.status, one.reset}) for one in profile.windows]
-        names = {*_DELAY_HEADERS, "x-should-retry", *profile.response_account_headers}
+        names = {*DELAY_HEADERS, "x-should-retry", *profile.response_account_headers}
         names |= {one.minutes for one in profile.windows}
         self.names = frozenset(names.union(*(asked for _, asked in (*self._meters, *self._windows))) - {""})
         self._known: dict[frozenset[str], tuple[tuple[MeterHeaders, ...], tuple[WindowHeaders, ...]]] = {}

@@ -45,6 +45,7 @@ from hivemind_addon.kernel.values.ticket import (
     Usage,
 )
 from hivemind_addon.proxy.gate.refusal import (
+    MOST_SLEPT_S,
     come_back_s,
     make_misdirected,
     make_refusal,
@@ -52,6 +53,7 @@ from hivemind_addon.proxy.gate.refusal import (
     refusal_text,
     refused_error,
     refused_text,
+    soften,
 )
 from hivemind_addon.proxy.gate.upstream_request import address_of, outgoing
 from hivemind_addon.proxy.host.flow_parts import destination, plain_headers, plain_request
@@ -681,7 +683,8 @@ class Exchange:
             if self.dialect.form.error.names:  # its own words: what is usual with the status says it best
                 error = self.dialect.usual_error(response.status_code) or error
             message = (facts.message if facts else "") or f"the provider answered {response.status_code}"
-            retry_after_s = self._answer.hints.retry_after_s
+            told_s = self._answer.hints.retry_after_s
+            retry_after_s = None if told_s is None or told_s > MOST_SLEPT_S else told_s
         if not (isinstance(self._refused_by, Refused) and isinstance(self._refused_by.cause, Cancel)):
             self._note_failed_stream(message)
         return self.dialect.error_event(error, message, retry_after_s)
@@ -752,6 +755,8 @@ class Exchange:
             self._answer = self._new_answer()
             return True
         self.withheld = isinstance(verdict, GiveUp) and verdict.reason is Reason.ANEW
+        if isinstance(verdict, GiveUp) and self.flow.response is not None and not client_saw_bytes:
+            soften(self.flow.response.headers, self.profile, outcome)
         self._end()
         return False
 

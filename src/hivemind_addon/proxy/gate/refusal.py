@@ -15,10 +15,11 @@ from mitmproxy import http
 
 from hivemind_addon.formats.profile.model import Profile
 from hivemind_addon.formats.wire.dialect import Dialect
+from hivemind_addon.formats.wire.hints import DELAY_HEADERS
 from hivemind_addon.kernel.retry import ActiveBlock, Refused, Shed
 from hivemind_addon.kernel.values.command import Cancel
 from hivemind_addon.kernel.values.spend import Scope, Shortage
-from hivemind_addon.kernel.values.ticket import CallKind, Reason
+from hivemind_addon.kernel.values.ticket import CallKind, Outcome, Reason
 from hivemind_addon.proxy.api.account import words_of
 from hivemind_addon.proxy.api.words import PRICE_CURE, amount, lasting
 from hivemind_addon.proxy.system.clock import Clock
@@ -30,6 +31,8 @@ _CALLED_OFF_STATUS = 400
 _CALLED_OFF_TEXT = "hivemind: a person cancelled this request at the proxy; it is not to be sent again."
 
 
+MOST_SLEPT_S = 300.0
+"""A delay that clients may sleep as the provider told it. SDKs obey any (2026-11)."""
 _USUAL_PORT = 8080
 """mitmproxy's own, where commands look for a proxy by themselves."""
 
@@ -59,6 +62,19 @@ def make_refusal(profile: Profile, dialect: Dialect, shed: Shed) -> http.Respons
         {"retry-after": str(retry_after_s), "x-should-retry": "true"},
         retry_after_s=retry_after_s,
     )
+
+
+def soften(headers: http.Headers, profile: Profile, outcome: Outcome) -> None:
+    """Let a client survive the provider's own refusal that it cannot wait out: no long sleep, and no retry at once."""
+    told_s = outcome.account_block_s or outcome.retry_after_s or 0.0
+    is_long = told_s > MOST_SLEPT_S
+    if profile.is_plain or not (is_long or (outcome.status == 429 and not outcome.retryable)):
+        return
+    headers["x-should-retry"] = "false"
+    if is_long and (told := DELAY_HEADERS.intersection(map(str.lower, headers))):
+        for name in told:
+            del headers[name]
+        headers["retry-after"] = str(profile.refusal.retry_after_max_s)
 
 
 def refused_text(
@@ -112,7 +128,7 @@ def make_refused(
             blocked = profile.account_block_refusal
             left_s = max(1, math.ceil(closure.until - clock.monotonic()))
             reset = math.ceil(clock.wall() + left_s)
-            headers |= {"retry-after": str(left_s)}
+            headers |= {"retry-after": str(min(left_s, profile.refusal.retry_after_max_s))}
             headers |= {name: value.replace("{reset}", str(reset)) for name, value in blocked.headers.items()}
             return _answer(dialect, blocked.status, error, text, headers, resets_at=reset, retry_after_s=left_s)
 
