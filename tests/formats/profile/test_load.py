@@ -199,9 +199,6 @@ def test_anthropics_answers_mean_what_its_documentation_says(subtests):
         ({"status": 529, "headers": {"anthropic-ratelimit-unified-status": "rejected"}}, OVERLOADED),
         ({"status": 429, "message": "Number of concurrent connections has exceeded your rate limit."}, OVERLOADED),
         ({"status": 429, "error": "rate_limit_error", "message": "8,000 output tokens per minute"}, None),
-        ({"status": 200, "error": "overloaded_error"}, OVERLOADED),
-        ({"status": 200, "error": "api_error"}, FAILED),
-        ({"status": 200, "error": "rate_limit_error"}, THROTTLED),
         ({"status": 200, "error": "billing_error"}, HARD),
         ({"status": 200}, None),
         ({"status": 500}, None),
@@ -219,9 +216,6 @@ def test_openais_answers_mean_what_its_documentation_says(subtests):
         ({"status": 503, "error": "server_is_overloaded"}, OVERLOADED),
         ({"status": 429, "message": "Resource Unavailable"}, OVERLOADED),
         ({"status": 429, "error": "rate_limit_exceeded", "message": "Please try again in 1.2s."}, None),
-        ({"status": 200, "error": "rate_limit_exceeded"}, THROTTLED),
-        ({"status": 200, "error": "server_error"}, FAILED),
-        ({"status": 200, "error": "invalid_prompt"}, HARD),
     ]
     for answer, meaning in cases:
         with subtests.test(answer=answer, meaning=meaning):
@@ -231,7 +225,6 @@ def test_openais_answers_mean_what_its_documentation_says(subtests):
 
 def test_compatible_servers_answers_mean_what_was_seen_of_them(subtests):
     cases = [
-        ({"status": 402}, HARD),
         (
             {"status": 429, "message": "Rate limit of 50 per 86400s exceeded for UserByModelByDay. Please wait"},
             HARD,

@@ -124,7 +124,7 @@ def test_a_rule_may_match_a_200_that_has_no_error():
 def test_each_status_has_its_general_meaning(subtests):
     statuses = {
         (IGNORED, False): (301, 304, 400, 401, 402, 403, 404, 405, 413, 418, 422, 451, 999),
-        (FAILED, True): (408, 409, 500, 501, 502, 504, 520, 524, 599),
+        (FAILED, True): (408, 409, 499, 500, 501, 502, 504, 520, 524, 599),
         (OVERLOADED, True): (503, 529),
         (THROTTLED, True): (429,),
         (SUCCESS, False): (201, 204),
@@ -262,6 +262,10 @@ def test_an_error_in_a_stream_is_judged_by_its_name(subtests):
         (ErrorFacts(code="Throttling.RateQuota"), THROTTLED, True, "stream Throttling.RateQuota"),
         (ErrorFacts(message="The model is overloaded."), OVERLOADED, True, "stream error"),
         (ErrorFacts(type="insufficient_quota", code="x"), IGNORED, False, "stream x"),
+        (ErrorFacts(own_names=("UNAVAILABLE",), code="503"), OVERLOADED, True, "stream UNAVAILABLE"),
+        (ErrorFacts(own_names=("CANCELLED",), code="499"), FAILED, True, "stream CANCELLED"),
+        (ErrorFacts(own_names=("throttlingException",)), THROTTLED, True, "stream throttlingException"),
+        (ErrorFacts(code="image_parse_error"), IGNORED, False, "stream image_parse_error"),
         (ErrorFacts(), FAILED, True, "stream error"),
     ]
     for error, kind, retryable, reason in cases:

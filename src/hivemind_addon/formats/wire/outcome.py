@@ -5,7 +5,7 @@ The profile's rules come first (the first that matches decides); then what HTTP 
     2xx                         SUCCESS, unless the body says otherwise
     429                         THROTTLED, waiting cures it
     503, 529                    OVERLOADED, waiting cures it
-    408, 409, any other 5xx     FAILED, trying again may cure it
+    408, 409, 499, other 5xx    FAILED, trying again may cure it
     a refusal of the edge       OVERLOADED, waiting cures it: a page of HTML, or a header
     anything else               IGNORED, nothing cures it
 
@@ -64,7 +64,16 @@ _EDGE_STATUSES = (403, 405, 429, 503)
 _WORD = re.compile(r"[A-Za-z][\w.-]{0,59}", re.ASCII)
 _STATUS = re.compile(r"(?:.*\W)?([45]\d\d)", re.ASCII | re.DOTALL)
 """In a code: gateways put the status of what is behind them there: `429`, `ModelArts.81101.429`."""
-_THROTTLED_NAME = re.compile("rate_?limit|throttl|too_?many_?requests", re.IGNORECASE)
+_NAMES = tuple(
+    (re.compile(names, re.IGNORECASE), kind)
+    for kind, names in {
+        OutcomeKind.IGNORED: "authenticat|permission|not_found|too_large|invalid|validation|unsupported|precondition"
+        "|out_of_range|billing|insufficient_quota|context_length|content_filter|policy|image_",
+        OutcomeKind.OVERLOADED: "overloaded|slow_down|unavailable",
+        OutcomeKind.THROTTLED: "rate_?limit|throttl|too_?many_?requests|resource_exhausted|quota_exceeded",
+    }.items()
+)
+"""What errors are called that have no status of their own: in a stream, or in a good answer."""
 _WORDS = (
     (re.compile(r"too many (?:\w+ )?requests|rate.?limit", re.IGNORECASE), OutcomeKind.THROTTLED),
     (re.compile(r"overloaded|at capacity|(?:server|service) is (?:too )?busy", re.IGNORECASE), OutcomeKind.OVERLOADED),
@@ -313,26 +322,11 @@ def _by_status(status: int) -> tuple[OutcomeKind, bool]:
             return OutcomeKind.THROTTLED, True
         case 503 | 529:
             return OutcomeKind.OVERLOADED, True
-        case 408 | 409:
+        case 408 | 409 | 499:
             return OutcomeKind.FAILED, True
         case _ if 500 <= status < 600:
             return OutcomeKind.FAILED, True
     return OutcomeKind.IGNORED, False
-
-
-_HARD_ERRORS = frozenset(
-    {
-        "authentication_error",
-        "billing_error",
-        "context_length_exceeded",
-        "insufficient_quota",
-        "invalid_prompt",
-        "invalid_request_error",
-        "not_found_error",
-        "permission_error",
-        "request_too_large",
-    }
-)
 
 
 def _by_name(error: ErrorFacts) -> tuple[OutcomeKind, bool]:
@@ -341,12 +335,8 @@ def _by_name(error: ErrorFacts) -> tuple[OutcomeKind, bool]:
     for name in error.names:
         if name == "invalid_request_error" and said is not None:
             break
-        if name in _HARD_ERRORS:
-            return OutcomeKind.IGNORED, False
-        if "overloaded" in name or name == "slow_down":
-            return OutcomeKind.OVERLOADED, True
-        if _THROTTLED_NAME.search(name):
-            return OutcomeKind.THROTTLED, True
+        if kind := next((kind for names, kind in _NAMES if names.search(name)), None):
+            return kind, kind is not OutcomeKind.IGNORED
         if status := _STATUS.fullmatch(name):
             return _by_status(int(status[1]))
     return said or OutcomeKind.FAILED, True
