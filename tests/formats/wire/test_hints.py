@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.formats.profile.load import load_profiles
-from hivemind_addon.formats.profile.model import MeterHeaders, Profile, ResetFormat
+from hivemind_addon.formats.profile.model import MeterHeaders, Profile
 from hivemind_addon.formats.wire.hints import CODEX_WINDOWS, read_hints, read_stream_windows
 from hivemind_addon.formats.wire.sse import SseParser
 from hivemind_addon.formats.wire.waits import LONGEST_S, parse_reset
@@ -24,7 +24,7 @@ def recorded_headers(path: str) -> dict[str, str]:
     return json.loads((DATA / f"{path}.json").read_text())["headers"]
 
 
-def meter(stem: str, kind: str, reset_format: ResetFormat, dimension: Dimension = REQUESTS) -> MeterHeaders:
+def meter(stem: str, kind: str, dimension: Dimension = REQUESTS) -> MeterHeaders:
     """`stem` with `{}` where limit, remaining, reset stand."""
     return MeterHeaders(
         meter=kind,
@@ -32,33 +32,32 @@ def meter(stem: str, kind: str, reset_format: ResetFormat, dimension: Dimension 
         limit=stem.format("limit"),
         remaining=stem.format("remaining"),
         reset=stem.format("reset"),
-        reset_format=reset_format,
     )
 
 
 def test_recorded_headers_are_readings(subtests):
     cases = [
-        ("anthropic/message", "anthropic-ratelimit-requests-{}", ResetFormat.RFC3339, 1000, 999, 0),
-        ("anthropic/message", "anthropic-ratelimit-output-tokens-{}", ResetFormat.RFC3339, 400_000, 390_000, 1.5),
-        ("anthropic/rate_limit", "anthropic-ratelimit-input-tokens-{}", ResetFormat.RFC3339, 2_000_000, 0, 18),
-        ("anthropic-subscription/rejected", "anthropic-ratelimit-unified-5h-{}", ResetFormat.EPOCH_S, None, None, 0),
-        ("anthropic-subscription/rejected", "anthropic-ratelimit-unified-7d-{}", ResetFormat.AUTO, None, None, 432_001),
-        ("openai/chat", "x-ratelimit-{}-requests", ResetFormat.DURATION, 500, 499, 0.12),
-        ("openai/chat", "x-ratelimit-{}-tokens", ResetFormat.DURATION, 500_000, 482_000, 360),
-        ("openai/rate_limit", "x-ratelimit-{}-tokens", ResetFormat.DURATION, 500_000, 0, 1.2),
-        ("azure/rate_limit", "x-ratelimit-{}-tokens", ResetFormat.DURATION, 10_000, 0, 300),
-        ("azure/rate_limit", "x-ratelimit-{}-requests", ResetFormat.SECONDS, 60, 0, 10),
-        ("codex/usage_limit", "x-codex-primary-{}-at", ResetFormat.EPOCH_S, None, None, 9001),
-        ("groq/chat", "x-ratelimit-{}-requests", ResetFormat.DURATION, 14_400, 14_370, 179.56),
-        ("groq/chat", "x-ratelimit-{}-tokens", ResetFormat.AUTO, 18_000, 17_997, 7.66),
-        ("cerebras/chat", "x-ratelimit-{}-tokens-minute", ResetFormat.SECONDS, 60_000, 59_000, 11.382867),
-        ("openrouter/rate_limit", "x-ratelimit-{}", ResetFormat.EPOCH_MS, 20, 0, 60),
-        ("openrouter/rate_limit", "x-ratelimit-{}", ResetFormat.AUTO, 20, 0, 60),
-        ("together/chat", "x-ratelimit-{}", ResetFormat.AUTO, 10, 9, 3),
+        ("anthropic/message", "anthropic-ratelimit-requests-{}", 1000, 999, 0),
+        ("anthropic/message", "anthropic-ratelimit-output-tokens-{}", 400_000, 390_000, 1.5),
+        ("anthropic/rate_limit", "anthropic-ratelimit-input-tokens-{}", 2_000_000, 0, 18),
+        ("anthropic-subscription/rejected", "anthropic-ratelimit-unified-5h-{}", None, None, 0),
+        ("anthropic-subscription/rejected", "anthropic-ratelimit-unified-7d-{}", None, None, 432_001),
+        ("openai/chat", "x-ratelimit-{}-requests", 500, 499, 0.12),
+        ("openai/chat", "x-ratelimit-{}-tokens", 500_000, 482_000, 360),
+        ("openai/rate_limit", "x-ratelimit-{}-tokens", 500_000, 0, 1.2),
+        ("azure/rate_limit", "x-ratelimit-{}-tokens", 10_000, 0, 300),
+        ("azure/rate_limit", "x-ratelimit-{}-requests", 60, 0, 10),
+        ("codex/usage_limit", "x-codex-primary-{}-at", None, None, 9001),
+        ("groq/chat", "x-ratelimit-{}-requests", 14_400, 14_370, 179.56),
+        ("groq/chat", "x-ratelimit-{}-tokens", 18_000, 17_997, 7.66),
+        ("cerebras/chat", "x-ratelimit-{}-tokens-minute", 60_000, 59_000, 11.382867),
+        ("openrouter/rate_limit", "x-ratelimit-{}", 20, 0, 60),
+        ("openrouter/rate_limit", "x-ratelimit-{}", 20, 0, 60),
+        ("together/chat", "x-ratelimit-{}", 10, 9, 3),
     ]
-    for path, stem, reset_format, limit, remaining, reset_in_s in cases:
+    for path, stem, limit, remaining, reset_in_s in cases:
         with subtests.test(path=path, stem=stem):
-            hints = read_hints(Profile(meters=(meter(stem, "m", reset_format),)), recorded_headers(path), NOW)
+            hints = read_hints(Profile(meters=(meter(stem, "m"),)), recorded_headers(path), NOW)
             (reading,) = hints.readings
             assert (reading.limit, reading.remaining) == (limit, remaining)
             assert reading.reset_in_s == pytest.approx(reset_in_s, abs=1e-6)
@@ -89,9 +88,7 @@ def test_a_reading_carries_what_the_profile_knows():
 
 
 def test_limits_that_bind_nothing_are_no_readings():
-    profile = Profile(
-        meters=tuple(meter(f"x-ratelimit-{{}}-{kind}", kind, ResetFormat.AUTO) for kind in ("requests", "tokens"))
-    )
+    profile = Profile(meters=tuple(meter(f"x-ratelimit-{{}}-{kind}", kind) for kind in ("requests", "tokens")))
     hints = read_hints(profile, recorded_headers("azure/limits_that_bind_nothing"), NOW)
     assert hints.readings == ()
     assert hints.oddities == (
@@ -101,7 +98,7 @@ def test_limits_that_bind_nothing_are_no_readings():
 
 
 def test_silent_headers_are_silent_hints():
-    profile = Profile(meters=(meter("x-{}", "m", ResetFormat.AUTO),))
+    profile = Profile(meters=(meter("x-{}", "m"),))
     hints = read_hints(profile, {}, NOW)
     assert hints.readings == ()
     assert hints.oddities == ()
@@ -112,37 +109,37 @@ def test_silent_headers_are_silent_hints():
 
 def test_every_known_format_is_read(subtests):
     cases = [
-        ("2026-11-20T10:00:30Z", ResetFormat.RFC3339, 31),  # it may be cut
-        ("2026-11-20T10:00:30.000Z", ResetFormat.RFC3339, 30),
-        ("2026-11-20T09:59:59Z", ResetFormat.RFC3339, 0),
-        ("2026-11-20t10:00:30.25z", ResetFormat.RFC3339, 30.25),
-        ("2026-11-20T10:00:30.123456789Z", ResetFormat.RFC3339, 30.123456),
-        ("2026-11-20T12:30:00+02:00", ResetFormat.RFC3339, 1801),
-        ("2026-11-20T04:00:00-06:00", ResetFormat.AUTO, 0),
-        ("2026-11-20 10:01:00", ResetFormat.AUTO, 61),
-        ("2020-01-01T00:00:00Z", ResetFormat.RFC3339, 0),
-        (str(NOW + 5), ResetFormat.EPOCH_S, 5),
-        (str(int(NOW + 5)), ResetFormat.EPOCH_S, 6),
-        ("0", ResetFormat.EPOCH_S, 0),
-        (str(int((NOW + 5) * 1000)), ResetFormat.EPOCH_MS, 5),
-        (str(int(NOW + 5)), ResetFormat.AUTO, 6),
-        (str(int((NOW + 5) * 1000)), ResetFormat.AUTO, 5),
-        ("1s", ResetFormat.DURATION, 1),
-        ("6m0s", ResetFormat.DURATION, 360),
-        ("12ms", ResetFormat.DURATION, 0.012),
-        ("2m59.56s", ResetFormat.AUTO, 179.56),
-        ("1h2m3.5s", ResetFormat.DURATION, 3723.5),
-        ("1d", ResetFormat.AUTO, 86_400),
-        ("250µs", ResetFormat.DURATION, 0.00025),
-        ("34.07s", ResetFormat.AUTO, 34.07),
-        ("10", ResetFormat.DURATION, 10),
-        ("11.382867", ResetFormat.SECONDS, 11.382867),
-        ("8.5e-05", ResetFormat.SECONDS, 0.000085),
-        (" 7s ", ResetFormat.SECONDS, 7),
+        ("2026-11-20T10:00:30Z", 31),  # it may be cut
+        ("2026-11-20T10:00:30.000Z", 30),
+        ("2026-11-20T09:59:59Z", 0),
+        ("2026-11-20t10:00:30.25z", 30.25),
+        ("2026-11-20T10:00:30.123456789Z", 30.123456),
+        ("2026-11-20T12:30:00+02:00", 1801),
+        ("2026-11-20T04:00:00-06:00", 0),
+        ("2026-11-20 10:01:00", 61),
+        ("2020-01-01T00:00:00Z", 0),
+        (str(NOW + 5), 5),
+        (str(int(NOW + 5)), 6),
+        ("0", 0),
+        (str(int((NOW + 5) * 1000)), 5),
+        (str(int(NOW + 5)), 6),
+        (str(int((NOW + 5) * 1000)), 5),
+        ("1s", 1),
+        ("6m0s", 360),
+        ("12ms", 0.012),
+        ("2m59.56s", 179.56),
+        ("1h2m3.5s", 3723.5),
+        ("1d", 86_400),
+        ("250µs", 0.00025),
+        ("34.07s", 34.07),
+        ("10", 10),
+        ("11.382867", 11.382867),
+        ("8.5e-05", 0.000085),
+        (" 7s ", 7),
     ]
-    for value, reset_format, expected_s in cases:
-        with subtests.test(value=value, reset_format=reset_format):
-            assert parse_reset(value, reset_format, NOW) == pytest.approx(expected_s, abs=1e-5)
+    for value, expected_s in cases:
+        with subtests.test(value=value):
+            assert parse_reset(value, NOW) == pytest.approx(expected_s, abs=1e-5)
 
 
 def test_what_cannot_be_read_or_be_true_is_none():
@@ -168,9 +165,7 @@ def test_what_cannot_be_read_or_be_true_is_none():
     ]
     dates = ["2026-13-40T99:00:00Z", "9999-12-31T23:59:59-23:59"]
     values = ["", " ", "9" * 90, "9" * 5000, "1s, 2s", "5, 6", "\x00", *words, *dates]
-    pairs = [(value, reset_format) for value in values for reset_format in ResetFormat]
-    pairs += [("30", ResetFormat.RFC3339), ("1s", ResetFormat.EPOCH_S), ("2026-11-20T10:00:00Z", ResetFormat.SECONDS)]
-    assert [pair for pair in pairs if parse_reset(*pair, NOW) is not None] == []
+    assert [value for value in values if parse_reset(value, NOW) is not None] == []
 
 
 delays_s = st.floats(0, 30 * 86_400)
@@ -180,14 +175,14 @@ delays_s = st.floats(0, 30 * 86_400)
 def test_written_timestamps_are_read_back(delay_s, offset_h):
     instant = datetime.fromtimestamp(NOW + delay_s, timezone(timedelta(hours=offset_h)))
     cut_s = 0 if instant.microsecond or instant.timestamp() <= NOW else 1
-    assert parse_reset(instant.isoformat(), ResetFormat.AUTO, NOW) == pytest.approx(delay_s + cut_s, abs=1e-3)
+    assert parse_reset(instant.isoformat(), NOW) == pytest.approx(delay_s + cut_s, abs=1e-3)
 
 
 @given(st.integers(0, 10), st.integers(0, 23), st.integers(0, 59), st.floats(0, 59.99))
 def test_written_durations_are_read_back(days, hours, minutes, seconds):
     text = f"{days}d{hours}h{minutes}m{seconds:.3f}s"
     expected_s = days * 86_400 + hours * 3600 + minutes * 60 + seconds
-    assert parse_reset(text, ResetFormat.DURATION, NOW) == pytest.approx(expected_s, abs=1e-3)
+    assert parse_reset(text, NOW) == pytest.approx(expected_s, abs=1e-3)
 
 
 values = st.one_of(
@@ -200,18 +195,18 @@ values = st.one_of(
 )
 
 
-@given(values, st.sampled_from(ResetFormat), st.floats(0, 1e11))
-def test_any_text_is_a_finite_delay_or_none(value, reset_format, wall_now):
-    delay_s = parse_reset(value, reset_format, wall_now)
+@given(values, st.floats(0, 1e11))
+def test_any_text_is_a_finite_delay_or_none(value, wall_now):
+    delay_s = parse_reset(value, wall_now)
     assert delay_s is None or (math.isfinite(delay_s) and delay_s >= 0)
 
 
 HEADERS = ["x-limit", "x-remaining", "x-reset", "retry-after", "retry-after-ms", "x-should-retry", "date", "x-org"]
 
 
-@given(st.dictionaries(st.sampled_from(HEADERS), values), st.sampled_from(ResetFormat))
-def test_any_headers_are_hints_within_bounds(headers, reset_format):
-    profile = Profile(meters=(meter("x-{}", "m", reset_format),), response_account_headers=("x-org",))
+@given(st.dictionaries(st.sampled_from(HEADERS), values))
+def test_any_headers_are_hints_within_bounds(headers):
+    profile = Profile(meters=(meter("x-{}", "m"),), response_account_headers=("x-org",))
     hints = read_hints(profile, headers, NOW)
     for reading in hints.readings:
         assert all(
@@ -260,7 +255,7 @@ def test_a_key_that_is_echoed_as_a_value_is_not_told():
 
 
 def test_instants_follow_the_providers_clock_when_it_is_off():
-    profile = Profile(meters=(meter("x-{}", "m", ResetFormat.RFC3339),))
+    profile = Profile(meters=(meter("x-{}", "m"),))
     headers = {"date": "Fri, 20 Nov 2026 09:00:00 GMT", "x-reset": "2026-11-20T09:00:30Z"}
     headers["retry-after"] = "Fri, 20 Nov 2026 09:00:45 GMT"
     hints = read_hints(profile, headers, NOW)
@@ -270,13 +265,13 @@ def test_instants_follow_the_providers_clock_when_it_is_off():
 
 @pytest.mark.parametrize("date", ["Fri, 20 Nov 2026 10:00:03 GMT", "yesterday", ""])
 def test_a_date_that_is_close_or_unreadable_changes_nothing(date):
-    profile = Profile(meters=(meter("x-{}", "m", ResetFormat.RFC3339),))
+    profile = Profile(meters=(meter("x-{}", "m"),))
     hints = read_hints(profile, {"date": date, "x-reset": "2026-11-20T10:00:30Z"}, NOW)
     assert hints.readings[0].reset_in_s == 31
 
 
 def test_what_can_be_understood_counts_beside_what_cannot():
-    profile = Profile(meters=(meter("x-{}", "m", ResetFormat.RFC3339),))
+    profile = Profile(meters=(meter("x-{}", "m"),))
     hints = read_hints(profile, {"x-limit": "many", "x-remaining": "7", "x-reset": "z" * 60 + "\n"}, NOW)
     assert hints.readings == (Reading("m", REQUESTS, 60, limit=None, remaining=7),)
     assert hints.oddities == ("x-limit: cannot read 'many'", "x-reset: cannot read '…\\n'")

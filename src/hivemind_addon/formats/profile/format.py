@@ -38,23 +38,6 @@ class Wording(Enum):
     """What stands at the format's `says`."""
 
 
-class ResetFormat(Enum):
-    """How an instant, or a time from now, is written."""
-
-    RFC3339 = "rfc3339"
-    """An instant: `2026-11-20T10:00:00Z`."""
-    EPOCH_S = "epoch-seconds"
-    """An instant, in seconds since 1970."""
-    EPOCH_MS = "epoch-milliseconds"
-    """An instant, in milliseconds since 1970."""
-    DURATION = "duration"
-    """Go-like: `1s`, `6m0s`, `12ms`, `2m59.56s`."""
-    SECONDS = "seconds"
-    """Seconds from now, with or without a fraction."""
-    AUTO = "auto"
-    """A timestamp, a duration, or a number: > 1e12 epoch ms, > 1e9 epoch s, else seconds."""
-
-
 @dataclass(frozen=True, slots=True)
 class Envelope:
     """What each event of a stream is wrapped in. An event without it is read as it is."""

@@ -12,7 +12,7 @@ from hivemind_addon.formats.base.memo import REMEMBERED_CHARS, by_thing, by_thin
 from hivemind_addon.formats.base.patterns import glob_matches
 from hivemind_addon.formats.base.typed import BadValue
 from hivemind_addon.formats.profile import prices
-from hivemind_addon.formats.profile.format import ResetFormat, WireFormat
+from hivemind_addon.formats.profile.format import WireFormat
 from hivemind_addon.formats.profile.upstreams import EqualUpstream
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
@@ -76,9 +76,8 @@ class MeterHeaders:
     remaining: str
     """Header that holds what is left of it."""
     reset: str = ""
-    """Header that says when it is whole again; empty: the provider sends none."""
-    reset_format: ResetFormat = ResetFormat.AUTO
-    """How `reset` is written."""
+    """Header with the instant or delay after which it is whole again, in any of the usual forms (RFC 3339, HTTP date,
+    `6m0s`, seconds; above 1e9 epoch seconds, above 1e12 milliseconds); empty: the provider sends none."""
     window_s: float = 60
     """The window that the limit is stated for."""
     granularity: float = 0
@@ -102,9 +101,7 @@ class WindowHeaders:
     status: str = ""
     """Header with the provider's own word; `rejected` says that the window is spent."""
     reset: str = ""
-    """Header that says when the window begins anew."""
-    reset_format: ResetFormat = ResetFormat.AUTO
-    """How `reset` is written."""
+    """Header with the instant or delay after which the window begins anew; as for a meter."""
     minutes: str = ""
     """Header that says how long the window is, in minutes."""
 

@@ -9,12 +9,10 @@ from collections.abc import Mapping
 
 from hivemind_addon.formats.base.json_values import read_number, read_object
 from hivemind_addon.formats.base.memo import by_thing
-from hivemind_addon.formats.profile.format import ResetFormat
 from hivemind_addon.formats.profile.model import MeterHeaders, Profile, WindowHeaders
 from hivemind_addon.formats.wire.error import word
 from hivemind_addon.formats.wire.waits import (
     LONGEST_S,
-    cut_s,
     http_date,
     parse_reset,
     read_amount,
@@ -81,12 +79,12 @@ class _HeaderReader:
             return None
         return number
 
-    def reset(self, name: str, reset_format: ResetFormat, item: int | None = None) -> float | None:
+    def reset(self, name: str, item: int | None = None) -> float | None:
         """Seconds until a meter's reset."""
         value = self._value(name, item)
         if value is None:
             return None
-        delay_s = parse_reset(value, reset_format, self._wall_now)
+        delay_s = parse_reset(value, self._wall_now)
         if delay_s is None:
             self._odd(name, value)
         return delay_s
@@ -98,7 +96,7 @@ class _HeaderReader:
             if value is None:
                 continue
             is_ms = name in _RETRY_AFTER_MS
-            auto_s = None if is_ms else parse_reset(value, ResetFormat.AUTO, self._wall_now)
+            auto_s = None if is_ms else parse_reset(value, self._wall_now)
             delay_s = scaled(read_amount(value.strip()), 1e-3) if is_ms else auto_s
             if delay_s is not None:
                 return min(delay_s, LONGEST_S)
@@ -138,7 +136,7 @@ class _HeaderReader:
             # Azure's Responses API states limits of -1 and 0 that bind nothing; what is left of them is no news.
             return None
         remaining = self.amount(meter.remaining, meter.item)
-        reset_in_s = self.reset(meter.reset, meter.reset_format, meter.item)
+        reset_in_s = self.reset(meter.reset, meter.item)
         if limit is None and remaining is None and reset_in_s is None:
             return None
         return Reading(
@@ -154,7 +152,7 @@ class _HeaderReader:
     def window(self, window: WindowHeaders) -> WindowReading | None:
         """One long window that the headers tell of; None when they say nothing that can be read."""
         used = self.amount(window.used) if window.used else None
-        resets_in_s = self.reset(window.reset, window.reset_format)
+        resets_in_s = self.reset(window.reset)
         minutes = self.amount(window.minutes) if window.minutes else None
         status = self._headers.get(window.status, "").strip() if window.status else ""
         if len(status) > _MAX_STATUS_CHARS or not status.isprintable():

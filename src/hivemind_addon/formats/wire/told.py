@@ -10,7 +10,6 @@ from enum import Enum
 
 from msgspec import Struct
 
-from hivemind_addon.formats.profile.format import ResetFormat
 from hivemind_addon.formats.wire.error import ErrorFacts
 from hivemind_addon.formats.wire.waits import parse_reset, read_amount, scaled, wait_in
 from hivemind_addon.kernel.values.ticket import Hints, WindowReading
@@ -113,7 +112,7 @@ def _time_s(name: str, value: str, wall_now: float) -> float | None:
         return None
     if name.lower().endswith("ms"):
         return scaled(read_amount(value), 1e-3)
-    return parse_reset(value.removesuffix(".0"), ResetFormat.AUTO, wall_now)
+    return parse_reset(value.removesuffix(".0"), wall_now)
 
 
 def _spent_s(windows: tuple[WindowReading, ...]) -> float | None:
@@ -125,5 +124,5 @@ def _spent_s(windows: tuple[WindowReading, ...]) -> float | None:
 
 def _reset_in(headers: Mapping[str, str], wall_now: float) -> float | None:
     """The nearest reset that a minute's limit cannot have, of any header."""
-    read = (parse_reset(value, ResetFormat.AUTO, wall_now) for name, value in headers.items() if _RESET.search(name))
+    read = (parse_reset(value, wall_now) for name, value in headers.items() if _RESET.search(name))
     return min((reset_s for reset_s in read if reset_s and reset_s > _LONG_S), default=None)

@@ -14,7 +14,6 @@ from email.utils import parsedate_to_datetime
 from zoneinfo import ZoneInfo
 
 from hivemind_addon.formats.base.memo import by_text
-from hivemind_addon.formats.profile.format import ResetFormat
 
 LONGEST_S = 400 * 86_400.0
 """Monthly quotas exist; what is further away is a mistake."""
@@ -86,38 +85,29 @@ _DATE_CHARS = 30
 """So far from its date a clock may stand."""
 
 
-def parse_reset(value: str, reset_format: ResetFormat, wall_now: float) -> float | None:
+def parse_reset(value: str, wall_now: float) -> float | None:
     """Seconds from `wall_now` (epoch seconds) until the reset, 0 when it is past; None when it cannot be read.
 
-    A value that states its own unit (a duration) is read under `SECONDS` as well, and a plain number is read as
-    seconds under `DURATION`: Azure sends `10` where OpenAI sends `10s`. Of an instant in whole seconds it is the end.
+    A plain number above 1e12 is an epoch in milliseconds, above 1e9 in seconds, else it is seconds from now. Of an
+    instant in whole seconds it is the end.
     """
     value = value.strip()
-    if not 0 < len(value) <= _MAX_VALUE_CHARS:
-        return None
-    match reset_format:
-        case ResetFormat.RFC3339:
-            delay_s = _until(_instant(value), wall_now)
-        case ResetFormat.EPOCH_S:
-            delay_s = _until(read_amount(value), wall_now)
-        case ResetFormat.EPOCH_MS:
-            delay_s = _until(scaled(read_amount(value), 1e-3), wall_now)
-        case ResetFormat.DURATION | ResetFormat.SECONDS:
-            delay_s = _seconds(value)
-        case ResetFormat.AUTO:
-            delay_s = _guessed(value, wall_now)
-    if delay_s is None or delay_s > LONGEST_S:
-        return None
-    return delay_s + cut_s(value, reset_format) if delay_s > 0 else 0.0
-
-
-def cut_s(value: str, reset_format: ResetFormat) -> float:
-    """The most that was cut from an instant when the value was written."""
-    is_auto = reset_format is ResetFormat.AUTO
-    if value.isdigit():
-        is_whole = reset_format is ResetFormat.EPOCH_S or (is_auto and 1e9 < float(value) <= 1e12)
+    number = read_amount(value)
+    if number is not None and number <= 1e9:
+        delay_s = number
+    elif _DURATION.fullmatch(value):
+        delay_s = sum(float(amount) * _UNIT_S[unit] for amount, unit in _DURATION_PARTS.findall(value))
     else:
-        is_whole = (is_auto or reset_format is ResetFormat.RFC3339) and "." not in value and bool(_instant(value))
+        instant_at = _instant(value) if number is None else number / 1000 if number > 1e12 else number
+        if instant_at is None:
+            return None
+        delay_s = instant_at - wall_now + cut_s(value) if instant_at > wall_now else 0.0
+    return delay_s if delay_s <= LONGEST_S else None
+
+
+def cut_s(value: str) -> float:
+    """The most that was cut from an instant when the value was written."""
+    is_whole = 1e9 < float(value) <= 1e12 if value.isdigit() else "." not in value and bool(_instant(value))
     return _CUT_S if is_whole else 0.0
 
 
@@ -135,13 +125,6 @@ def read_amount(value: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _guessed(value: str, wall_now: float) -> float | None:
-    number = read_amount(value)
-    if number is None:
-        return _duration(value) if _DURATION.fullmatch(value) else _until(_instant(value), wall_now)
-    return number if number <= 1e9 else _until(number / 1000 if number > 1e12 else number, wall_now)
-
-
 def scaled(number: float | None, factor: float) -> float | None:
     """The product; None for None."""
     return None if number is None else number * factor
@@ -149,18 +132,6 @@ def scaled(number: float | None, factor: float) -> float | None:
 
 def _until(instant_at: float | None, wall_now: float) -> float | None:
     return None if instant_at is None else instant_at - wall_now
-
-
-def _seconds(value: str) -> float | None:
-    number = read_amount(value)
-    return _duration(value) if number is None else number
-
-
-def _duration(value: str) -> float | None:
-    """`6m0s`, `12ms`, `2m59.56s`, `1d` in seconds."""
-    if len(value) > _MAX_VALUE_CHARS or not _DURATION.fullmatch(value):
-        return None
-    return sum(float(amount) * _UNIT_S[unit] for amount, unit in _DURATION_PARTS.findall(value))
 
 
 def _instant(value: str) -> float | None:
@@ -190,7 +161,7 @@ def wait_in(text: str, wall_now: float) -> float | None:
     """Seconds from `wall_now` (epoch seconds) until the end that a sentence names; None: no end that is to come."""
     wait_s = _span_in(text, wall_now)
     if wait_s is None and (found := _EPOCH.search(text)):
-        wait_s = parse_reset(found[0], ResetFormat.AUTO, wall_now)
+        wait_s = parse_reset(found[0], wall_now)
     if wait_s is None:
         wait_s = _until_instant_in(text, wall_now)
     return wait_s if wait_s is not None and 0 <= wait_s <= LONGEST_S else None
@@ -206,7 +177,7 @@ def _span_in(text: str, wall_now: float) -> float | None:
         if found := _COUNTDOWN.match(text, at):
             return 3600.0 * int(found[1]) + 60 * int(found[2]) + int(found[3])
         if (found := _BARE.match(text, at)) and before[0].lower().startswith(("retry", "wait", "again")):
-            return _guessed(found[1], wall_now)
+            return parse_reset(found[1], wall_now)
     for first in _AMOUNT.finditer(text):
         span_s, end = _span_at(text, first.start())
         if _AFTER_SPAN.match(text, end):
