@@ -196,7 +196,7 @@ def test_anthropics_answers_mean_what_its_documentation_says(subtests):
         ({"status": 400, "message": "You have reached your specified workspace API usage limits."}, HARD),
         ({"status": 429, "message": "Extra usage is required for long context requests."}, HARD),
         ({"status": 429, "headers": {"anthropic-ratelimit-unified-status": "allowed"}}, None),
-        ({"status": 529, "headers": {"anthropic-ratelimit-unified-status": "rejected"}}, OVERLOADED),
+        ({"status": 529, "headers": {"anthropic-ratelimit-unified-status": "rejected"}}, None),
         ({"status": 429, "message": "Number of concurrent connections has exceeded your rate limit."}, OVERLOADED),
         ({"status": 429, "error": "rate_limit_error", "message": "8,000 output tokens per minute"}, None),
         ({"status": 200, "error": "billing_error"}, HARD),

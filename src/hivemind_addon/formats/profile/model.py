@@ -76,8 +76,7 @@ class MeterHeaders:
     remaining: str
     """Header that holds what is left of it."""
     reset: str = ""
-    """Header with the instant or delay after which it is whole again, in any of the usual forms (RFC 3339, HTTP date,
-    `6m0s`, seconds; above 1e9 epoch seconds, above 1e12 milliseconds); empty: the provider sends none."""
+    """Header with the instant, or delay, of the reset, in any usual form; empty: the provider sends none."""
     window_s: float = 60
     """The window that the limit is stated for."""
     granularity: float = 0
@@ -101,7 +100,7 @@ class WindowHeaders:
     status: str = ""
     """Header with the provider's own word; `rejected` says that the window is spent."""
     reset: str = ""
-    """Header with the instant or delay after which the window begins anew; as for a meter."""
+    """Header with the instant, or delay, after which the window begins anew, in any usual form."""
     minutes: str = ""
     """Header that says how long the window is, in minutes."""
 
@@ -129,9 +128,8 @@ class OutcomeRule:
     """True or False: only with, or only without a retry-after."""
     account_block: bool = False
     """Whether the account is refused until the end of a long window (a subscription's, a day's): clients that wait
-    beyond the end are held, the others are told at once. The end is what the error (`reset at 2026-11-20 14:30:00`,
-    too) or the windows say, else the retry-after; where nothing says it, all are told. One request looks every five
-    minutes."""
+    beyond the end are held, the others are refused at once, and without a stated end all are. The end is in the error,
+    the spent windows or the retry-after. One request looks every five minutes."""
     of_account: bool = False
     """Whether it is the account's trouble and not the request's, though no end is known (no credit): where the profile
     lists `upstreams`, another one is tried."""

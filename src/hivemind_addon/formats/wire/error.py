@@ -1,4 +1,4 @@
-"""The error object of an answer or a stream's event, wherever one of the formats puts it: gateways mix the shapes."""
+"""The error object of an answer or a stream's event, at the places of all formats, because gateways mix them."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ _MOST_TEXTS = 64
 _DEEPEST = 8
 _MAX_MEMBER_BYTES = 64 * 1024
 ERROR_MARK = b'"err'
-"""Begins the name of the member that holds an error, or the code of one, in nearly all formats."""
+"""Begins the name of the member that holds an error or its code, in nearly all formats."""
 _CODES = ("code", "error_code", "errorCode", "errcode", "status_code", "statusCode", "status")
 _MESSAGES = ("message", "error_msg", "error_message", "errorMessage", "errmsg", "msg", "detail", "title")
 """Names that gateways have for the code and the message of an error (Huawei, Baidu, FastAPI, RFC 9457; 2026-11)."""
@@ -27,12 +27,12 @@ _SURE_CODES = frozenset(_CODES[1:4])
 _BESIDE = frozenset({"type", "param", "errors", "success", "instance", "path", "timestamp", "request_id", "requestId"})
 _NO_ERRORS = frozenset({"", "0", "200", "ok", "success"})
 USUAL_PLACES = ErrorPlaces()
-"""Of a format that has nothing of its own."""
+"""For a format without own places."""
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorFacts:
-    """An error object as the provider wrote it; what is absent is empty."""
+    """An error object as the provider wrote it; absent members are empty."""
 
     type: str = ""
     code: str = ""
@@ -42,16 +42,16 @@ class ErrorFacts:
     details_code: str = ""
     """`details.error_code`."""
     own_names: tuple[str, ...] = ()
-    """What stands at the places that the format adds."""
+    """The names at the places that the format adds."""
     top: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
-    """The members of the answer, or of the event, that it stands in; each may still be JSON."""
+    """The members of the answer, or of the event, that contains the error; each may still be JSON."""
 
     members: Mapping[str, object] = field(default_factory=dict, compare=False, repr=False)
     """The error's own; each may still be JSON."""
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the error is called, the most specific name first."""
+        """The error's names, the most specific name first."""
         return tuple(name for name in (*self.own_names, self.details_code, self.code, self.type) if name)
 
     def texts(self) -> Iterator[tuple[str, str]]:
@@ -79,27 +79,26 @@ def explicit_error(top: Mapping[str, msgspec.Raw], places: ErrorPlaces = USUAL_P
     """The error object among an answer's or an event's members; None: there is none."""
     members = _usual_error(top)
     if places is USUAL_PLACES:
-        return None if members is None else _facts(members, top)
+        return None if members is None else _facts(top, members)
     reader = _reader(places)
     if (members is None and not reader.is_error(top)) or reader.is_none(top):
         return None
-    return reader.add(_plain_facts(top) if members is None else _facts(members, top), top)
+    return reader.add(_facts(top, members), top)
 
 
 def failure(top: Mapping[str, msgspec.Raw], places: ErrorPlaces = USUAL_PLACES) -> ErrorFacts:
-    """What an answer says of which it is known already that it is an error, by its status."""
-    members = _usual_error(top)
-    facts = _plain_facts(top) if members is None else _facts(members, top)
+    """The facts of an answer that is an error by its status."""
+    facts = _facts(top, _usual_error(top))
     return _reader(places).add(replace(facts, members=top), top)
 
 
 def unreadable_error(data: bytes) -> ErrorFacts:
-    """An event that says it is an error, and nothing that can be read."""
+    """The facts of an error event that cannot be read."""
     return ErrorFacts(message=data[:MAX_WORD_CHARS].decode("utf-8", "replace"))
 
 
 def error_marks(places: ErrorPlaces) -> tuple[bytes, ...]:
-    """Pieces of JSON one of which stands in every answer that has an error in spite of a good status."""
+    """Pieces of JSON; each answer that has an error in spite of a good status contains at least one."""
     return _reader(places).marks
 
 
@@ -137,22 +136,19 @@ def _first(members: Mapping[str, msgspec.Raw], names: tuple[str, ...], max_chars
     return next(filter(None, (word(members.get(name), max_chars) for name in names)), "")
 
 
-def _facts(members: Mapping[str, msgspec.Raw], top: Mapping[str, msgspec.Raw]) -> ErrorFacts:
-    details = members.get("details")
+def _facts(top: Mapping[str, msgspec.Raw], members: Mapping[str, msgspec.Raw] | None) -> ErrorFacts:
+    """The facts of an error object; `members` None: there is no such object, only a message."""
+    own = members or {}
+    details = own.get("details")
     detail_members = read_object(details) if details is not None else None
     return ErrorFacts(
-        type=word(members.get("type")),
-        code=_first(members, _CODES),
-        message=_first(members, _MESSAGES, _MAX_MESSAGE_CHARS),
+        type=word(own.get("type")),
+        code=_first(own, _CODES),
+        message=_first(top if members is None else own, _MESSAGES, _MAX_MESSAGE_CHARS),
         details_code=word((detail_members or {}).get("error_code")),
         top=top,
-        members=members,
+        members=own,
     )
-
-
-def _plain_facts(top: Mapping[str, msgspec.Raw]) -> ErrorFacts:
-    """Of what has no error object."""
-    return ErrorFacts(message=_first(top, _MESSAGES, _MAX_MESSAGE_CHARS), top=top)
 
 
 class _PlacesReader:
@@ -163,7 +159,6 @@ class _PlacesReader:
         self._unless = tuple((Pointer.parse(at), re.compile(match)) for at, match in places.unless.items())
         self._names = tuple(map(Pointer.parse, places.names))
         self._message = tuple(map(Pointer.parse, places.message))
-        self._is_plain = not (self._names or self._message)
         self._firsts = dict.fromkeys(one.steps[0] for one in self._at if one.steps)
         self.marks = (ERROR_MARK, *(msgspec.json.encode(first) for first in self._firsts))
 
@@ -172,15 +167,13 @@ class _PlacesReader:
         return any(one.is_anywhere(top) for one in self._at)
 
     def is_none(self, top: Mapping[str, object]) -> bool:
-        """Whether what stands there says that all is well."""
+        """Whether a value at these places says that all is well."""
         return any(match.search(text) is not None for pointer, match in self._unless for text in texts_at(pointer, top))
 
     def add(self, facts: ErrorFacts, top: Mapping[str, object]) -> ErrorFacts:
-        """The facts with what the format's own places tell."""
+        """The facts with the values at the format's own places."""
         if not facts.members:
             facts = replace(facts, members={name: top[name] for name in self._firsts if name in top})
-        if self._is_plain:
-            return facts
         names = (text[:MAX_WORD_CHARS] for pointer in self._names for text in texts_at(pointer, top))
         messages = (text for pointer in self._message for text in texts_at(pointer, top) if text)
         own_names = tuple(islice(dict.fromkeys(names), _MOST_NAMES))
@@ -221,7 +214,7 @@ def _text(value: object) -> str | None:
 
 
 def word(raw: msgspec.Raw | bytes | None, max_chars: int = MAX_WORD_CHARS) -> str:
-    """A text, or a whole number in digits; empty where it is neither."""
+    """A text, or a whole number in digits; empty for anything else."""
     value = read_value(raw)
     if isinstance(value, str):
         return value[:max_chars]

@@ -1,7 +1,7 @@
-"""What response headers say about limits: meters, when to come back, and whose account it is.
+"""The statements of response headers about limits: meters, when to come back, and the account.
 
 The trap is the format of a reset: timestamps, epochs in seconds and milliseconds, durations and plain numbers are
-all in use, partly under one header name. What cannot be understood is skipped and told as an oddity.
+all in use, partly under a single header name. A header that cannot be understood is skipped, and becomes an oddity.
 """
 
 import re
@@ -13,9 +13,9 @@ from hivemind_addon.formats.profile.model import MeterHeaders, Profile, WindowHe
 from hivemind_addon.formats.wire.error import word
 from hivemind_addon.formats.wire.waits import (
     LONGEST_S,
-    http_date,
     parse_reset,
     read_amount,
+    read_instant,
     scaled,
     until_whole_s,
 )
@@ -38,11 +38,11 @@ _MOST_SETS = 256
 """So many sets of headers are remembered for each profile."""
 
 CODEX_WINDOWS = "codex.rate_limits"
-"""The stream event in which ChatGPT's Codex endpoint tells of its windows, turn by turn (2026-08)."""
+"""The stream event in which ChatGPT's Codex endpoint reports the windows, turn by turn (2026-08)."""
 
 
 class _HeaderReader:
-    """Takes values out of one response's headers and remembers what it could not read. Names are lower-case."""
+    """Takes values out of a response's headers and remembers the unreadable ones. Names are lower-case."""
 
     def __init__(self, headers: Mapping[str, str], wall_now: float) -> None:
         self._headers = headers
@@ -50,7 +50,7 @@ class _HeaderReader:
         self._wall_now = wall_now
         date = headers.get("date")
         if date:
-            sent_at = http_date(date)
+            sent_at = read_instant(date)
             # The provider's instants follow the provider's clock.
             if sent_at is not None and abs(sent_at - wall_now) > _CLOCK_TOLERANCE_S:
                 self._wall_now = sent_at
@@ -61,7 +61,7 @@ class _HeaderReader:
         self.oddities.append(f"{name}: cannot read {shown!r}")
 
     def _value(self, name: str, item: int | None = None) -> str | None:
-        """What a header holds, or one item of the list there; None: nothing."""
+        """The value of a header, or an item of the list there; None: nothing."""
         value = self._headers.get(name)
         if value is None or item is None:
             return value
@@ -69,7 +69,7 @@ class _HeaderReader:
         return items[item].strip() if item < len(items) else None
 
     def amount(self, name: str, item: int | None = None) -> float | None:
-        """A limit or what is left of it."""
+        """A limit or the rest of a limit."""
         value = self._value(name, item)
         if value is None:
             return None
@@ -92,12 +92,10 @@ class _HeaderReader:
     def retry_after(self) -> float | None:
         """Seconds to wait, from a header in milliseconds (the finer one), else from `retry-after`."""
         for name in (*_RETRY_AFTER_MS, "retry-after"):
-            value = self._headers.get(name)
-            if value is None:
+            if (value := self._headers.get(name)) is None:
                 continue
             is_ms = name in _RETRY_AFTER_MS
-            auto_s = None if is_ms else parse_reset(value, self._wall_now)
-            delay_s = scaled(read_amount(value.strip()), 1e-3) if is_ms else auto_s
+            delay_s = scaled(read_amount(value.strip()), 1e-3) if is_ms else parse_reset(value, self._wall_now)
             if delay_s is not None:
                 return min(delay_s, LONGEST_S)
             self._odd(name, value)
@@ -105,16 +103,11 @@ class _HeaderReader:
 
     def should_retry(self) -> bool | None:
         """`x-should-retry`."""
-        value = self._headers.get("x-should-retry")
-        match value.strip().lower() if value is not None else None:
-            case None:
-                return None
-            case "true":
-                return True
-            case "false":
-                return False
-        self._odd("x-should-retry", value or "")
-        return None
+        value = self._headers.get("x-should-retry", "")
+        should = {"true": True, "false": False}.get(value.strip().lower())
+        if should is None:
+            self._odd("x-should-retry", value)
+        return should
 
     def account(self, names: tuple[str, ...]) -> str | None:
         """The first account that is named."""
@@ -127,7 +120,7 @@ class _HeaderReader:
         return None
 
     def reading(self, meter: MeterHeaders) -> Reading | None:
-        """One meter that the headers tell of; None when they say nothing that can be read."""
+        """The reading of a meter; None: the headers have none that can be read."""
         limit = self.amount(meter.limit, meter.item)
         stated = self._value(meter.limit, meter.item) or ""
         if limit == 0:
@@ -150,7 +143,7 @@ class _HeaderReader:
         )
 
     def window(self, window: WindowHeaders) -> WindowReading | None:
-        """One long window that the headers tell of; None when they say nothing that can be read."""
+        """The reading of a long window; None: the headers have none that can be read."""
         used = self.amount(window.used) if window.used else None
         resets_in_s = self.reset(window.reset)
         minutes = self.amount(window.minutes) if window.minutes else None
@@ -170,7 +163,7 @@ class _HeaderReader:
 
 
 def read_hints(profile: Profile, headers: Mapping[str, str], wall_now: float) -> Hints:
-    """What one response's headers say. `headers` is asked for lower-case names; `wall_now` in epoch seconds.
+    """The hints in a response's headers. `headers` is asked for lower-case names; `wall_now` in epoch seconds.
 
     Instants are taken relative to the response's own `date` where that differs from `wall_now` by more than 5 s.
     """
@@ -192,7 +185,7 @@ def read_hints(profile: Profile, headers: Mapping[str, str], wall_now: float) ->
 
 
 class _Places:
-    """The headers that hints are read from, of one profile; and what those that a head has tell of."""
+    """The headers that contain hints for a profile, and the meters and windows of each set of such headers."""
 
     def __init__(self, profile: Profile) -> None:
         self._meters = [(one, {one.limit, one.remaining, one.reset}) for one in profile.meters]
@@ -220,7 +213,7 @@ _places_of = by_thing(_Places)
 
 
 def read_stream_windows(data: bytes, wall_now: float) -> tuple[WindowReading, ...]:
-    """The windows that a `CODEX_WINDOWS` event tells; none where it cannot be read. `wall_now` in epoch seconds."""
+    """The windows in a `CODEX_WINDOWS` event; none if unreadable. `wall_now` in epoch seconds."""
     top = read_object(data) or {}
     limits = read_object(top["rate_limits"]) if "rate_limits" in top else None
     readings = []

@@ -9,12 +9,12 @@ The profile's rules come first (the first that matches decides); then what HTTP 
     a refusal of the edge       OVERLOADED, waiting cures it: a page of HTML, or a header
     anything else               IGNORED, nothing cures it
 
-A refusal whose words name a window of hours or more, or what was bought, is a long wait (`told.py`). If they name the
-account, too, it is IGNORED, and `account_block_s` is the end. If they name a part of the account, such as a model, or
-nobody says when it ends, it is IGNORED: the others go on. Else it is THROTTLED, and `retry_after_s` is the end.
+A long wait (`wait_facts.py`) of the account is IGNORED, and `account_block_s` is the end; of a part of the account,
+such as a model, or without a stated end IGNORED: other requests go on; else THROTTLED, and `retry_after_s` is the end.
+
 An error object inside a good answer is judged by its name. `x-should-retry: false` ends all retrying. `true`
-changes nothing: what it could add is either retried anyway, or a rule calls it hard, or the request itself is at
-fault (400), which no waiting cures.
+changes nothing: such a failure is retried anyway, or a rule calls the failure hard, or the request itself is at fault
+(400), which no waiting cures.
 """
 
 import re
@@ -38,7 +38,7 @@ from hivemind_addon.formats.wire.error import (
     failure,
     texts_at,
 )
-from hivemind_addon.formats.wire.told import LimitOf, Told, read_told
+from hivemind_addon.formats.wire.wait_facts import LimitOf, WaitFacts, read_wait_facts
 from hivemind_addon.kernel.values.ticket import Hints, Outcome, OutcomeKind
 
 # Longer bodies of status 200 are believed unread: checking must not stall the event loop.
@@ -47,7 +47,7 @@ _MAX_MESSAGE_CHARS = 2000
 _MAX_NAME_CHARS = 200
 _MAX_PAGE_BYTES = 16 * 1024
 _SHORT_BYTES = 1000
-"""A 200 that says no more than what went wrong is not longer."""
+"""A 200 with an error alone is not longer."""
 _HTML = re.compile(rb"<(?:!doctype|html|head|body)\b", re.IGNORECASE)
 _TITLE = re.compile(rb"<title[^>]*>\s*([ -~]{1,40}?)\s*<", re.IGNORECASE)
 _EDGE_HEADERS = ("cf-mitigated", "x-vercel-mitigated", "x-amzn-waf-action")
@@ -63,26 +63,26 @@ _EDGE_STATUSES = (403, 405, 429, 503)
 """The edge refuses with these. Its pages for 502, 504 and 520 to 530 report that the server behind it fails."""
 _WORD = re.compile(r"[A-Za-z][\w.-]{0,59}", re.ASCII)
 _STATUS = re.compile(r"(?:.*\W)?([45]\d\d)", re.ASCII | re.DOTALL)
-"""In a code: gateways put the status of what is behind them there: `429`, `ModelArts.81101.429`."""
+"""In a code: gateways put the status of the server behind them there: `429`, `ModelArts.81101.429`."""
 _NAMES = tuple(
     (re.compile(names, re.IGNORECASE), kind)
     for kind, names in {
         OutcomeKind.IGNORED: "authenticat|permission|not_found|too_large|invalid|validation|unsupported|precondition"
-        "|out_of_range|billing|insufficient_quota|context_length|content_filter|policy|image_",
+        "|out_of_range|billing|insufficient_(?:quota|funds)|context_length|content_filter|policy|image_",
         OutcomeKind.OVERLOADED: "overloaded|slow_down|unavailable",
         OutcomeKind.THROTTLED: "rate_?limit|throttl|too_?many_?requests|resource_exhausted|quota_exceeded",
     }.items()
 )
-"""What errors are called that have no status of their own: in a stream, or in a good answer."""
+"""Parts of the names of errors without an own status: in a stream, or in a good answer."""
 _WORDS = (
     (re.compile(r"too many (?:\w+ )?requests|rate.?limit", re.IGNORECASE), OutcomeKind.THROTTLED),
     (re.compile(r"overloaded|at capacity|(?:server|service) is (?:too )?busy", re.IGNORECASE), OutcomeKind.OVERLOADED),
 )
-"""What an error says where its names say nothing, or call it the request's fault."""
+"""Words of errors without a telling name, or with a name that blames the request."""
 
 
 class TransportTrouble(Enum):
-    """What went wrong below HTTP."""
+    """A trouble below HTTP."""
 
     CONNECT_FAILED = "cannot connect"
     NAME_NOT_FOUND = "name not found"
@@ -91,7 +91,7 @@ class TransportTrouble(Enum):
     CLOSED_BEFORE_HEAD = "closed before the answer"
     CUT = "cut in the middle of the answer"
     REFUSED_STREAM = "stream refused"
-    """HTTP/2 REFUSED_STREAM, or GOAWAY with a lower last stream: the provider surely did not run it."""
+    """HTTP/2 REFUSED_STREAM, or GOAWAY with a lower last stream: the provider surely did not run the request."""
     STALLED = "stalled"
     INVALID = "invalid answer"
 
@@ -118,7 +118,7 @@ _CAUSES: Mapping[TransportTrouble, tuple[tuple[re.Pattern[str], str], ...]] = {
         TransportTrouble.INVALID: {"body_size_limit": "larger than body_size_limit", "headers?": "its headers"},
     }.items()
 }
-"""What is worth telling apart, and how it is recognised in a library's words; the first that is found counts."""
+"""The causes worth a distinction, each with the words of libraries; the first match counts."""
 _UNREACHED = frozenset({TransportTrouble.CONNECT_FAILED, TransportTrouble.NAME_NOT_FOUND})
 
 
@@ -159,11 +159,11 @@ def judge_answer(
         reason = _reason(str(status), error)
     is_retryable = retryable and hints.should_retry is not False
     outcome = Outcome(kind, reason, status, retryable=is_retryable, of_edge=edge is not None)
-    return _with_wait(outcome, rule, read_told(error, headers, hints, wall_now))
+    return _with_wait(outcome, rule, read_wait_facts(error, headers, hints, wall_now))
 
 
 def never_run(outcome: Outcome) -> bool:
-    """Whether a service surely did nothing of what failed: a limit refused it, or it never got there."""
+    """Whether a service surely ran nothing: a limit refused the request, or the request never arrived."""
     return outcome.kind is OutcomeKind.THROTTLED or (outcome.status is None and not outcome.ambiguous)
 
 
@@ -172,13 +172,13 @@ def judge_stream_error(profile: Profile, error: ErrorFacts, hints: Hints = _NO_H
     rule = _first_match(profile.outcomes, 200, error, {}, _NO_HINTS)
     kind, retryable = (rule.kind, rule.retry) if rule is not None else _by_name(error)
     outcome = Outcome(kind, _reason("stream", error, "error"), 200, retryable=retryable)
-    return _with_wait(outcome, rule, read_told(error, {}, replace(hints, retry_after_s=None), wall_now))
+    return _with_wait(outcome, rule, read_wait_facts(error, {}, replace(hints, retry_after_s=None), wall_now))
 
 
 def judge_transport(trouble: TransportTrouble, said: str = "") -> Outcome:
-    """Judge an attempt that ended without a complete answer. `said`: what some library says of it, in whatever words.
+    """Judge an attempt that ended without a complete answer. `said`: the words of some library about the trouble.
 
-    The reason is ours: one for a cause, so that equal troubles are counted together.
+    The reason is ours, the same for each cause, so that equal troubles are counted together.
     """
     hard = trouble is TransportTrouble.CERTIFICATE
     cause = next((word for pattern, word in _CAUSES.get(trouble, ()) if pattern.search(said)), "")
@@ -209,7 +209,7 @@ def _error_in(status: int, body: bytes, places: ErrorPlaces) -> ErrorFacts | Non
 
 
 def _edge_words(status: int, headers: Mapping[str, str], page: bytes) -> str | None:
-    """What something in front of the provider calls its refusal; None: the answer is the provider's."""
+    """Words for a refusal by something in front of the provider; None: the answer is the provider's."""
     for name in _EDGE_HEADERS:
         if headers.get(name):
             return f": {name}"
@@ -226,7 +226,7 @@ def _edge_words(status: int, headers: Mapping[str, str], page: bytes) -> str | N
 def _named_in_headers(
     error: ErrorFacts | None, headers: Mapping[str, str], names: tuple[str, ...]
 ) -> ErrorFacts | None:
-    """The error with the names that headers tell: `ThrottlingException`, or with a `:` and a URL behind it."""
+    """The error with the names in headers: `ThrottlingException`, or with a `:` and a URL behind the name."""
     told = (headers.get(name, "").partition(":")[0].strip()[:_MAX_NAME_CHARS] for name in names)
     own = tuple(filter(None, told))
     if not own:
@@ -248,7 +248,7 @@ def _judge_success(
 
 
 def _unlike_an_answer(headers: Mapping[str, str], body: bytes, is_object: bool) -> str | None:
-    """What is wrong with the body of a 200."""
+    """The fault of the body of a 200; None: no fault."""
     if is_object:
         return None
     start = body[:_SHORT_BYTES].lstrip()
@@ -322,15 +322,13 @@ def _by_status(status: int) -> tuple[OutcomeKind, bool]:
             return OutcomeKind.THROTTLED, True
         case 503 | 529:
             return OutcomeKind.OVERLOADED, True
-        case 408 | 409 | 499:
-            return OutcomeKind.FAILED, True
-        case _ if 500 <= status < 600:
+        case _ if status in (408, 409, 499) or 500 <= status < 600:
             return OutcomeKind.FAILED, True
     return OutcomeKind.IGNORED, False
 
 
 def _by_name(error: ErrorFacts) -> tuple[OutcomeKind, bool]:
-    """Judge an error that has no status of its own by what it is called, else by what it says."""
+    """Judge an error without an own status by the names, else by the words."""
     said = next((kind for words, kind in _WORDS if words.search(error.message)), None)
     for name in error.names:
         if name == "invalid_request_error" and said is not None:
@@ -343,29 +341,29 @@ def _by_name(error: ErrorFacts) -> tuple[OutcomeKind, bool]:
 
 
 def _reason(start: str, error: ErrorFacts | None, otherwise: str = "") -> str:
-    """`start` and the error's most specific name, where it has one that is a word."""
+    """`start`, and the most specific name of the error that is a word."""
     names = error.names if error is not None else ()
     name = next((name for name in names if _WORD.fullmatch(name)), otherwise)
     return f"{start} {name}" if name else start
 
 
-def _with_wait(outcome: Outcome, rule: OutcomeRule | None, told: Told) -> Outcome:
+def _with_wait(outcome: Outcome, rule: OutcomeRule | None, waits: WaitFacts) -> Outcome:
     """The outcome of a failure with the time to come back, and with the account's block."""
     kind, status = outcome.kind, outcome.status
     of_account = rule is not None and rule.of_account
     if rule is not None and rule.account_block:
-        of_account |= told.limit_of is LimitOf.ACCOUNT
-        return replace(outcome, retry_after_s=told.header_s, account_block_s=told.end_s or 0.0, of_account=of_account)
-    is_full = kind is OutcomeKind.OVERLOADED and status in (200, 429) and told.is_window
+        of_account |= waits.limit_of is LimitOf.ACCOUNT
+        return replace(outcome, retry_after_s=waits.header_s, account_block_s=waits.end_s or 0.0, of_account=of_account)
+    is_full = kind is OutcomeKind.OVERLOADED and status in (200, 429) and waits.is_window
     is_refused = kind is OutcomeKind.THROTTLED or is_full
-    if not told.is_long or outcome.of_edge or not (is_refused or (rule is None and status in (402, 403))):
+    if not waits.is_long or outcome.of_edge or not (is_refused or (rule is None and status in (402, 403))):
         is_silent = kind in {OutcomeKind.SUCCESS, OutcomeKind.IGNORED}
-        return replace(outcome, retry_after_s=told.header_s if is_silent else told.delay_s, of_account=of_account)
-    match told.limit_of:
+        return replace(outcome, retry_after_s=waits.header_s if is_silent else waits.delay_s, of_account=of_account)
+    match waits.limit_of:
         case LimitOf.ACCOUNT:
             final = replace(outcome, kind=OutcomeKind.IGNORED, retryable=False, of_account=True)
-            return replace(final, retry_after_s=told.header_s, account_block_s=told.end_s or 0.0)
-        case LimitOf.UNKNOWN if is_refused and told.end_s is not None:
-            return replace(outcome, kind=OutcomeKind.THROTTLED, retry_after_s=told.end_s)
+            return replace(final, retry_after_s=waits.header_s, account_block_s=waits.end_s or 0.0)
+        case LimitOf.UNKNOWN if is_refused and waits.end_s is not None:
+            return replace(outcome, kind=OutcomeKind.THROTTLED, retry_after_s=waits.end_s)
     # Others may be served, or nobody says when this one is.
-    return replace(outcome, kind=OutcomeKind.IGNORED, retryable=False, retry_after_s=told.end_s)
+    return replace(outcome, kind=OutcomeKind.IGNORED, retryable=False, retry_after_s=waits.end_s)

@@ -1,9 +1,8 @@
 """Times in headers, errors and sentences: how long to wait, and until when.
 
-Providers write a reset as a timestamp, an epoch in seconds or milliseconds, a duration or a plain number, partly under
-one header name: `parse_reset` reads such a value. `wait_in` reads a sentence: a span behind a word about coming back
-(`try again in 3 hours 20 minutes`), an epoch, or an instant (`reset at 2026-11-28 03:59:59 +0800 CST`, `on Dec 1`,
-`resets Thu 3pm (America/New_York)`).
+`parse_reset` reads a value: a timestamp, an epoch in seconds or milliseconds, a duration or a plain number. `wait_in`
+reads a sentence: a span behind a word about coming back (`try again in 3 hours 20 minutes`), an epoch, or an instant
+(`reset at 2026-11-28 03:59:59 +0800 CST`, `on Dec 1`, `resets Thu 3pm (America/New_York)`).
 """
 
 import math
@@ -16,12 +15,10 @@ from zoneinfo import ZoneInfo
 from hivemind_addon.formats.base.memo import by_text
 
 LONGEST_S = 400 * 86_400.0
-"""Monthly quotas exist; what is further away is a mistake."""
+"""Monthly quotas exist; an end further away is a mistake."""
 _CUT_S = 1.0
-"""An instant in whole seconds may be cut: it is up to so much later. No provider says which way it rounds; Anthropic's
-headers of 2025-02-24 (an answer of 22:25:32 GMT, requests whole again at 22:25:30Z, input tokens at 22:25:32Z) fit both
-ways. To come late costs a second, to come early a refusal. Delays stay as they are: durations (`6m0s`, `12ms`) are
-exact, and of its `retry-after` in whole seconds Anthropic says that earlier retries fail, not later ones (2026-08)."""
+"""An instant in whole seconds may be cut, and then is up to so much later; Anthropic's headers of 2025-02-24 fit both
+ways of rounding. Lateness costs a second, earliness a refusal. Delays are exact, by Anthropic's word (2026-08)."""
 _MAX_VALUE_CHARS = 100
 _NUMBER = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d{1,3})?", re.ASCII | re.IGNORECASE)
 _DURATION_PART = r"(\d+\.?\d*|\.\d+)(ms|us|µs|μs|ns|d|h|m|s)"
@@ -33,7 +30,7 @@ _UNIT_S = {"mo": 30 * _DAY_S, "w": 7 * _DAY_S, "d": _DAY_S, "h": 3600.0, "m": 60
 _UNIT_S |= dict.fromkeys(("us", "µs", "μs"), 1e-6)
 
 _AMOUNT = re.compile(
-    r"""(?:(\d+(?:\.\d+)?)[\s-]*|(?:an?|one)\s)
+    r"""(?:(?<![\d.])(\d{1,9}(?:\.\d{1,9})?)[\s-]{0,3}|\b(?:an?|one)\s)
     (m(?:illi)?s(?:ec\w*)?|mo(?:nth)?s?|m(?:in(?:ute)?s?)?|s(?:ec(?:ond)?s?)?|h(?:(?:ou)?rs?)?|d(?:ays?)?|w(?:(?:ee)?ks?)?)
     (?![a-z])(?:[\s,]|and\b)*""",
     re.ASCII | re.IGNORECASE | re.VERBOSE,
@@ -78,18 +75,18 @@ _ZONE = re.compile(
 )
 _AMERICAN = {"P": "America/Los_Angeles", "M": "America/Denver", "C": "America/Chicago", "E": "America/New_York"}
 _CHINA = timezone(timedelta(hours=8))
-"""Of who writes a date in digits without a zone, most are in China. The nearer end counts; it is looked at."""
+"""Most providers that write a date in digits without a zone are in China. The nearer end counts."""
 _SEASON = timedelta(days=100)
-"""A date without a year is of the next year if it is so near; else it is past."""
+"""A date without a year is of the next year if that is so near; else the date is past."""
 _DATE_CHARS = 30
-"""So far from its date a clock may stand."""
+"""Farthest place of a time of day from the date."""
 
 
 def parse_reset(value: str, wall_now: float) -> float | None:
-    """Seconds from `wall_now` (epoch seconds) until the reset, 0 when it is past; None when it cannot be read.
+    """Seconds from `wall_now` (epoch seconds) until the reset, 0 if past; None if unreadable.
 
-    A plain number above 1e12 is an epoch in milliseconds, above 1e9 in seconds, else it is seconds from now. Of an
-    instant in whole seconds it is the end.
+    A plain number above 1e12 is an epoch in milliseconds, above 1e9 in seconds, else seconds from now. An instant in
+    whole seconds counts until that second is over.
     """
     value = value.strip()
     number = read_amount(value)
@@ -98,7 +95,7 @@ def parse_reset(value: str, wall_now: float) -> float | None:
     elif _DURATION.fullmatch(value):
         delay_s = sum(float(amount) * _UNIT_S[unit] for amount, unit in _DURATION_PARTS.findall(value))
     else:
-        instant_at = _instant(value) if number is None else number / 1000 if number > 1e12 else number
+        instant_at = read_instant(value) if number is None else number / 1000 if number > 1e12 else number
         if instant_at is None:
             return None
         delay_s = instant_at - wall_now + cut_s(value) if instant_at > wall_now else 0.0
@@ -107,12 +104,12 @@ def parse_reset(value: str, wall_now: float) -> float | None:
 
 def cut_s(value: str) -> float:
     """The most that was cut from an instant when the value was written."""
-    is_whole = 1e9 < float(value) <= 1e12 if value.isdigit() else "." not in value and bool(_instant(value))
+    is_whole = 1e9 < float(value) <= 1e12 if value.isdigit() else "." not in value and bool(read_instant(value))
     return _CUT_S if is_whole else 0.0
 
 
 def until_whole_s(instant_at: float, wall_now: float) -> float:
-    """Seconds until an instant in epoch seconds, 0 when it is past; of one in whole seconds, until it is over."""
+    """Seconds until an instant in epoch seconds, 0 if past; an instant in whole seconds counts until that is over."""
     left_s = instant_at - wall_now
     return left_s + (_CUT_S if instant_at.is_integer() else 0.0) if left_s > 0 else 0.0
 
@@ -134,24 +131,14 @@ def _until(instant_at: float | None, wall_now: float) -> float | None:
     return None if instant_at is None else instant_at - wall_now
 
 
-def _instant(value: str) -> float | None:
-    """An RFC 3339 timestamp, or an HTTP date, in epoch seconds; UTC where it names no offset."""
-    if not _RFC3339.fullmatch(value):
-        return http_date(value)
-    try:
-        instant = datetime.fromisoformat(value.upper())
-        return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
 @by_text  # all answers of a second have the same
-def http_date(value: str) -> float | None:
-    """An HTTP date in epoch seconds."""
+def read_instant(value: str) -> float | None:
+    """An RFC 3339 timestamp, or an HTTP date, in epoch seconds; UTC without an offset."""
     if len(value) > _MAX_VALUE_CHARS:
         return None
     try:
-        instant = parsedate_to_datetime(value)
+        is_rfc3339 = _RFC3339.fullmatch(value)
+        instant = datetime.fromisoformat(value.upper()) if is_rfc3339 else parsedate_to_datetime(value)
         return (instant if instant.tzinfo else instant.replace(tzinfo=UTC)).timestamp()
     except (ValueError, TypeError, IndexError, OverflowError):
         return None
@@ -178,9 +165,10 @@ def _span_in(text: str, wall_now: float) -> float | None:
             return 3600.0 * int(found[1]) + 60 * int(found[2]) + int(found[3])
         if (found := _BARE.match(text, at)) and before[0].lower().startswith(("retry", "wait", "again")):
             return parse_reset(found[1], wall_now)
-    for first in _AMOUNT.finditer(text):
-        span_s, end = _span_at(text, first.start())
-        if _AFTER_SPAN.match(text, end):
+    at = 0
+    while first := _AMOUNT.search(text, at):
+        span_s, at = _span_at(text, first.start())
+        if _AFTER_SPAN.match(text, at):
             return span_s
     return None
 
@@ -222,7 +210,7 @@ def _clock_in(text: str, start: int, last: int) -> re.Match[str] | None:
 
 
 def _zones(found: re.Match[str] | None, *, is_iso: bool) -> tuple[tzinfo, ...]:
-    """The time zone; where it is not told, those that are likely."""
+    """The time zone; the likely zones if the sentence names none."""
     if found is not None and not found["utc"]:
         if offset := found["offset"] or found["hours"]:
             hours, minutes = offset[1:3], offset[3:].lstrip(":")

@@ -32,13 +32,13 @@ _CALLED_OFF_TEXT = "hivemind: a person cancelled this request at the proxy; it i
 
 
 MOST_SLEPT_S = 300.0
-"""A delay that clients may sleep as the provider told it. SDKs obey any (2026-11)."""
+"""The longest delay of a provider that clients see unchanged, because SDKs obey any (2026-11)."""
 _USUAL_PORT = 8080
-"""mitmproxy's own, where commands look for a proxy by themselves."""
+"""The port of mitmproxy, where commands look for a proxy."""
 
 
 def refusal_text(shed: Shed) -> str:
-    """What a person who sees the refusal reads."""
+    """The message of the refusal."""
     if shed.reason is Reason.STOPPING:
         return "hivemind: the proxy is stopping; please retry."
     if shed.ticket.kind is CallKind.TOOL:
@@ -65,7 +65,7 @@ def make_refusal(profile: Profile, dialect: Dialect, shed: Shed) -> http.Respons
 
 
 def soften(headers: http.Headers, profile: Profile, outcome: Outcome) -> None:
-    """Let a client survive the provider's own refusal that it cannot wait out: no long sleep, and no retry at once."""
+    """Let clients survive a refusal by the provider that they cannot wait out: no long sleep, no retry at once."""
     told_s = outcome.account_block_s or outcome.retry_after_s or 0.0
     is_long = told_s > MOST_SLEPT_S
     if profile.is_plain or not (is_long or (outcome.status == 429 and not outcome.retryable)):
@@ -80,9 +80,9 @@ def soften(headers: http.Headers, profile: Profile, outcome: Outcome) -> None:
 def refused_text(
     refused: Refused, agents_file: Path | None, clock: Clock, kept_as: str = "", *, port: int = _USUAL_PORT
 ) -> str:
-    """What is spent, and until when; or that a person did it. `kept_as`: the context of its conversation.
+    """The message: the spent budget or account and the end, or the person's command.
 
-    `port`: the proxy's, for the commands that are named; 0: nobody knows.
+    `kept_as`: the context of the conversation. `port`: the proxy's, for the named commands; 0: unknown.
     """
     at = f" -p {port}" if port not in (0, _USUAL_PORT) else ""
     match refused.cause:
@@ -115,7 +115,7 @@ def make_refused(
     kept_as: str = "",
     port: int = _USUAL_PORT,
 ) -> http.Response:
-    """The refusal of a request that is not to be sent again; clients show it and do not retry."""
+    """A refusal that clients show and do not retry."""
     text = refused_text(refused, agents_file, clock, kept_as, port=port)
     error = refused_error(profile, dialect, refused)
     headers = {"x-should-retry": "false"}
@@ -178,7 +178,7 @@ def _kept_text(kept_as: str, at: str) -> str:
 
 
 def _budget_text(short: Shortage, agents_file: Path | None, at: str) -> str:
-    """Who has spent how much, until when, and how a person lets it go on."""
+    """The holder, the amounts, the end, and the command that lets the work go on."""
     budget = short.budget
     spent, limit = amount(short.unit, short.spent), amount(short.unit, short.limit)
     share = words_of(budget.per)

@@ -1,7 +1,7 @@
-"""What a refusal tells: when to come back, whether hours must pass, and whose limit it is.
+"""The facts of a refusal about time: when to come back, whether hours must pass, and whose limit refused.
 
-It is read from the error's names, message and members, from headers, and from the spent windows. Providers word this in
-many ways, so the words are looked for, not the sentences.
+The sources are names, message and members of the error, headers, and spent windows. Providers write many sentences, so
+single words count here.
 """
 
 import re
@@ -16,6 +16,7 @@ from hivemind_addon.kernel.values.ticket import Hints, WindowReading
 
 _LONG_S = 600.0
 """The windows of rate limits are shorter."""
+_MOST_CHARS = 4000
 _SPENT = re.compile("rejected|blocked|payment_required")
 """The status of a window."""
 _RESET = re.compile(r"reset|renew|refresh", re.IGNORECASE)
@@ -25,7 +26,7 @@ _INSTANT = re.compile(r"(?:at|stamp|reset)$", re.IGNORECASE)
 _SCOPE_HEADER = re.compile(r"ratelimit.*(?:exceeded|type|scope|claim)$")
 """`x-ratelimit-exceeded`, `anthropic-ratelimit-unified-representative-claim`."""
 _JOINT = re.compile(r"(?<=[a-z])(?=[A-Z])|_")
-"""Where a name such as `AccountQuotaExceeded` or `user_weekly_rate_limited` has another word."""
+"""The joints of words in names such as `AccountQuotaExceeded` or `user_weekly_rate_limited`."""
 _WINDOW = re.compile(
     r"""\b(?:daily|weekly|monthly|yearly|today|[RT]PD|86,?400\ ?s\w*)\b
     |\b(?:per|by|a|this|each|every|next|current|billing)[\s-](?:billing\s)?(?:day|week|month|cycle|period)\b
@@ -34,12 +35,12 @@ _WINDOW = re.compile(
     |\bout\sof\s(?:\w+\s)?(?:usage|credits?)\b""",
     re.IGNORECASE | re.VERBOSE,
 )
-"""A window of hours or more, or what was bought."""
+"""A window of hours or more, or something that was bought."""
 _MINUTE = re.compile(r"\bper[\s-]?(?:min|sec)|\b[RT]P[MS]\b|concurren", re.IGNORECASE)
 _ADVICE = re.compile(
     r"https?://\S+|\b(?:upgrad|check|manag|visit|contact|see|chang|switch)\w*\b(?:[^.;]|\.\S)*", re.IGNORECASE
 )
-"""It may name an account, and says nothing about whose limit this is."""
+"""Advice may name an account, and says nothing about the limit."""
 _ACCOUNT = re.compile(
     r"\b(?:account|organi[sz]ation|org|team|workspace|plan|subscription|membership|project)s?\b", re.IGNORECASE
 )
@@ -60,8 +61,8 @@ class LimitOf(Enum):
     UNKNOWN = "unknown"
 
 
-class Told(Struct, frozen=True, gc=False):
-    """What a refusal tells."""
+class WaitFacts(Struct, frozen=True, gc=False):
+    """The facts of a refusal about time."""
 
     header_s: float | None
     """The delay in the headers."""
@@ -72,31 +73,34 @@ class Told(Struct, frozen=True, gc=False):
     is_long: bool
     """Whether hours must pass, by the words or by a delay."""
     is_window: bool
-    """Whether the words name such a window, or what was bought."""
+    """Whether the words name such a window, or something that was bought."""
     limit_of: LimitOf
 
 
-def read_told(error: ErrorFacts | None, headers: Mapping[str, str], hints: Hints, wall_now: float) -> Told:
-    """What the refusal tells. `headers` has lower-case names; `wall_now` is in epoch seconds."""
+def read_wait_facts(error: ErrorFacts | None, headers: Mapping[str, str], hints: Hints, wall_now: float) -> WaitFacts:
+    """The facts of a refusal. `headers` has lower-case names; `wall_now` is in epoch seconds."""
     error = error or ErrorFacts()
     texts = tuple(error.texts())
     times = [(name, wait_s) for name, text in texts if (wait_s := _time_s(name, text, wall_now)) is not None]
     # A delay needs no clock, so it is surer than an instant.
     resets = sorted((bool(_INSTANT.search(name)), wait_s) for name, wait_s in times if wait_s and _RESET.search(name))
     reset_s = resets[0][1] if resets else None
-    in_words = (wait_in(error.message, wall_now), *(wait_s for name, wait_s in times if not _RESET.search(name)))
+    in_words = (
+        wait_in(error.message[: _MOST_CHARS // 4], wall_now),
+        *(wait_s for name, wait_s in times if not _RESET.search(name)),
+    )
     own_s = max((wait_s for wait_s in in_words if wait_s is not None), default=reset_s)
     longest_s = max(own_s or 0.0, hints.retry_after_s or 0.0)
     end_s = reset_s or _spent_s(hints.windows) or longest_s or _reset_in(headers, wall_now)
 
     scopes = (value for name, value in headers.items() if _SCOPE_HEADER.search(name))
-    words = " ".join(dict.fromkeys((*error.names, error.message, *(text for _, text in texts), *scopes)))
+    words = " ".join(dict.fromkeys((*error.names, *scopes, error.message, *(text for _, text in texts))))[:_MOST_CHARS]
     said, advised = _JOINT.sub(" ", _ADVICE.sub(" ", words)), _JOINT.sub(" ", words)
     is_named = _WINDOW.search(said) is not None and _MINUTE.search(said) is None
     is_spent = any(_SPENT.fullmatch(one.status) for one in hints.windows)
     is_window = is_spent or (is_named and (end_s is None or end_s > _LONG_S))
     is_part, is_account = _PART.search(advised) is not None, is_spent or _ACCOUNT.search(said) is not None
-    return Told(
+    return WaitFacts(
         header_s=hints.retry_after_s,
         delay_s=own_s if hints.retry_after_s is None else hints.retry_after_s,
         end_s=end_s,
@@ -107,7 +111,7 @@ def read_told(error: ErrorFacts | None, headers: Mapping[str, str], hints: Hints
 
 
 def _time_s(name: str, value: str, wall_now: float) -> float | None:
-    """The seconds that a member of an error tells; None: it holds no time."""
+    """The seconds in a member of an error; None: the member holds no time."""
     if not (_RESET.search(name) or _RETRY.search(name)):
         return None
     if name.lower().endswith("ms"):
@@ -117,9 +121,9 @@ def _time_s(name: str, value: str, wall_now: float) -> float | None:
 
 def _spent_s(windows: tuple[WindowReading, ...]) -> float | None:
     """Seconds until all spent windows begin anew; None: nothing says that a window is spent."""
-    told = [one for one in windows if one.resets_in_s]
-    spent = [one for one in told if _SPENT.fullmatch(one.status)] or [one for one in told if (one.used or 0) >= 1]
-    return max((one.resets_in_s or 0 for one in spent), default=None)
+    ends = [(one, one.resets_in_s) for one in windows if one.resets_in_s]
+    spent = [end_s for one, end_s in ends if _SPENT.fullmatch(one.status)]
+    return max(spent or [end_s for one, end_s in ends if (one.used or 0) >= 1], default=None)
 
 
 def _reset_in(headers: Mapping[str, str], wall_now: float) -> float | None:
