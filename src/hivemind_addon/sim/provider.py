@@ -440,30 +440,13 @@ class SimProvider:
         fault: Fault = OK,
         latency_s: float = 0,
     ) -> SimAnswer:
-        request_id = self._request_id()
-        if error is None:
-            content_type, body = "text/html", f"<html><body><h1>{status}</h1></body></html>\n".encode()
-        else:
-            content_type, body = "application/json", wire.error_body(request.dialect, error, request_id)
-        return SimAnswer(
-            request_id=request_id,
-            attempt=self._attempts[request.credential],
-            account=account,
-            agent=_agent(request),
-            dialect=request.dialect,
-            model=request.model,
-            status=wire.status_of(request.dialect, status),
-            headers=(
-                ("content-type", content_type),
-                *self._identity(request, request_id, account),
-                *(wire.error_headers(request.dialect, error) if error else ()),
-                *headers,
-            ),
-            ending=ending,
-            latency_s=latency_s,
-            fault=fault,
-            error_body=body,
-        )
+        content_type, body = "text/html", f"<html><body><h1>{status}</h1></body></html>\n".encode()
+        if error is not None:
+            headers = (*wire.error_headers(request.dialect, error), *headers)
+            content_type, body = "application/json", wire.error_body(request.dialect, error, self._request_id())
+        headers = (("content-type", content_type), *headers)
+        wording = WordedAnswer(wire.status_of(request.dialect, status), headers, body)
+        return self._refused(wording, request, account, ending, fault, latency_s)
 
     def _reply(self, request: SimRequestFacts) -> Reply:
         per_chunk = self.settings.tokens_per_chunk

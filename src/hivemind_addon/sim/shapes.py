@@ -47,7 +47,7 @@ class WordedAnswer:
     headers: Headers
     """The content type first."""
     body: bytes
-    event: bytes | None
+    event: bytes | None = None
     """Of a stream."""
 
 

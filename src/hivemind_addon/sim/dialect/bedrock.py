@@ -1,14 +1,14 @@
 """Bedrock's formats: Converse, and Invoke with Claude. Their streams are AWS's binary messages."""
 
 from base64 import b64encode
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim.dialect import eventstream
 from hivemind_addon.sim.dialect.messages import Messages
-from hivemind_addon.sim.dialect.reply import Headers, LimitView, Problem, Reply, Shape, StreamEvent, json
+from hivemind_addon.sim.dialect.reply import Headers, Problem, Reply, Shape, StreamEvent, json
 
 _ERRORS = {
     400: "ValidationException",
@@ -73,10 +73,6 @@ class Bedrock(Shape):
     def identity_headers(self, request_id: str, organization: str) -> Headers:  # noqa: ARG002 - no header has it
         """See Shape."""
         return (("request-id", request_id), ("x-amzn-requestid", request_id))
-
-    def limit_headers(self, limits: Sequence[LimitView], wall_now: float) -> Headers:  # noqa: ARG002 - see the class
-        """None."""
-        return ()
 
     def retry_after_headers(self, retry_after_s: float) -> Headers:  # noqa: ARG002 - see the class
         """None."""

@@ -1,16 +1,13 @@
 """Cohere's own chat format, version 2."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from hivemind_addon.sim.dialect.reply import (
-    Headers,
-    LimitView,
     Problem,
     Reply,
     Shape,
     StreamEvent,
     json,
-    rounded_up,
     sse,
 )
 
@@ -66,18 +63,6 @@ class Cohere(Shape):
     def models_body(self) -> bytes:
         """See Shape."""
         return json({"models": [{"name": "sim-1", "endpoints": ["chat"], "context_length": 256_000}]})
-
-    def identity_headers(self, request_id: str, organization: str) -> Headers:  # noqa: ARG002 - no header has it
-        """Only the simulator's own."""
-        return (("request-id", request_id),)
-
-    def limit_headers(self, limits: Sequence[LimitView], wall_now: float) -> Headers:  # noqa: ARG002 - see the class
-        """None."""
-        return ()
-
-    def retry_after_headers(self, retry_after_s: float) -> Headers:
-        """In whole seconds."""
-        return (("retry-after", str(rounded_up(retry_after_s))),)
 
 
 def _events(reply: Reply) -> Iterator[StreamEvent]:

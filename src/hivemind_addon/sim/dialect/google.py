@@ -89,14 +89,6 @@ class Google(Shape):
         """See Shape."""
         return json({"models": [model("sim-1")]})
 
-    def identity_headers(self, request_id: str, organization: str) -> Headers:  # noqa: ARG002 - no header has it
-        """Only the simulator's own."""
-        return (("request-id", request_id),)
-
-    def limit_headers(self, limits: Sequence[LimitView], wall_now: float) -> Headers:  # noqa: ARG002 - see below
-        """None."""
-        return ()
-
     def retry_after_headers(self, retry_after_s: float) -> Headers:  # noqa: ARG002 - it is in the body
         """None."""
         return ()

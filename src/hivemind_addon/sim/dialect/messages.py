@@ -108,10 +108,6 @@ class Messages(Shape):
             ]
         return tuple(headers)
 
-    def retry_after_headers(self, retry_after_s: float) -> Headers:
-        """In whole seconds."""
-        return (("retry-after", str(rounded_up(retry_after_s))),)
-
 
 def _message(reply: Reply, content: Sequence[object]) -> dict[str, object]:
     return {

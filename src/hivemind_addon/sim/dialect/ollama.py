@@ -1,18 +1,15 @@
 """Ollama's own chat format: one JSON object a line. It tells of no limits."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from hivemind_addon.sim.dialect.reply import (
-    Headers,
-    LimitView,
     Problem,
     Reply,
     Shape,
     StreamEvent,
     json,
-    rounded_up,
 )
 
 _CREATED_AT = "2026-01-01T00:00:00Z"
@@ -57,18 +54,6 @@ class Ollama(Shape):
     def models_body(self) -> bytes:
         """See Shape."""
         return json({"models": [{"name": "sim-1", "model": "sim-1", "modified_at": _CREATED_AT, "size": 1}]})
-
-    def identity_headers(self, request_id: str, organization: str) -> Headers:  # noqa: ARG002 - a local server
-        """Only the simulator's own; Ollama sends none."""
-        return (("request-id", request_id),)
-
-    def limit_headers(self, limits: Sequence[LimitView], wall_now: float) -> Headers:  # noqa: ARG002 - a local server
-        """None."""
-        return ()
-
-    def retry_after_headers(self, retry_after_s: float) -> Headers:
-        """In whole seconds, as its cloud does."""
-        return (("retry-after", str(rounded_up(retry_after_s))),)
 
 
 def _events(reply: Reply) -> Iterator[StreamEvent]:

@@ -248,17 +248,17 @@ class Shape(ABC):
     def models_body(self) -> bytes:
         """The list of models, with a single model."""
 
-    @abstractmethod
-    def identity_headers(self, request_id: str, organization: str) -> Headers:
-        """The organization and the id of the answer."""
+    def identity_headers(self, request_id: str, organization: str) -> Headers:  # noqa: ARG002 - some say it
+        """The organization and the id of the answer, where a header has them; `request-id` is the simulator's own."""
+        return (("request-id", request_id),)
 
-    @abstractmethod
-    def limit_headers(self, limits: Sequence[LimitView], wall_now: float) -> Headers:
-        """The rate-limit headers. `wall_now`: seconds since the epoch."""
+    def limit_headers(self, limits: Sequence[LimitView], wall_now: float) -> Headers:  # noqa: ARG002 - some say them
+        """The rate-limit headers, where there are some. `wall_now`: seconds since the epoch."""
+        return ()
 
-    @abstractmethod
     def retry_after_headers(self, retry_after_s: float) -> Headers:
-        """When to come back, never too early."""
+        """When to come back, never too early: as a rule in whole seconds."""
+        return (("retry-after", str(rounded_up(retry_after_s))),)
 
 
 def sse(fields: Mapping[str, object], event: str | None = None) -> bytes:
