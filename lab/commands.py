@@ -133,7 +133,7 @@ def _prove(count: int, only: tuple[str, ...], policies: tuple[str, ...], output:
         series = run_with_progress(_packaged(named), _beside(policies), tuple(LimitKind), count, workers)
         command = _command(only, f"--seeds {count}", *(f"--policy {name}" for name in policies))
         sections.append(proof_page.page(series, command))
-        missed += report.missed(series)
+        missed += report.missed(series) + report.in_lines(report.worse(series))
     if parts or not only:
         measures = _zoo(parts, count, workers)
         if sections or loads or output:

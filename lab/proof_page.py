@@ -1,10 +1,11 @@
 """The page of the proof: a series of runs of each scenario, as Markdown."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+from hivemind_addon.sim.expectation import MANY_LOST, WORSE, Verdict
 from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.report import markdown_table, verdicts
+from hivemind_addon.sim.report import markdown_table, verdicts, worse
 from hivemind_addon.sim.trial import Series
 from lab.markdown import markdown_list
 
@@ -24,6 +25,14 @@ What each primitive contributes, and how others compare, is in [evaluation.md](e
 ## Expectations
 
 What each scenario's `expect:` says, over all its seeds.
+"""
+
+_WORSE = f"""\
+## Worse than no proxy
+
+Beside `direct` and `sdk-retry`, seed by seed: no more agents may be lost, and the agents that finish under both may
+take {WORSE:g} times the time and attempts. A run that loses more than {MANY_LOST:.0%} of the agents more is not
+compared: it is fast by the limits that they leave to the others. This table lists the worlds that miss.
 """
 
 _SCENARIOS = """\
@@ -51,7 +60,9 @@ def page(series: Sequence[Series], command: str) -> str:
     policies = {one.setup.policy.name: one.setup.policy.about for one in others}
     parts = [
         _HEAD.format(command=command, seeds=len(series[0].runs)),
-        _verdicts(series),
+        _verdicts(verdicts(series)),
+        _WORSE,
+        _verdicts(worse(series)),
         _SCENARIOS,
         markdown_list(abouts),
         series_table(mine),
@@ -61,11 +72,11 @@ def page(series: Sequence[Series], command: str) -> str:
     return "\n".join(parts)
 
 
-def _verdicts(series: Sequence[Series]) -> str:
+def _verdicts(found: Iterable[tuple[Series, Verdict]]) -> str:
     rows = [
         f"{one.setup.case.name} | {one.setup.limits} | {verdict.what} | {verdict.wanted} | {number(verdict.value)} "
         f"| {'met' if verdict.is_met else '**missed**'}"
-        for one, verdict in verdicts(series)
+        for one, verdict in found
     ]
     return markdown_table("Scenario | Limits | What | Expected | Measured |", rows)
 

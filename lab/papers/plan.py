@@ -6,9 +6,8 @@ from dataclasses import dataclass, replace
 from hivemind_addon.sim.ablation import Primitive
 from hivemind_addon.sim.library import Case, cases, random_case
 from hivemind_addon.sim.policy import COMPARED, Policy, without
-from hivemind_addon.sim.random_proof import LoadFigures
-from hivemind_addon.sim.random_proof import figures_of as load_figures
-from hivemind_addon.sim.trial import Setup, Trial, once_each, run_trials
+from hivemind_addon.sim.result import Result
+from hivemind_addon.sim.trial import Setup, Trial, once_each, run_trials, whole
 from lab import compaction
 from lab.evaluate.campaign import Runs, run_all, trials_of
 from lab.papers import paper_figures, queues
@@ -159,7 +158,7 @@ class LoadRun:
     case: Case
     policy: Policy
     seed: int
-    figures: LoadFigures
+    figures: Result
 
     @property
     def lost(self) -> float:
@@ -211,7 +210,7 @@ def run_papers(
     """Run all; the same figures with any number of workers."""
     runs = run_all(plan.trials(), workers=workers, done=done)
     trials = plan.load_trials()
-    figures = run_trials(trials, load_figures, workers=workers, done=lambda trial: done(trial.setup.name))
+    figures = run_trials(trials, whole, workers=workers, done=lambda trial: done(trial.setup.name))
     loads = [
         LoadRun(trial.setup.case, trial.setup.policy, trial.seed, made)
         for trial, made in zip(trials, figures, strict=True)

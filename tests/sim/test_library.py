@@ -19,7 +19,7 @@ from hivemind_addon.sim.expectation import Expectation, Verdict
 from hivemind_addon.sim.library import UnknownScenario, case_named, cases, random_case, read_case
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import COMPARED, Policy
-from hivemind_addon.sim.report import as_json, listing, missed, percent, table, verdicts
+from hivemind_addon.sim.report import as_json, in_lines, listing, missed, percent, table, verdicts, worse
 from hivemind_addon.sim.trial import Setup, Trial, run_series, run_trials, setups
 from hivemind_addon.sim.workload import Crowd, turns
 from hivemind_addon.sim.world import run
@@ -189,6 +189,7 @@ def test_what_is_wrong_is_told_in_one_line_with_file_key_and_cure(written, chang
     [
         ("expect: [{wait_p95_s: {nobody: 5}}]", "expect[0]: no crowd nobody; name one of agent"),
         ("expect: [{lost: 3}]", "expect[0].lost: 3 is above 1"),
+        ("expect: [{to_no_proxy: 0}]", "expect[0].to_no_proxy: 0 is not above zero"),
         ("others: {x: {profile: nope, provider: {}}}", "others.x.profile: no profile nope; name one of anthropic"),
         ("caps: [{at_s: 5, concurrency: 0}]", "caps[0].concurrency: 0 is not above zero"),
         ("scheduler: {breaker: {max_probe_s: 0}}", "scheduler.breaker.max_probe_s: 0 is not above zero"),
@@ -286,7 +287,10 @@ def test_a_case_is_run_on_its_kinds_and_without_headers_where_that_is_judged():
     assert [setup.limits for setup in setups(MICRO, [Policy.DIRECT], [LimitKind.WINDOW])] == ["window"]
 
 
-def test_first_come_first_served_runs_where_something_is_compared_with_it():
+def test_the_policies_run_that_something_is_compared_with():
+    case = replace(MICRO, expect=(Expectation(lost=0, to_no_proxy=1.05),))
+    names = [setup.policy.name for setup in setups(case, [Policy.HIVEMIND], [LimitKind.BUCKET])]
+    assert names == ["hivemind", "direct", "sdk-retry"]
     mixed = [(setup.limits, setup.policy.name) for setup in setups(cases()["light-and-heavy"], [Policy.HIVEMIND])]
     assert mixed == [("bucket", "hivemind"), ("bucket", "fifo"), ("window", "hivemind")]
 
@@ -403,6 +407,9 @@ def test_what_is_missed_is_told(proof):
     lossy = replace(first, runs=(replace(first.runs[0], crowds={"agent": replace(crowd, lost=2)}),))
     assert missed([lossy]) == ["micro-5, bucket: agents lost: 0.4, expected ≤ 0"]
     assert "**missed**" in page([lossy], "hivemind lab prove")
+    beside = [lossy, *(one for one in proof if one.setup == replace(first.setup, policy=Policy.SDK))]
+    assert in_lines(worse(beside)) == ["micro-5, bucket: agents lost beside sdk-retry: 2, expected ≤ 0"]
+    assert "| micro-5 | bucket | agents lost beside sdk-retry | ≤ 0 | 2 | **missed** |" in page(beside, "prove")
 
 
 def test_numbers_are_short():

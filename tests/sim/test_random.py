@@ -12,6 +12,7 @@ from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_transpor
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim import random_proof
+from hivemind_addon.sim.expectation import Verdict
 from hivemind_addon.sim.faults import ODD_ENDS, FaultMix
 from hivemind_addon.sim.library import Case, random_case
 from hivemind_addon.sim.limits import Limit, LimitKind
@@ -20,18 +21,20 @@ from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.sim.random_loads import is_feasible, number_in, patience_s, random_load, whole_s
 from hivemind_addon.sim.random_proof import (
     POLICIES,
-    LoadFigures,
     LoadProof,
     Shortfall,
+    is_behind,
     minimise,
     minimised,
     missed,
     section,
+    shortfalls,
 )
 from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario
 from hivemind_addon.sim.world import run
 from tests.cases import each
 from tests.sim.oracle import run_oracle
+from tests.sim.test_result import RESULT_EXPECTATION
 
 LOADS = [random_load(number).scenario for number in range(300)]
 
@@ -165,17 +168,13 @@ def test_a_scheduler_that_may_ask_the_provider_loses_nobody():
 # Random proof ---------------------------------------------------------------------------------------------------------
 
 
-GOOD = LoadFigures(
-    agents=50,
-    lost=1,
-    attempts=200,
-    refused=20,
-    unforeseen=0,
-    idle_s=20.0,
-    paid_in_vain=0,
-    makespan_s=105.0,
-    stretch=1.0,
-)
+def figures(lost=1, **more):
+    crowds = {"agent": replace(RESULT_EXPECTATION.crowds["agent"], agents=50, lost=lost)}
+    given = {"attempts": 200, "refused": 20, "idle_s": 20.0, "makespan_s": 105.0, "shared_bound_s": 105.0}
+    return replace(RESULT_EXPECTATION, crowds=crowds, **{**given, **more})
+
+
+GOOD = figures()
 HOPELESS = Case(
     Scenario(
         "hopeless",
@@ -203,11 +202,11 @@ HOPELESS = Case(
     ],
 )
 def test_bounds_are_what_a_run_may_just_have(change, told):
-    assert list(replace(GOOD, **change).shortfalls()) == told
+    assert list(shortfalls(figures(**change))) == told
 
 
 @each(
-    ("change", "is_behind"),
+    ("change", "behind"),
     [
         ({"makespan_s": 100.0}, False),
         ({"makespan_s": 99.9}, True),
@@ -215,29 +214,30 @@ def test_bounds_are_what_a_run_may_just_have(change, told):
         ({"makespan_s": 50.0, "lost": 2}, False),
     ],
 )
-def test_who_loses_more_is_not_ahead(change, is_behind):
-    assert GOOD.is_behind(replace(GOOD, **change)) is is_behind
+def test_who_loses_more_is_not_ahead(change, behind):
+    assert is_behind(GOOD, figures(**change)) is behind
 
 
 def proof_of(number, *shortfalls, **mine):
-    runs = dict.fromkeys(POLICIES, GOOD) | {Policy.HIVEMIND: replace(GOOD, **mine)}
-    return LoadProof(random_case(number), runs, shortfalls)
+    runs = dict.fromkeys(POLICIES, GOOD) | {Policy.HIVEMIND: figures(**mine)}
+    worse = [Verdict("time", 1.05, 2.0)] if Shortfall.WORSE in shortfalls else []
+    return LoadProof(random_case(number), runs, shortfalls, tuple(worse))
 
 
 def test_the_section_counts_each_policys_loads_and_lists_the_schedulers():
     proofs = [
         proof_of(0),
         proof_of(1, Shortfall.LOSES, Shortfall.BEHIND_FIFO, lost=9, makespan_s=300.0),
-        proof_of(2, Shortfall.IDLES, idle_s=77.0),
+        proof_of(2, Shortfall.IDLES, Shortfall.WORSE, idle_s=77.0),
     ]
     text = section(proofs)
     assert "| hivemind | 11 of 150 | 1 | 0 | 1 | 0 |  |" in text
     assert "| fifo | 3 of 150 | 0 | 0 | 0 | 0 | 1 |" in text
     assert "| aimd-pause | 3 of 150 | 0 | 0 | 0 | 0 | 0 |" in text
     assert "falls short in 2 of them" in text
-    assert "| random-1 | loses > 2%, behind fifo | 9 of 50 | 20 of 200 | 20 | 300 (105, 105) | 1.00 |" in text
+    assert "| random-1 | loses > 2%, behind fifo | 9 of 50 | 20 of 200 | 20 | 300 (105, 105) | 2.86 |" in text
     assert "| random-0 |" not in text
-    assert missed(proofs) == ["random-1: loses > 2%, behind fifo", "random-2: idle > 20 s"]
+    assert missed(proofs) == ["random-1: loses > 2%, behind fifo", "random-2: idle > 20 s, time: 2, expected ≤ 1.05"]
 
 
 def test_where_it_never_falls_short_the_section_says_so():
@@ -308,7 +308,7 @@ def test_a_lead_of_one_seed_alone_is_chance(monkeypatch):
     slow = {(Policy.HIVEMIND, 0), *((policy, seed) for policy in POLICIES[1:] for seed in range(1, 5))}
 
     def run(_, policy, seed):
-        return replace(GOOD, makespan_s=200.0 if (policy, seed) in slow else 100.0)
+        return figures(makespan_s=200.0 if (policy, seed) in slow else 100.0)
 
     monkeypatch.setattr(random_proof, "_run", run)
     assert not random_proof.falls_short(case, Shortfall.BEHIND_FIFO)

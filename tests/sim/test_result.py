@@ -569,7 +569,7 @@ SLOW = replace(
 
 
 def verdict(expectation, *runs, fifo=()):
-    (found,) = expectation.verdicts(runs, fifo)
+    (found,) = expectation.verdicts(runs, {Policy.FIFO: fifo})
     return found
 
 
@@ -616,7 +616,7 @@ def test_an_expectation_speaks_of_its_own_limits_and_headers_only():
 
 
 def test_what_is_not_said_is_not_asked():
-    assert list(Expectation().verdicts([RESULT_EXPECTATION])) == []
+    assert list(Expectation().verdicts([RESULT_EXPECTATION], {})) == []
 
 
 def test_a_bound_is_missed_on_its_own_side_only():
@@ -631,6 +631,44 @@ def test_time_is_compared_seed_by_seed_with_first_come_first_served():
         (RESULT_EXPECTATION, SLOW, SLOW),
         (replace(RESULT_EXPECTATION, makespan_s=51.0), RESULT_EXPECTATION, RESULT_EXPECTATION),
     )
-    found = [*Expectation(time_to_fifo=1.05).verdicts(runs, fifo)]
+    found = [*Expectation(time_to_fifo=1.05).verdicts(runs, {Policy.FIFO: fifo})]
     assert [(one.value, one.is_met) for one in found] == [(pytest.approx(130 / 102), False)]
-    assert next(Expectation(time_to_fifo=1.05).verdicts(runs, runs)).is_met
+    assert next(Expectation(time_to_fifo=1.05).verdicts(runs, {Policy.FIFO: runs})).is_met
+
+
+QUICK, LATE, BOTH = (
+    {"quick": (10.0, 5)},
+    {"quick": (20.0, 5), "slow": (100.0, 9)},
+    {"quick": (10.0, 4), "slow": (99.0, 9)},
+)
+
+
+@each(
+    ("mine", "theirs", "lost", "ratios"),
+    [
+        # Who loses the slow one does not look fast: the quick one alone is compared.
+        (BOTH, QUICK, 1, (0, 1, 0.8)),
+        (LATE, BOTH, 0, (0, 120 / 109, 14 / 13)),
+        (QUICK, BOTH, -1, (1, 1, 1.25)),
+        # Whose agents have the limits of ten lost ones is not compared.
+        (LATE, BOTH, 10, (0, 0, 0)),
+        (LATE, {}, 0, (0, 0, 0)),
+    ],
+)
+def test_beside_no_proxy_the_agents_count_that_finish_under_both(mine, theirs, lost, ratios):
+    def of(finished, lost):
+        crowds = {"agent": replace(RESULT_EXPECTATION.crowds["agent"], agents=100, lost=lost)}
+        return replace(RESULT_EXPECTATION, finished=finished, crowds=crowds)
+
+    ours, direct = of(mine, max(0, -lost)), of(theirs, max(0, lost))
+    found = list(Expectation(to_no_proxy=1.05).verdicts([ours], {Policy.DIRECT: [direct], Policy.SDK: [ours]}))
+    assert [one.value for one in found] == pytest.approx([*ratios, ours.lost, *([1.0] * 2 if mine else [0.0] * 2)])
+    assert [one.is_met for one in found[1:3]] == [ratio <= 1.05 for ratio in ratios[1:]]
+    assert found[0].is_met is (ours.lost <= direct.lost)
+
+
+def test_a_run_has_the_end_and_the_attempts_of_who_finishes():
+    scenario = Scenario("two", (Crowd("a", 2, 3), Crowd("bad", 1, 3, poisoned=True)), ProviderSettings())
+    result = run(scenario, seed=0)
+    assert {name: attempts for name, (_, attempts) in result.finished.items()} == {"a-0": 3, "a-1": 3}
+    assert max(ended_s for ended_s, _ in result.finished.values()) == result.makespan_s

@@ -105,6 +105,7 @@ class Actor:
     retry: int = 0
     asked_at: float | None = None
     """When its present turn was first asked for; None: not yet."""
+    attempts: int = 0
     wanted: int = 0
     """Turns that it has asked for, each once however often it was sent."""
     marked: int = 0

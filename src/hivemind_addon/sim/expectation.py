@@ -5,7 +5,14 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from hivemind_addon.sim.limits import LimitKind
+from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.result import Result
+
+NO_PROXY = (Policy.DIRECT, Policy.SDK)
+WORSE = 1.05
+"""Time and attempts ÷ those without a proxy that are not worse yet."""
+MANY_LOST = 0.05
+"""Share of the agents that a run may lose more than another and still be compared with that one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +58,22 @@ class Expectation:
 
     time_to_fifo: float | None = None
     """Time ÷ that of first come, first served, at most in half of the runs."""
+    to_no_proxy: float | None = None
+    """Time and attempts ÷ those without a proxy, at most; and no more agents are lost. See `beside_no_proxy`."""
 
     @property
-    def needs_fifo(self) -> bool:
-        """Whether something is compared with first come, first served."""
-        return bool(self.wait_p95_to_fifo) or self.time_to_fifo is not None
+    def needs(self) -> Sequence[Policy]:
+        """The policies that something is compared with."""
+        fifo = (Policy.FIFO,) if self.wait_p95_to_fifo or self.time_to_fifo is not None else ()
+        return fifo if self.to_no_proxy is None else (*fifo, *NO_PROXY)
 
     def covers(self, kind: LimitKind | None, *, headers: bool) -> bool:
         """Whether it speaks of runs on this kind of limits."""
         return self.headers == headers and self.limits in (None, kind)
 
-    def verdicts(self, runs: Sequence[Result], fifo: Sequence[Result] = ()) -> Iterator["Verdict"]:
-        """What is asked of these runs, and what they gave. `fifo`: the same first come, first served."""
+    def verdicts(self, runs: Sequence[Result], others: Mapping[Policy, Sequence[Result]]) -> Iterator["Verdict"]:
+        """What is asked of these runs, and what they gave. `others`: the same under each policy of `needs`."""
+        fifo = others.get(Policy.FIFO, ())
         attempts = sum(run.attempts for run in runs)
 
         def share(*statuses: int) -> float:
@@ -105,6 +116,32 @@ class Expectation:
             )
             worst = max(ours_s / theirs_s if theirs_s else 0.0 for ours_s, theirs_s in waits_s)
             yield Verdict(f"p95 wait of {name} ÷ fifo's, worst", bound, worst)
+        if self.to_no_proxy is not None:
+            for policy in NO_PROXY:
+                yield from beside_no_proxy(runs, others[policy], policy, self.to_no_proxy)
+
+
+def beside_no_proxy(
+    runs: Sequence[Result], others: Sequence[Result], policy: Policy, bound: float = WORSE
+) -> Iterator["Verdict"]:
+    """Whether the runs are worse than those of the same seeds under a policy without a proxy.
+
+    No more agents may be lost. Time and attempts are summed over the agents that finish in both runs of a seed, so that
+    nobody looks fast who loses the slow ones. Where the other run loses many more agents there is no comparison: the
+    limits that they leave to the rest are what it is faster by.
+    """
+    yield Verdict(f"agents lost beside {policy.name}", sum(run.lost for run in others), sum(run.lost for run in runs))
+    pairs = [
+        (run.finished[name], other.finished[name])
+        for run, other in zip(runs, others, strict=True)
+        if other.lost - run.lost <= MANY_LOST * run.agents
+        for name in run.finished
+        if name in other.finished
+    ]
+    for index, what in enumerate(("time", "attempts")):
+        theirs = sum(other[index] for _, other in pairs)
+        ratio = sum(one[index] for one, _ in pairs) / theirs if theirs else 0.0
+        yield Verdict(f"{what} of who finishes ÷ {policy.name}'s", bound, ratio)
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,6 +353,7 @@ _POSITIVE: Mapping[type, Sequence[str]] = {
     ProviderSettings: ("concurrency", "hang_s"),
     Neighbour: ("calls_per_s", "latency_s"),
     CapChange: ("concurrency",),
+    Expectation: ("to_no_proxy",),
     ScenarioFile: ("duration_s", "silent_s"),
 }
 _SHARES: Mapping[type, Sequence[str]] = {

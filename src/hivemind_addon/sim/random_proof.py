@@ -1,9 +1,9 @@
 """The scheduler under random loads, beside first come first served and the field's habits.
 
-Five ways to fall short on a feasible load: agents lost, attempts that a limit or the cap refuses, time
-that nothing is sent for nothing, answers that are paid and neither delivered nor left by their client, and a simpler
-policy that is done earlier and loses no more. Chance in a single run is no lead: who is ahead after one seed has to be
-ahead in the median of five.
+Six ways to fall short on a feasible load: agents lost, attempts that a limit or the cap refuses, time
+that nothing is sent for nothing, answers that are paid and neither delivered nor left by their client, more loss, time
+or attempts than without a proxy, and a simpler policy that is done earlier and loses no more. Chance in a single run is
+no lead: who is ahead after one seed has to be ahead in several.
 
 `minimised` makes a load smaller that the scheduler still falls short on: greedily, the large steps first. Whole
 parts are left out before halves and single ones, and various values become plain last.
@@ -14,23 +14,26 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
 
+from hivemind_addon.sim.expectation import MANY_LOST, NO_PROXY, Verdict, beside_no_proxy
 from hivemind_addon.sim.library import RANDOM_GOALS, RANDOM_IDLE_S, RANDOM_LOST, Case, random_case
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.random_loads import is_feasible
 from hivemind_addon.sim.report import markdown_table
 from hivemind_addon.sim.result import Result
-from hivemind_addon.sim.trial import Setup, Trial, run_trials
+from hivemind_addon.sim.trial import Setup, Trial, run_trials, whole
 from hivemind_addon.sim.workload import Crowd, Scenario
 
-POLICIES = (Policy.HIVEMIND, Policy.FIFO, Policy.AIMD_PAUSE, Policy.SDK)
+POLICIES = (Policy.HIVEMIND, Policy.FIFO, Policy.AIMD_PAUSE, Policy.SDK, Policy.DIRECT)
 _SEEDS = 5
 """Of a comparison that a single seed does not decide."""
+_PAIRED = 4
+"""Seeds of the comparison with no proxy."""
 REFUSED = 0.1
 """Of the attempts."""
 _LEARNING = 5
 """Refusals of a run that may be the price of finding the limits."""
-LEAD = 1.05
+_LEAD = 1.05
 """The scheduler's time ÷ the other's."""
 
 
@@ -41,6 +44,7 @@ class Shortfall(Enum):
     REFUSED = f"refused > {REFUSED:.0%}"
     IDLES = f"idle > {RANDOM_IDLE_S:g} s"
     PAID_TWICE = "paid twice"
+    WORSE = "worse than no proxy"
     BEHIND_FIFO = "behind fifo"
     BEHIND_AIMD = "behind aimd-pause"
 
@@ -51,80 +55,51 @@ _BEHIND = {Policy.FIFO: Shortfall.BEHIND_FIFO, Policy.AIMD_PAUSE: Shortfall.BEHI
 
 
 @dataclass(frozen=True, slots=True)
-class LoadFigures:
-    """A run."""
-
-    agents: int
-    lost: int
-    attempts: int
-    refused: int
-    unforeseen: int
-    """Of the refused, see `Result`: no header reports a neighbour's calls in flight, so that each of these may
-    refuse an attempt of anybody. Further refusals could have been foreseen."""
-    idle_s: float
-    paid_in_vain: int
-    makespan_s: float
-    stretch: float
-
-    def shortfalls(self) -> Iterator[Shortfall]:
-        """Of these, the ones that stand alone."""
-        if self.lost > RANDOM_LOST * self.agents:
-            yield Shortfall.LOSES
-        if self.refused - self.unforeseen > max(REFUSED * self.attempts, _LEARNING):
-            yield Shortfall.REFUSED
-        if self.idle_s > RANDOM_IDLE_S:
-            yield Shortfall.IDLES
-        if self.paid_in_vain:
-            yield Shortfall.PAID_TWICE
-
-    def is_behind(self, other: "LoadFigures") -> bool:
-        """Whether the other is done earlier, and loses no more."""
-        return other.lost <= self.lost and self.makespan_s > LEAD * other.makespan_s
-
-
-@dataclass(frozen=True, slots=True)
 class LoadProof:
     """A load under every policy."""
 
     case: Case
-    runs: Mapping[Policy, LoadFigures]
+    runs: Mapping[Policy, Result]
     shortfalls: tuple[Shortfall, ...]
     """The scheduler's."""
+    worse: tuple[Verdict, ...] = ()
+    """In what it is worse than no proxy."""
 
 
-def figures_of(_: Trial, result: Result) -> LoadFigures:
-    """The figures of a run."""
-    return LoadFigures(
-        agents=result.agents,
-        lost=result.lost,
-        attempts=result.attempts,
-        refused=result.refused,
-        unforeseen=result.unforeseen,
-        idle_s=result.idle_s,
-        paid_in_vain=result.paid_in_vain,
-        makespan_s=result.makespan_s,
-        stretch=result.shared_stretch,
-    )
+def shortfalls(run: Result) -> Iterator[Shortfall]:
+    """Of a run, the ones that stand alone.
+
+    No header reports a neighbour's calls in flight, so that each of them may refuse an attempt of anybody. Further
+    refusals could have been foreseen.
+    """
+    if run.lost > RANDOM_LOST * run.agents:
+        yield Shortfall.LOSES
+    if run.refused - run.unforeseen > max(REFUSED * run.attempts, _LEARNING):
+        yield Shortfall.REFUSED
+    if run.idle_s > RANDOM_IDLE_S:
+        yield Shortfall.IDLES
+    if run.paid_in_vain > 0:
+        yield Shortfall.PAID_TWICE
+
+
+def is_behind(run: Result, other: Result) -> bool:
+    """Whether the other is done earlier, and loses no more."""
+    return other.lost <= run.lost and run.makespan_s > _LEAD * other.makespan_s
 
 
 def prove(numbers: Sequence[int], *, workers: int = 1, done: Callable[[str], None] = lambda _: None) -> list[LoadProof]:
     """Run the loads of these numbers under all policies."""
     cases = [random_case(number) for number in numbers]
     trials = [Trial(_setup(case, policy), 0) for case in cases for policy in POLICIES]
-    figures = iter(run_trials(trials, figures_of, workers=workers, done=lambda trial: done(trial.setup.name)))
-    return [_judged(case, {policy: next(figures) for policy in POLICIES}) for case in cases]
+    results = iter(run_trials(trials, whole, workers=workers, done=lambda trial: done(trial.setup.name)))
+    return [_judged(case, {policy: next(results) for policy in POLICIES}) for case in cases]
 
 
 def falls_short(case: Case, how: Shortfall) -> bool:
     """Whether the scheduler falls so short on a case."""
-    mine = _run(case, Policy.HIVEMIND, 0)
     if how in _ALONE:
-        return how in mine.shortfalls()
-    return any(
-        mine.is_behind(_run(case, policy, 0)) and _stays_behind(case, policy)
-        for policy, shortfall in _BEHIND.items()
-        if shortfall is how
-    )
+        return how in shortfalls(_run(case, Policy.HIVEMIND, 0))
+    return how in _judged(case, {policy: _run(case, policy, 0) for policy in POLICIES}).shortfalls
 
 
 def minimised(case: Case) -> Case | None:
@@ -141,13 +116,23 @@ def minimised(case: Case) -> Case | None:
     return Case(smallest, f"Minimised from {case.name}: {how.value}.", expect=(RANDOM_GOALS,), as_stated=True)
 
 
-def _judged(case: Case, runs: Mapping[Policy, LoadFigures]) -> LoadProof:
+def _judged(case: Case, runs: Mapping[Policy, Result]) -> LoadProof:
     mine = runs[Policy.HIVEMIND]
-    found = [*mine.shortfalls()]
+    worse = tuple(_worse(case, runs))
+    found = [*shortfalls(mine), *([Shortfall.WORSE] if worse else ())]
     for policy, shortfall in _BEHIND.items():
-        if mine.is_behind(runs[policy]) and _stays_behind(case, policy):
+        if is_behind(mine, runs[policy]) and _stays_behind(case, policy):
             found.append(shortfall)
-    return LoadProof(case, runs, tuple(found))
+    return LoadProof(case, runs, tuple(found), worse)
+
+
+def _worse(case: Case, runs: Mapping[Policy, Result]) -> Iterator[Verdict]:
+    """In what the scheduler is worse than no proxy, after one seed and in all seeds together."""
+    for policy in NO_PROXY:
+        if all(one.is_met for one in beside_no_proxy([runs[Policy.HIVEMIND]], [runs[policy]], policy)):
+            continue
+        mine, theirs = ([_run(case, who, seed) for seed in range(_PAIRED)] for who in (Policy.HIVEMIND, policy))
+        yield from (one for one in beside_no_proxy(mine, theirs, policy) if not one.is_met)
 
 
 def _stays_behind(case: Case, policy: Policy) -> bool:
@@ -155,12 +140,11 @@ def _stays_behind(case: Case, policy: Policy) -> bool:
     mine = [_run(case, Policy.HIVEMIND, seed) for seed in range(_SEEDS)]
     theirs = [_run(case, policy, seed) for seed in range(_SEEDS)]
     ratios = [one.makespan_s / other.makespan_s for one, other in zip(mine, theirs, strict=True)]
-    return median(ratios) > LEAD and sum(other.lost for other in theirs) <= sum(one.lost for one in mine)
+    return median(ratios) > _LEAD and sum(other.lost for other in theirs) <= sum(one.lost for one in mine)
 
 
-def _run(case: Case, policy: Policy, seed: int) -> LoadFigures:
-    trial = Trial(_setup(case, policy), seed)
-    return figures_of(trial, trial.run())
+def _run(case: Case, policy: Policy, seed: int) -> Result:
+    return Trial(_setup(case, policy), seed).run()
 
 
 def _setup(case: Case, policy: Policy) -> Setup:
@@ -178,8 +162,11 @@ to 4 times what a fair order needs at worst. `hivemind lab scenario show random-
 or the cap refuses, not what chance does, and not the first {learning} of a run; where a neighbour's call has
 taken a slot that own calls left, it may refuse one attempt, for nothing tells of it. *Idle* is the longest
 time that nothing is sent though the provider would serve all who wait; *paid twice*: the provider completed more
-answers than were delivered or left by their clients; some have odd ends. *Faster* is who is done earlier than
-the scheduler by more than {lead:.0%} and loses no more.
+answers than were delivered or left by their clients; some have odd ends. *Worse than no proxy*: beside `direct` or
+`sdk-retry` more agents are lost, or the agents that finish under both take more than {lead:.0%} more time or attempts,
+all over {paired} seeds. A run that loses more than {many:.0%} of the agents more is not compared: the limits that
+they leave to the others make it fast. *Faster* is who is done earlier than the scheduler by more than {lead:.0%} and
+loses no more.
 
 """
 
@@ -189,7 +176,7 @@ def section(proofs: Sequence[LoadProof]) -> str:
     rows = []
     for policy in POLICIES:
         runs = [one.runs[policy] for one in proofs]
-        short = [shortfall for run in runs for shortfall in run.shortfalls()]
+        short = [shortfall for run in runs for shortfall in shortfalls(run)]
         counts = " | ".join(str(short.count(one)) for one in _ALONE)
         faster = _BEHIND.get(policy)
         ahead = "" if faster is None else sum(faster in one.shortfalls for one in proofs)
@@ -197,7 +184,7 @@ def section(proofs: Sequence[LoadProof]) -> str:
             f"{policy.name} | {sum(run.lost for run in runs)} of {sum(run.agents for run in runs)} | {counts} | {ahead}"
         )
     titles = f"Policy | Agents lost | {' | '.join(one.value for one in _ALONE)} | faster"
-    head = _HEAD.format(count=len(proofs), learning=_LEARNING, lead=LEAD - 1)
+    head = _HEAD.format(count=len(proofs), learning=_LEARNING, lead=_LEAD - 1, paired=_PAIRED, many=MANY_LOST)
     return f"{head}{markdown_table(titles, rows)}\n{_offenders(proofs)}"
 
 
@@ -210,9 +197,9 @@ def _offenders(proofs: Sequence[LoadProof]) -> str:
         mine = one.runs[Policy.HIVEMIND]
         times = ", ".join(f"{one.runs[rival].makespan_s:.0f}" for rival in _BEHIND)
         rows.append(
-            f"{one.case.name} | {', '.join(shortfall.value for shortfall in one.shortfalls)} "
+            f"{one.case.name} | {_in_words(one)} "
             f"| {mine.lost} of {mine.agents} | {mine.refused} of {mine.attempts} | {mine.idle_s:.0f} "
-            f"| {mine.makespan_s:.0f} ({times}) | {mine.stretch:.2f} | {one.case.about.removeprefix('Random: ')}"
+            f"| {mine.makespan_s:.0f} ({times}) | {mine.shared_stretch:.2f} | {one.case.about.removeprefix('Random: ')}"
         )
     titles = "Load | Falls short | Lost | Refused | Idle s | Time s (fifo, aimd-pause) | Time ÷ bound | What"
     return f"The scheduler falls short in {len(short)} of them:\n\n{markdown_table(titles, rows)}"
@@ -220,11 +207,12 @@ def _offenders(proofs: Sequence[LoadProof]) -> str:
 
 def missed(proofs: Sequence[LoadProof]) -> list[str]:
     """A line for each load on which the scheduler falls short."""
-    return [
-        f"{one.case.name}: {', '.join(shortfall.value for shortfall in one.shortfalls)}"
-        for one in proofs
-        if one.shortfalls
-    ]
+    return [f"{one.case.name}: {_in_words(one)}" for one in proofs if one.shortfalls]
+
+
+def _in_words(proof: LoadProof) -> str:
+    texts = [shortfall.value for shortfall in proof.shortfalls if shortfall is not Shortfall.WORSE]
+    return ", ".join(texts + [verdict.text for verdict in proof.worse])
 
 
 def minimise(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:
@@ -244,9 +232,10 @@ def _simpler(scenario: Scenario) -> Iterator[Scenario]:
         yield replace(scenario, caps=())
     for provider in _simpler_provider(scenario.provider):
         yield replace(scenario, provider=provider, caps=scenario.caps if provider.concurrency else ())
-    for shrink in (_halved, _one_less):
+    halved: Callable[[int], int] = lambda count: count // 2  # noqa: E731 - one of two ways
+    for less in (halved, lambda count: count - 1):
         for index, crowd in enumerate(scenario.crowds):
-            for fewer in shrink(crowd):
+            for fewer in _fewer(crowd, less):
                 yield replace(scenario, crowds=_with(scenario.crowds, index, fewer))
     for index, crowd in enumerate(scenario.crowds):
         for plainer in _plainer(crowd):
@@ -264,31 +253,30 @@ def _simpler_provider(provider: ProviderSettings) -> Iterator[ProviderSettings]:
         yield replace(provider, storms=_without(provider.storms, index))
     for name in provider.faults:
         yield replace(provider, faults={other: share for other, share in provider.faults.items() if other != name})
-    if provider.concurrency is not None:
-        yield replace(provider, concurrency=None, concurrency_status=ProviderSettings().concurrency_status)
-    if provider.charge_failures:
-        yield replace(provider, charge_failures=False)
-    if not provider.rate_limit_headers:
-        yield replace(provider, rate_limit_headers=True)
+    plain = ProviderSettings()
+    yield from _changed(
+        provider,
+        replace(provider, concurrency=None, concurrency_status=plain.concurrency_status),
+        replace(provider, charge_failures=False),
+        replace(provider, rate_limit_headers=True),
+    )
 
 
-def _halved(crowd: Crowd) -> Iterator[Crowd]:
+def _changed[T](item: T, *others: T) -> Iterator[T]:
+    return (other for other in others if other != item)
+
+
+def _fewer(crowd: Crowd, less: Callable[[int], int]) -> Iterator[Crowd]:
     if crowd.agents > 1:
-        yield replace(crowd, agents=crowd.agents // 2)
+        yield replace(crowd, agents=less(crowd.agents))
     if crowd.turns is not None and crowd.turns > 1:
-        yield replace(crowd, turns=crowd.turns // 2)
-
-
-def _one_less(crowd: Crowd) -> Iterator[Crowd]:
-    if crowd.agents > 1:
-        yield replace(crowd, agents=crowd.agents - 1)
-    if crowd.turns is not None and crowd.turns > 1:
-        yield replace(crowd, turns=crowd.turns - 1)
+        yield replace(crowd, turns=less(crowd.turns))
 
 
 def _plainer(crowd: Crowd) -> Iterator[Crowd]:
     """A habit less; ranges become their lower ends."""
-    plain = (
+    return _changed(
+        crowd,
         replace(crowd, parent_session=""),
         replace(crowd, per_session=1),
         replace(crowd, caches=False, shared_tokens=0),
@@ -302,7 +290,6 @@ def _plainer(crowd: Crowd) -> Iterator[Crowd]:
         replace(crowd, prompt_tokens=(crowd.prompt_tokens[0], crowd.prompt_tokens[0])),
         replace(crowd, streamed=False),
     )
-    return (one for one in plain if one != crowd)
 
 
 def _without[T](items: tuple[T, ...], index: int) -> tuple[T, ...]:

@@ -7,7 +7,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from hivemind_addon.sim.expectation import Verdict
+from hivemind_addon.sim.expectation import NO_PROXY, Verdict, beside_no_proxy
 from hivemind_addon.sim.library import Case
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.result import Result
@@ -98,13 +98,24 @@ def verdicts(series: Sequence[Series]) -> Iterator[tuple[Series, Verdict]]:
                 yield one, verdict
 
 
+def worse(series: Sequence[Series]) -> Iterator[tuple[Series, Verdict]]:
+    """In what the scheduler is worse than no proxy, where that is among the series."""
+    for one in series:
+        others = one.beside(series) if one.setup.policy == Policy.HIVEMIND else {}
+        for policy in NO_PROXY:
+            for verdict in beside_no_proxy(one.runs, others[policy], policy) if policy in others else ():
+                if not verdict.is_met:
+                    yield one, verdict
+
+
 def missed(series: Sequence[Series]) -> list[str]:
     """A line for each expectation that the scheduler misses."""
-    return [
-        f"{one.setup.case.name}, {one.setup.limits}: {verdict.text}"
-        for one, verdict in verdicts(series)
-        if not verdict.is_met
-    ]
+    return in_lines(pair for pair in verdicts(series) if not pair[1].is_met)
+
+
+def in_lines(found: Iterable[tuple[Series, Verdict]]) -> list[str]:
+    """One for each verdict."""
+    return [f"{one.setup.case.name}, {one.setup.limits}: {verdict.text}" for one, verdict in found]
 
 
 def as_json(series: Sequence[Series]) -> str:

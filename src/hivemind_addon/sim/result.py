@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -95,6 +95,8 @@ class Result:
     """Attempts that a limit or the cap refused; faults and outages are no refusals, whatever their status."""
     unforeseen: int = 0
     """Of them: by the cap, though the own calls left a slot, the first since a neighbour's call had taken it."""
+    finished: Mapping[str, tuple[float, int]] = field(default_factory=dict)
+    """When each agent that came to its end did, and the attempts for it."""
     script: tuple[CallResult, ...] = ()
     """Of the scripted calls, in the scenario's order."""
     billed: Spend = field(default_factory=Spend)
@@ -278,6 +280,7 @@ class RunLedger:
 
     def attempt_sent(self, attempt: Hashable, agent: Actor, now: float) -> None:
         """An attempt leaves for its provider."""
+        agent.attempts += 1
         self._in_flight[attempt] = now, agent
 
     def attempt_over(self, attempt: Hashable, now: float) -> None:
@@ -391,6 +394,11 @@ class RunLedger:
             paid_in_vain=self.paid_in_vain,
             zombies=self._zombies,
             overspent=_overspent(agents),
+            finished={
+                agent.name: (agent.ended_at, agent.attempts)
+                for agent in healthy
+                if agent.ended_at is not None and _came_through(agent)
+            },
             script=tuple(
                 CallResult(call.name, call.asked_at, call.ended_at, call.death, call.billed, call.in_vain)
                 for call in script

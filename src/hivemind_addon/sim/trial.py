@@ -1,8 +1,8 @@
 """Runs of scenarios in virtual time, in turn or on several cores, and series of them to judge."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from statistics import median
@@ -130,27 +130,22 @@ class Series:
         """The largest of the runs."""
         return max(map(value, self.runs))
 
+    def beside(self, others: Sequence["Series"]) -> Mapping[Policy, Sequence[Result]]:
+        """The runs of the same under each policy."""
+        same = (one for one in others if replace(one.setup, policy=self.setup.policy) == self.setup)
+        return {one.setup.policy: one.runs for one in same}
+
     def verdicts(self, others: Sequence["Series"]) -> Iterator[Verdict]:
-        """The verdicts of the case on these runs; `others` may hold the same first come, first served."""
-        setup = self.setup
-        fifo = next(
-            (
-                other.runs
-                for other in others
-                if other.setup.case.name == setup.case.name
-                and (other.setup.kind, other.setup.headers) == (setup.kind, setup.headers)
-                and other.setup.policy == Policy.FIFO
-            ),
-            (),
-        )
+        """The verdicts of the case on these runs; `others` may hold the same under the policies to compare with."""
+        setup, beside = self.setup, self.beside(others)
         for expectation in setup.case.expect:
             if expectation.covers(setup.kind, headers=setup.headers):
-                yield from expectation.verdicts(self.runs, fifo)
+                yield from expectation.verdicts(self.runs, beside)
 
 
 def setups(case: Case, policies: Sequence[Policy], kinds: Sequence[LimitKind] = tuple(LimitKind)) -> Iterator[Setup]:
     """All setups of a case: the kinds of limits (those of `kinds`), and for the scheduler also without headers
-    where a case expects something of that; first come, first served where a case compares with that policy.
+    where a case expects something of that; and the policies that a case compares with.
     """
     for kind in case.kinds:
         if kind is not None and kind not in kinds:
@@ -159,10 +154,9 @@ def setups(case: Case, policies: Sequence[Policy], kinds: Sequence[LimitKind] = 
             wanted = [*policies] if headers else []
             if Policy.HIVEMIND in policies and not headers and False in case.has_headers_and_not:
                 wanted.append(Policy.HIVEMIND)
-            needs_fifo = any(one.needs_fifo for one in case.expect if one.covers(kind, headers=headers))
-            if needs_fifo and Policy.HIVEMIND in wanted and Policy.FIFO not in wanted:
-                wanted.append(Policy.FIFO)
-            for policy in wanted:
+            if Policy.HIVEMIND in wanted:
+                wanted += (need for one in case.expect if one.covers(kind, headers=headers) for need in one.needs)
+            for policy in dict.fromkeys(wanted):
                 yield Setup(case, kind, headers=headers, policy=policy)
 
 
@@ -171,9 +165,10 @@ def run_series(
 ) -> list[Series]:
     """The runs of each setup."""
     trials = [Trial(setup, seed) for setup in wanted for seed in range(seeds)]
-    results = run_trials(trials, _whole, workers=workers, done=done)
+    results = run_trials(trials, whole, workers=workers, done=done)
     return [Series(setup, tuple(results[index * seeds : (index + 1) * seeds])) for index, setup in enumerate(wanted)]
 
 
-def _whole(_: Trial, result: Result) -> Result:
+def whole(_: Trial, result: Result) -> Result:
+    """The result itself, as what `run_trials` keeps of a run."""
     return result
