@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from hivemind_addon.sim.library import cases, random_case
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import Policy
+from hivemind_addon.sim.result import CrowdResult
 from hivemind_addon.sim.trial import Setup, Trial
 from hivemind_addon.tools.cli import main
 from lab.evaluate.campaign import Runs
@@ -136,7 +137,8 @@ def test_where_lane_time_goes_is_told_from_the_runs(made, text):
 def test_the_worst_load_is_told_with_its_seed(made, text):
     assert "The scheduler loses nobody in any of them." in text
     (worst, *_) = [load for load in made.loads if load.policy == Policy.HIVEMIND and load.case.name == "random-85"]
-    lost = replace(worst, seed=7, figures=replace(worst.figures, lost=13))
+    crowds = {"agent": CrowdResult(agents=26, lost=13, turns_done=0, waits_s=(), ended_s=())}
+    lost = replace(worst, seed=7, figures=replace(worst.figures, crowds=crowds))
     told = page(replace(made, loads=[lost if load is worst else load for load in made.loads]))
     assert row(told, "What would prove it wrong", "hivemind")[2:] == ["1", "50 % (13 of 26)", "`random-85`, seed 7"]
     assert row(told, "Beside the papers", "HiveMind: worst new workload of thirty agents")[3] == "**worse**"
