@@ -255,6 +255,7 @@ NAMED: Mapping[str, Fault] = {
     "500-should-not-retry": ErrorStatus(500, should_retry=False),
     "spent-credit": SpentCredit(),
     "html": HtmlError(),
+    "403-html": HtmlError(403),
     "reset-before-head": NoHead(Hangup.RESET),
     "close-before-head": NoHead(Hangup.CLOSE),
     "head-then-reset": HeadThenReset(),
