@@ -21,8 +21,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hivemind_addon.kernel.inference.hypotheses import LIKELY, SURE, Bank, Prior, Weighed
-from hivemind_addon.kernel.inference.limiter_models import HiddenLimit, Sent, SlidingLevel, WindowLevel, glance
+from hivemind_addon.kernel.inference.hypotheses import LIKELY, SURE, Bank, Prior
+from hivemind_addon.kernel.inference.limiter_models import HiddenLimit, Sent
 from hivemind_addon.kernel.inference.retry_afters import RetryAfters
 from hivemind_addon.kernel.values.events import HIDDEN_LIMIT
 from hivemind_addon.kernel.values.snapshot import CONCURRENCY, MeterView
@@ -37,18 +37,13 @@ _RISKED = 0.2
 _PROBES = 3.0
 """Refused probes allowed at first, and the highest balance."""
 _PROBES_PER_PASS = 0.015
-_BORED_S = 60.0
-"""An attempt goes anyway after this long a hold, or a longer one if such waits were seen; each refusal doubles it."""
-_MOST_BORED = 6
-_LONGEST_GUESS_S = 3600.0
-"""A row of refusals counts for at most this long in such a hold."""
 _LONG_HOLD_S = 0.5
 """After a longer hold the first attempt goes alone; the others follow unless that attempt is refused."""
-_TRIAL_AFTER = 10
-"""Attempts that pass while others are held back before a trial goes; a refused trial triples the number."""
-_MOST_TRIAL_AFTER = 100
-_MOST_TRIAL_AFTER_CAPPED = 70
-"""The same for attempts in flight: caps move more often than rates, and few attempts pass where a cap is low."""
+_TRIALS = ((12.0, 10, 30.0), (60.0, 30, 60.0), (300.0, 90, 300.0))
+"""Time, and attempts that pass while others are held back, until the next trial, and the time where fewer pass; by
+refused trials in a row."""
+_RESUMED_S = 30.0
+"""No probe tests a limit that is known from elsewhere for this time."""
 _GUARD_FIRST_S = 0.5
 _GUARD_MOST_S = 15.0
 _SURPRISE = 0.05
@@ -68,47 +63,38 @@ class _Votes:
 
 
 class _Trials:
-    """Schedule and results of trials."""
+    """Attempts beyond the limit while the limit holds others back, in case the limit has grown.
+
+    A refused trial makes the next rarer, a successful trial makes the next attempt a trial, too.
+    """
 
     def __init__(self) -> None:
         self.passed = 0
         """Attempts that passed since the last trial while a limit held others back."""
-        self._after = self._before = float(_TRIAL_AFTER)
         self._newest: Sent | None = None
         self._at = -_NEVER
-        """When the last trial was sent, or the first refusal came."""
+        """When the last trial was sent, or the limit was found."""
         self._refused = 0.0
         """Refused trials in a row."""
+        self.is_growing = False
+        """Whether trials follow each other at once: the limit grows, and no hypothesis predicts anything."""
 
     def __repr__(self) -> str:
-        return f"<Trials, {self.passed} of {self._after:g} passed>"
-
-    @property
-    def is_growing(self) -> bool:
-        """Whether trials follow each other at once: the limit grows, and no hypothesis predicts anything."""
-        return self._after <= 1
+        return f"<Trials, {self._refused:g} refused>"
 
     def is_trial(self, sent: Sent) -> bool:
         """Whether an attempt is the newest trial."""
         return sent is self._newest
 
-    def due_at(self, limit: HiddenLimit | None, retry_afters: RetryAfters, boring_s: float) -> float:
-        """When the next trial is due: after enough attempts, or after enough time where few go."""
-        is_bucket = limit is not None and limit.is_bucket
-        if self.passed >= self._due_after(_is_cap(limit)):
-            # If retry-afters have proved true, a bucket has room at their end and not before.
-            return retry_afters.until if is_bucket and retry_afters.is_proved else -_NEVER
-        # A bucket always has some room, if less than assumed: no window has to pass.
-        since_s = _BORED_S if is_bucket else boring_s
-        return self._at + since_s * math.pow(2.0, min(self._refused, float(_MOST_BORED)))
-
-    def _due_after(self, is_cap: bool) -> float:
-        if is_cap:
-            return min(2 * self._after - 1, _MOST_TRIAL_AFTER_CAPPED)
-        return min(self._after, _MOST_TRIAL_AFTER)
+    def due_at(self, longest_row_s: float) -> float:
+        """When the next trial is due; `longest_row_s`: longest time for which everything was refused."""
+        if self.is_growing:
+            return -_NEVER
+        wait_s, passes, few_pass_s = _TRIALS[min(int(self._refused), len(_TRIALS) - 1)]
+        return self._at + (wait_s if self.passed >= passes else max(few_pass_s, longest_row_s))
 
     def sent(self, sent: Sent, now: float) -> None:
-        self._newest, self.passed, self._at = sent, 0, now
+        self._newest, self._at, self.passed = sent, now, 0
 
     def back_at(self, open_stamps: "dict[int, Sent]", verdict_s: float) -> float:
         """When the newest trial has passed unless refused before; infinite: no trial is in flight."""
@@ -120,38 +106,19 @@ class _Trials:
     def has_passed(self, limit_in_flight: float) -> None:
         """Learn that a trial passed: the limit has grown, unless a slot got free just then."""
         if self._newest is not None and self._newest.in_flight <= limit_in_flight < _NEVER:
-            # This trial proves nothing; the next may.
-            self.passed = math.ceil(self._due_after(is_cap=True))
+            self._at, self.passed = -_NEVER, _TRIALS[-1][1]  # this trial proves nothing; the next may
         else:
-            # The next attempt is a trial, too.
-            self._before = max(_TRIAL_AFTER, self._before, self._after) / 3
-            self._after = self.passed = 1
-            self._refused = 0.0
+            self.is_growing, self._refused = True, 0.0
         self._newest = None
 
     def was_refused(self, shown: float) -> None:
         """Learn that the newest trial was refused; `shown`: how far that confirms the limit, at most 1."""
         self._refused += shown
-        self._after = min(3**shown * max(self._before, self._after), _MOST_TRIAL_AFTER)
+        self.is_growing = False
 
-    def first_refused(self, now: float) -> None:
-        """Restart the schedule at the first refusal."""
-        self._at, self._refused = now, 0.0
-
-    def begin_again(self, now: float) -> None:
-        """Restart the schedule for a limit known from elsewhere: an immediate trial would only confirm that limit."""
-        self._at = now
-
-    def judge(self, weighed: Weighed) -> None:
-        """Adapt the schedule to a new limit."""
-        if weighed.has_changed:
-            self._after = self._before = float(_TRIAL_AFTER)
-        if weighed.has_grown:
-            self._after = 1.0
-        if weighed.is_tighter:
-            # Refused trials of the previous limit prove nothing about this limit.
-            self._after = self._before = float(_TRIAL_AFTER)
-            self._refused = 0.0
+    def begin_again(self, now: float, *, is_growing: bool = False) -> None:
+        """Restart the schedule for another limit: an immediate trial would only confirm a limit just found."""
+        self._at, self._refused, self.is_growing = now, 0.0, is_growing
 
 
 class _Probes:
@@ -224,10 +191,6 @@ class HiddenLimits:
         self._guard_until = -_NEVER
         self._held_since: float | None = None
         """Since when all waiting attempts have been held back."""
-        self._last_hold_s = 0.0
-        """Duration of the hold before the last attempt."""
-        self._bored = 0
-        """Attempts refused after a hold longer than `_BORED_S`, since the last pass."""
         self._scout: Sent | None = None
         """The first attempt after a hold."""
 
@@ -254,7 +217,7 @@ class HiddenLimits:
     def _expect(self, sent: Sent, now: float) -> None:
         """Record the predictions for an attempt that goes, and the attempt's purpose."""
         go = self._votes(sent.units, sent.in_flight - 1, now, with_margin=False).go
-        best = self._bank.layers[-1][0]
+        best = self._bank.hypotheses[0]
         sent.is_probe = go < SURE
         passes = go * (1 - best.fit.chance) + (1 - go) * _SURPRISE
         if not self._trials.is_growing:
@@ -269,7 +232,6 @@ class HiddenLimits:
         was_held = self._held_since is not None and now - self._held_since >= max(_LONG_HOLD_S, 2 * self.verdict_s)
         if was_held or (self._scout is not None and self._scout.refused and self.limit is not None):
             self._scout = sent
-        self._last_hold_s = 0.0 if self._held_since is None else now - self._held_since
         self._held_since = None
 
     def passed(self, stamp: int, now: float) -> None:
@@ -286,7 +248,6 @@ class HiddenLimits:
         if not self._bank.row_length(now):
             self._usual_share = self._share
             self._guard_until = -_NEVER
-        self._bored = 0
         self._probes.attempt_passed()
         if self._held_since is not None:
             self._trials.passed += 1
@@ -303,23 +264,22 @@ class HiddenLimits:
         if sent is None:
             return
         self._is_taught = True
-        is_first = not self._bank.layers
+        is_first = not self._bank.hypotheses
         self._bank.refused(sent, now)
-        self._bored += self._last_hold_s > _BORED_S
         self._share += (1 - self._share) / _SHARE_OVER
         row_length = self._bank.row_length(now)
         self._retry_afters.refused(sent, retry_after_s, now, row_length=row_length, is_first=is_first)
         is_cap, is_trial = _is_cap(self.limit), self._trials.is_trial(sent)
         if is_trial:
             # Where chance refuses much, a single refusal proves little.
-            chance = _FIRST_SHARE if is_first else self._bank.layers[-1][0].fit.chance
+            chance = _FIRST_SHARE if is_first else self._bank.hypotheses[0].fit.chance
             self._trials.was_refused(min(1.0, math.log(chance) / math.log(_FIRST_SHARE)))
         if sent.is_probe and not self._retry_afters.is_look(sent) and (is_cap or not is_trial):
             self._probes.was_refused(self.verdict_s, now)
         if is_first:
-            self._trials.first_refused(now)
+            self._trials.begin_again(now)
             self._probes.all_are(list(self._bank.open.values()))
-        if not self._bank.knows_enough(now):
+        if not self._bank.knows_enough(sent, now):
             self._weigh(now)
         self._guard(now)
 
@@ -337,11 +297,13 @@ class HiddenLimits:
             self._bank.ended(sent, now, units=units, was_taken=was_taken, is_failed=is_failed)
 
     def _weigh(self, now: float) -> None:
-        self._trials.judge(self._bank.weigh(now))
+        weighed = self._bank.weigh(now)
+        if weighed.has_changed or weighed.has_grown:
+            self._trials.begin_again(now, is_growing=weighed.has_grown)
         self._take_over_limit()
 
     def _take_over_limit(self) -> None:
-        self.has_refused = bool(self._bank.layers)
+        self.has_refused = bool(self._bank.hypotheses)
         limit = self.limit = self._bank.limit
         self.known = self._bank.known
         self.is_of_a_rate = limit is not None and limit.window_s is not None
@@ -384,7 +346,7 @@ class HiddenLimits:
             self._is_taught = True
             # The limit is tested when a trial is due, and soon where few attempts go.
             self._trials.begin_again(now)
-            self._probes.at = now + _BORED_S / 2
+            self._probes.at = now + _RESUMED_S
             self._bank.resume(limit, held)
             self._take_over_limit()
 
@@ -399,10 +361,11 @@ class HiddenLimits:
             return None
         if limit.window_s is None:
             return MeterView(name=CONCURRENCY, kind=limit.kind, limit=limit.amount, level=limit.amount, full_in_s=0.0)
-        level = glance(self._bank.layers[0][0].level or limit.level())
+        best = self._bank.hypotheses[0]
+        level, history = best.level or limit.level(), self._bank.history(best.counts)
 
         def opens_in_s(units: float) -> float:
-            return level.opens_at(units, limit.amount, 0, now) - now
+            return level.opens_at(history, units, limit.amount, 0, now) - now
 
         left = bisect_right(range(int(limit.amount)), 0.0, key=lambda units: opens_in_s(units + 1))
         return MeterView(
@@ -427,28 +390,14 @@ class HiddenLimits:
             if self._held_since is None:
                 self._held_since = now
             if not in_flight:
-                opens_at = min(opens_at, self._bored_at(now))
+                look_at = min(self._retry_afters.look_at(now), self._trial_at)
+                opens_at = min(opens_at, max(now, self._guard_until, look_at))
             opens_at = min(opens_at, self._trial_back_at)
         return opens_at
 
     def may_refuse(self, demand: Demand, in_flight: int, now: float) -> bool:
         """Whether an attempt that goes now is a probe: some plausible hypothesis expects a refusal."""
         return self.has_refused and self._votes(_units(demand), in_flight, now, with_margin=False).go < SURE
-
-    def _bored_at(self, now: float) -> float:
-        """When an attempt goes against all hypotheses, because no guess may hold everybody for ever.
-
-        That is long after all waits seen of this limiter; each refusal doubles the time.
-        """
-        assert self._held_since is not None
-        bored_at = self._held_since + self._boring_s * 2.0 ** min(self._bored, _MOST_BORED)
-        return max(now, self._guard_until, min(bored_at, self._retry_afters.look_at(now)))
-
-    @property
-    def _boring_s(self) -> float:
-        """Longest hold by a guess before an attempt goes anyway: `_BORED_S`, or twice the longest wait seen."""
-        reported_s = self._retry_afters.longest_s if self._retry_afters.is_trusted else 0.0
-        return max(_BORED_S, 2 * reported_s, 2 * min(self._bank.longest_row_s, _LONGEST_GUESS_S))
 
     def _opens_at(self, units: Sequence[float], in_flight: int, now: float) -> float:
         votes = self._votes(units, in_flight, now)
@@ -465,7 +414,9 @@ class HiddenLimits:
 
     @property
     def _trial_at(self) -> float:
-        return self._trials.due_at(self.limit, self._retry_afters, self._boring_s)
+        due_at = self._trials.due_at(self._bank.longest_row_s)
+        # If retry-afters have proved true, nothing passes before the end.
+        return max(due_at, self._retry_afters.until) if self._retry_afters.is_proved else due_at
 
     @property
     def _trial_back_at(self) -> float:
@@ -475,10 +426,10 @@ class HiddenLimits:
         """Predictions for an attempt. Each known limit has to let the attempt pass."""
         trust, until = self._retry_afters.trust(now), self._retry_afters.until
         all_go, likely_at, possible_at = 1.0, now, now
-        for hypotheses in self._bank.layers:
+        for hypotheses in filter(None, (self._bank.hypotheses, self._bank.others)):
             opens = []
             for hypothesis in hypotheses:
-                at = hypothesis.opens_at(units, in_flight, now, with_margin=with_margin)
+                at = self._bank.opens_at(hypothesis, units, in_flight, now, with_margin=with_margin)
                 opens.append((at, hypothesis.weight * (1 - trust)))
                 opens.append((max(at, until) if hypothesis.is_of_a_rate else at, hypothesis.weight * trust))
             opens.sort()
@@ -508,12 +459,11 @@ class HiddenLimits:
     @property
     def told_until(self) -> float:
         """Farthest reported end, if retry-afters are trusted."""
-        return self._retry_afters.until if self._retry_afters.is_trusted and self._bank.layers else -_NEVER
+        return self._retry_afters.until if self._retry_afters.is_trusted and self.has_refused else -_NEVER
 
     def turns_at(self, now: float) -> float | None:
         """When the best limit lets many attempts pass again; None if attempts pass all the time."""
-        level = self._bank.layers[0][0].level if self._bank.layers else None
-        return level.turns_at(now) if isinstance(level, SlidingLevel | WindowLevel) else None
+        return self._bank.turns_at(now)
 
     def cost_s(self, demand: Demand) -> float:
         """Seconds of this limit that a demand takes."""
@@ -540,7 +490,6 @@ class _Glance(HiddenLimits):
 
     def __init__(self, of: HiddenLimits) -> None:
         vars(self).update(vars(of))
-        self._bank = of._bank.glance()  # noqa: SLF001  its own kind
 
     def _judge_trial(self, now: float) -> None:
         pass

@@ -6,20 +6,17 @@ limiter of that kind refuses exactly the attempts that would rise above the limi
     ConcurrencyLevel   attempts in flight, and those that ended less than `linger_s` ago
     SlidingLevel       units sent within the last `window_s`
     WindowLevel        units sent since the window began
-    CounterLevel       the same, and of the previous window as many as if they had been sent evenly
     BucketLevel        units sent, less the units drained at `per_s`; a small amount enforces a spacing
 
-Two more hypotheses need no level (`hypotheses.py`): only chance refuses; the provider is closed until the instant it
-names. A level's likelihood is a decision stump's: refusals are chance below some amount, which `fit` finds, and the
-rule above.
+Levels have no state: they read a `History`. The likelihood of a level is that of a decision stump: refusals are chance
+below some amount, which `fit` finds, and the rule above.
 """
 
 import math
-from bisect import bisect_left, bisect_right
-from collections import deque
-from collections.abc import Iterable, Sequence
-from copy import copy
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import Annotated, Protocol
 
 from msgspec import Meta, Struct
@@ -59,6 +56,10 @@ _RULE = _Share(20.0, 20.4)
 
 _SHORT = 0.5
 """Share of an attempt's units missing in a bucket that refuses without a retry-after."""
+_INSTANT_S = 1e-6
+"""Rounding error of instants."""
+_EDGE_S = 0.1
+"""Attempts sent so shortly before a window may count in the window: ends are reported with the delay of a response."""
 
 
 class Sent(Struct, eq=False):
@@ -147,347 +148,164 @@ def _between(passed: float, refused: float, step: float) -> float:
     return max((passed + refused) / 2, refused - step)
 
 
+class History:
+    """Attempts in the order in which they were sent, and running sums of the units that a limiter counts."""
+
+    def __init__(self, attempts: Sequence[Sent], counts: Callable[[Sent], bool], first: int = 0) -> None:
+        """`first`: index of the first attempt that has to be explained; earlier attempts only fill limits."""
+        self.attempts = list(attempts)
+        self.first = first
+        self.sent_at = [sent.sent_at for sent in attempts]
+        self.counted = [counts(sent) for sent in attempts]
+        self._sums: dict[int, list[float]] = {}
+
+    def __repr__(self) -> str:
+        return f"<History of {len(self.attempts)} attempts, {self.first} unexplained>"
+
+    @property
+    def explained(self) -> list[Sent]:
+        """The attempts that have to be explained."""
+        return self.attempts[self.first :]
+
+    def add(self, sent: Sent) -> None:
+        """Append an attempt that is in flight."""
+        self.attempts.append(sent)
+        self.sent_at.append(sent.sent_at)
+        self.counted.append(True)
+        for measure, sums in self._sums.items():
+            sums.append(sums[-1] + sent.units[measure])
+
+    def sums(self, measure: int) -> list[float]:
+        """Counted units before each attempt, and of all."""
+        if measure not in self._sums:
+            pairs = zip(self.attempts, self.counted, strict=True)
+            units = (sent.units[measure] if is_counted else 0.0 for sent, is_counted in pairs)
+            self._sums[measure] = list(accumulate(units, initial=0.0))
+        return self._sums[measure]
+
+
 class Level(Protocol):
-    """Sum of earlier attempts in a kind of limiter. Add attempts in the order in which they were sent."""
+    """A kind of limiter."""
 
-    measure: int
-    """Index of the counted unit in `Sent.units`."""
-
-    def add(self, sent: Sent) -> float:
-        """Count an attempt; return the level that includes this attempt."""
+    @property
+    def measure(self) -> int:
+        """Index of the counted unit in `Sent.units`."""
         ...
 
-    def replay(self, records: Sequence[Sent], taken: Sequence[bool]) -> list[float]:
-        """Add attempts in turn; return their levels. Attempts that are not taken are taken back at once."""
+    def found(self, history: History) -> list[float]:
+        """The level that each attempt to be explained found, itself included."""
         ...
 
-    def preload(self, older: Sequence[Sent]) -> None:
-        """Begin with the rest of older attempts that were taken, as if they were replayed."""
-        ...
-
-    def take_back(self, sent: Sent) -> None:
-        """Uncount a refused attempt."""
-        ...
-
-    def correct(self, sent: Sent, units: float) -> None:
-        """Correct an attempt to the units that were actually taken."""
-        ...
-
-    def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:
+    def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:
         """When `units` more fit into the amount; infinite: when an attempt ends."""
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class ConcurrencyLevel:
     """Attempts that a provider works on, and ended attempts whose slot is not free yet."""
 
-    measure = 0
+    linger_s: float
+    """How long a slot stays taken after the attempt's end."""
+    measure: int = 0
 
-    def __init__(self, linger_s: float) -> None:
-        self.linger_s = linger_s
-        self._lingering: deque[Sent] = deque()
-
-    def __repr__(self) -> str:
-        return f"<ConcurrencyLevel, slots free after {self.linger_s:g} s>"
-
-    def replay(self, records: Sequence[Sent], taken: Sequence[bool]) -> list[float]:
+    def found(self, history: History) -> list[float]:
         """See Level."""
         if not self.linger_s:
-            return [sent.in_flight for sent in records]
+            return [sent.in_flight for sent in history.explained]
         found: list[float] = []
-        for sent, is_taken in zip(records, taken, strict=True):
-            found.append(self.add(sent))
-            if not is_taken:
-                self._lingering.pop()
+        ended_at: list[float] = []
+        for index, sent in enumerate(history.attempts[history.first :], history.first):
+            at = sent.sent_at
+            found.append(sent.in_flight + bisect_right(ended_at, at) - bisect_right(ended_at, at - self.linger_s))
+            if history.counted[index]:
+                insort(ended_at, sent.ended_at)
         return found
 
-    def preload(self, older: Sequence[Sent]) -> None:
-        """Do nothing: ended attempts hold no slot."""
-
-    def add(self, sent: Sent) -> float:
-        """See Level."""
-        if not self.linger_s:
-            return sent.in_flight
-        level = sent.in_flight + len(self._held(sent.sent_at))
-        self._lingering.append(sent)
-        return level
-
-    def take_back(self, sent: Sent) -> None:
-        """See Level."""
-        if self.linger_s and sent in self._lingering:
-            self._lingering.remove(sent)
-
-    def correct(self, sent: Sent, units: float) -> None:
-        """See Level."""
-
-    def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
+    def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""
         free = amount - in_flight
         if free < 1:
             return _NEVER
-        if not self.linger_s:
-            return now
-        frees_at = sorted(self._held(now))
-        surplus = len(frees_at) + 1 - int(free)
-        return now if surplus <= 0 else max(now, frees_at[surplus - 1])
-
-    def _held(self, now: float) -> list[float]:
-        """When the slots of ended attempts get free."""
-        oldest = now - self.linger_s
-        self._lingering = deque([sent for sent in self._lingering if sent.ended_at > oldest])
-        return [sent.ended_at + self.linger_s for sent in self._lingering if sent.ended_at <= now]
+        since = now - self.linger_s
+        pairs = zip(history.explained, history.counted[history.first :], strict=True)
+        ended_at = sorted(sent.ended_at for sent, is_held in pairs if is_held and since < sent.ended_at <= now)
+        surplus = len(ended_at) + 1 - int(free)
+        return now if surplus <= 0 else max(now, ended_at[surplus - 1] + self.linger_s)
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class SlidingLevel:
     """Units sent within the last `window_s`; safe for any limiter that admits the same amount in that time."""
 
     measure: int
     window_s: float
-    _sent: deque[Sent] = field(default_factory=deque)
-    _units: float = 0.0
 
-    def __repr__(self) -> str:
-        return f"<SlidingLevel of {self.measure}, {self.window_s:g} s: {self._units:g}>"
-
-    def replay(self, records: Sequence[Sent], taken: Sequence[bool]) -> list[float]:
+    def found(self, history: History) -> list[float]:
         """See Level."""
-        queue, total, window_s, measure = self._sent, self._units, self.window_s, self.measure
-        found: list[float] = []
-        note, append, popleft = found.append, queue.append, queue.popleft
-        for sent, is_taken in zip(records, taken, strict=True):
-            now = sent.sent_at
-            while queue and queue[0].sent_at + window_s <= now:
-                total -= popleft().units[measure]
-            level = total + sent.units[measure]
-            note(level)
-            if is_taken:
-                append(sent)
-                total = level
-        self._units = total
-        return found
+        sums, sent_at, measure, window_s = history.sums(self.measure), history.sent_at, self.measure, self.window_s
+        return [
+            sums[index] - sums[bisect_right(sent_at, sent.sent_at - window_s + _INSTANT_S)] + sent.units[measure]
+            for index, sent in enumerate(history.explained, history.first)
+        ]
 
-    def preload(self, older: Sequence[Sent]) -> None:
+    def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""
-        now, window_s = older[-1].sent_at, self.window_s
-        self._sent.extend(older[bisect_right(older, now, key=lambda sent: sent.sent_at + window_s) :])
-        self._units = sum([sent.units[self.measure] for sent in self._sent])
+        sums = history.sums(self.measure)
+        leaving = bisect_left(sums, sums[-1] + units - max(amount, units) - 1e-9)
+        return max(now, history.sent_at[leaving - 1] + self.window_s) if leaving else now
 
-    def add(self, sent: Sent) -> float:
-        """See Level."""
-        self._forget(sent.sent_at)
-        self._sent.append(sent)
-        self._units += sent.units[self.measure]
-        return self._units
-
-    def take_back(self, sent: Sent) -> None:
-        """See Level."""
-        if sent in self._sent:
-            self._sent.remove(sent)
-            self._units -= sent.units[self.measure]
-
-    def correct(self, sent: Sent, units: float) -> None:
-        """See Level."""
-        if self._sent and sent.sent_at >= self._sent[0].sent_at:
-            self._units += units - sent.units[self.measure]
-
-    def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
-        """See Level."""
-        self._forget(now)
-        surplus = self._units + units - max(amount, units)
-        opens_at = now
-        for sent in self._sent:
-            if surplus <= 0:
-                break
-            surplus -= sent.units[self.measure]
-            opens_at = sent.sent_at + self.window_s
-        return opens_at
-
-    def stand_alone(self) -> None:
-        """Detach a copy: the original keeps the attempts that the copy forgets."""
-        self._sent = self._sent.copy()
-
-    def turns_at(self, now: float) -> float | None:
+    def turns_at(self, history: History, now: float) -> float | None:
         """When the first units are free again; None: all are."""
-        self._forget(now)
-        return self._sent[0].sent_at + self.window_s if self._sent else None
-
-    def _forget(self, now: float) -> None:
-        while self._sent and self._sent[0].sent_at + self.window_s <= now:
-            self._units -= self._sent.popleft().units[self.measure]
+        oldest = bisect_right(history.sent_at, now - self.window_s + _INSTANT_S)
+        return history.sent_at[oldest] + self.window_s if oldest < len(history.sent_at) else None
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class WindowLevel:
-    """Units sent since a window began."""
+    """Units sent since a window began; windows follow each other without a gap."""
 
     measure: int
     window_s: float
-    ends: Sequence[float]
+    ends: tuple[float, ...]
     """Known ends of windows, in order."""
-    is_tiled: bool
-    """Windows follow each other without a gap; else a window begins with the first attempt after the last end."""
-    _ends_at: float = -_NEVER
-    _units: float = 0.0
-    _next: int = 0
 
-    def __repr__(self) -> str:
-        tiled = "tiled" if self.is_tiled else "opened"
-        return (
-            f"<WindowLevel {tiled} of {self.measure}, {self.window_s:g} s: {self._units:g} until {self._ends_at:.1f}>"
-        )
-
-    def replay(self, records: Sequence[Sent], taken: Sequence[bool]) -> list[float]:
+    def found(self, history: History) -> list[float]:
         """See Level."""
-        total, ends_at, measure = self._units, self._ends_at, self.measure
+        sums, sent_at, measure = history.sums(self.measure), history.sent_at, self.measure
         found: list[float] = []
-        note = found.append
-        for sent, is_taken in zip(records, taken, strict=True):
-            now = sent.sent_at
-            if now >= ends_at:
-                ends_at, total = self._end_of(now), 0.0
-            units = sent.units[measure]
-            level = total + units
-            note(level)
-            total = level if is_taken or now < ends_at - self.window_s else max(0.0, level - units)
-        self._units, self._ends_at = total, ends_at
-        return found
-
-    def preload(self, older: Sequence[Sent]) -> None:
-        """See Level."""
-        if self.is_tiled and len(self.ends) == 1:  # in all others, each window begins at the previous end
-            older = _last(older, _FORGOTTEN * self.window_s)
-        total, ends_at, measure = self._units, self._ends_at, self.measure
-        for sent in older:
+        ends_at, before = -_NEVER, 0.0
+        for index, sent in enumerate(history.explained, history.first):
             if sent.sent_at >= ends_at:
-                ends_at, total = self._end_of(sent.sent_at), 0.0
-            total += sent.units[measure]
-        self._units, self._ends_at = total, ends_at
-
-    def add(self, sent: Sent) -> float:
-        """See Level."""
-        self._roll(sent.sent_at)
-        if self._ends_at == -_NEVER:
-            self._ends_at = self._end_of(sent.sent_at)
-        self._units += sent.units[self.measure]
-        return self._units
-
-    def take_back(self, sent: Sent) -> None:
-        """See Level."""
-        self.correct(sent, 0.0)
-
-    def correct(self, sent: Sent, units: float) -> None:
-        """See Level."""
-        if sent.sent_at >= self._ends_at - self.window_s:
-            self._units = max(0.0, self._units + units - sent.units[self.measure])
-
-    def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
-        """See Level."""
-        self._roll(now)
-        return now if self._units + units <= max(amount, units) else self._ends_at
-
-    def turns_at(self, now: float) -> float | None:
-        """When the window ends; None: none has begun."""
-        self._roll(now)
-        return self._ends_at if self._ends_at > now else None
-
-    def _roll(self, now: float) -> None:
-        if now >= self._ends_at:
-            self._ends_at, self._units = -_NEVER, 0.0
-
-    def _end_of(self, now: float) -> float:
-        """End of the window that contains an instant."""
-        while self._next < len(self.ends) and self.ends[self._next] <= now:
-            self._next += 1
-        if self._next < len(self.ends) and self.ends[self._next] - self.window_s <= now:
-            return self.ends[self._next]
-        if not self.is_tiled or not self.ends:
-            return now + self.window_s
-        known = self.ends[max(0, self._next - 1)]
-        return known + (math.floor((now - known) / self.window_s) + 1) * self.window_s
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class CounterLevel:
-    """Sliding counter: this window's units, and as many of the previous window's as if they had been sent evenly."""
-
-    measure: int
-    window_s: float
-    ends_at: float
-    """Any end of a window."""
-    _this_ends_at: float = -_NEVER
-    _last: float = 0.0
-    _this: float = 0.0
-
-    def __repr__(self) -> str:
-        return (
-            f"<CounterLevel of {self.measure}, {self.window_s:g} s: {self._last:g}, {self._this:g} "
-            f"until {self._this_ends_at:.1f}>"
-        )
-
-    def replay(self, records: Sequence[Sent], taken: Sequence[bool]) -> list[float]:
-        """See Level."""
-        window_s, measure = self.window_s, self.measure
-        found: list[float] = []
-        note = found.append
-        for sent, is_taken in zip(records, taken, strict=True):
-            now = sent.sent_at
-            if now >= self._this_ends_at:
-                self._roll(now)
-            units = sent.units[measure]
-            note(self._last * (self._this_ends_at - now) / window_s + self._this + units)
-            if is_taken:
-                self._this += units
+                begins_at, ends_at = self._around(sent.sent_at)
+                before = sums[bisect_left(sent_at, begins_at)]
+            found.append(sums[index] - before + sent.units[measure])
         return found
 
-    def preload(self, older: Sequence[Sent]) -> None:
+    def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""
-        measure = self.measure
-        for sent in _last(older, _FORGOTTEN * self.window_s):
-            if sent.sent_at >= self._this_ends_at:
-                self._roll(sent.sent_at)
-            self._this += sent.units[measure]
+        sums = history.sums(self.measure)
+        begins_at, ends_at = self._around(now)
+        used = sums[-1] - sums[bisect_left(history.sent_at, begins_at)]
+        return now if used + units <= max(amount, units) + 1e-9 else ends_at
 
-    def add(self, sent: Sent) -> float:
-        """See Level."""
-        self._roll(sent.sent_at)
-        self._this += sent.units[self.measure]
-        return self._last * (self._this_ends_at - sent.sent_at) / self.window_s + self._this
+    def turns_at(self, history: History, now: float) -> float | None:  # noqa: ARG002
+        """When the window ends."""
+        return self._around(now)[1]
 
-    def take_back(self, sent: Sent) -> None:
-        """See Level."""
-        self.correct(sent, 0.0)
-
-    def correct(self, sent: Sent, units: float) -> None:
-        """See Level."""
-        more, begins_at = units - sent.units[self.measure], self._this_ends_at - self.window_s
-        if sent.sent_at >= begins_at:
-            self._this = max(0.0, self._this + more)
-        elif sent.sent_at >= begins_at - self.window_s:
-            self._last = max(0.0, self._last + more)
-
-    def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
-        """See Level."""
-        self._roll(now)
-        free = max(amount, units) - units
-        if self._this <= free:
-            return max(now, self._leaves_at(self._last, free - self._this))
-        return self._leaves_at(self._this, free) + self.window_s
-
-    def _leaves_at(self, last: float, free: float) -> float:
-        """When at most `free` of the previous window's units still count."""
-        return self._this_ends_at - self.window_s * min(1.0, free / last) if last else -_NEVER
-
-    def _roll(self, now: float) -> None:
-        if now < self._this_ends_at:
-            return
-        ends_at = self.ends_at + (math.floor((now - self.ends_at) / self.window_s) + 1) * self.window_s
-        is_next = ends_at < self._this_ends_at + 1.5 * self.window_s
-        self._last, self._this = self._this if is_next else 0.0, 0.0
-        self._this_ends_at = ends_at
+    def _around(self, now: float) -> tuple[float, float]:
+        """Begin and end of the window that contains an instant."""
+        ends, window_s, now = self.ends, self.window_s, now + _INSTANT_S
+        after = bisect_right(ends, now)
+        last = ends[after - 1] if after else -_NEVER
+        if after < len(ends) and ends[after] - window_s <= now:
+            return max(last, ends[after] - window_s - _EDGE_S), ends[after]
+        known = ends[max(0, after - 1)]
+        begins_at = known + math.floor((now - known) / window_s) * window_s
+        return begins_at - (_EDGE_S if begins_at < known else 0.0), begins_at + window_s
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True)
 class BucketLevel:
     """Units sent, less the units drained since."""
 
@@ -496,82 +314,50 @@ class BucketLevel:
     amount: float | None = None
     """With an amount, each verdict corrects the level: errors and others' usage add up in a bucket that is never
     full."""
-    _level: float = 0.0
-    _at: float = -_NEVER
 
-    def __repr__(self) -> str:
-        return f"<BucketLevel of {self.measure}, {self.per_s:g} per s: {self._level:g}>"
-
-    def replay(self, records: Sequence[Sent], taken: Sequence[bool]) -> list[float]:
+    def found(self, history: History) -> list[float]:
         """See Level."""
-        total, at, per_s, measure, amount = self._level, self._at, self.per_s, self.measure, self.amount
-        found: list[float] = []
-        note = found.append
-        for sent, is_taken in zip(records, taken, strict=True):
-            now = sent.sent_at
-            if now > at:
-                total -= per_s * (now - at)
-                at = now
-                if total < 0.0:
-                    total = 0.0
-            units = sent.units[measure]
-            level = total + units
-            note(level)
-            total = level if is_taken else max(0.0, level - units)
-            if amount is not None:
-                if sent.refused:
-                    short_s = 0.0 if sent.told_at is None else sent.told_at - now
-                    total = max(total, amount - units + (per_s * short_s if short_s else _SHORT * units))
-                elif sent.refused is False:
-                    total = min(total, amount)
-        self._level, self._at = total, at
-        return found
+        measure, attempts = self.measure, history.explained
+        return [level + sent.units[measure] for level, sent in zip(self._levels(history)[:-1], attempts, strict=True)]
 
-    def preload(self, older: Sequence[Sent]) -> None:
+    def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""
-        self.replay(older, [True] * len(older))
-
-    def add(self, sent: Sent) -> float:
-        """See Level."""
-        self._drain(sent.sent_at)
-        self._level += sent.units[self.measure]
-        return self._level
-
-    def take_back(self, sent: Sent) -> None:
-        """See Level."""
-        self.correct(sent, 0.0)
-
-    def correct(self, sent: Sent, units: float) -> None:
-        """See Level."""
-        self._level = max(0.0, self._level + units - sent.units[self.measure])
-
-    def opens_at(self, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
-        """See Level."""
-        self._drain(now)
-        surplus = self._level + units - max(amount, units)
+        level = self._levels(history)[-1] if history.attempts else 0.0
+        drained = self.per_s * max(0.0, now - history.sent_at[-1]) if history.attempts else 0.0
+        surplus = max(0.0, level - drained) + units - max(amount, units)
         return now if surplus <= 1e-9 else now + surplus / self.per_s
 
-    def _drain(self, now: float) -> None:
-        if now > self._at:
-            self._level = max(0.0, self._level - self.per_s * (now - self._at))
-            self._at = now
+    def _levels(self, history: History) -> list[float]:
+        """The level before each attempt to be explained, and after the last attempt."""
+        per_s, sums, sent_at = self.per_s, history.sums(self.measure), history.sent_at
+        # An empty bucket drains nothing: the level is the sum above the lowest sum so far.
+        net = [units - per_s * at for units, at in zip(sums, sent_at, strict=False)]
+        lowest = accumulate(net, min)
+        levels = [above - low for above, low in zip(net, lowest, strict=True)][history.first :]
+        if self.amount is not None and levels:
+            return self._corrected(history, levels[0])
+        last = sums[-1] - sums[-2] if history.attempts else 0.0
+        return [*levels, (levels[-1] if levels else 0.0) + last]
 
-
-def glance(level: Level) -> Level:
-    """A copy to ask when the level opens, which leaves the level unchanged."""
-    seen = copy(level)
-    if isinstance(seen, SlidingLevel):
-        seen.stand_alone()
-    return seen
-
-
-_FORGOTTEN = 4.0
-"""Windows after which no attempt matters any more."""
-
-
-def _last(older: Sequence[Sent], reach_s: float) -> Sequence[Sent]:
-    """Attempts sent at most `reach_s` before the last."""
-    return older[bisect_left(older, older[-1].sent_at - reach_s, key=lambda sent: sent.sent_at) :]
+    def _corrected(self, history: History, level: float) -> list[float]:
+        """The same from a level on, where each verdict corrects the level."""
+        per_s, measure, amount = self.per_s, self.measure, self.amount or 0.0
+        at = history.sent_at[history.first]
+        levels: list[float] = []
+        for sent, is_counted in zip(history.explained, history.counted[history.first :], strict=True):
+            now = sent.sent_at
+            level = max(0.0, level - per_s * (now - at))
+            at = now
+            levels.append(level)
+            units = sent.units[measure]
+            if is_counted:
+                level += units
+            if sent.refused:
+                short_s = 0.0 if sent.told_at is None else sent.told_at - now
+                level = max(level, amount - units + (per_s * short_s if short_s else _SHORT * units))
+            elif sent.refused is False:
+                level = min(level, amount)
+        return [*levels, level]
 
 
 _MOST_WINDOW_S = 32 * 86_400.0
@@ -618,12 +404,6 @@ class HiddenLimit:
         if self.is_bucket:
             return BucketLevel(self.measure, self.amount / self.window_s)
         return SlidingLevel(self.measure, self.window_s)
-
-    def is_tighter_than(self, other: "HiddenLimit") -> bool:
-        """Whether this limit admits clearly less of the same unit in the long run."""
-        if (self.measure, self.window_s is None) != (other.measure, other.window_s is None):
-            return False
-        return self.amount / (self.window_s or 1.0) * UNEQUAL < other.amount / (other.window_s or 1.0)
 
     def is_like(self, other: "HiddenLimit") -> bool:
         """Whether people need no report of the difference."""

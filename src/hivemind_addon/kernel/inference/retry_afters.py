@@ -75,11 +75,6 @@ class RetryAfters:
         """Whether an attempt was ever refused late in a reported wait, and retry-afters are trusted."""
         return self._is_proved and self._score > 0
 
-    @property
-    def are_exact(self) -> bool:
-        """Whether reported ends can be compared with the ends that a hypothesis computes."""
-        return self._score > 0 and self._stretch <= 1
-
     def trust(self, now: float) -> float:
         """Probability that nothing passes before the reported end."""
         return 1 / (1 + math.exp(-self._score)) if now < self.until else 0.0
