@@ -2,9 +2,10 @@
 
 **Unit.** Seconds of the pool's bottleneck (`meters.py`): the cost of a ticket is the time that others wait longer.
 
-**Fairness.** Start-time fair queueing among agents (`shares.py`): the ticket with the smallest `start - bonus` goes. Of
-an agent's tickets the oldest goes first, whichever session asks; a class counts there as so many seconds of waiting. So
-an agent with a thousand sessions gets no more than one agent's share.
+**Fairness.** Start-time fair queueing among agents (`shares.py`): the ticket with the smallest `start - bonus` goes. So
+an agent with a thousand sessions gets no more than one agent's share. Of an agent's tickets the oldest goes first.
+There a class counts as so many seconds of waiting, and a ticket counts as younger by its cost for each present ticket
+of the same session or of its sub-agents, so that a burst of one session holds no other session up.
 
 **Bonus** of a ticket, in seconds, the sum of:
 
@@ -26,6 +27,7 @@ Every operation is O(log n), except for `in_order` and `head_where`. A ticket is
 it waits for, at its turn, and back once.
 """
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -101,6 +103,8 @@ class FairQueue:
         """Tickets aside, by the prefix or the family that they wait for."""
         self._roots: dict[tuple[str, str], str] = {}
         """Agent and sub-agent's session → the root of the tree, where sub-agents are limited; the oldest first."""
+        self._present: Counter[tuple[str, str]] = Counter()
+        """By agent and parent session: the tickets that wait or are in flight."""
         self._running: dict[str, int] = {}
         """By family: the sub-agents' attempts in flight."""
         self._gates: KeyedHeap[str] = KeyedHeap()
@@ -164,9 +168,17 @@ class FairQueue:
 
     def end(self, entry: QueueEntry) -> None:
         """End a ticket that does not wait, and note the start for a later ticket with the same request."""
-        entry.start_s = self._starts.gone(entry)
-        self.common.gone(entry)
+        entry.start_s = self._gone(entry)
         entry.become(EntryState.ENDED)
+
+    def _gone(self, entry: QueueEntry) -> float | None:
+        """Forget a ticket. Returns the start."""
+        name = _parent(entry)
+        self._present[name] -= 1
+        if not self._present[name]:
+            del self._present[name]
+        self.common.gone(entry)
+        return self._starts.gone(entry)
 
     def take_all(self) -> list[QueueEntry]:
         """Empty the queue of a pool that proved to be another. Returns the entries as new, the oldest first."""
@@ -178,8 +190,7 @@ class FairQueue:
     def take(self, entry: QueueEntry) -> None:
         """Remove an entry that moves to another pool, as new."""
         self._take_out(entry)
-        self._starts.gone(entry)
-        self.common.gone(entry)
+        self._gone(entry)
         entry.renew()
 
     def wake_up(self, slept_s: float, now: float) -> None:
@@ -359,6 +370,7 @@ class FairQueue:
     def seat(self, guest: QueueEntry, now: float) -> None:
         """Give a future guest the number and the bonus that a new ticket would get; the queue stays the same."""
         guest.enrol(self._last_order + 1, now)
+        guest.turn_s = self._turn_s(guest)
         if _warm_tokens(guest.ticket):
             guest.cache_entry = self._cache.entry(guest.ticket)
         guest.bonus_s = self._worth(guest, now)[0]
@@ -375,6 +387,8 @@ class FairQueue:
         """Number a new ticket, and note the start."""
         self._last_order += 1
         entry.enrol(self._last_order, now)
+        entry.turn_s = min(entry.turn_s, self._turn_s(entry))
+        self._present[_parent(entry)] += 1
         self._starts.came(entry, entry.start_s)
         self.common.came(entry)
         if _warm_tokens(entry.ticket):
@@ -384,6 +398,9 @@ class FairQueue:
             self._roots[entry.ticket.agent, entry.ticket.session] = entry.family
             if len(self._roots) > _SESSIONS:
                 del self._roots[next(iter(self._roots))]
+
+    def _turn_s(self, entry: QueueEntry) -> float:
+        return entry.since + self._present[_parent(entry)] * self._cost_s(entry.ticket.demand)
 
     def _family(self, ticket: Ticket) -> str:
         """The root of a sub-agent's tree, of which the number is limited; empty: no limit."""
@@ -430,7 +447,7 @@ class FairQueue:
             tickets = self._agents.get(agent)
             if tickets is None:
                 tickets = self._agents[agent] = KeyedHeap()
-            tickets.put(entry, entry.since - entry.bonus_s, entry.order)
+            tickets.put(entry, entry.turn_s - entry.bonus_s, entry.order)
             self._refresh(agent)
 
     def _refresh(self, agent: str) -> None:
@@ -560,12 +577,16 @@ class FairQueue:
             else:
                 by_agent.setdefault(entry.ticket.agent, []).append(entry)
         for entries in by_agent.values():
-            entries.sort(key=lambda entry: (entry.since - entry.bonus_s, entry.order))
+            entries.sort(key=lambda entry: (entry.turn_s - entry.bonus_s, entry.order))
             start_s = _LONG_AGO
             for entry in entries:
                 start_s = max(start_s, self._starts.start_s(entry))
                 yield start_s - entry.bonus_s, entry.order, entry
                 start_s += self._cost_s(entry.ticket.demand) / entry.weight
+
+
+def _parent(entry: QueueEntry) -> tuple[str, str]:
+    return entry.ticket.agent, entry.ticket.parent_session or entry.ticket.session
 
 
 def _warm_tokens(ticket: Ticket) -> int:

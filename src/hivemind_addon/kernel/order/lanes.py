@@ -89,6 +89,8 @@ class QueueEntry(Struct, eq=False):
     """A smaller number is older."""
     since: float = _NEVER
     """The instant of the first submit."""
+    turn_s: float = _NEVER
+    """The instant that orders the ticket among the agent's: `since`, later by the work of the same tree's tickets."""
     start_s: float | None = None
     """The start in `StartTimes`, kept from an ended ticket for the same request."""
     was_sent: bool = False
@@ -121,7 +123,8 @@ class QueueEntry(Struct, eq=False):
 
     def come_back_for(self, old: "QueueEntry") -> None:
         """Take the position of an ended ticket for the same request."""
-        self.order, self.since, self.was_sent, self.start_s = old.order, old.since, old.was_sent, old.start_s
+        self.order, self.since, self.turn_s = old.order, old.since, old.turn_s
+        self.was_sent, self.start_s = old.was_sent, old.start_s
 
     def renew(self) -> None:
         """Become new for another pool, which has another virtual time. Keeps `since` and what a person has ordered."""
@@ -141,6 +144,7 @@ class QueueEntry(Struct, eq=False):
         self.shed_at += slept_s
         self.leaves_at += slept_s
         self.since += slept_s
+        self.turn_s += slept_s
         if self.attempt is not None:
             self.attempt.ticket = self.ticket
             self.attempt.admitted_at += slept_s
