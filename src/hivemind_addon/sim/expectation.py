@@ -1,4 +1,4 @@
-"""What a scenario promises of the scheduler: bounds on what its runs give, and whether they keep them. Pure."""
+"""A scenario's promises of the scheduler: bounds on its runs, and whether they are kept. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +17,8 @@ MANY_LOST = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Bounds on all runs of one scenario on one kind of limits. Shares are between 0 and 1; what is not said is not
-    asked.
+    """Bounds on all runs of one scenario on one kind of limits. Shares are between 0 and 1; a key that is missing
+    asks nothing.
     """
 
     limits: LimitKind | None = None
@@ -36,9 +36,9 @@ class Expectation:
     stretch_worst: float | None = None
     """Time ÷ lower bound, at most in any run."""
     shared_stretch_worst: float | None = None
-    """The same, when what a neighbour took counts as spent."""
+    """The same; the units that a neighbour took count as spent."""
     cost_worst: float | None = None
-    """Input cost ÷ what it would be with a prompt cache that forgets nothing, at most in any run."""
+    """Input cost ÷ the cost with a prompt cache that forgets nothing, at most in any run."""
     cap_used_least: float | None = None
     """Calls in flight ÷ concurrency cap, at least in every run."""
     idle_worst_s: float | None = None
@@ -46,13 +46,13 @@ class Expectation:
     breaker_opened: float | None = None
     """How often it may take the provider for down, in all runs together."""
     zombies: float | None = None
-    """Attempts that may be in flight for more than ten times what a turn usually takes, in all runs together."""
+    """Attempts that may be in flight for more than ten times the usual time of a turn, in all runs together."""
     latency_p95_s: float | None = None
-    """Seconds: what 95 % of the answered turns take at most, from the first ask to the whole answer, in any run."""
+    """Seconds that 95 % of the answered turns take at most, from the first ask to the whole answer, in any run."""
     overspent_worst: float | None = None
-    """What any agent spends ÷ its budget, at most in any run."""
+    """Spending of an agent ÷ its budget, at most in any run."""
     wait_p95_s: Mapping[str, float] = field(default_factory=dict)
-    """Seconds by crowd: what 95 % of its requests wait at most, in any run."""
+    """Seconds by crowd that 95 % of its requests wait at most, in any run."""
     wait_p95_to_fifo: Mapping[str, float] = field(default_factory=dict)
     """By crowd: the same ÷ first come, first served, at most in any run."""
 
@@ -72,7 +72,7 @@ class Expectation:
         return self.headers == headers and self.limits in (None, kind)
 
     def verdicts(self, runs: Sequence[Result], others: Mapping[Policy, Sequence[Result]]) -> Iterator["Verdict"]:
-        """What is asked of these runs, and what they gave. `others`: the same under each policy of `needs`."""
+        """The bounds on these runs, and the measured values. `others`: the same under each policy of `needs`."""
         fifo = others.get(Policy.FIFO, ())
         attempts = sum(run.attempts for run in runs)
 
@@ -128,7 +128,7 @@ def beside_no_proxy(
 
     No more agents may be lost. Time and attempts are summed over the agents that finish in both runs of a seed, so that
     nobody looks fast who loses the slow ones. Where the other run loses many more agents there is no comparison: the
-    limits that they leave to the rest are what it is faster by.
+    rest is fast by the limits that the lost ones leave.
     """
     yield Verdict(f"agents lost beside {policy.name}", sum(run.lost for run in others), sum(run.lost for run in runs))
     pairs = [
@@ -146,7 +146,7 @@ def beside_no_proxy(
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A bound, and what was measured."""
+    """A bound, and the measured value."""
 
     what: str
     bound: float
