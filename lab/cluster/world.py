@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import RetryPolicy
 from hivemind_addon.kernel.values.command import Cancel, Pause, Resume, SchedulerCommand, SetLimit, SetPriority

@@ -5,7 +5,7 @@ from collections import Counter
 
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Refused, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
@@ -57,6 +57,11 @@ class Gateway:
     def sharing(self):
         (sharing,) = self.scheduler._sharing.values()
         return sharing
+
+    @property
+    def shares(self):
+        """The limits by refusals that the models draw on, each once."""
+        return list(dict.fromkeys(member.share for member in self.sharing.members))
 
     def submit(self, model: str, agent: str = "") -> str:
         self.tickets += 1

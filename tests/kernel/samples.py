@@ -5,7 +5,7 @@ import random
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Backoff, Shed
 from hivemind_addon.kernel.scheduler import Scheduler

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
 from hivemind_addon.kernel.limits.owner import owner_of
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings, PoolTold
 from hivemind_addon.kernel.retry import Admitted, Backoff, History, Refused, Shed, Verdict
 from hivemind_addon.kernel.scheduler import Scheduler

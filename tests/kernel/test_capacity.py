@@ -5,8 +5,9 @@ import random
 import pytest
 
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
-from hivemind_addon.kernel.limits.capacity import Capacity, ConcurrencySettings
+from hivemind_addon.kernel.limits.capacity import Capacity
 from hivemind_addon.kernel.limits.sharing import Sharing
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.order.lanes import Attempt, QueueEntry
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.pool import PoolSettings

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Refused
 from hivemind_addon.kernel.values.command import (

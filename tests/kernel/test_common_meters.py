@@ -65,14 +65,14 @@ def test_nobody_is_refused_once_it_is_known(kind):
 @KINDS
 def test_it_is_unlearned_when_headers_speak_against_it(kind):
     key = learned(amount=20, kind=kind)
-    assert key.sharing.meters.is_in_use
+    assert {shared for _, shared in key.meters().values()} == {MODELS}
     key.is_shared = False
     for _ in range(3):
         for model in MODELS:
             key.submit(model)
             key.advance(0.1)
             key.answer_all()
-    assert not key.sharing.meters.is_in_use
+    assert {shared for _, shared in key.meters().values()} == {()}
 
 
 def test_who_waits_for_a_common_limit_goes_at_once_when_it_proves_to_be_its_own():
@@ -120,6 +120,8 @@ def test_a_common_limit_outlives_the_process():
     key.scheduler.restore(old.scheduler.export(), key.now)
     for model in MODELS:
         key.submit(model)
+    assert {level for level, _ in key.meters().values()} == {19}, "one by one, until a header tells the level"
+    key.answer_all()
     assert {shared for _, shared in key.meters().values()} == {MODELS}
     assert {level for level, _ in key.meters().values()} == {17}
 

@@ -1,6 +1,6 @@
 import pytest
 
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings, Slots
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings, Slots
 
 
 def filled(limit: int, *, maximum: int = 256) -> Slots:

@@ -24,36 +24,20 @@ ANYTHING = st.recursive(
 )
 
 
-def test_what_an_earlier_version_saved_is_read_and_saved_again_as_it_was():
+def test_what_an_earlier_version_saved_is_read():
     saved = read_saved(RECORDED)
     known, unknown = saved.pools
     assert known.key == PoolKey("api.test", "key-1", "m")
     assert known.throttles == HiddenLimit(measure=2, amount=30, window_s=60, is_bucket=True)
     assert known.overloads == HiddenLimit(measure=0, amount=8)
-    assert [(meter.name, meter.kind, meter.is_common) for meter in known.meters] == [
+    assert [(meter.name, meter.kind, meter.is_separate) for meter in known.meters] == [
         ("requests", MeterKind.WINDOW, False),
-        ("tokens", MeterKind.BUCKET, True),
+        ("tokens", MeterKind.BUCKET, False),
     ]
     assert (unknown.throttles, unknown.overloads, unknown.meters) == (None, None, ())
     assert [(one.host, one.name, one.account) for one in saved.accounts] == [("api.test", "org", "key-1")]
     assert saved.same_account == {"key-2": "key-1"}
-    since = {"throttled_units": 0.0, "throttled_for_s": 0.0}
-    expected = RECORDED | {"pools": [since | pool for pool in RECORDED["pools"]]}
-    for pool in expected["pools"]:
-        pool["meters"] = [{key: value for key, value in meter.items() if key != "stale_s"} for meter in pool["meters"]]
-    assert json.loads(json.dumps(saved.to_json())) == expected
-
-
-def test_what_was_saved_before_limits_could_be_common_is_read():
-    old = json.loads(json.dumps({name: value for name, value in RECORDED.items() if name != "patience"}))
-    for pool in old["pools"]:
-        del pool["common"]
-        for meter in pool["meters"]:
-            del meter["is_common"]
-    read = read_saved(old | {"version": 1})
-    assert [pool.common for pool in read.pools] == [(), ()]
-    assert not any(meter.is_common for meter in read.pools[0].meters)
-    assert (read.version, read.patience) == (2, {})
+    assert read_saved(saved.to_json()) == saved
 
 
 def test_a_circle_of_accounts_is_left_out():
@@ -89,9 +73,9 @@ def test_a_resumed_limit_holds_what_it_held(is_bucket, for_s, left):
     assert hidden.view(100.0 + for_s).level == 8.0
 
 
-def test_a_limit_of_all_models_says_so():
-    common = replace(read_saved(RECORDED).pools[0], common=("concurrency",))
-    assert [view.text for view in common.views(None, None)] == [
-        "30 total tokens per minute, 30 at once",
-        "8 at a time, all models together",
-    ]
+@each(("age_s", "throttles", "is_old"), [(3_600, True, False), (90_000, True, True), (700_000, False, False)])
+def test_limits_that_nobody_has_tested_for_long_are_trusted_less(age_s, throttles, is_old):
+    pool = read_saved(RECORDED).pools[0].as_of(0.0, 1e9)
+    aged = pool.aged(1e9 + age_s)
+    assert (aged.throttles is not None, aged.is_old) == (throttles, is_old)
+    assert bool(aged.meters) is throttles

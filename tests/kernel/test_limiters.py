@@ -10,7 +10,7 @@ from statistics import mean
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted
 from hivemind_addon.kernel.scheduler import Scheduler

@@ -13,9 +13,9 @@ INPUT = Reading("input", Dimension.INPUT_TOKENS, window_s=60, limit=6_000, remai
 
 
 def known(*readings: Reading) -> Meters:
-    meters, flights = Meters(), InFlight()
+    meters = Meters()
     for reading in readings:
-        assert meters.learn(reading, attempt(), flights, 5) is not None
+        assert meters.learn(reading, attempt(), 5) is not None
     return meters
 
 
@@ -24,12 +24,12 @@ def fits_at(meters: Meters, demand: Demand, now: float = 5) -> float:
 
 
 def test_a_new_limit_is_news_and_so_is_its_change_but_not_its_level():
-    meters, flights = Meters(), InFlight()
+    meters = Meters()
     reading = requests_reading(limit=60, remaining=30, reset_in_s=30)
-    assert meters.learn(reading, attempt(), flights, 5).name == "requests"
-    assert meters.learn(requests_reading(limit=60, remaining=29, reset_in_s=31), attempt(), flights, 5) is None
-    assert meters.learn(requests_reading(limit=50, remaining=29, reset_in_s=31), attempt(), flights, 5) is not None
-    assert meters.learn(requests_reading(limit=-1, remaining=-1), attempt(), flights, 5) is None
+    assert meters.learn(reading, attempt(), 5).name == "requests"
+    assert meters.learn(requests_reading(limit=60, remaining=29, reset_in_s=31), attempt(), 5) is None
+    assert meters.learn(requests_reading(limit=50, remaining=29, reset_in_s=31), attempt(), 5) is not None
+    assert meters.learn(requests_reading(limit=-1, remaining=-1), attempt(), 5) is None
 
 
 def test_a_demand_fits_when_the_last_of_them_has_room():
@@ -60,9 +60,11 @@ def test_who_got_no_answer_has_taken_no_output():
 
 
 def test_a_limit_that_becomes_known_late_counts_what_is_in_flight():
-    meters, flights, one = Meters(), InFlight(), flying()
+    one = flying()
+    flights = InFlight()
+    meters = Meters(None, flights)
     flights.add(one)
-    meters.learn(requests_reading(limit=60, remaining=59, reset_in_s=1), one.attempt, flights, 6)
+    meters.learn(requests_reading(limit=60, remaining=59, reset_in_s=1), one.attempt, 6)
     assert [meter.reserved for meter in meters] == [1]
 
 
@@ -78,14 +80,14 @@ def test_tokens_are_never_scarce_for_they_are_not_shared_out_one_by_one():
 
 def test_what_was_learned_is_resumed_full():
     meters = Meters()
-    meters.resume(known(INPUT).learned, InFlight(), 100)
+    meters.resume(known(INPUT).learned, 100)
     assert [(view.name, view.limit, view.level) for view in meters.views(100)] == [("input", 6_000, 6_000)]
 
 
 def test_only_fixed_windows_turn():
     assert known(INPUT).next_window_at(5) is None
-    meters, flights = known(requests_reading(limit=60, remaining=59, reset_in_s=50)), InFlight()
-    meters.learn(requests_reading(limit=60, remaining=58, reset_in_s=50), attempt(), flights, 5)
+    meters = known(requests_reading(limit=60, remaining=59, reset_in_s=50))
+    meters.learn(requests_reading(limit=60, remaining=58, reset_in_s=50), attempt(), 5)
     assert meters.next_window_at(5) == pytest.approx(55.1)
 
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Backoff, Finished, GiveUp, RetryPolicy
 from hivemind_addon.kernel.scheduler import Scheduler
@@ -212,7 +212,7 @@ class TestClose:
 class TestPools:
     def test_they_do_not_hinder_each_other(self):
         bench = Bench(slots=1)
-        other = replace(POOL, model_group="other")
+        other = replace(POOL, account="key-2")
         bench.submit("a", "b")
         assert bench.submit("c", "d", pool=other) == ["c"]
         assert [view.in_flight for view in bench.scheduler.snapshot(0).pools] == [1, 1]
@@ -593,7 +593,7 @@ class TestSnapshotInParts:
 
     def three_pools(self):
         bench = Bench(slots=1)
-        keys = [replace(POOL, model_group=name) for name in "abc"]
+        keys = [replace(POOL, account=f"key-{name}", model_group=name) for name in "abc"]
         for key in keys:
             bench.submit(*(f"{key.model_group}{number}" for number in range(3)), pool=key)
         return bench, keys

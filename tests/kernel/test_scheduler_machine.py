@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from hivemind_addon.kernel.inference.hidden_limits import NO_CAP
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
 from hivemind_addon.kernel.limits.learned import MeterKind
 from hivemind_addon.kernel.limits.owner import as_block
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
@@ -576,7 +576,7 @@ class SharedLimitMachine(RuleBasedStateMachine):
         """
         views = self.key.scheduler.snapshot(self.key.now).pools
         shared = [meter.shared_by for view in views for meter in view.meters]
-        commons = list(self.key.sharing.meters._common.values()) if views else []
+        commons = list(self.key.sharing.meters) if views else []
         kind = MeterKind(self.key.limit.kind.value)
         return shared == [MODELS] * 3 and all(
             common.meter._learned_stamp >= 0 and common.meter.kind is kind for common in commons

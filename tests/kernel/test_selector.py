@@ -7,8 +7,9 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
-from hivemind_addon.kernel.limits.capacity import Capacity, ConcurrencySettings
+from hivemind_addon.kernel.limits.capacity import Capacity
 from hivemind_addon.kernel.limits.sharing import Sharing
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.kernel.order.lanes import Attempt, QueueEntry
 from hivemind_addon.kernel.order.selector import Gate, Selector

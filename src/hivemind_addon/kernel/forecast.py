@@ -272,6 +272,7 @@ def view_pool(
         cap=capacity.cap,
         learned=capacity.learned.views(*(hidden.view(now) for hidden in capacity.hidden)),
         breaker_tries_in_s=max(0.0, breaker.passes_at - now) if breaker.state is BreakerState.OPEN else None,
+        sharing=capacity.share.words if len(capacity.sharing.members) > 1 else "",
         longest_wait_s=max((_waited_s(entry, now) for entry in queue), default=0.0),
         maximum_from=capacity.maximum_from,
     )
@@ -360,7 +361,7 @@ def foretell(
     gain, most = capacity.growth
     slots = ForecastSlots(limit=capacity.limit, gain=gain, most=most, service_s=service_s)
     # A shared limit counts the attempts of all pools of the account.
-    for user in capacity.sharing.members if capacity.sharing.has_one_cap else [capacity]:
+    for user in capacity.share.members:
         slots.run((now - attempt.admitted_at for attempt in user.flights.attempts), now)
         slots.run([0.0] * user.bypassing, now)
     supplies = [
@@ -376,7 +377,7 @@ def foretell(
         first_at = max(first_at, now + answer_s if is_sent else probes_at)
         others_at = first_at if is_sent else first_at + answer_s
     limits = {supply.name: (supply.dimension, supply.level, supply.limit) for supply in supplies}
-    limits[CONCURRENCY] = Dimension.REQUESTS, capacity.limit - capacity.in_flight, capacity.limit
+    limits[CONCURRENCY] = Dimension.REQUESTS, capacity.limit - capacity.share.in_flight, capacity.limit
     # The gate asks the limits themselves, which this forecast simplifies. A slot may be free earlier, at any end.
     next_at = next_gate.opens_at if next_gate and next_gate.reason in (Reason.METER, Reason.BLOCKED) else _NEVER
     starts = forecast(

@@ -24,11 +24,11 @@ from msgspec.structs import replace
 from hivemind_addon.kernel.budget import Budgets, actual_usage
 from hivemind_addon.kernel.forecast import Callers, foresee, starts_at, view_pool
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
-from hivemind_addon.kernel.limits.capacity import Capacity, ConcurrencySettings
+from hivemind_addon.kernel.limits.capacity import Capacity
 from hivemind_addon.kernel.limits.learned import LearnedPool
-from hivemind_addon.kernel.limits.meters import Meters
 from hivemind_addon.kernel.limits.owner import Owner
 from hivemind_addon.kernel.limits.sharing import Sharing
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.kernel.order.lanes import EntryState, InFlight, QueueEntry
@@ -307,10 +307,10 @@ class Pool:
         self._capacity.state(settings.stated)
         self._queue.configure(settings.order)
 
-    def rename(self, key: PoolKey, sharing: Sharing) -> None:
+    def rename(self, key: PoolKey, sharing: Sharing, now: float) -> None:
         """Move the pool to another account, which proved to be the same and has no such pool."""
         self._capacity.key = key
-        self._capacity.move(sharing)
+        self._capacity.move(sharing, now)
         self._queue.common = sharing.order
 
     def bypass(self, bypassing: int) -> None:
@@ -438,6 +438,11 @@ class Pool:
         """The learned state that outlives a run."""
         return self._capacity.learned
 
+    def answered_s(self, now: float) -> float | None:
+        """Seconds since the last answer to a pool with the same limits; None: there was none."""
+        went_at = self._capacity.share.went_at
+        return None if went_at == -_NEVER else now - went_at
+
     def resume(self, learned: LearnedPool, now: float) -> None:
         """Begin with the learned state of an earlier run, before the first ticket."""
         self._capacity.resume(learned, now)
@@ -449,14 +454,14 @@ class Pool:
             entry.wake_up(slept_s)
         self._queue.wake_up(slept_s, now)
 
-    def drain(self) -> Handover:
+    def drain(self, now: float) -> Handover:
         """Hand everything over to the pool that this pool proved to be. This pool is not used again."""
         left = Handover(
             self.learned, self._queue.take_all(), tuple(self._capacity.flights), frozenset(self._to_announce)
         )
         for entry in left.in_flight:
             self._queue.common.gone(entry)
-        self._capacity.move(None)
+        self._capacity.move(None, now)
         return left
 
     def take_over(self, left: Handover, now: float) -> None:
@@ -484,14 +489,8 @@ class Pool:
 
     @property
     def is_at_rest(self) -> bool:
-        """Whether a poll has nothing to do: no ticket waits here or for a shared limit, and no probe is in flight."""
-        capacity = self._capacity
-        return not (
-            self._queue.entries
-            or capacity.breaker.state is BreakerState.HALF_OPEN
-            or capacity.sharing.was_in_force
-            or capacity.sharing.is_in_force
-        )
+        """Whether a poll has nothing to do here: no ticket waits, and no probe is in flight."""
+        return not (self._queue.entries or self._capacity.breaker.state is BreakerState.HALF_OPEN)
 
     @property
     def is_hungry(self) -> bool:
@@ -660,7 +659,7 @@ class Pool:
             if gate is not None:
                 self._overruled(admitted.attempt, gate, now)
             if not was_refused:
-                self._idle_since = now
+                self._idle_since = self._capacity.share.went_at = now
             return [admitted]
         if not short.may_pass:
             return [self._refuse(entry, short, now)]
@@ -670,7 +669,7 @@ class Pool:
     def _despite(self, entry: QueueEntry, gate: Gate, now: float) -> QueueEntry | None:
         """The ticket to send against a learned gate, because nothing went for too long; None: not now."""
         assert self._idle_since is not None
-        stuck_at = self._idle_since + self._progress.patience_s
+        stuck_at = max(self._idle_since, self._capacity.share.went_at) + self._progress.patience_s
         self._despite_at = self._selector.despite_at(entry.ticket, gate, stuck_at, now)
         if self._despite_at > now:
             return None
@@ -681,8 +680,8 @@ class Pool:
     def _heard(self, attempt: Attempt, *, refused: bool, now: float) -> None:
         """Note the answer to an attempt, or the refusal."""
         self._progress.heard(attempt, refused=refused)
-        if not refused and self._idle_since is not None:
-            self._idle_since = now
+        if not refused:
+            self._capacity.share.went_at = now
 
     def _overruled(self, attempt: Attempt, gate: Gate, now: float) -> None:
         assert self._idle_since is not None
@@ -701,20 +700,21 @@ class Pool:
         """Whether less is left than this many times a demand, in addition to the waiting tickets."""
         return self._capacity.is_near(demand, times + len(self._queue.entries), now)
 
-    def in_the_way(self, now: float) -> set[Meters]:
-        """The meters of pools that have to wait until the next ticket has got the limit that they share."""
+    def in_the_way(self, now: float) -> set[object]:
+        """The limits that the next ticket waits for."""
         entry = self._next
         if entry is None or self._gate is None or self._gate.reason is not Reason.METER:
             return set()
         capacity = self._capacity
-        in_the_way = capacity.meters.in_the_way(self._selector.demand(entry.ticket, now), now)
+        in_the_way: set[object] = {*capacity.meters.in_the_way(self._selector.demand(entry.ticket, now), now)}
         if capacity.stated_until(entry.ticket, now) > now:
-            in_the_way |= {member.meters for member in capacity.sharing.members}
+            in_the_way.add(capacity.sharing.stated)
         return in_the_way
 
-    def give_way(self, to: set[Meters]) -> bool:
-        """Make the next ticket wait if the pool has one of these meters. Returns whether it has."""
-        if self._capacity.meters not in to:
+    def give_way(self, to: set[object]) -> bool:
+        """Make the next ticket wait if the pool draws on one of these limits. Returns whether it does."""
+        capacity = self._capacity
+        if to.isdisjoint(capacity.meters) and (not capacity.sharing.stated.limits or capacity.sharing.stated not in to):
             return False
         self._gate = Gate(Reason.ORDER, _NEVER)
         return True

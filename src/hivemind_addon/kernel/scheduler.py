@@ -15,7 +15,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -60,9 +60,6 @@ from hivemind_addon.kernel.values.ticket import (
     PoolKey,
     Ticket,
 )
-
-if TYPE_CHECKING:
-    from hivemind_addon.kernel.limits.meters import Meters
 
 _NEVER = float("inf")
 _PLENTY = 20
@@ -345,19 +342,16 @@ class Scheduler:
         self._wake((move.source, move.target))
 
     def _poll_with_others(self, pool: Pool, now: float) -> list[Admitted | Shed | Refused]:
-        """Poll a pool; where pools share limits, poll them together, in one order over all their tickets."""
-        # Limits that just proved not to be shared free tickets of all these pools.
-        sharing = pool.sharing
-        was_in_force, sharing.was_in_force = sharing.was_in_force, sharing.is_in_force
-        if not was_in_force and not sharing.was_in_force:
+        """Poll a pool; the pools of an account with waiting tickets are polled together, in one order."""
+        together = dict.fromkeys((*pool.sharing.waiting, pool))
+        if len(together) == 1:
             decisions = pool.poll(now, stopping=self._stopping)
             self._polled(pool)
             return decisions
-        together = [member for member in self._pools.values() if member.sharing is sharing]
         decisions = []
         for member in together:
             decisions += member.begin_poll(now, stopping=self._stopping)
-        while (step := self._step_of(together, now)) is not None:
+        while (step := self._step_of(tuple(together), now)) is not None:
             decisions += step
         for member in together:
             member.end_poll(now)
@@ -368,6 +362,10 @@ class Scheduler:
         """Set the pool's next wakeup."""
         self._changed.pop(pool, None)
         self._untold[pool] = None
+        if pool.is_idle:
+            pool.sharing.waiting.pop(pool, None)
+        else:
+            pool.sharing.waiting[pool] = None
         if pool.wakeup_at is None:
             self._wakeups.drop(pool)
         else:
@@ -379,7 +377,7 @@ class Scheduler:
         A ticket that waits for a shared limit holds back tickets of other pools that use that limit, and no others.
         """
         heads = [(key, number) for number, pool in enumerate(pools) if (key := pool.next_key(now)) is not None]
-        waited_for: set[Meters] = set()
+        waited_for: set[object] = set()
         for _, number in sorted(heads):
             pool = pools[number]
             if pool.give_way(waited_for):
@@ -489,8 +487,8 @@ class Scheduler:
                 self.note(event)
 
     def _learned_more(self, pool: Pool) -> None:
-        """Note that a pool learned something: if tickets wait, the next ticket may be another."""
-        if pool.is_at_rest:
+        """Note that a pool learned something: if tickets of the account wait, the next ticket may be another."""
+        if pool.is_at_rest and not pool.sharing.waiting:
             self._untold[pool] = None
         else:
             self._changed[pool] = None
@@ -567,24 +565,33 @@ class Scheduler:
             pool.wake_up(slept_s, now)
         self._changed.update(dict.fromkeys(self._pools.values()))
 
-    def export(self) -> dict[str, object]:
-        """The learned state that outlives a run, as plain JSON values, for `restore`."""
+    def export(self, now: float = 0.0, wall: float = 0.0) -> dict[str, object]:
+        """The learned state that outlives a run, as plain JSON values, for `restore`.
+
+        `wall`: `now` in epoch seconds, for the age of the limits; 0: unknown.
+        """
         named = self._account_by_name.items()
         return Saved(
-            pools=(*(pool.learned for pool in self._pools.values()), *self._learned.values()),
+            pools=(
+                *(pool.learned.as_of(pool.answered_s(now), wall) for pool in self._pools.values()),
+                *self._learned.values(),
+            ),
             accounts=tuple(NamedAccount(host, name, account) for (host, name), account in named),
             same_account=self._canonical,
             patience=self._patience.learned,
         ).to_json()
 
-    def restore(self, data: object, now: float) -> None:
-        """Take over exported state before the first submit. Unreadable state is left out and noted as an oddity."""
+    def restore(self, data: object, now: float, wall: float = 0.0) -> None:
+        """Take over exported state before the first submit. Unreadable state is left out and noted as an oddity.
+
+        `wall`: `now` in epoch seconds; 0: the limits are as good as new.
+        """
         try:
             saved = read_saved(data)
         except UnreadableError as error:
             self.note(OddityNoted(at=now, pool=None, ticket_id=None, what=f"saved state is not used: {error}"))
             return
-        self._learned.update((pool.key, pool) for pool in saved.pools)
+        self._learned.update((pool.key, pool.aged(wall)) for pool in saved.pools)
         self._account_by_name.update(((named.host, named.name), named.account) for named in saved.accounts)
         self._canonical.update(saved.same_account)
         self._patience.resume(saved.patience)
@@ -746,15 +753,16 @@ class Scheduler:
         self._changed.pop(pool, None)
         self._untold.pop(pool, None)
         self._wakeups.drop(pool)
+        pool.sharing.waiting.pop(pool, None)
         self._merged[key] = into
         self._endpoints.merged(key, into)
         if bypassing := self._bypassing.pop(key, 0):
             self._bypassing[into] += bypassing
         target = self._pools.setdefault(into, pool)
         if target is pool:
-            pool.rename(into, self._sharing_of(into))
+            pool.rename(into, self._sharing_of(into), now)
         else:
-            left = pool.drain()
+            left = pool.drain(now)
             target.take_over(left, now)
             self._pool_of_ticket.update(dict.fromkeys((entry.ticket.id for entry in left.entries), target))
         target.bypass(self._bypassing[into])

@@ -20,7 +20,7 @@ from hivemind_addon.kernel.limits.meter import Meter
 from hivemind_addon.kernel.limits.meters import Meters
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.order.fair_queue import OrderSettings
-from hivemind_addon.kernel.order.lanes import InFlight, QueueEntry
+from hivemind_addon.kernel.order.lanes import QueueEntry
 from hivemind_addon.kernel.order.selector import Selector
 from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.pool import KeptPositions, Pool, PoolSettings
@@ -135,7 +135,6 @@ class _NoMeters(Meters):
         self,
         reading: Reading,  # noqa: ARG002
         attempt: Attempt,  # noqa: ARG002
-        flights: InFlight,  # noqa: ARG002
         now: float,  # noqa: ARG002
         *,
         answered: bool = True,  # noqa: ARG002

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.values.ticket import Demand, PoolKey, Priority, Ticket
 from hivemind_addon.sim.library import cases

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
 from hivemind_addon.kernel.limits.learned import LearnedMeter, LearnedPool, MeterKind, Saved
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Refused
 from hivemind_addon.kernel.scheduler import Scheduler

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import CommandReply, Pause, Resume, SetLimit, SetPriority

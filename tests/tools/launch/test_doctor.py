@@ -295,6 +295,14 @@ def test_calls_that_passed_by_are_told(sick, monkeypatch):
     assert_one(sick(), "calls to generativelanguage.googleapis.com", "write a profile with hosts:")
 
 
+def test_who_shares_limits_is_no_trouble(sick, monkeypatch):
+    words = "limits of its own: refused 3 times while 6 calls of other models were admitted"
+    proxy = replace(doctor.background.running(PORT), sharing=(("api.openai.com/key/gpt-5", words),))
+    monkeypatch.setattr(doctor.background, "running", lambda _: proxy)
+    assert not sick()
+    assert f"pools: api.openai.com/key/gpt-5: {words}" in [finding.text for finding in sick(all_of_it=True)]
+
+
 def test_a_websocket_that_was_refused_is_no_trouble(sick, monkeypatch):
     proxy = replace(doctor.background.running(PORT), refused_sockets=(("codex-1", "api.openai.com"),))
     monkeypatch.setattr(doctor.background, "running", lambda _: proxy)

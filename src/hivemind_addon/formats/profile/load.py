@@ -34,7 +34,7 @@ from hivemind_addon.formats.profile.formats import change, whole_format
 from hivemind_addon.formats.profile.model import MODEL_IN_PATH, Profile, ProfileKind
 from hivemind_addon.formats.profile.rules import PROFILE_RULES
 from hivemind_addon.formats.profile.upstreams import Keys, check_upstreams
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 
 _EXTENDS = "extends"
 _FORMATS = frozenset({"format"})

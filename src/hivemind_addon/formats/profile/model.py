@@ -15,7 +15,7 @@ from hivemind_addon.formats.profile import prices
 from hivemind_addon.formats.profile.format import WireFormat
 from hivemind_addon.formats.profile.upstreams import EqualUpstream
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
 from hivemind_addon.kernel.order.cache import CacheSettings
 from hivemind_addon.kernel.order.fair_queue import OrderSettings

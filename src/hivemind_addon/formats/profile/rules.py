@@ -44,7 +44,7 @@ from hivemind_addon.formats.profile.model import (
 )
 from hivemind_addon.formats.profile.upstreams import EqualUpstream, upstream_url
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
-from hivemind_addon.kernel.limits.capacity import ConcurrencySettings
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
 from hivemind_addon.kernel.order.cache import CacheSettings
 from hivemind_addon.kernel.retry import RetryPolicy

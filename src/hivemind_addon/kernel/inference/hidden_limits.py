@@ -340,14 +340,17 @@ class HiddenLimits:
         self._guard_until = -_NEVER
         self._weigh(now)
 
-    def resume(self, limit: HiddenLimit | None, now: float, *, held: Sent | None = None) -> None:
-        """Continue with a limit from an earlier run, or from another pool of the account; `held`: of its units."""
+    def resume(self, limit: HiddenLimit | None, now: float, *, held: Sent | None = None, is_old: bool = False) -> None:
+        """Continue with a limit from an earlier run, or from another pool of the account.
+
+        `held`: the units in use; `is_old`: the limit is no likelier than chance.
+        """
         if limit is not None:
             self._is_taught = True
             # The limit is tested when a trial is due, and soon where few attempts go.
             self._trials.begin_again(now)
             self._probes.at = now + _RESUMED_S
-            self._bank.resume(limit, held)
+            self._bank.resume(limit, held, weight=0.5 if is_old else 0.9)
             self._take_over_limit()
 
     def glance(self) -> "HiddenLimits":

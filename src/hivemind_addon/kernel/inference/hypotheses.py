@@ -278,13 +278,13 @@ class Bank:
             if sent.stamp in stamps:
                 sent.is_void = True
 
-    def resume(self, limit: HiddenLimit, held: Sent | None = None) -> None:
-        """Continue with a limit from an earlier run, which holds these units."""
+    def resume(self, limit: HiddenLimit, held: Sent | None = None, *, weight: float = 0.9) -> None:
+        """Continue with a limit from an earlier run, which holds these units, at this probability."""
         if held is not None:
             self._attempts.append(held)
         chance = fit_chance(0, 0)
-        known = Hypothesis(limit.level(), Fit(limit.amount, 0.0, chance.chance), weight=0.9)
-        self._settle_on([known, Hypothesis(None, chance, weight=0.1)])
+        known = Hypothesis(limit.level(), Fit(limit.amount, 0.0, chance.chance), weight=weight)
+        self._settle_on([known, Hypothesis(None, chance, weight=1 - weight)])
 
     @property
     def verdict_s(self) -> float:

@@ -18,7 +18,6 @@ from copy import copy
 from dataclasses import dataclass
 
 from hivemind_addon.kernel.inference.hidden_limits import NO_CAP, HiddenLimits
-from hivemind_addon.kernel.inference.hypotheses import OF_OVERLOADS, OF_THROTTLES
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
 from hivemind_addon.kernel.limits.account_block import AccountBlock
 from hivemind_addon.kernel.limits.breaker import Breaker, BreakerSettings
@@ -26,7 +25,8 @@ from hivemind_addon.kernel.limits.learned import LearnedPool
 from hivemind_addon.kernel.limits.meters import FAILURES, Meters, ServiceTime, dominant_s, reading_s
 from hivemind_addon.kernel.limits.owner import Owner, owner_of, plan_wait_s
 from hivemind_addon.kernel.limits.refused_requests import RefusedRequests
-from hivemind_addon.kernel.limits.sharing import Sharing
+from hivemind_addon.kernel.limits.sharing import Ended, Share, Sharing
+from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
 from hivemind_addon.kernel.order.lanes import InFlight, QueueEntry
 from hivemind_addon.kernel.overrides import Overrides
@@ -56,101 +56,6 @@ from hivemind_addon.kernel.values.ticket import (
     Ticket,
     WindowReading,
 )
-
-_LEAST_AFTER_OUTAGE = 2
-_PROOF_S = 0.05
-"""The usual time of a limiter's refusal."""
-_CROWDED_S = 5.0
-"""After a refusal, where others may use the rest of a limit, no further slot is tried for this time."""
-
-
-@dataclass(frozen=True, slots=True)
-class ConcurrencySettings:
-    """The start and the bounds of the concurrency limit."""
-
-    initial: int = 4
-    """The limit before anything is known about the provider."""
-    maximum: int = 4096
-    """The upper bound. A third of the files that the proxy may open is never exceeded."""
-    maximum_from: str = "concurrency.maximum"
-    """The setting that the maximum comes from, for people who want to raise the limit. Not written in files."""
-
-
-class Slots:
-    """The concurrency limit while no refusal limits it: each proof adds a slot.
-
-    An attempt that fills all slots proves the last slot if no refusal comes in the usual time of a refusal.
-    `hidden_limits.py` interprets refusals.
-    """
-
-    def __init__(self, settings: ConcurrencySettings) -> None:
-        self._settings = settings
-        self.maximum, self.maximum_from = max(1, settings.maximum), settings.maximum_from
-        self.limit = _first_limit(settings)
-        """The most attempts in flight; at least 1."""
-        self._filled_at: float | None = None
-        """When the last slot was first used."""
-        self._crowded_until = -_NEVER
-
-    def __repr__(self) -> str:
-        return f"<Slots {self.limit}>"
-
-    def sent(self, in_flight: int, now: float) -> None:
-        """Note an admitted attempt; `in_flight` includes the attempt."""
-        if in_flight > self.limit:
-            # The last slot is proved: no refusal came for a while.
-            self.limit, self._filled_at = min(in_flight, self.maximum), None
-        if in_flight == self.limit and self._filled_at is None:
-            self._filled_at = now
-
-    def passed(self, in_flight: int, now: float) -> None:
-        """Note an accepted attempt; `in_flight`: at the admission, the attempt included."""
-        if in_flight >= self.limit and now >= self._crowded_until:
-            self._grow()
-
-    def crowded(self, in_flight: int, now: float) -> None:
-        """Cut the slots for a while: others had unknown attempts in flight at a refusal. No limit is learned."""
-        self.limit = max(1, min(self.limit, in_flight - 1))
-        self._filled_at, self._crowded_until = None, now + _CROWDED_S
-
-    def opens_at(self, in_flight: int, now: float) -> float:
-        """When a further attempt may go; infinite: when an attempt ends."""
-        if in_flight < self.limit:
-            return now
-        if in_flight > self.limit or self._filled_at is None or self.limit == self.maximum:
-            return _NEVER
-        return max(now, self._filled_at + _PROOF_S, self._crowded_until)
-
-    def configure(self, settings: ConcurrencySettings) -> None:
-        """Restart if nothing was proved yet; else keep the limit within the new maximum."""
-        is_new = self.limit == _first_limit(self._settings)
-        self._settings = settings
-        self.maximum, self.maximum_from = max(1, settings.maximum), settings.maximum_from
-        before, self.limit = self.limit, _first_limit(settings) if is_new else min(self.limit, self.maximum)
-        if self.limit != before:
-            self._filled_at = None
-
-    def recover(self, in_flight: int, now: float) -> None:
-        """Halve the slots after an outage, then grow as ever.
-
-        Attempts in flight outlived the outage, so there are at least as many slots.
-        """
-        self.limit = min(self.limit, max(_LEAST_AFTER_OUTAGE, self.limit // 2, in_flight))
-        self._filled_at = now if in_flight == self.limit else None
-
-    def rest(self) -> None:
-        """Restart after a long time."""
-        self.limit = min(self.limit, max(1, self._settings.initial))
-        self._filled_at = None
-
-    def _grow(self) -> None:
-        self.limit = min(self.limit + 1, self.maximum)
-        self._filled_at = None
-
-
-def _first_limit(settings: ConcurrencySettings) -> int:
-    return max(1, min(settings.initial, settings.maximum))
-
 
 _STEPS = 10
 """Each further tenth of a window is an event."""
@@ -230,20 +135,13 @@ class Capacity:
         """`sharing`: shared by the pools of the account."""
         self.key = key
         """The pool's key in events."""
-        self.bypassing = 0
-        """Attempts in flight that bypass the scheduler."""
+        self._bypassing = 0
         self.flights = InFlight()
         self.service = ServiceTime()
         self.sharing = sharing
+        self._concurrency = concurrency
         self.meters = Meters(self.sharing.meters, self.flights, model_group=key.model_group)
-        self.slots = Slots(concurrency)
         self.breaker = Breaker(breaker, rng=rng)
-        self.throttles = HiddenLimits(OF_THROTTLES)
-        """The limit inferred from rate limits' refusals of the pool's own attempts, beside the account's."""
-        self.overloads = HiddenLimits(OF_OVERLOADS)
-        """The limit inferred from overloads."""
-        self.hidden = (self.throttles, self.overloads)
-        """Both hidden limits in force: the pool's own, or the account's."""
         self.refused = RefusedRequests()
         """The requests refused for a limit."""
         self.lack_ends = False
@@ -260,9 +158,11 @@ class Capacity:
         self._emit = emit
         self._told_maximum = False
         """Whether `MaximumReached` was emitted."""
+        self._tested_at = 0.0
+        """`tested_at` of the earlier run."""
         self._explained = 0.0
         """The share of attempts that were refused although the meters admitted them, and then explained the refusal."""
-        self.sharing.join(self)
+        self._draw_on(sharing.join(self, concurrency))
 
     def __repr__(self) -> str:
         return f"<Capacity {self.in_flight}/{self.limit} in flight, {self.meters!r}>"
@@ -270,15 +170,23 @@ class Capacity:
     @property
     def in_flight(self) -> int:
         """Attempts in flight, bypassing attempts included."""
-        return len(self.flights.by_ticket) + self.bypassing
+        return len(self.flights.by_ticket) + self._bypassing
 
-    def choose_hidden(self) -> None:
-        """Select the hidden limits in force, the pool's own or the account's."""
-        sharing = self.sharing
-        self.hidden = (
-            sharing.throttles if sharing.has_one_rate else self.throttles,
-            sharing.overloads if sharing.has_one_cap else self.overloads,
-        )
+    @property
+    def bypassing(self) -> int:
+        """Attempts in flight that bypass the scheduler."""
+        return self._bypassing
+
+    @bypassing.setter
+    def bypassing(self, bypassing: int) -> None:
+        self.share.in_flight += bypassing - self._bypassing
+        self._bypassing = bypassing
+
+    def _draw_on(self, share: Share) -> None:
+        self.share = share
+        """The limits by refusals: of the account, or of this pool only."""
+        self.slots, self.throttles, self.overloads = share.slots, share.throttles, share.overloads
+        self.hidden = (self.throttles, self.overloads)
 
     @property
     def limit(self) -> int:
@@ -297,7 +205,7 @@ class Capacity:
 
         Other limits are learned, still growing, or capped by a person.
         """
-        if self.in_flight < self.limit or self.limit < self.slots.maximum:
+        if self.share.in_flight < self.limit or self.limit < self.slots.maximum:
             return ""
         is_learned = min(hidden.most_in_flight for hidden in self.hidden) <= self.slots.maximum
         return "" if is_learned else self.slots.maximum_from
@@ -333,13 +241,12 @@ class Capacity:
     def is_free(self) -> bool:
         """Whether nothing known may keep an attempt from going now, apart from meters."""
         throttles, overloads = self.hidden
-        in_flight = len(self.flights.by_ticket) + self.bypassing
         return not (
             self.paused
             or self.breaker.state is not BreakerState.CLOSED
             or self.account_block.closure is not None
-            or in_flight >= self.slots.limit
-            or (self.cap is not None and in_flight >= self.cap)
+            or self.share.in_flight >= self.slots.limit
+            or (self.cap is not None and self.in_flight >= self.cap)
             or throttles.has_refused
             or overloads.has_refused
             or self.sharing.stated.limits
@@ -347,36 +254,36 @@ class Capacity:
 
     @property
     def is_full(self) -> bool:
-        """Whether no slot is free, counting all the account's pools against a learned limit of the account."""
-        if self.in_flight >= self.limit:
-            return True
-        common = self.sharing.overloads.limit if self.sharing.has_one_cap else None
-        return common is not None and self.sharing.in_flight >= common.amount
+        """Whether no slot is free."""
+        return self.share.in_flight >= self.limit or (self.cap is not None and self.in_flight >= self.cap)
 
     def slot_at(self, now: float) -> float:
         """When there is a free slot; infinite: when an attempt ends, or a person raises the cap."""
         if self.cap is not None and self.in_flight >= self.cap:
             return _NEVER
-        return self.slots.opens_at(self.in_flight, now)
+        return self.slots.opens_at(self.share.in_flight, now)
 
     def throttled_until(self, demand: Demand, now: float) -> float:
         """When the limit inferred from rate limits' refusals admits an attempt; infinite: at another attempt's end."""
-        throttles = self.hidden[0]
+        throttles, share = self.hidden[0], self.share
         if not throttles.has_refused:
             return now
-        return throttles.opens_at(demand, (self.sharing if self.sharing.has_one_rate else self).in_flight, now)
+        told_until = now
+        if throttles.believes_told(demand):
+            told_until = share.wait.ends_at(self, throttles.verdict_s, now)
+        opens_at = max(told_until, throttles.opens_at(demand, share.in_flight, now))
+        if opens_at > told_until and throttles.limit is not None and len(self.meters):
+            return told_until if self.meters.contradict(throttles.limit, demand, now) else opens_at
+        return opens_at
 
     def overloaded_until(self, demand: Demand, now: float) -> float:
         """The same for the limit inferred from overloads."""
         overloads = self.hidden[1]
-        if not overloads.has_refused:
-            return now
-        return overloads.opens_at(demand, (self.sharing if self.sharing.has_one_cap else self).in_flight, now)
+        return overloads.opens_at(demand, self.share.in_flight, now) if overloads.has_refused else now
 
     def is_probe(self, demand: Demand, now: float) -> bool:
         """Whether an attempt that goes now may be refused, by the limit inferred from rate limits' refusals."""
-        in_flight = (self.sharing if self.sharing.has_one_rate else self).in_flight
-        return self.hidden[0].may_refuse(demand, in_flight, now)
+        return self.hidden[0].may_refuse(demand, self.share.in_flight, now)
 
     def state(self, limits: Sequence[StatedLimit]) -> None:
         """Replace the limits of the account that the profile states."""
@@ -446,8 +353,10 @@ class Capacity:
 
     def reserve(self, entry: QueueEntry, demand: Demand, now: float) -> Attempt:
         """Start a ticket's next attempt: all limits count it. While the provider is down, the attempt is the probe."""
-        ticket, sharing = entry.ticket, self.sharing
-        stamp, in_flight = sharing.next_stamp(), len(self.flights.by_ticket) + self.bypassing + 1
+        ticket, sharing, share = entry.ticket, self.sharing, self.share
+        stamp = sharing.next_stamp()
+        share.in_flight += 1
+        in_flight = share.in_flight
         attempt = entry.attempt = Attempt(
             ticket=ticket,
             number=entry.history.attempts,
@@ -464,9 +373,8 @@ class Capacity:
         self.slots.sent(in_flight, now)
         self.throttles.sent(stamp, demand, in_flight, now)
         self.overloads.sent(stamp, demand, in_flight, now)
+        share.wait.sent(now)
         self.flights.add(entry)
-        if len(sharing.members) > 1:
-            sharing.sent(attempt, now)
         if attempt.is_probe:
             before = self.breaker.state
             self.breaker.probe_started(ticket.session, now)
@@ -482,6 +390,7 @@ class Capacity:
         assert entry.attempt is not None
         entry.attempt.stamp, entry.attempt.is_probe = self.sharing.next_stamp(), False
         self.flights.add(entry)
+        self.share.in_flight += 1
         self.meters.adopt(entry.attempt, now, is_elsewhere=is_elsewhere)
 
     def take_in_flight(self, entry: QueueEntry, demand: Demand, admitted_at: float, now: float) -> Attempt:
@@ -491,7 +400,7 @@ class Capacity:
             number=entry.history.attempts,
             admitted_at=admitted_at,
             demand=demand,
-            in_flight=self.in_flight + 1,
+            in_flight=self.share.in_flight + 1,
         )
         self.take_over(entry, now, is_elsewhere=True)
         self.slots.sent(attempt.in_flight, now)
@@ -505,8 +414,10 @@ class Capacity:
             if self.account_block.closure is not None:
                 self._pass_account_block(attempt.ticket.id, now)
             self._passed(attempt, now)
+            if hints.readings:
+                self.meters.miss(hints.readings, now)
         for reading in hints.readings:
-            if meter := self.meters.learn(reading, attempt, self.flights, now, answered=answered):
+            if meter := self.meters.learn(reading, attempt, now, answered=answered):
                 self._tell_learned(
                     meter.name, meter.kind.value, meter.limit, now, window_s=meter.window_s, dimension=meter.dimension
                 )
@@ -514,6 +425,7 @@ class Capacity:
     def settle(self, attempt: Attempt, result: AttemptResult, now: float) -> float:
         """End an attempt: the charge replaces the reservation. Returns the cost in seconds of the bottleneck."""
         self.flights.remove(attempt)
+        self.share.in_flight -= 1
         self.meters.settle(attempt, result.charged, result.outcome, stamp=self.sharing.next_stamp(), now=now)
         if result.outcome.kind is OutcomeKind.SUCCESS:
             self.service.succeeded(max(0.0, now - attempt.admitted_at))
@@ -528,8 +440,8 @@ class Capacity:
         self.slots.passed(attempt.in_flight, now)
         self.throttles.passed(stamp, now)
         self.overloads.passed(stamp, now)
-        if self.sharing.throttles.open:  # most accounts have a single pool and skip this
-            self.sharing.passed(attempt, now)
+        self.share.wait.passed(self, attempt)
+        self.sharing.passed(self, attempt)
         before = self.breaker.state
         if self.breaker.answered(admitted_at=attempt.admitted_at):
             self._closed(before, "it answers", now)
@@ -542,6 +454,7 @@ class Capacity:
         limit = self.limit
         throttles, overloads = self.hidden
         known = throttles.known, overloads.known
+        self.share.ended.append(Ended(attempt, outcome.kind, result.charged, now))
         if outcome.kind is OutcomeKind.SUCCESS:
             self._succeeded(attempt, result, now)
         else:
@@ -561,10 +474,6 @@ class Capacity:
         self.lack_ends = self.lack_ends and not attempt.ticket.streamed
         self.throttles.ended(attempt.stamp, now, charged=result.charged)
         self.overloads.ended(attempt.stamp, now)
-        if self.sharing.throttles.open:
-            self.sharing.ended(attempt, result.charged, now)
-        if len(self.sharing.members) > 1:
-            self.sharing.judge(self, result.outcome, now)
         self.breaker.answered(admitted_at=attempt.admitted_at)  # the end is another sign of life
 
     def _owner_of(self, attempt: Attempt, result: AttemptResult, now: float) -> Owner:
@@ -581,38 +490,36 @@ class Capacity:
             return Owner.METER
         owner, told_nothing = self.refused.refused(attempt, now)
         if told_nothing:
-            for hidden in (self.throttles, self.sharing.throttles):
-                hidden.take_back(told_nothing, now)
+            self.throttles.take_back(told_nothing, now)
         return owner
 
     def _judge(self, owner: Owner, attempt: Attempt, result: AttemptResult, now: float) -> None:
         """Learn from an attempt without success."""
         outcome, stamp = result.outcome, attempt.stamp
-        throttles, overloads = (self.throttles, self.sharing.throttles), (self.overloads, self.sharing.overloads)
         if owner is Owner.EDGE:
             self.slots.crowded(attempt.in_flight, now)
-        elif owner is Owner.CAPACITY and not self.is_provider_down:
-            self._refuse(overloads, attempt, outcome, now)
+        elif owner is Owner.CAPACITY and not self.share.is_provider_down:
+            self._refuse(self.overloads, attempt, outcome, now)
         elif owner is Owner.LIMIT:
             closed_until = self.hidden[0].closed_until
-            self._refuse(throttles, attempt, outcome, now)
+            self._refuse(self.throttles, attempt, outcome, now)
             until = self.hidden[0].closed_until
             if until > max(now, closed_until):
                 self._emit(PoolBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
         has_run = owner in (Owner.REQUEST, Owner.UNKNOWN) and outcome.kind is not OutcomeKind.THROTTLED
         # An attempt without a status may have been counted even where failures are not.
         is_failed = outcome.kind is OutcomeKind.FAILED and outcome.status is not None
-        for hidden in throttles:
-            was_taken = has_run or owner is Owner.LIMIT
-            hidden.ended(stamp, now, charged=result.charged, was_taken=was_taken, is_failed=is_failed)
-        for hidden in overloads:
-            hidden.ended(stamp, now, was_taken=has_run or owner is Owner.CAPACITY)
-        if owner is Owner.LIMIT or owner is Owner.CAPACITY:
-            self.sharing.judge(self, outcome, now)
+        was_taken = has_run or owner is Owner.LIMIT
+        self.throttles.ended(stamp, now, charged=result.charged, was_taken=was_taken, is_failed=is_failed)
+        self.overloads.ended(stamp, now, was_taken=has_run or owner is Owner.CAPACITY)
 
-    def _refuse(self, by: tuple[HiddenLimits, ...], attempt: Attempt, outcome: Outcome, now: float) -> None:
-        for hidden in by:
-            hidden.refused(attempt.stamp, sane_retry_after_s(outcome.retry_after_s), now)
+    def _refuse(self, by: HiddenLimits, attempt: Attempt, outcome: Outcome, now: float) -> None:
+        wait_s = sane_retry_after_s(outcome.retry_after_s)
+        by.refused(attempt.stamp, wait_s, now)
+        if outcome.kind is OutcomeKind.THROTTLED:
+            self.share.wait.refused(self, attempt, wait_s, now)
+        if why := self.sharing.refused(self, attempt, outcome.kind, wait_s, now):
+            self._draw_on(self.sharing.separate(self, self._concurrency, why))
 
     def _judge_breaker(self, owner: Owner, attempt: Attempt, outcome: Outcome, now: float) -> None:
         before = self.breaker.state
@@ -628,9 +535,8 @@ class Capacity:
         if changed and self.is_provider_down:
             if before is BreakerState.CLOSED:
                 # Refusals in an outage are no evidence of a limit.
-                for hidden in (self.throttles, self.overloads):
+                for hidden in self.hidden:
                     hidden.forget_since(self.breaker.row_since, now)
-                self.sharing.forget_since(self.breaker.row_since, now)
             self._tell_breaker(before, outcome.reason, now)
         elif changed:
             self._closed(before, outcome.reason, now)
@@ -643,7 +549,7 @@ class Capacity:
 
     def _closed(self, before: BreakerState, reason: str, now: float) -> None:
         """Restart the slots after the breaker closed."""
-        self.slots.recover(len(self.flights), now)
+        self.slots.recover(self.share.in_flight, now)
         self._tell_breaker(before, reason, now)
 
     def _judge_account_block(self, owner: Owner, attempt: Attempt, outcome: Outcome, now: float) -> None:
@@ -687,6 +593,7 @@ class Capacity:
     def configure(self, concurrency: ConcurrencySettings, breaker: BreakerSettings, now: float) -> None:
         """Apply a changed profile."""
         limit, self._told_maximum = self.limit, False
+        self._concurrency = concurrency
         self.slots.configure(concurrency)
         self.breaker.configure(breaker, now)
         if self.limit != limit:
@@ -715,35 +622,37 @@ class Capacity:
             throttles=throttles.limit,
             overloads=overloads.limit,
             meters=self.meters.learned,
-            common=self.sharing.in_common,
+            tested_at=self._tested_at,
+            why_separate=self.share.why,
         )
 
     def learn_from(self, learned: LearnedPool, now: float) -> None:
         """Add the learned state of a pool that proved to be this pool, where nothing is known here."""
-        for hidden, limit in ((self.throttles, learned.throttles), (self.overloads, learned.overloads)):
-            if hidden.limit is None:
-                hidden.resume(limit, now)
-        self.meters.resume(
-            (meter for meter in learned.meters if self.meters.own(meter.name) is None), self.flights, now
-        )
+        self._continue_with(learned, now)
+        self.meters.resume((meter for meter in learned.meters if meter.name not in self.meters.by_name), now)
 
     def resume(self, learned: LearnedPool, now: float) -> None:
         """Begin with the learned state of an earlier run, before the first attempt."""
-        self.throttles.resume(learned.throttles, now, held=learned.held(now))
-        self.overloads.resume(learned.overloads, now)
-        self.sharing.resume(learned, now)
-        self.meters.resume(learned.meters, self.flights, now)
+        self._tested_at = learned.tested_at
+        if learned.why_separate:
+            self._draw_on(self.sharing.separate(self, self._concurrency, learned.why_separate))
+        self._continue_with(learned, now)
+        self.meters.resume(learned.meters, now)
         self.meters.doubt_levels(now)
 
-    def move(self, sharing: Sharing | None) -> None:
+    def _continue_with(self, learned: LearnedPool, now: float) -> None:
+        if self.throttles.limit is None:
+            self.throttles.resume(learned.throttles, now, held=learned.held(now), is_old=learned.is_old)
+        if self.overloads.limit is None:
+            self.overloads.resume(learned.overloads, now, is_old=learned.is_old)
+
+    def move(self, sharing: Sharing | None, now: float) -> None:
         """Move to another account, which proved to be the same; None: the pool is not used again."""
         self.sharing.leave(self)
-        if sharing is None:
-            self.meters.move(None, self.flights)
-        else:
+        self.meters.move(None if sharing is None else sharing.meters, now)
+        if sharing is not None:
             self.sharing = sharing
-            self.meters.move(sharing.meters, self.flights)
-            sharing.join(self)
+            self._draw_on(sharing.join(self, self._concurrency))
             self.state(self.stated)
 
     # Events ----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ from hivemind_addon.kernel.values.ticket import Dimension, PoolKey
 
 _VERSION: Literal[2] = 2
 """Version 1 had no hidden limits in today's form."""
-COMMON_CONCURRENCY, COMMON_RATE = "concurrency", "rate"
+_OLD_S, _MOST_AGE_S = 86_400.0, 7 * 86_400.0
+"""A limit that no attempt has tested for so long is half trusted, then dropped."""
+_HOUR_S = 3_600.0
 _MOST = 1e15
 _MOST_WINDOW_S = 32 * 86_400.0
 
@@ -44,8 +46,8 @@ class LearnedMeter:
     limit: Annotated[float, Meta(ge=1, le=_MOST)]
     window_s: Annotated[float, Meta(ge=0.01, le=_MOST_WINDOW_S)]
     failures_are_free: bool
-    is_common: bool = False
-    """Other pools of the account draw on the same limit."""
+    is_separate: bool = False
+    """No other pool of the account draws on the limit, as headers have shown."""
 
 
 class LearnedPool(Struct, frozen=True, kw_only=True):
@@ -63,13 +65,30 @@ class LearnedPool(Struct, frozen=True, kw_only=True):
     """Units that the hidden limit of `throttles` held when the state was taken; 0: not known."""
     throttled_for_s: float = 0.0
     """Seconds from then until all of these are free."""
-    common: tuple[str, ...] = ()
-    """Hidden limits common to all pools of the account: `concurrency`, `rate`. Absent in files of earlier versions."""
+    tested_at: float = 0.0
+    """Epoch seconds of the last answer, in whole hours; 0: unknown."""
+    is_old: bool = False
+    """Half trusted."""
+    why_separate: str = ""
+    """Why the hidden limits are not the account's; empty: they are."""
 
     @property
     def key(self) -> PoolKey:
         """The pool that has these limits."""
         return PoolKey(self.host, self.account, self.model_group)
+
+    def as_of(self, answered_s: float | None, wall: float) -> "LearnedPool":
+        """The limits with their age, at `wall` in epoch seconds. `answered_s`: seconds since the last answer."""
+        if answered_s is None or not wall:
+            return self
+        return replace(self, tested_at=(wall - answered_s) // _HOUR_S * _HOUR_S, is_old=False)
+
+    def aged(self, wall: float) -> "LearnedPool":
+        """The limits as far as they are still to be trusted."""
+        age_s = wall - self.tested_at if self.tested_at and wall else 0.0
+        if age_s >= _MOST_AGE_S:
+            return replace(self, throttles=None, overloads=None, meters=(), why_separate="")
+        return replace(self, is_old=age_s >= _OLD_S)
 
     def held(self, now: float) -> Sent | None:
         """The units that the hidden limit of `throttles` holds, as an attempt; None: not known."""
@@ -82,10 +101,10 @@ class LearnedPool(Struct, frozen=True, kw_only=True):
     def views(self, throttles: MeterView | None, overloads: MeterView | None) -> tuple[LearnedView, ...]:
         """The hidden limits in words, and as these meters."""
         return tuple(
-            LearnedView(name=name, text=f"{limit}{', all models together' if kind in self.common else ''}", meter=meter)
-            for name, kind, limit, meter in (
-                ("rate limit", COMMON_RATE, self.throttles, throttles),
-                ("overload", COMMON_CONCURRENCY, self.overloads, overloads),
+            LearnedView(name=name, text=str(limit), meter=meter)
+            for name, limit, meter in (
+                ("rate limit", self.throttles, throttles),
+                ("overload", self.overloads, overloads),
             )
             if limit is not None
         )

@@ -1,13 +1,9 @@
 """All limits of a pool that headers report: each meter reserves and settles every attempt, and learns from its headers.
 
-Each meter is the pool's own, or in its place a meter that is common to several pools of the account.
-
-**Common meters.** When headers report the same name, limit and window to several pools of an account, a *common* meter
-is kept beside the pools' own. The common meter counts the attempts of all these pools and learns from all their
-headers, while each own meter does so for a single pool. Every header is then a test: if the pools share the limit, the
-header is below the own meter's expectation and meets the common meter's; if each model has a limit of its own, the
-reverse. Two headers that only the common meter explains put this meter in the place of the own meters, and headers
-against it undo that. All meters learn all the time, so either change takes effect at once and loses nothing.
+**Common meters.** A new pool draws on all meters of the account that its answers mention with the same limit. Each
+header is a test: a common meter that explains the headers of all pools is right. If a header is higher than the common
+meter expects, a *trial* begins, as for each new pool: beside the common meter, a meter counts this pool's attempts
+only, and both learn from the pool's headers. The pool is separated when only its own meter explains the headers.
 
 **Costs** are the unit of the order: the usage of an attempt, in seconds of the pool's bottleneck. A demand of `d` units
 takes `d / rate` seconds of a meter that refills `rate` units per second, and a call of `s` seconds takes `s / slots` of
@@ -18,163 +14,112 @@ from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import replace
 
+from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
 from hivemind_addon.kernel.limits.learned import LearnedMeter
 from hivemind_addon.kernel.limits.meter import Meter, is_usable
 from hivemind_addon.kernel.order.lanes import InFlight
 from hivemind_addon.kernel.values.snapshot import MeterView
 from hivemind_addon.kernel.values.ticket import Attempt, Demand, Dimension, Outcome, OutcomeKind, Reading
 
+_FIRST_VOTES = 2
 _MOST_VOTES = 4
-ENOUGH_VOTES = 2
-"""A common meter is used from then on."""
+"""A pool belongs to a common meter for sure from then on."""
+_LONGER = 5.0
+"""A limit over a window that is longer by this factor is another limit."""
 _NOISE = 0.02
 """Share of the limit: two expectations that differ by less explain a header equally well."""
 
 
 class CommonMeter:
-    """Meter of a limit that several pools may share, in use or not."""
+    """Meter of a limit, with the pools that draw on the limit."""
 
-    def __init__(self, like: Meter, now: float) -> None:
-        self.members: list[Meters] = []
-        self.votes = 0
-        """Headers explained better than by the pools' own meters, less the headers explained worse."""
-        self.is_used = False
-        self.meter = Meter.resume(like.learned, now)
+    def __init__(self, meter: Meter) -> None:
+        self.meter = meter
+        self.users: dict[Meters, None] = {}
 
     def __repr__(self) -> str:
-        return f"<CommonMeter of {len(self.members)} pools, {self.votes} votes, {self.meter!r}>"
+        return f"<CommonMeter of {len(self.users)} pools, {self.meter!r}>"
 
-    def join(self, meters: "Meters", own: Meter, flights: InFlight, now: float) -> None:
-        """Add a pool that knows this limit, and whose usage its own meter has counted so far."""
-        self.members.append(meters)
-        for attempt in flights.attempts:
-            self.adopt(attempt, now)
-        self.meter.inherit(own, now)
-
-    def adopt(self, attempt: Attempt, now: float) -> None:
-        """Count an attempt that was sent before."""
-        units = self.meter.units_of(attempt.demand)
-        self.meter.adopt(stamp=attempt.stamp, units=units, admitted_at=attempt.admitted_at, now=now)
-
-    def judge(self, own: Meter, reading: Reading, *, answered: bool) -> None:
-        """Compare both meters' expectations for a header that both have learned from.
-
-        No refusal is evidence against this meter: concurrent refusals in other pools are not settled yet.
-        """
-        if reading.limit is not None and reading.limit != self.meter.limit:
-            self._vote(-2)
-        if own.surprise is None or self.meter.surprise is None:
-            return
-        noise = max(0.5, reading.granularity, _NOISE * self.meter.limit)
-        gain = abs(own.surprise) - abs(self.meter.surprise)
-        if gain > noise:
-            self._vote(1)
-        elif answered and gain < -noise and abs(own.surprise) <= noise:
-            self._vote(-2)
-
-    def _vote(self, vote: int) -> None:
-        self.votes = max(-_MOST_VOTES, min(self.votes + vote, _MOST_VOTES))
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Model groups of the pools; empty for a single pool."""
+        return tuple(sorted(pool.model_group for pool in self.users)) if len(self.users) > 1 else ()
 
 
 class CommonMeters:
-    """Common meters of an account. Each pool's `Meters` join once, and report all their attempts and headers."""
+    """Common meters of an account. Each pool's `Meters` join once."""
 
     def __init__(self) -> None:
-        self._flights: dict[Meters, InFlight] = {}
-        self._common: dict[str, CommonMeter] = {}
-        self.is_in_use = False
-        """Whether any common meter is in use."""
+        self.pools: dict[Meters, None] = {}
+        self._by_limit: dict[tuple[str, float], CommonMeter] = {}
+        self.are_separate: set[str] = set()
+        """Names of the limits that proved to be of a single pool."""
 
     def __repr__(self) -> str:
-        return f"<CommonMeters {list(self._common.values())}>"
+        return f"<CommonMeters {list(self._by_limit.values())}>"
 
-    def join(self, meters: "Meters", flights: InFlight) -> None:
-        """Add a pool to the account."""
-        self._flights[meters] = flights
+    def __iter__(self) -> Iterator[CommonMeter]:
+        """In the order in which they became known."""
+        return iter(self._by_limit.values())
 
-    def leave(self, meters: "Meters") -> None:
-        """Remove a pool from the account."""
-        del self._flights[meters]
-        for name in [name for name, common in self._common.items() if meters in common.members]:
-            self._drop(name)
+    def of(self, meter: Meter) -> CommonMeter | None:
+        """The common meter that this meter is; None: it is a pool's own."""
+        common = self._by_limit.get((meter.name, meter.limit))
+        return common if common is not None and common.meter is meter else None
 
-    def members_of(self, meter: Meter) -> "tuple[Meters, ...]":
-        """The pools that draw on a common meter; none for a pool's own meter."""
-        common = self._common.get(meter.name)
-        return tuple(common.members) if common is not None and common.meter is meter else ()
+    def like(self, name: str, limit: float) -> CommonMeter | None:
+        """The common meter of this name and limit."""
+        return self._by_limit.get((name, limit))
 
-    def of(self, meters: "Meters") -> list[Meter]:
-        """The common meters that count a pool's attempts, in use or not."""
-        return [common.meter for common in self._common.values() if meters in common.members] if self._common else []
+    def add(self, meter: Meter) -> CommonMeter:
+        """Make a meter common."""
+        common = self._by_limit[meter.name, meter.limit] = CommonMeter(meter)
+        return common
 
-    def adopt(self, meters: "Meters", attempt: Attempt, now: float) -> None:
-        """Count an attempt that a pool took over from another pool."""
-        for common in self._common.values():
-            if meters in common.members:
-                common.adopt(attempt, now)
+    def discard(self, common: CommonMeter, limit: float) -> None:
+        """Forget a common meter that is known under this limit."""
+        if self._by_limit.get((common.meter.name, limit)) is common:
+            del self._by_limit[common.meter.name, limit]
 
-    def learn(
-        self, meters: "Meters", own: Meter, reading: Reading, attempt: Attempt, now: float, *, answered: bool
-    ) -> None:
-        """Learn from a header after the pool's own meter; `answered`: the header is no refusal's."""
-        if len(self._flights) < 2 and not self._common:
+
+class _Trial:
+    """Whether a pool belongs to a common meter, judged by the headers of the pool."""
+
+    def __init__(self) -> None:
+        self.own: Meter | None = None
+        """Counts the pool's attempts only, from the first header on."""
+        self.votes = _FIRST_VOTES
+        """Headers that the common meter explains better, less the headers that the own meter explains better."""
+
+    def judge(self, common: Meter, reading: Reading, *, answered: bool) -> None:
+        """Compare both expectations of a header that both meters have learned from.
+
+        No refusal is evidence against the common meter: concurrent refusals in other pools are not settled yet.
+        """
+        mine, theirs = None if self.own is None else self.own.surprise, common.surprise
+        if mine is None or theirs is None:
             return
-        self.meet(own, now)
-        common = self._common.get(own.name)
-        if common is None or meters not in common.members:
-            return
-        common.meter.learn(reading, stamp=attempt.stamp, sent_at=attempt.admitted_at, now=now)
-        common.judge(own, reading, answered=answered)
-        if common.votes == -_MOST_VOTES and not self._is_alike(common):
-            self._drop(own.name)
-        else:
-            self._put_in_use(common)
-
-    def meet(self, own: Meter, now: float, *, votes: int = 0) -> None:
-        """Give pools that know the same limit a common meter, which begins with `votes`."""
-        if len(self._flights) < 2:
-            return
-        common = self._common.get(own.name)
-        if common is None:
-            common = self._common[own.name] = CommonMeter(own, now)
-        if not _are_alike(own, common.meter):
-            return
-        common.votes = max(common.votes, votes)
-        for meters, flights in self._flights.items():
-            candidate = meters.own(own.name)
-            if meters not in common.members and candidate is not None and _are_alike(own, candidate):
-                common.join(meters, candidate, flights, now)
-        self._put_in_use(common)
-
-    def _is_alike(self, common: CommonMeter) -> bool:
-        return all(
-            (own := meters.own(common.meter.name)) is not None and _are_alike(own, common.meter)
-            for meters in common.members
-        )
-
-    def _drop(self, name: str) -> None:
-        common = self._common.pop(name)
-        for meters in common.members:
-            meters.draw_on(name, None)
-        self.is_in_use = any(other.is_used for other in self._common.values())
-
-    def _put_in_use(self, common: CommonMeter) -> None:
-        """Use the common meter for all members, or their own meters, as the votes are."""
-        common.is_used = common.votes >= (1 if common.is_used else ENOUGH_VOTES)
-        for meters in common.members:
-            meters.draw_on(common.meter.name, common.meter if common.is_used else None)
-        self.is_in_use = any(other.is_used for other in self._common.values())
+        noise = _noise(common, reading)
+        if abs(mine) - abs(theirs) > noise:
+            self.votes += 1
+        elif answered and abs(theirs) - abs(mine) > noise >= abs(mine):
+            self.votes -= 2
 
 
-def _are_alike(first: Meter, second: Meter) -> bool:
-    return (first.limit, first.window_s, first.dimension) == (second.limit, second.window_s, second.dimension)
+def _is_above(meter: Meter, reading: Reading) -> bool:
+    """Whether a header was clearly higher than expected."""
+    return meter.surprise is not None and meter.surprise > _noise(meter, reading)
+
+
+def _noise(meter: Meter, reading: Reading) -> float:
+    return max(0.5, reading.granularity, _NOISE * meter.limit)
 
 
 FAILURES = (OutcomeKind.FAILED, OutcomeKind.OVERLOADED, OutcomeKind.THROTTLED)
 
 
 class Meters:
-    """Meters of a pool, by name. A new meter takes over the attempts in flight."""
+    """Meters of a pool, by name: the account's, or the pool's own. A new meter takes over the attempts in flight."""
 
     def __init__(
         self, account: CommonMeters | None = None, flights: InFlight | None = None, *, model_group: str = ""
@@ -183,10 +128,11 @@ class Meters:
         self.model_group = model_group
         self.by_name: dict[str, Meter] = {}
         """Meters in use. Changed by this class only."""
-        self._own: dict[str, Meter] = {}
-        """The pool's own meters, which learn even while a common meter is in use."""
-        self._account = CommonMeters() if account is None else account
-        self._account.join(self, InFlight() if flights is None else flights)
+        self._trials: dict[str, _Trial] = {}
+        """By name of a common meter, until the pool belongs to the meter for sure."""
+        self._flights = InFlight() if flights is None else flights
+        self._account = CommonMeters()
+        self._enter(self._account if account is None else account, 0.0)
 
     def __len__(self) -> int:
         return len(self.by_name)
@@ -202,15 +148,19 @@ class Meters:
     def learned(self) -> tuple[LearnedMeter, ...]:
         """The values that outlive a run."""
         return tuple(
-            replace(meter.learned, is_common=bool(self._account.members_of(meter))) for meter in self.by_name.values()
+            replace(meter.learned, is_separate=self._account.of(meter) is None) for meter in self.by_name.values()
         )
 
-    def resume(self, learned: Iterable[LearnedMeter], flights: InFlight, now: float) -> None:
+    def resume(self, learned: Iterable[LearnedMeter], now: float) -> None:
         """Continue with limits from an earlier run or another pool, and count the attempts in flight."""
         for limit in learned:
-            self._add(Meter.resume(limit, now), flights, now)
-            if limit.is_common:
-                self._account.meet(self._own[limit.name], now, votes=ENOUGH_VOTES)
+            if limit.is_separate:
+                self._account.are_separate.add(limit.name)
+                self._draw_on(Meter.resume(limit, now), now)
+            elif (common := self._account.like(limit.name, limit.limit)) is None:
+                self._share(Meter.resume(limit, now), now)
+            elif self.by_name.get(limit.name) is not common.meter:
+                self._join(common, now)
 
     def as_of(self, now: float) -> "Meters":
         """A copy at an instant, for views, whose answers change nothing."""
@@ -220,44 +170,139 @@ class Meters:
 
     def doubt_levels(self, now: float) -> None:
         """Doubt all levels at the start of a run: an earlier run may have used the limits a moment ago."""
-        for meter in self._own.values():
+        for meter in self:
             meter.doubt_level(now)
 
-    def own(self, name: str) -> Meter | None:
-        """The pool's own meter."""
-        return self._own.get(name)
-
-    def draw_on(self, name: str, common: Meter | None) -> None:
-        """Use a common meter for a limit; None: the pool's own."""
-        self.by_name[name] = self._own[name] if common is None else common
-
-    def move(self, account: CommonMeters | None, flights: InFlight) -> None:
+    def move(self, account: CommonMeters | None, now: float) -> None:
         """Move the pool to another account; None: remove the pool."""
-        self._account.leave(self)
+        own = [meter for meter in self if self._account.of(meter) is None]
+        for meter in self:
+            self._leave(meter, now)
+        del self._account.pools[self]
+        self.by_name = {meter.name: meter for meter in own}
         if account is not None:
-            self._account = account
-            self._account.join(self, flights)
+            self._enter(account, now)
 
-    def learn(
-        self, reading: Reading, attempt: Attempt, flights: InFlight, now: float, *, answered: bool = True
-    ) -> Meter | None:
+    def learn(self, reading: Reading, attempt: Attempt, now: float, *, answered: bool = True) -> Meter | None:
         """Learn from a limit in the head of an attempt's answer. Return the meter if the kind or limit is news.
 
         `answered`: the head is no refusal's.
         """
         if not is_usable(reading):
             return None
-        meter = self._own.get(reading.meter)
-        is_new = meter is None
-        if meter is None:
-            meter = Meter.of(reading, now)
+        name, limit = reading.meter, reading.limit
+        meter = self.by_name.get(name)
+        common = None if meter is None else self._account.of(meter)
+        is_new = meter is None or (common is not None and len(common.users) > 1 and limit not in (None, meter.limit))
+        if is_new:
+            meter = self._met(reading, now)
             if meter is None:
                 return None
-            self._add(meter, flights, now)
-        sent_at = attempt.admitted_at
-        changed = meter.learn(reading, stamp=attempt.stamp, sent_at=sent_at, now=now)
-        self._account.learn(self, meter, reading, attempt, now, answered=answered)
-        return meter if changed or is_new else None
+            common = self._account.of(meter)
+        assert meter is not None
+        trial, before = self._trials.get(name), meter.limit
+        if trial is not None:
+            if trial.own is None:
+                trial.own = self._fresh(Meter.resume(meter.learned, now), now)
+            trial.own.learn(reading, stamp=attempt.stamp, sent_at=attempt.admitted_at, now=now)
+        level = meter.level(now)
+        changed = meter.learn(reading, stamp=attempt.stamp, sent_at=attempt.admitted_at, now=now)
+        if common is not None and meter.limit != before:
+            self._account.discard(common, before)
+            self._share(meter, now)
+        elif trial is not None:
+            self._judge(trial, meter, level, reading, now, answered=answered)
+        elif common is not None and len(common.users) > 1 and answered and _is_above(meter, reading):
+            self._trials[name] = _Trial()
+        return self.by_name[name] if changed or is_new else None
+
+    def _judge(
+        self, trial: _Trial, common: Meter, level: float, reading: Reading, now: float, *, answered: bool
+    ) -> None:
+        """End a trial that is decided. `level`: of the common meter before the reading."""
+        trial.judge(common, reading, answered=answered)
+        if trial.votes >= _MOST_VOTES:
+            del self._trials[common.name]
+        elif trial.votes <= 0 and trial.own is not None:
+            self._account.are_separate.add(common.name)
+            self._leave(common, now)
+            common.lower(level, now)
+            self.by_name[common.name] = trial.own
+
+    def miss(self, readings: Iterable[Reading], now: float) -> None:
+        """Leave the common meters that an answer of this pool does not mention, unless an earlier one did."""
+        if self._trials:
+            names = {reading.meter for reading in readings}
+            for name, trial in list(self._trials.items()):
+                if trial.own is None and name not in names:
+                    self._leave(self.by_name.pop(name), now)
+
+    def _enter(self, account: CommonMeters, now: float) -> None:
+        self._account = account
+        account.pools[self] = None
+        for meter in list(self):
+            if account.like(meter.name, meter.limit) is None:
+                self._share(meter, now)
+        for common in account:
+            if common.meter.name not in self.by_name and common.meter.name not in account.are_separate:
+                self._join(common, now)
+
+    def _met(self, reading: Reading, now: float) -> Meter | None:
+        """The meter of a limit that is new to this pool; None: the reading states none."""
+        name = reading.meter
+        common = self._account.like(name, reading.limit or 0.0)
+        if common is not None and name not in self._account.are_separate:
+            self._join(common, now)
+            return common.meter
+        meter = Meter.of(reading, now)
+        if meter is None:
+            return None
+        if common is None:
+            self._share(meter, now)
+        else:
+            self._draw_on(meter, now)
+        return meter
+
+    def _share(self, meter: Meter, now: float) -> None:
+        """Make a meter common, for this pool and all pools that know no such limit."""
+        common = self._account.add(meter)
+        self._draw_on(meter, now)
+        common.users[self] = None
+        if meter.name not in self._account.are_separate:
+            for pool in self._account.pools:
+                if meter.name not in pool.by_name:
+                    pool._join(common, now)  # noqa: SLF001  its own kind
+
+    def _join(self, common: CommonMeter, now: float) -> None:
+        self._draw_on(common.meter, now)
+        common.users[self] = None
+        self._trials[common.meter.name] = _Trial()
+
+    def _draw_on(self, meter: Meter, now: float) -> None:
+        before = self.by_name.get(meter.name)
+        if before is meter:
+            return
+        if before is not None:
+            self._leave(before, now)
+        self.by_name[meter.name] = self._fresh(meter, now)
+
+    def _leave(self, meter: Meter, now: float) -> None:
+        """Take this pool's attempts out of a meter that the pool uses no more."""
+        self._trials.pop(meter.name, None)
+        common = self._account.of(meter)
+        if common is None:
+            return
+        del common.users[self]
+        if not common.users:
+            self._account.discard(common, meter.limit)
+        for attempt in self._flights.attempts:
+            meter.settle(stamp=attempt.stamp, settled_stamp=attempt.stamp, charged=0, now=now)
+
+    def _fresh(self, meter: Meter, now: float) -> Meter:
+        """The meter, which counts this pool's attempts in flight from now on."""
+        for attempt in self._flights.attempts:
+            _adopt(meter, attempt, now)
+        return meter
 
     def fits_at(self, demand: Demand, now: float, *, hoped: bool = False) -> float:
         """When all meters have room for the demand, if nothing else changes."""
@@ -275,6 +320,16 @@ class Meters:
     def explain(self, demand: Demand, now: float) -> bool:
         """Whether a meter explains the refusal of a demand: the demand does not fit."""
         return any(meter.earliest(meter.units_of(demand), now) > now for meter in self.by_name.values())
+
+    def contradict(self, limit: HiddenLimit, demand: Demand, now: float) -> bool:
+        """Whether headers report room for a demand where an inferred limit over about the same time has none."""
+        window_s = limit.window_s
+        return window_s is not None and any(
+            meter.dimension is limit.dimension
+            and meter.window_s <= window_s < _LONGER * meter.window_s
+            and meter.earliest(meter.units_of(demand), now) <= now
+            for meter in self
+        )
 
     def are_scarce(self, demand: Demand, waiting: int, now: float) -> bool:
         """Whether a meter that counts requests has less left than `waiting` times a demand.
@@ -306,15 +361,11 @@ class Meters:
 
     def reserve(self, demand: Demand, *, stamp: int, now: float) -> None:
         """Reserve an admitted attempt."""
-        if not self._own:
-            return
         for meter in self._counting():
             meter.reserve(stamp=stamp, units=meter.units_of(demand), now=now)
 
     def settle(self, attempt: Attempt, charged: Demand | None, outcome: Outcome, *, stamp: int, now: float) -> None:
         """End an attempt; `charged`: the provider's charge, where known. `stamp`: of the end."""
-        if not self._own:
-            return
         # An attempt cut off without an answer may have been charged although refusals are not.
         failed = outcome.status is not None and outcome.kind in FAILURES
         generated = outcome.kind not in FAILURES or outcome.ambiguous
@@ -326,9 +377,8 @@ class Meters:
 
     def adopt(self, attempt: Attempt, now: float, *, is_elsewhere: bool = False) -> None:
         """Take over an attempt sent by another pool; `is_elsewhere`: by another process."""
-        for meter in self._own.values():
+        for meter in self._counting():
             _adopt(meter, attempt, now, is_elsewhere=is_elsewhere)
-        self._account.adopt(self, attempt, now)
 
     def views(self, now: float) -> tuple[MeterView, ...]:
         """All meters at an instant."""
@@ -341,7 +391,7 @@ class Meters:
                 full_in_s=seen.full_in_s(now),
                 window_s=meter.window_s,
                 dimension=meter.dimension,
-                shared_by=tuple(sorted(pool.model_group for pool in self._account.members_of(meter))),
+                shared_by=() if (common := self._account.of(meter)) is None else common.groups,
             )
             for meter in self
         )
@@ -350,23 +400,16 @@ class Meters:
         """Whether a meter that counts input has less left than `times` times a demand."""
         return any(meter.counts_input and meter.level(now) < times * meter.units_of(demand) for meter in self)
 
-    def in_the_way(self, demand: Demand, now: float) -> "set[Meters]":
-        """The pools that draw on a common limit without room for a demand now."""
-        return {
-            meters
-            for meter in self.by_name.values()
-            if (members := self._account.members_of(meter)) and meter.earliest(meter.units_of(demand), now) > now
-            for meters in members
-        }
+    def in_the_way(self, demand: Demand, now: float) -> set[Meter]:
+        """The meters without room for a demand now."""
+        return {meter for meter in self if meter.earliest(meter.units_of(demand), now) > now}
 
-    def _counting(self) -> Iterable[Meter]:
-        common = self._account.of(self)
-        return [*self._own.values(), *common] if common else self._own.values()
-
-    def _add(self, meter: Meter, flights: InFlight, now: float) -> None:
-        self._own[meter.name] = self.by_name[meter.name] = meter
-        for attempt in flights.attempts:
-            _adopt(meter, attempt, now)
+    def _counting(self) -> Iterator[Meter]:
+        """The meters that count the attempts of this pool, those of trials included."""
+        yield from self.by_name.values()
+        for trial in self._trials.values():
+            if trial.own is not None:
+                yield trial.own
 
 
 def _adopt(meter: Meter, attempt: Attempt, now: float, *, is_elsewhere: bool = False) -> None:

@@ -161,6 +161,8 @@ class PoolView(Struct, frozen=True, gc=False):
     learned: tuple[LearnedView, ...] = ()
     breaker_tries_in_s: float | None = None
     """Seconds until the open breaker admits a probe; None: closed, or a probe is in flight."""
+    sharing: str = ""
+    """Who draws on the limits by refusals and on the slots, in words; empty: the account has no other pool."""
     longest_wait_s: float = 0.0
     """Over all waiting tickets, in `tickets` or not."""
     maximum_from: str = ""

@@ -369,10 +369,10 @@ class ClusterNode:
 
     # The driver's side: state ---------------------------------------------------------------------------------------
 
-    def export(self) -> dict[str, object]:
+    def export(self, now: float, wall: float) -> dict[str, object]:
         """What was learned, as far as it is known here."""
         if self.role is Role.COORDINATOR and self._own is not None:
-            return self._own.scheduler.export()
+            return self._own.scheduler.export(now, wall)
         learned = self._copy.newest.learned
         return learned if isinstance(learned, dict) else self._make_scheduler().export()
 
@@ -382,7 +382,7 @@ class ClusterNode:
             return self._own.scheduler.export_overrides(now, wall)
         return on_another_clock(self._copy.newest.orders, self._make_scheduler(), now, self._copy.age_s(now), wall)
 
-    def restore(self, data: object, now: float) -> None:
+    def restore(self, data: object, now: float, wall: float) -> None:  # noqa: ARG002  the cluster's state has no age
         """What an earlier process learned: for a cluster of which the engine keeps nothing."""
         self._restore(Kept(learned=data), now)
 

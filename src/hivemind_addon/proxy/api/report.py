@@ -55,6 +55,8 @@ class ProxyView(Struct, frozen=True, gc=False):
     """Whether the proxy says a password there."""
     tool_hosts: tuple[str, ...] = ()
     """Of `hosts` those of services that are no models."""
+    sharing: tuple[tuple[str, str], ...] = ()
+    """Pools of accounts with several, and with whom each shares limits."""
     key_variables: tuple[str, ...] = ()
     """Names of the variables of its environment from which it has keys of its profiles' upstreams."""
 

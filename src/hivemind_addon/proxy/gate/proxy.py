@@ -412,6 +412,8 @@ class Proxy:
         self._listens = listens() or self._listens
         claims, clock = self.settings.current.profiles.claims.values(), self.driver.clock
         cluster = self.settings.current.cluster
+        snapshot = yield from self.driver.snapshot_in_parts(most_queued=QUEUED_TOLD)
+        yield
         view = ProxyView(
             pid=os.getpid(),
             port=self._listens[0][1],
@@ -432,10 +434,9 @@ class Proxy:
             engine=cluster.address.shown if cluster else "",
             engine_has_password=bool(cluster and cluster.address.password),
             tool_hosts=tuple(sorted({host for claim in claims if claim.is_plain for host in claim.hosts})),
+            sharing=tuple((str(pool.key), pool.sharing) for pool in snapshot.pools if pool.sharing),
             key_variables=self.settings.current.profiles.key_variables,
         )
-        snapshot = yield from self.driver.snapshot_in_parts(most_queued=QUEUED_TOLD)
-        yield
         now = clock.monotonic()
         stats = self.membership.stats(now) if self.membership else None
         return Report(

@@ -283,7 +283,7 @@ class Driver:
         """The state that should outlive this process, as new plain JSON values by name."""
         now, wall = self.clock.monotonic(), self.clock.wall()
         return {
-            "learned": self._scheduler.export(),
+            "learned": self._scheduler.export(now, wall),
             "orders": self._scheduler.export_overrides(now, wall),
             "jobs": self._scheduler.export_jobs(now, wall),
         }
@@ -292,7 +292,7 @@ class Driver:
         """Take over exported state once, and the spend of an earlier process, as far as both can be understood."""
         now = self._now()
         if "learned" in kept:
-            self._scheduler.restore(kept["learned"], now)
+            self._scheduler.restore(kept["learned"], now, self.clock.wall())
         if "orders" in kept:
             self._scheduler.restore_overrides(kept["orders"], now, self.clock.wall())
         self._scheduler.restore_budgets(standings, now)

@@ -85,7 +85,8 @@ OPTIONS = (
         "hivemind_max_concurrency",
         str,
         "",
-        "At most so many requests at once, in each pool of limits; empty: as many as the profiles allow.",
+        "At most so many requests at once on each key, all models together, unless a model proves to have limits of "
+        "its own; empty: as many as the profiles allow.",
         reaches_out=True,
     ),
     Option(

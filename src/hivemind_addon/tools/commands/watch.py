@@ -226,6 +226,7 @@ def _pool_row(pool: PoolView, stats: PoolStats | None) -> Row:
         "breaker",
         "breaker_tries_in_s",
         "blocked_for_s",
+        "sharing",
     )
     return {
         "pool": str(pool.key),

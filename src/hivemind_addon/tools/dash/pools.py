@@ -170,6 +170,7 @@ def _notes(pool: PoolView, stats: PoolStats | None, width: int) -> Iterator[Text
         (2, _rates(stats), ""),
         (2, f"{pool.bypassing} past the scheduler" if pool.bypassing else "", Tone.BAD),
         (3, "; ".join(learned), ""),
+        (3, printable(pool.sharing), ""),
         *((3, _shared(pool, meter), "") for meter in pool.meters if meter.shared_by),
         *((5 + 3 * number, f"limit {move}", Tone.FAINT) for number, move in enumerate(moves)),
         (4, f"{absorbed:,} retries absorbed" if absorbed else "", Tone.FAINT),

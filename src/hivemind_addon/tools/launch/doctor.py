@@ -209,7 +209,7 @@ def _own_variables(program: Program | None, table: ProgramTable) -> Iterator[tup
 
 
 def _seen(proxy: ProxyView) -> Iterator[Finding]:
-    """What the proxy has noticed of agents that are not scheduled."""
+    """What the proxy has noticed of agents that are not scheduled, and of pools that share limits."""
     for host in proxy.unscheduled:
         yield Finding(
             Severity.BAD,
@@ -235,6 +235,8 @@ def _seen(proxy: ProxyView) -> Iterator[Finding]:
             f"WebSocket: that of {who} to {host} was refused, so that it sends plain requests, which are scheduled; "
             "`websocket: turns` in a profile schedules it (docs/websockets.md)",
         )
+    for pool, words in proxy.sharing:
+        yield Finding(Severity.GOOD, "pools.sharing", f"pools: {pool}: {words}")
 
 
 def _mitmproxy() -> Finding:
