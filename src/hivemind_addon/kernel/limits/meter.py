@@ -245,9 +245,9 @@ class Meter:
             return now
         if self._refills or (hoped and not self._reset_is_reported):
             # Others' usage has faded by then, unless a header reports more.
-            others_s = self._others_rate(now) * _OTHERS_OVER_S / self._rate
+            others_s = self.others_per_s(now) * _OTHERS_OVER_S / self._rate
             lacking_s = (needed - level) / self._rate
-            refilled_at = now + min(lacking_s / (1 - self._others_rate(now) / self._rate), lacking_s + others_s)
+            refilled_at = now + min(lacking_s / (1 - self.others_per_s(now) / self._rate), lacking_s + others_s)
             return refilled_at if needed <= self.limit - promised else float("inf")
         reset_at = self._next_reset_at()
         if self.limit - promised - self._carried_over(reset_at - _RESET_GUARD_S) + self._slack >= needed:
@@ -349,23 +349,20 @@ class Meter:
         is_another_window = self.kind is MeterKind.WINDOW and window_s != self.window_s
         return is_another_window or before != (self.limit, self.kind)
 
-    def lower(self, level: float, now: float) -> None:
-        """Lower the level to at most `level`, which another observer of the same limit knows."""
-        self._advance(now)
-        self._set_level(min(self._level, level + self._promised))
-
     def inherit(self, other: "Meter", now: float) -> None:
         """Take over the knowledge of a meter that counted a part of this limit's usage and learned from its headers."""
+        self._advance(now)
         if self._resets_at is None and other._resets_at is not None:  # noqa: SLF001  its own kind
             self.kind = other.kind
             self._resets_at, self._reset_is_reported = other._resets_at, other._reset_is_reported  # noqa: SLF001
             self._anchor_resets_at = other._anchor_resets_at  # noqa: SLF001
-        self.lower(other.level(now), now)
+        self._set_level(min(self._level, other.level(now) + self._promised))
         self._learned_stamp = max(self._learned_stamp, other._learned_stamp)  # noqa: SLF001
 
     def others_per_s(self, now: float) -> float:
         """Units per second that others take from the same limit."""
-        return self._others_rate(now)
+        faded = max(0.0, self._faded_units(now))
+        return min(faded / _OTHERS_OVER_S, _MOST_OTHERS * self._rate)
 
     @property
     def _refills(self) -> bool:
@@ -453,7 +450,9 @@ class Meter:
             return
         rounding = (_sane(reading.granularity, _MOST_UNITS) or 0.0) / 2
         written_s = min(max(lag_s, 0.0), _KIND_LAG_S)
-        has_moved = not self._is_same(now + reset_in_s, self._anchor_resets_at)
+        anchor_at = self._anchor_resets_at
+        has_moved = not self._is_same(now + reset_in_s, anchor_at)
+        knows_reset = anchor_at is not None and anchor_at > now and self._reset_is_reported
         self._bound_seconds(deficit, reset_in_s, rounding=rounding, lag_s=written_s)
         deficit_s = deficit / self._rate
         slack_s = max(_KIND_SLACK_S, _KIND_SLACK * deficit_s) + min(rounding / self._rate, self.window_s)
@@ -465,7 +464,7 @@ class Meter:
             and self._agreed > 1
             and (found_s := self._found()) is not None
             # The turn of a long window may look like a moving reset.
-            and (self._knows_reset(now) or found_s < reading.window_s)
+            and (knows_reset or found_s < reading.window_s)
         ):
             self.kind = MeterKind.BUCKET
             self.window_s = self._found_window_s = found_s
@@ -489,10 +488,6 @@ class Meter:
             and self.dimension in _CHARGED_AT_ENDS
             and self.window_s < reset_in_s <= 2 * self.window_s
         )
-
-    def _knows_reset(self, now: float) -> bool:
-        """Whether a reading has reported a reset that is still to come."""
-        return self._anchor_resets_at is not None and self._anchor_resets_at > now and self._reset_is_reported
 
     def _bound_seconds(self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float) -> None:
         """Learn from a reading how long a unit takes to return, if the limit is a bucket."""
@@ -524,9 +519,7 @@ class Meter:
         if not self._is_same(resets_at, self._anchor_resets_at):
             self._anchor_resets_at = resets_at
         if self.kind is MeterKind.WINDOW and self._reset_is_reported and self._is_same(resets_at, self._resets_at):
-            assert self._resets_at is not None, "a reported reset is known"
-            if resets_at >= self._resets_at:
-                return
+            resets_at = min(resets_at, self._resets_at or resets_at)
         self._resets_at, self._reset_is_reported = resets_at, True
 
     def _kept_for_others(self, now: float) -> float:
@@ -535,17 +528,16 @@ class Meter:
         In a bucket twice that, rounded up: in the long run the wait costs nothing there. In a window rounded down, or
         the last units would never be used.
         """
-        rate = self._others_rate(now)
+        rate = self.others_per_s(now)
         if rate <= _FEW_OTHERS * self._rate:
             return 0.0
         expected = rate * self._way_s
         return math.ceil(2 * expected) if self._refills else math.floor(expected)
 
-    def _others_rate(self, now: float) -> float:
-        if self._others_units <= 0:
+    def _faded_units(self, now: float) -> float:
+        if not self._others_units:
             return 0.0
-        faded = self._others_units * math.exp(-max(0.0, now - self._others_at) / _OTHERS_OVER_S)
-        return min(faded / _OTHERS_OVER_S, _MOST_OTHERS * self._rate)
+        return self._others_units * math.exp(-max(0.0, now - self._others_at) / _OTHERS_OVER_S)
 
     def _compare(self, surplus: float, booked: list[_Cost], *, rounding: float, now: float) -> None:
         """Learn from the difference between the reported and the expected level."""
@@ -559,9 +551,8 @@ class Meter:
             return
         if abs(surplus) <= rounding:
             surplus = 0.0
-        faded = self._others_units * math.exp(-max(0.0, now - self._others_at) / _OTHERS_OVER_S)
         # Negative values are noise of estimates; a little may cancel later noise.
-        self._others_units = max(-0.1 * self.limit, min(faded - surplus, self.limit))
+        self._others_units = max(-0.1 * self.limit, min(self._faded_units(now) - surplus, self.limit))
         self._others_at = now
 
     def _book(self, stamp: int) -> list[_Cost]:
