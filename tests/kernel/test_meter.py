@@ -173,6 +173,14 @@ class TestWindow:
         meter.learn(reading(20, 42), stamp=1, sent_at=8, now=10)
         assert meter.earliest(60, 10) == pytest.approx(50.1)
 
+    def test_a_window_that_is_found_unturned_gets_a_longer_guard(self):
+        meter = window(level=0, resets_at=50)
+        meter.reserve(stamp=1, units=1, now=50.2)
+        meter.learn(reading(0, 0), stamp=1, sent_at=50.2, now=50.4)
+        assert meter.earliest(1, 50.4) == pytest.approx(51.5)
+        meter.learn(reading(59, 59), stamp=1, sent_at=51.5, now=52)
+        assert meter.earliest(60, 52) == pytest.approx(112.1)
+
     def test_an_inferred_reset_gives_way_to_a_told_one(self):
         meter = window(level=40, resets_at=50)
         meter.level(51)

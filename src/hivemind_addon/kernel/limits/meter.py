@@ -21,7 +21,7 @@ attempts are refunded at once.
 
 **Caution.** Half of the rounding of `remaining` stays in reserve, a fixed reset gets a guard of 0.1 s, output of
 attempts in flight stays taken while a bucket refills, and units sent just before a window's end may be booked in the
-next window.
+next window. A window found unturned after the reset gets a second more from then on.
 """
 
 import math
@@ -140,6 +140,7 @@ class Meter:
         self._anchor_resets_at: float | None = None
         """First of the reset instants that were equal so far; a bucket's resets drift away from here."""
         self._reset_passed_at = float("-inf")
+        self._guard_s = _RESET_GUARD_S
         self._learned_stamp = -1
         self._others_units = 0.0
         """Units that others took, each fading with time."""
@@ -250,7 +251,7 @@ class Meter:
             refilled_at = now + min(lacking_s / (1 - self.others_per_s(now) / self._rate), lacking_s + others_s)
             return refilled_at if needed <= self.limit - promised else float("inf")
         reset_at = self._next_reset_at()
-        if self.limit - promised - self._carried_over(reset_at - _RESET_GUARD_S) + self._slack >= needed:
+        if self.limit - promised - self._carried_over(reset_at - self._guard_s) + self._slack >= needed:
             return reset_at
         return reset_at + self.window_s if needed <= self.limit - promised else float("inf")
 
@@ -327,6 +328,8 @@ class Meter:
         elif reset_in_s is not None:
             if remaining is not None:
                 self._judge_kind(reading, remaining, reset_in_s, lag_s=now - sent_at, now=now)
+            if self._is_unturned(sent_at, reset_in_s):
+                self._guard_s = _RESET_GUARD_S + _ROUNDING_S
             self._learn_reset(now + reset_in_s)
         if remaining is None:
             self._set_level(self._level)
@@ -412,11 +415,11 @@ class Meter:
 
     def _next_reset_at(self) -> float:
         assert self._resets_at is not None, "only windows have one"
-        return self._resets_at + _RESET_GUARD_S
+        return self._resets_at + self._guard_s
 
     def _pass_reset(self, now: float) -> None:
         passed = max(0, int((now - self._next_reset_at() + _INSTANT_S) // self.window_s))
-        self._reset_passed_at = self._next_reset_at() - _RESET_GUARD_S + passed * self.window_s
+        self._reset_passed_at = self._next_reset_at() - self._guard_s + passed * self.window_s
         self._resets_at = self._reset_passed_at + self.window_s
         self._anchor_resets_at = self._resets_at
         self._reset_is_reported = False
@@ -442,6 +445,14 @@ class Meter:
             self.kind is MeterKind.WINDOW
             and sent_at < self._reset_passed_at
             and sent_at + reset_in_s <= self._reset_passed_at + _ROUNDING_S
+        )
+
+    def _is_unturned(self, sent_at: float, reset_in_s: float) -> bool:
+        """Whether an attempt sent after the reset found the provider's window unturned: durations are cut."""
+        return (
+            self.kind is MeterKind.WINDOW
+            and 0 <= sent_at - self._reset_passed_at <= _ROUNDING_S + _RESET_GUARD_S
+            and reset_in_s <= _ROUNDING_S < self.window_s / 4
         )
 
     def _judge_kind(self, reading: Reading, remaining: float, reset_in_s: float, *, lag_s: float, now: float) -> None:
