@@ -10,9 +10,9 @@ expectation, makes the hypotheses compete again. Their predictions decide:
     wait, unanimously                             it waits until they say go
 
 A probe's verdict separates the hypotheses, so few probes are needed. Refused probes are paid from a balance that grows
-with the attempts that pass. When many attempts have passed while others were held back, a *trial* goes, an attempt
-beyond the limit, in case the limit has grown. After a long wait the first attempt goes alone, a *scout*. The
-retry-afters of refusals are further evidence (`retry_afters.py`); a *look* is an attempt that tests a retry-after.
+with the attempts that pass. After 12 s, a minute, then each five minutes in which a limit holds others back, a *trial*
+goes, an attempt beyond the limit, in case the limit has grown. After a long wait the first attempt goes alone,
+a *scout*. Retry-afters are further evidence (`retry_afters.py`); a *look* is an attempt that tests a retry-after.
 """
 
 import math
