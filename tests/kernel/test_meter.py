@@ -559,13 +559,3 @@ def test_only_what_was_assumed_is_in_doubt():
         meter.settle(stamp=1, settled_stamp=2, charged=charged, now=1)
         assert meter.earliest(8, 1) >= 59, charged
         assert meter.earliest(8, 1, hoped=True) == pytest.approx(hoped_at, abs=1), charged
-
-
-def test_a_meter_begins_with_what_another_knows_of_the_same_limit():
-    known = window(level=10, resets_at=50)
-    new = Meter.resume(known.learned, 0)
-    new.inherit(known, 0)
-    assert new.level(0) == known.level(0)
-    assert new.window_ends_at(0) == known.window_ends_at(0)
-    new.learn(reading(40, 50), stamp=-1, sent_at=-9, now=1)
-    assert new.level(1) <= known.level(1), "an older header tells nothing new"

@@ -625,10 +625,13 @@ class Pool:
         """End an account block for a person. False: there was none."""
         return self._capacity.lift_block(now)
 
-    def next_key(self, now: float) -> tuple[float, float, float] | None:
-        """The sort key of the next ticket among the account's pools; None: no ticket waits."""
+    def next_key(self, now: float) -> tuple[bool, float, float, float] | None:
+        """The sort key of the next ticket among the account's pools; None: no ticket waits.
+
+        A refused ticket that may be refused again comes last: another pool's ticket tests the limit that they share.
+        """
         entry = self._find_next(now)
-        return None if entry is None else self._queue.common.key(entry)
+        return None if entry is None else (self._selector.may_refuse_again(entry, now), *self._queue.common.key(entry))
 
     def _find_next(self, now: float) -> QueueEntry | None:
         """Select the next ticket for `step`."""

@@ -352,15 +352,10 @@ class Meter:
         is_another_window = self.kind is MeterKind.WINDOW and window_s != self.window_s
         return is_another_window or before != (self.limit, self.kind)
 
-    def inherit(self, other: "Meter", now: float) -> None:
-        """Take over the knowledge of a meter that counted a part of this limit's usage and learned from its headers."""
+    def lower(self, level: float, now: float) -> None:
+        """Lower the level to at most `level`, which another observer of the same limit knows."""
         self._advance(now)
-        if self._resets_at is None and other._resets_at is not None:  # noqa: SLF001  its own kind
-            self.kind = other.kind
-            self._resets_at, self._reset_is_reported = other._resets_at, other._reset_is_reported  # noqa: SLF001
-            self._anchor_resets_at = other._anchor_resets_at  # noqa: SLF001
-        self._set_level(min(self._level, other.level(now) + self._promised))
-        self._learned_stamp = max(self._learned_stamp, other._learned_stamp)  # noqa: SLF001
+        self._set_level(min(self._level, level + self._promised))
 
     def others_per_s(self, now: float) -> float:
         """Units per second that others take from the same limit."""

@@ -138,10 +138,14 @@ class Selector:
 
         The result of a probe shows a limit only if the request itself is not the cause of the refusal.
         """
-        capacity, ticket = self.capacity, entry.ticket
-        if ticket not in capacity.refused or self.gate(ticket, now):
+        if not self.may_refuse_again(entry, now) or self.gate(entry.ticket, now):
             return entry
-        return self.despite(entry, now) if capacity.is_probe(self.demand(ticket, now), now) else entry
+        return self.despite(entry, now)
+
+    def may_refuse_again(self, entry: QueueEntry, now: float) -> bool:
+        """Whether a ticket was refused, and an attempt now would test the limit inferred from refusals."""
+        capacity, ticket = self.capacity, entry.ticket
+        return ticket in capacity.refused and capacity.is_probe(self.demand(ticket, now), now)
 
     def glance(self, now: float) -> "Selector":
         """A copy for views: no question to the copy or to its capacity changes anything."""
