@@ -364,6 +364,7 @@ class Capacity:
             demand=demand,
             stamp=stamp,
             in_flight=in_flight,
+            own=self.in_flight + 1,
             is_probe=self.breaker.state is not BreakerState.CLOSED,
         )
         self.meters.reserve(demand, stamp=stamp, now=now)
@@ -401,6 +402,7 @@ class Capacity:
             admitted_at=admitted_at,
             demand=demand,
             in_flight=self.share.in_flight + 1,
+            own=self.in_flight + 1,
         )
         self.take_over(entry, now, is_elsewhere=True)
         self.slots.sent(attempt.in_flight, now)
@@ -441,7 +443,6 @@ class Capacity:
         self.throttles.passed(stamp, now)
         self.overloads.passed(stamp, now)
         self.share.wait.passed(self, attempt)
-        self.sharing.passed(self, attempt)
         before = self.breaker.state
         if self.breaker.answered(admitted_at=attempt.admitted_at):
             self._closed(before, "it answers", now)
@@ -454,11 +455,14 @@ class Capacity:
         limit = self.limit
         throttles, overloads = self.hidden
         known = throttles.known, overloads.known
-        self.share.ended.append(Ended(attempt, outcome.kind, result.charged, now))
         if outcome.kind is OutcomeKind.SUCCESS:
             self._succeeded(attempt, result, now)
+            self.share.ended.append(Ended(self, attempt, outcome.kind, result.charged, now))
         else:
             owner = self._owner_of(attempt, result, now)
+            wait_s = sane_retry_after_s(outcome.retry_after_s)
+            kind = outcome.kind if owner in (Owner.LIMIT, Owner.CAPACITY) else None
+            self.share.ended.append(Ended(self, attempt, kind, result.charged, now, now + wait_s if wait_s else _NEVER))
             self._judge(owner, attempt, result, now)
             self._judge_breaker(owner, attempt, outcome, now)
         if self.limit != limit:
@@ -518,8 +522,9 @@ class Capacity:
         by.refused(attempt.stamp, wait_s, now)
         if outcome.kind is OutcomeKind.THROTTLED:
             self.share.wait.refused(self, attempt, wait_s, now)
-        if why := self.sharing.refused(self, attempt, outcome.kind, wait_s, now):
-            self._draw_on(self.sharing.separate(self, self._concurrency, why))
+        why, row = self.sharing.evidence(self, outcome.kind, by.verdict_s, now)
+        if why:
+            self._draw_on(self.sharing.separate(self, self._concurrency, why, row))
 
     def _judge_breaker(self, owner: Owner, attempt: Attempt, outcome: Outcome, now: float) -> None:
         before = self.breaker.state
@@ -535,6 +540,8 @@ class Capacity:
         if changed and self.is_provider_down:
             if before is BreakerState.CLOSED:
                 # Refusals in an outage are no evidence of a limit.
+                if self.share.since >= self.breaker.row_since:
+                    self._draw_on(self.sharing.rejoin(self))
                 for hidden in self.hidden:
                     hidden.forget_since(self.breaker.row_since, now)
             self._tell_breaker(before, outcome.reason, now)

@@ -6,15 +6,17 @@
 
 **The account is the unit.** A new pool draws on the account's share: slots, hidden limits (`hidden_limits.py`) and
 announced waits. A pool is separated when others are admitted while the pool is refused: the pool then has a share of
-its own. The evidence is the row of a pool's refusals, with no pass between, and the passes of other pools that the same
-limit would have refused:
+its own, also in later runs until the limits are too old. The pool rejoins only if the refusals prove to be an outage
+(`breaker.py`): limits of a pool's own are learned in the same way, and cost some refusals at most. The evidence is the
+row of the pool's refusals, with no pass between, and the passes of other pools that the same limit would have refused:
 
     rate limit with a wait     the other attempt was sent within the announced wait
-    rate limit without         the other attempt was sent after the refusal
+    rate limit without         the other attempt was sent after the first refusal
     overload                   the other attempt found as many attempts in flight
 
-If one limit refused all pools, each order of `k` refusals and `m` passes would be equally likely. So the odds against
-that are the number of these orders. Where no wait was announced, refusals of other pools clear the passes.
+If one limit refused all pools, each order of refusals and passes would be equally likely. So the odds against that are
+the number of these orders (Fisher's exact test). Where no wait was announced, refusals of other pools count as well,
+and attempts between two turns of the limit count once.
 
 **Announced waits.** The first refusal that announces a wait holds the request. One more attempt of the share goes as a
 probe. If the probe is refused, the wait holds all pools of the share; if it passes, the wait holds the refused pool at
@@ -26,7 +28,6 @@ same starts as within a pool (`order/shares.py`), of all the account's tickets.
 
 import itertools
 from collections import deque
-from dataclasses import dataclass, field
 from math import comb
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -40,12 +41,12 @@ from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.values.ticket import Attempt, Demand, OutcomeKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from hivemind_addon.kernel.limits.capacity import Capacity
     from hivemind_addon.kernel.pool import Pool
 
-_LONG_AGO = float("-inf")
+_LONG_AGO, _NEVER = float("-inf"), float("inf")
 
 _SAME_WAIT = 2.0
 """Factor up to which a longer wait is believed like the longest that came true."""
@@ -112,11 +113,24 @@ _REPLAYED = 24
 class Ended(NamedTuple):
     """An attempt that ended."""
 
+    by: "Capacity"
     attempt: Attempt
     kind: OutcomeKind | None
-    """None: still in flight."""
+    """None: still in flight, or refused by no limit of the pools."""
     charged: Demand | None
     at: float
+    until: float = _NEVER
+    """End of the wait that a refusal announced; infinite: none."""
+
+    def forbids(self, attempt: Attempt, *, is_alone: bool = False) -> bool:
+        """Whether the limit behind this refusal would have refused another attempt too.
+
+        `is_alone`: the limit counts the attempts of this pool only.
+        """
+        refused = self.attempt
+        if self.kind is OutcomeKind.OVERLOADED:
+            return attempt.own >= refused.own if is_alone else attempt.in_flight >= refused.in_flight
+        return self.at < attempt.admitted_at < self.until
 
 
 class Share:
@@ -138,6 +152,8 @@ class Share:
         """The newest ended attempts of all members, with the ends."""
         self.why = why
         """Why the share belongs to a single pool; empty: it is the account's."""
+        self.since = _LONG_AGO
+        """When the pool was separated."""
 
     def __repr__(self) -> str:
         return f"<Share of {len(self.members)} pools, {self.throttles!r}, {self.overloads!r}>"
@@ -167,14 +183,11 @@ class Share:
 
     def replay(self, member: "Capacity", ended: "Iterable[Ended]") -> None:
         """Teach the hidden limits of a separated pool by the newest of the pool's attempts."""
-        own = {one.attempt.stamp: one for one in ended if one.attempt.ticket.pool == member.key}
-        sent = [one for _, one in sorted(own.items())[-_REPLAYED:]]
-        sent += (Ended(attempt, None, None, float("inf")) for attempt in member.flights.attempts)
-        for attempt, kind, charged, at in sent:
-            sent_at = attempt.admitted_at
-            in_flight = sum(other.attempt.stamp <= attempt.stamp and sent_at < other.at for other in sent)
+        sent = sorted((one for one in ended if one.by is member), key=lambda one: one.attempt.stamp)[-_REPLAYED:]
+        sent += (Ended(member, attempt, None, None, _NEVER) for attempt in member.flights.attempts)
+        for _, attempt, kind, charged, at, _ in sent:
             for hidden, refusal in ((self.throttles, OutcomeKind.THROTTLED), (self.overloads, OutcomeKind.OVERLOADED)):
-                hidden.sent(attempt.stamp, attempt.demand, in_flight, sent_at)
+                hidden.sent(attempt.stamp, attempt.demand, attempt.own, attempt.admitted_at)
                 if kind is refusal:
                     hidden.refused(attempt.stamp, 0.0, at)
                 elif kind is OutcomeKind.SUCCESS:
@@ -190,33 +203,6 @@ _ODDS_UNTOLD = 30
 """The same where a limit may have opened between a refusal and a pass: no wait was announced."""
 _ODDS_AGAIN = 3
 """The same after another pool was separated: then more are likely."""
-_MOST_PASSES = 64
-_MOST_ROWS = 16
-"""The most rows of refusals to remember of an account: the newest."""
-
-
-@dataclass(slots=True)
-class _Row:
-    """Refusals of a pool, with no pass between."""
-
-    kind: OutcomeKind
-    at: float
-    """When the last refusal came."""
-    until: float
-    """End of the announced wait; infinite: none was announced."""
-    own: int
-    """Fewest attempts in flight of the pool at a refusal."""
-    beside: int
-    """Fewest attempts in flight of the share when a refused attempt was sent."""
-    stamps: list[int] = field(default_factory=list)
-    passes: set[int] = field(default_factory=set)
-    """Stamps of other pools' attempts between the refusals of the row."""
-
-    def forbids(self, attempt: Attempt) -> bool:
-        """Whether the limit behind this row would have refused another pool's attempt, if common."""
-        if self.kind is OutcomeKind.OVERLOADED:
-            return attempt.stamp > self.stamps[0] and attempt.in_flight >= self.beside
-        return self.at < attempt.admitted_at < self.until
 
 
 class Sharing:
@@ -231,8 +217,6 @@ class Sharing:
         self.waiting: dict[Pool, None] = {}
         """Pools with waiting tickets, as of their last polls. Changed by the scheduler only."""
         self._common: Share | None = None
-        self._rows: dict[Capacity, _Row] = {}
-        self._has_separated = False
         self._stamps = itertools.count(1) if stamps is None else stamps
 
     def __repr__(self) -> str:
@@ -253,69 +237,78 @@ class Sharing:
         """Remove a pool from the account."""
         del self.members[member]
         member.share.leave(member)
-        self._rows.pop(member, None)
 
-    def separate(self, member: "Capacity", concurrency: ConcurrencySettings, why: str) -> Share:
-        """Give a pool a share of its own."""
-        row = self._rows.pop(member, None)
+    def separate(
+        self, member: "Capacity", concurrency: ConcurrencySettings, why: str, row: "Sequence[Ended]" = ()
+    ) -> Share:
+        """Give a pool a share of its own. `row`: the refusals that the account's limits did not cause."""
         common = member.share
-        if row is not None:
-            common.throttles.take_back(row.stamps, row.at)
-            common.overloads.take_back(row.stamps, row.at)
+        if row:
+            common.throttles.take_back(stamps := [one.attempt.stamp for one in row], row[-1].at)
+            common.overloads.take_back(stamps, row[-1].at)
         common.leave(member)
-        self._has_separated = True
         share = Share(concurrency, why)
+        share.since = row[-1].at if row else _LONG_AGO
         share.join(member)
         share.replay(member, common.ended)
-        if row is not None and row.kind is OutcomeKind.OVERLOADED:
-            share.overloads.resume(HiddenLimit(0, max(1.0, row.own - 0.5)), row.at)
+        if row and row[-1].kind is OutcomeKind.OVERLOADED:
+            own = min(one.attempt.own for one in row)
+            share.overloads.resume(HiddenLimit(0, max(1.0, own - 0.5)), row[-1].at)
         return share
 
-    # The evidence ----------------------------------------------------------------------------------------------------
+    def rejoin(self, member: "Capacity") -> Share:
+        """Let a separated pool draw on the account's share again."""
+        assert self._common is not None
+        member.share.leave(member)
+        self._common.join(member)
+        return self._common
 
-    def refused(self, member: "Capacity", attempt: Attempt, kind: OutcomeKind, wait_s: float, now: float) -> str:
-        """Learn from a refusal of a pool. Returns why the pool has to be separated; empty: it has not."""
-        if len(self.members) < 2 or member.share is not self._common:
-            return ""
-        row, own = self._rows.pop(member, None), len(member.flights) + 1
-        for other_row in self._rows.values():
-            other_row.passes.discard(attempt.stamp)
-        if kind is OutcomeKind.THROTTLED and not wait_s:
-            for other in (*self._rows.values(), *((row,) if row else ())):
-                if other.kind is kind and other.forbids(attempt):
-                    other.passes.clear()
-        until = now + wait_s if wait_s else float("inf")
-        if row is None or row.kind is not kind:
-            row = _Row(kind, now, until, own, attempt.in_flight)
-        row.at, row.until = now, until
-        row.own, row.beside = min(own, row.own), min(attempt.in_flight, row.beside)
-        row.stamps.append(attempt.stamp)
-        self._rows[member] = row
-        if len(self._rows) > _MOST_ROWS:
-            del self._rows[next(iter(self._rows))]
-        verdict_s = (member.throttles if kind is OutcomeKind.THROTTLED else member.overloads).verdict_s
-        for other in self._common.members:
-            if other is not member:
-                for sent in other.flights.attempts:
-                    # An attempt that is not refused for so long has passed.
-                    if now - sent.admitted_at >= verdict_s and row.forbids(sent):
-                        row.passes.add(sent.stamp)
-        refusals = len(row.stamps)
-        is_told = kind is OutcomeKind.OVERLOADED or wait_s > 0
-        odds = _ODDS_AGAIN if self._has_separated else _ODDS if is_told else _ODDS_UNTOLD
-        if refusals < 2 or comb(refusals + len(row.passes), refusals) < odds:
-            return ""
-        return f"refused {refusals} times while {len(row.passes)} calls of other models were admitted"
+    def evidence(
+        self, member: "Capacity", kind: OutcomeKind, verdict_s: float, now: float
+    ) -> "tuple[str, Sequence[Ended]]":
+        """Why a refused pool has to be separated, empty if it has not, and the row of the pool's refusals.
 
-    def passed(self, member: "Capacity", attempt: Attempt) -> None:
-        """Learn that the provider took an attempt of a pool."""
-        if member.share is not self._common:
-            return
-        for refused, row in list(self._rows.items()):
-            if refused is not member:
-                if row.forbids(attempt) and len(row.passes) < _MOST_PASSES:
-                    row.passes.add(attempt.stamp)
-            elif attempt.admitted_at > row.at and (
-                attempt.admitted_at < row.until if row.kind is OutcomeKind.THROTTLED else len(member.flights) >= row.own
-            ):
-                del self._rows[member]
+        `verdict_s`: an attempt that is not refused for so long has passed.
+        """
+        common, is_overload = self._common, kind is OutcomeKind.OVERLOADED
+        if common is None or member.share is not common or len(common.members) < 2:
+            return "", ()
+        seen = [*common.ended]
+        for other in common.members:
+            seen += (Ended(other, attempt, None, None, now) for attempt in other.flights.attempts)
+        seen.sort(key=lambda one: one.attempt.stamp)
+        row: list[Ended] = []
+        own: list[Attempt] = []
+        since = 0
+        for one in reversed([one for one in seen if one.by is member]):
+            # A refusal of a single attempt shows no cap.
+            if one.kind is kind and (not is_overload or one.attempt.own > 1):
+                if any(one.forbids(passed, is_alone=True) for passed in own):
+                    break
+                row.insert(0, one)
+            elif one.attempt.has_passed:
+                if is_overload and any(refusal.forbids(one.attempt, is_alone=True) for refusal in row):
+                    since = one.attempt.stamp
+                    break
+                own.append(one.attempt)
+        if len(row) < 2:
+            return "", ()
+        is_told = is_overload or row[-1].until < _NEVER
+        order, stamps = [], {one.attempt.stamp for one in row}
+        for one in seen:
+            attempt = one.attempt
+            if attempt.stamp in stamps:
+                order.append("refused")
+            elif one.by is not member and attempt.stamp > since and any(refusal.forbids(attempt) for refusal in row):
+                if one.kind is kind and not is_told:
+                    order.append("other refused")
+                elif attempt.has_passed or (one.kind is None and now - attempt.admitted_at >= verdict_s):
+                    order.append("passed")
+        if not is_told:
+            # What happens between two turns of a limit has one cause.
+            order = [what for what, _ in itertools.groupby(order)]
+        odds = _ODDS_AGAIN if len(common.members) < len(self.members) else _ODDS if is_told else _ODDS_UNTOLD
+        count, passes, others = (order.count(what) for what in ("refused", "passed", "other refused"))
+        if comb(count + passes + others, count) < odds * comb(count + others, count):
+            return "", ()
+        return f"refused {count} times while {passes} calls of other models were admitted", row

@@ -316,7 +316,9 @@ class Attempt(Struct, eq=False):
     stamp: int = 0
     """Number of the account's admissions and settles so far: shows which of them a later header can include."""
     in_flight: int = 0
-    """The pool's attempts in flight at admission, this attempt included."""
+    """The attempts in flight at admission, of all pools that share the limits, this attempt included."""
+    own: int = 0
+    """The same of this pool alone."""
     is_probe: bool = False
     """Whether the attempt tests if a provider that was down is up again."""
     has_passed: bool = False
