@@ -48,6 +48,14 @@ def test_where_nobody_else_passes_each_refusal_tells():
     assert [refusals.tells("x") for _ in range(4)] == [True] * 4
 
 
+def test_a_request_far_larger_than_all_that_passed_is_one_witness_until_another_is_refused():
+    refusals = Refusals()
+    refusals.passes("small", tokens=99)
+    assert [refusals.tells("x", tokens=1000) for _ in range(4)] == [True, False, False, False]
+    assert refusals.tells("y")
+    assert refusals.tells("x", tokens=1000)
+
+
 def test_once_another_one_has_passed_between_them_none_of_its_refusals_told_of_a_limit():
     refusals = Refusals()
     refusals.tells("x")

@@ -4,7 +4,8 @@ A 429 may be about its request: a retired model, a shape or a size that is not a
 providers and gateways answered so in 2026, without a retry-after and without headers. The request is refused each time,
 while others are answered. Therefore:
 
-- A repeated refusal is no evidence while other requests pass and none of them is refused.
+- A repeated refusal is no evidence while other requests pass and none of them is refused, or if the request is far
+  larger than all that passed.
 - When a request as large passes between two refusals of a request, the earlier refusals were no evidence either.
 - The request itself is at fault when three others as large have passed, and chance would hardly ever refuse a request
   as often. For a minute, a limit of its agent alone may be the cause.
@@ -12,6 +13,7 @@ while others are answered. Therefore:
 The probe of a limit is a ticket that was not refused, if there is any (`selector.py`).
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +21,8 @@ from hivemind_addon.kernel.limits.owner import Owner
 from hivemind_addon.kernel.values.ticket import Attempt, Ticket
 
 _MOST = 64
+_GIANT = 10
+"""A request that is larger by this factor than all that passed is refused for the size."""
 _NONE = -1
 _LEAST_PASSED = 3
 _LEAST_S = 60.0
@@ -50,6 +54,8 @@ class RefusedRequests:
         self._requests: dict[tuple[str, str], _Refused] = {}
         self._passed_stamp = _NONE
         """Stamp of the newest attempt that passed."""
+        self._largest = math.inf
+        """Tokens of the largest request that passed; infinite: none did."""
         self._share = 0.0
         """Share of attempts that were refused although their request passed later."""
 
@@ -68,6 +74,8 @@ class RefusedRequests:
             return
         attempt.has_passed = True
         self._passed_stamp = max(self._passed_stamp, attempt.stamp)
+        tokens = attempt.demand.total_tokens
+        self._largest = tokens if self._largest == math.inf else max(self._largest, tokens)
         request = self._requests.pop(_name(attempt.ticket), None) if self._requests else None
         times = 0 if request is None else request.times
         self._share += (times - (times + 1) * self._share) / (_SHARE_OVER + times)
@@ -85,7 +93,8 @@ class RefusedRequests:
                 del self._requests[next(iter(self._requests))]
             return Owner.LIMIT, ()
         self._requests[name] = request
-        tells = newest != name or self._passed_stamp < request.last.stamp
+        is_giant = attempt.demand.total_tokens > _GIANT * self._largest
+        tells = newest != name or (self._passed_stamp < request.last.stamp and not is_giant)
         request.last, request.times = attempt, request.times + 1
         if request.passed:
             before, request.stamps = request.stamps, []
