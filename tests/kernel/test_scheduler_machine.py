@@ -576,11 +576,9 @@ class SharedLimitMachine(RuleBasedStateMachine):
         """
         views = self.key.scheduler.snapshot(self.key.now).pools
         shared = [meter.shared_by for view in views for meter in view.meters]
-        commons = list(self.key.sharing.meters) if views else []
+        commons = list(self.key.sharing.meters.users) if views else []
         kind = MeterKind(self.key.limit.kind.value)
-        return shared == [MODELS] * 3 and all(
-            common.meter._learned_stamp >= 0 and common.meter.kind is kind for common in commons
-        )
+        return shared == [MODELS] * 3 and all(common._learned_stamp >= 0 and common.kind is kind for common in commons)
 
     def _nobody_was_refused(self, known):
         late = self.key.refused[self.seen :]

@@ -30,56 +30,39 @@ _NOISE = 0.02
 """Share of the limit: two expectations that differ by less explain a header equally well."""
 
 
-class CommonMeter:
-    """Meter of a limit, with the pools that draw on the limit."""
-
-    def __init__(self, meter: Meter) -> None:
-        self.meter = meter
-        self.users: dict[Meters, None] = {}
-
-    def __repr__(self) -> str:
-        return f"<CommonMeter of {len(self.users)} pools, {self.meter!r}>"
-
-    @property
-    def groups(self) -> tuple[str, ...]:
-        """Model groups of the pools; empty for a single pool."""
-        return tuple(sorted(pool.model_group for pool in self.users)) if len(self.users) > 1 else ()
-
-
 class CommonMeters:
     """Common meters of an account. Each pool's `Meters` join once."""
 
     def __init__(self) -> None:
         self.pools: dict[Meters, None] = {}
-        self._by_limit: dict[tuple[str, float], CommonMeter] = {}
+        self.users: dict[Meter, dict[Meters, None]] = {}
+        """The common meters, with the pools that draw on each."""
+        self._by_limit: dict[tuple[str, float], Meter] = {}
         self.are_separate: set[str] = set()
         """Names of the limits that proved to be of a single pool."""
 
     def __repr__(self) -> str:
-        return f"<CommonMeters {list(self._by_limit.values())}>"
+        return f"<CommonMeters {list(self.users)}>"
 
-    def __iter__(self) -> Iterator[CommonMeter]:
-        """In the order in which they became known."""
-        return iter(self._by_limit.values())
+    def are_several(self, meter: Meter) -> bool:
+        """Whether several pools draw on a meter."""
+        return len(self.users.get(meter, ())) > 1
 
-    def of(self, meter: Meter) -> CommonMeter | None:
-        """The common meter that this meter is; None: it is a pool's own."""
-        common = self._by_limit.get((meter.name, meter.limit))
-        return common if common is not None and common.meter is meter else None
-
-    def like(self, name: str, limit: float) -> CommonMeter | None:
+    def like(self, name: str, limit: float) -> Meter | None:
         """The common meter of this name and limit."""
         return self._by_limit.get((name, limit))
 
-    def add(self, meter: Meter) -> CommonMeter:
+    def add(self, meter: Meter) -> None:
         """Make a meter common."""
-        common = self._by_limit[meter.name, meter.limit] = CommonMeter(meter)
-        return common
+        self.users.pop(self._by_limit.get((meter.name, meter.limit), meter), None)
+        self._by_limit[meter.name, meter.limit] = meter
+        self.users[meter] = {}
 
-    def discard(self, common: CommonMeter, limit: float) -> None:
+    def discard(self, meter: Meter, limit: float) -> None:
         """Forget a common meter that is known under this limit."""
-        if self._by_limit.get((common.meter.name, limit)) is common:
-            del self._by_limit[common.meter.name, limit]
+        self.users.pop(meter, None)
+        if self._by_limit.get((meter.name, limit)) is meter:
+            del self._by_limit[meter.name, limit]
 
 
 class _Trial:
@@ -148,7 +131,7 @@ class Meters:
     def learned(self) -> tuple[LearnedMeter, ...]:
         """The values that outlive a run."""
         return tuple(
-            replace(meter.learned, is_separate=self._account.of(meter) is None) for meter in self.by_name.values()
+            replace(meter.learned, is_separate=meter not in self._account.users) for meter in self.by_name.values()
         )
 
     def resume(self, learned: Iterable[LearnedMeter], now: float) -> None:
@@ -159,7 +142,7 @@ class Meters:
                 self._draw_on(Meter.resume(limit, now), now)
             elif (common := self._account.like(limit.name, limit.limit)) is None:
                 self._share(Meter.resume(limit, now), now)
-            elif self.by_name.get(limit.name) is not common.meter:
+            elif self.by_name.get(limit.name) is not common:
                 self._join(common, now)
 
     def as_of(self, now: float) -> "Meters":
@@ -175,7 +158,7 @@ class Meters:
 
     def move(self, account: CommonMeters | None, now: float) -> None:
         """Move the pool to another account; None: remove the pool."""
-        own = [meter for meter in self if self._account.of(meter) is None]
+        own = [meter for meter in self if meter not in self._account.users]
         for meter in self:
             self._leave(meter, now)
         del self._account.pools[self]
@@ -192,14 +175,12 @@ class Meters:
             return None
         name, limit = reading.meter, reading.limit
         meter = self.by_name.get(name)
-        common = None if meter is None else self._account.of(meter)
-        is_new = meter is None or (common is not None and len(common.users) > 1 and limit not in (None, meter.limit))
+        account = self._account
+        is_new = meter is None or (limit not in (None, meter.limit) and account.are_several(meter))
         if is_new:
             meter = self._met(reading, now)
-            if meter is None:
-                return None
-            common = self._account.of(meter)
-        assert meter is not None
+        if meter is None:
+            return None
         trial, before = self._trials.get(name), meter.limit
         if trial is not None:
             if trial.own is None:
@@ -207,12 +188,12 @@ class Meters:
             trial.own.learn(reading, stamp=attempt.stamp, sent_at=attempt.admitted_at, now=now)
         level = meter.level(now)
         changed = meter.learn(reading, stamp=attempt.stamp, sent_at=attempt.admitted_at, now=now)
-        if common is not None and meter.limit != before:
-            self._account.discard(common, before)
+        if meter.limit != before and meter in account.users:
+            account.discard(meter, before)
             self._share(meter, now)
         elif trial is not None:
             self._judge(trial, meter, level, reading, now, answered=answered)
-        elif common is not None and len(common.users) > 1 and answered and _is_above(meter, reading):
+        elif answered and account.are_several(meter) and _is_above(meter, reading):
             self._trials[name] = _Trial()
         return self.by_name[name] if changed or is_new else None
 
@@ -243,8 +224,8 @@ class Meters:
         for meter in list(self):
             if account.like(meter.name, meter.limit) is None:
                 self._share(meter, now)
-        for common in account:
-            if common.meter.name not in self.by_name and common.meter.name not in account.are_separate:
+        for common in list(account.users):
+            if common.name not in self.by_name and common.name not in account.are_separate:
                 self._join(common, now)
 
     def _met(self, reading: Reading, now: float) -> Meter | None:
@@ -253,7 +234,7 @@ class Meters:
         common = self._account.like(name, reading.limit or 0.0)
         if common is not None and name not in self._account.are_separate:
             self._join(common, now)
-            return common.meter
+            return common
         meter = Meter.of(reading, now)
         if meter is None:
             return None
@@ -265,18 +246,18 @@ class Meters:
 
     def _share(self, meter: Meter, now: float) -> None:
         """Make a meter common, for this pool and all pools that know no such limit."""
-        common = self._account.add(meter)
+        self._account.add(meter)
         self._draw_on(meter, now)
-        common.users[self] = None
+        self._account.users[meter][self] = None
         if meter.name not in self._account.are_separate:
             for pool in self._account.pools:
                 if meter.name not in pool.by_name:
-                    pool._join(common, now)  # noqa: SLF001  its own kind
+                    pool._join(meter, now)  # noqa: SLF001  its own kind
 
-    def _join(self, common: CommonMeter, now: float) -> None:
-        self._draw_on(common.meter, now)
-        common.users[self] = None
-        self._trials[common.meter.name] = _Trial()
+    def _join(self, common: Meter, now: float) -> None:
+        self._draw_on(common, now)
+        self._account.users[common][self] = None
+        self._trials[common.name] = _Trial()
 
     def _draw_on(self, meter: Meter, now: float) -> None:
         before = self.by_name.get(meter.name)
@@ -289,12 +270,12 @@ class Meters:
     def _leave(self, meter: Meter, now: float) -> None:
         """Take this pool's attempts out of a meter that the pool uses no more."""
         self._trials.pop(meter.name, None)
-        common = self._account.of(meter)
-        if common is None:
+        users = self._account.users.get(meter)
+        if users is None:
             return
-        del common.users[self]
-        if not common.users:
-            self._account.discard(common, meter.limit)
+        del users[self]
+        if not users:
+            self._account.discard(meter, meter.limit)
         for attempt in self._flights.attempts:
             meter.settle(stamp=attempt.stamp, settled_stamp=attempt.stamp, charged=0, now=now)
 
@@ -391,7 +372,9 @@ class Meters:
                 full_in_s=seen.full_in_s(now),
                 window_s=meter.window_s,
                 dimension=meter.dimension,
-                shared_by=() if (common := self._account.of(meter)) is None else common.groups,
+                shared_by=tuple(sorted(pool.model_group for pool in self._account.users[meter]))
+                if self._account.are_several(meter)
+                else (),
             )
             for meter in self
         )
