@@ -12,7 +12,7 @@ a concurrency limit. The largest of these is the attempt's dominant cost: the ad
 
 from collections.abc import Iterable, Iterator
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
 from hivemind_addon.kernel.limits.learned import LearnedMeter
@@ -65,28 +65,14 @@ class CommonMeters:
             del self._by_limit[meter.name, limit]
 
 
+@dataclass(slots=True)
 class _Trial:
     """Whether a pool belongs to a common meter, judged by the headers of the pool."""
 
-    def __init__(self) -> None:
-        self.own: Meter | None = None
-        """Counts the pool's attempts only, from the first header on."""
-        self.votes = _FIRST_VOTES
-        """Headers that the common meter explains better, less the headers that the own meter explains better."""
-
-    def judge(self, common: Meter, reading: Reading, *, answered: bool) -> None:
-        """Compare both expectations of a header that both meters have learned from.
-
-        No refusal is evidence against the common meter: concurrent refusals in other pools are not settled yet.
-        """
-        mine, theirs = None if self.own is None else self.own.surprise, common.surprise
-        if mine is None or theirs is None:
-            return
-        noise = _noise(common, reading)
-        if abs(mine) - abs(theirs) > noise:
-            self.votes += 1
-        elif answered and abs(theirs) - abs(mine) > noise >= abs(mine):
-            self.votes -= 2
+    own: Meter | None = None
+    """Counts the pool's attempts only, from the first header on."""
+    votes: int = _FIRST_VOTES
+    """Headers that the common meter explains better, less the headers that the own meter explains better."""
 
 
 def _is_above(meter: Meter, reading: Reading) -> bool:
@@ -200,15 +186,26 @@ class Meters:
     def _judge(
         self, trial: _Trial, common: Meter, level: float, reading: Reading, now: float, *, answered: bool
     ) -> None:
-        """End a trial that is decided. `level`: of the common meter before the reading."""
-        trial.judge(common, reading, answered=answered)
+        """Compare both expectations of a header that both meters have learned from; end a trial that is decided.
+
+        `level`: of the common meter before the header. No refusal is evidence against the common meter: concurrent
+        refusals in other pools are not settled yet.
+        """
+        own = trial.own
+        if own is None or own.surprise is None or common.surprise is None:
+            return
+        mine, theirs, noise = abs(own.surprise), abs(common.surprise), _noise(common, reading)
+        if mine - theirs > noise:
+            trial.votes += 1
+        elif answered and theirs - mine > noise >= mine:
+            trial.votes -= 2
         if trial.votes >= _MOST_VOTES:
             del self._trials[common.name]
-        elif trial.votes <= 0 and trial.own is not None:
+        elif trial.votes <= 0:
             self._account.are_separate.add(common.name)
             self._leave(common, now)
             common.lower(level, now)
-            self.by_name[common.name] = trial.own
+            self.by_name[common.name] = own
 
     def miss(self, readings: Iterable[Reading], now: float) -> None:
         """Leave the common meters that an answer of this pool does not mention, unless an earlier one did."""
