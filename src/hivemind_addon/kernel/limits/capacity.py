@@ -461,7 +461,8 @@ class Capacity:
         else:
             owner = self._owner_of(attempt, result, now)
             wait_s = sane_retry_after_s(outcome.retry_after_s)
-            kind = outcome.kind if owner in (Owner.LIMIT, Owner.CAPACITY) else None
+            is_refusal = outcome.kind in (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED)
+            kind = None if is_refusal and owner not in (Owner.LIMIT, Owner.CAPACITY) else outcome.kind
             self.share.ended.append(Ended(self, attempt, kind, result.charged, now, now + wait_s if wait_s else _NEVER))
             self._judge(owner, attempt, result, now)
             self._judge_breaker(owner, attempt, outcome, now)

@@ -116,9 +116,10 @@ class Ended(NamedTuple):
     by: "Capacity"
     attempt: Attempt
     kind: OutcomeKind | None
-    """None: still in flight, or refused by no limit of the pools."""
+    """None: still in flight, or refused for another reason than the limits of shares."""
     charged: Demand | None
     at: float
+    """Infinite: still in flight."""
     until: float = _NEVER
     """End of the wait that a refusal announced; infinite: none."""
 
@@ -192,8 +193,8 @@ class Share:
                     hidden.refused(attempt.stamp, 0.0, at)
                 elif kind is OutcomeKind.SUCCESS:
                     hidden.passed(attempt.stamp, at)
-                if kind is not None:
-                    was_taken = kind not in (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED) or kind is refusal
+                if at < _NEVER:
+                    was_taken = kind not in (None, OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED) or kind is refusal
                     hidden.ended(attempt.stamp, at, charged=charged, was_taken=was_taken)
 
 
@@ -275,7 +276,7 @@ class Sharing:
             return "", ()
         seen = [*common.ended]
         for other in common.members:
-            seen += (Ended(other, attempt, None, None, now) for attempt in other.flights.attempts)
+            seen += (Ended(other, attempt, None, None, _NEVER) for attempt in other.flights.attempts)
         seen.sort(key=lambda one: one.attempt.stamp)
         row: list[Ended] = []
         own: list[Attempt] = []
@@ -302,7 +303,7 @@ class Sharing:
             elif one.by is not member and attempt.stamp > since and any(refusal.forbids(attempt) for refusal in row):
                 if one.kind is kind and not is_told:
                     order.append("other refused")
-                elif attempt.has_passed or (one.kind is None and now - attempt.admitted_at >= verdict_s):
+                elif attempt.has_passed or (one.at == _NEVER and now - attempt.admitted_at >= verdict_s):
                     order.append("passed")
         if not is_told:
             # What happens between two turns of a limit has one cause.
