@@ -17,31 +17,39 @@ SCHEMA_VERSION = 1
 class _Fact(Struct, frozen=True, gc=False, tag=True, tag_field="event"):
     """Base of all events."""
 
+    at: float
+
+
+class _OfPool(_Fact, frozen=True, gc=False):
+    """Base of the events about a pool."""
+
+    pool: PoolKey
+
+
+class _OfTicket(_Fact, frozen=True, gc=False):
+    """Base of the events about a ticket."""
+
+    ticket_id: str
+    pool: PoolKey
+
 
 class Submitted(_Fact, frozen=True, gc=False):
     """A ticket asked for admission."""
 
-    at: float
     ticket: Ticket
 
 
-class Held(_Fact, frozen=True, gc=False):
+class Held(_OfTicket, frozen=True, gc=False):
     """A ticket could not go at once. Emitted once per wait, with the reason at the beginning."""
 
-    at: float
-    ticket_id: str
-    pool: PoolKey
     reason: Reason
     position: int
     """Place among the pool's waiting tickets: 1 is next."""
 
 
-class AttemptStarted(_Fact, frozen=True, gc=False):
+class AttemptStarted(_OfTicket, frozen=True, gc=False):
     """A ticket was admitted."""
 
-    at: float
-    ticket_id: str
-    pool: PoolKey
     attempt: int
     waited_s: float
     """Since the arrival (first attempt) or the end of the last attempt."""
@@ -49,12 +57,9 @@ class AttemptStarted(_Fact, frozen=True, gc=False):
     """The pool's attempts in flight, this attempt included."""
 
 
-class AttemptEnded(_Fact, frozen=True, gc=False):
+class AttemptEnded(_OfTicket, frozen=True, gc=False):
     """An attempt was settled."""
 
-    at: float
-    ticket_id: str
-    pool: PoolKey
     attempt: int
     outcome: Outcome
     usage: Usage | None
@@ -68,38 +73,29 @@ class AttemptEnded(_Fact, frozen=True, gc=False):
         return Spend() if self.outcome.kind is OutcomeKind.SUCCESS else self.spend
 
 
-class JobNoted(_Fact, frozen=True, gc=False):
+class JobNoted(_OfTicket, frozen=True, gc=False):
     """A request was answered while the work goes on at the provider, or the work has ended.
 
     The attempt and the ticket end with the work.
     """
 
-    at: float
-    ticket_id: str
-    pool: PoolKey
     job: str
     """The host and the provider's id."""
     until: float | None
     """When the job expires; None: the job has ended."""
 
 
-class BackedOff(_Fact, frozen=True, gc=False):
+class BackedOff(_OfTicket, frozen=True, gc=False):
     """A failed attempt will be retried, unseen by the client."""
 
-    at: float
-    ticket_id: str
-    pool: PoolKey
     attempt: int
     until: float
     reason: str
 
 
-class TicketEnded(_Fact, frozen=True, gc=False):
+class TicketEnded(_OfTicket, frozen=True, gc=False):
     """The last event of a submitted ticket; exactly one for each ticket."""
 
-    at: float
-    ticket_id: str
-    pool: PoolKey
     end: str
     """`delivered`, `gave up`, `shed`, `refused`, `cancelled`."""
     reason: str
@@ -111,69 +107,54 @@ class TicketEnded(_Fact, frozen=True, gc=False):
     """The outcome of the last attempt, if the ticket gave up."""
 
 
-class ConcurrencyChanged(_Fact, frozen=True, gc=False):
+class ConcurrencyChanged(_OfPool, frozen=True, gc=False):
     """The adaptive concurrency limit changed."""
 
-    at: float
-    pool: PoolKey
     limit: int
     reason: str
 
 
-class MaximumReached(_Fact, frozen=True, gc=False):
+class MaximumReached(_OfPool, frozen=True, gc=False):
     """Requests wait because our setting, not a refusal by the provider, allows no more attempts in flight. Emitted
     once for each pool, and again when the profile changes.
     """
 
-    at: float
-    pool: PoolKey
     limit: int
     """Attempts in flight."""
     maximum_from: str
     """The setting that a person may raise."""
 
 
-class BreakerChanged(_Fact, frozen=True, gc=False):
+class BreakerChanged(_OfPool, frozen=True, gc=False):
     """The breaker changed its state (`closed`, `open`, `half-open`)."""
 
-    at: float
-    pool: PoolKey
     state: str
     reason: str
     before: str = ""
     """The previous state; empty: not reported."""
 
 
-class PoolBlocked(_Fact, frozen=True, gc=False):
+class PoolBlocked(_OfPool, frozen=True, gc=False):
     """The provider asked for a pause."""
 
-    at: float
-    pool: PoolKey
     until: float
     reason: str
 
 
-class AccountBlocked(_Fact, frozen=True, gc=False):
+class AccountBlocked(_OfPool, frozen=True, gc=False):
     """The provider refuses the account for long: clients that wait beyond the end are held, others are refused."""
 
-    at: float
-    pool: PoolKey
     until: float
     reason: str
 
 
-class AccountUnblocked(_Fact, frozen=True, gc=False):
+class AccountUnblocked(_OfPool, frozen=True, gc=False):
     """A request that tested the account block was answered, or a person lifted the block."""
 
-    at: float
-    pool: PoolKey
 
-
-class WindowUsed(_Fact, frozen=True, gc=False):
+class WindowUsed(_OfPool, frozen=True, gc=False):
     """A long window was seen for the first time, another tenth of the window was used, or the status changed."""
 
-    at: float
-    pool: PoolKey
     window: str
     used: float | None
     """The used fraction."""
@@ -187,11 +168,9 @@ HIDDEN = (HIDDEN_LIMIT, "pace", "quota")
 """All names of such limits, those of older captures included."""
 
 
-class MeterLearned(_Fact, frozen=True, gc=False):
+class MeterLearned(_OfPool, frozen=True, gc=False):
     """A meter was seen for the first time, or its limit or kind changed."""
 
-    at: float
-    pool: PoolKey
     meter: str
     kind: str
     limit: float
@@ -201,18 +180,15 @@ class MeterLearned(_Fact, frozen=True, gc=False):
     """The quantity that the limit counts; None: unknown."""
 
 
-class AccountNamed(_Fact, frozen=True, gc=False):
+class AccountNamed(_OfPool, frozen=True, gc=False):
     """A response named the organisation of an account."""
 
-    at: float
-    pool: PoolKey
     name: str
 
 
 class BudgetWarned(_Fact, frozen=True, gc=False):
     """A holder has spent 85 % of a budget. Emitted once per period and unit."""
 
-    at: float
     budget: Budget
     unit: str
     """The unit of `spent` and `limit`: `tokens`, `micro_usd` or `calls`."""
@@ -223,7 +199,6 @@ class BudgetWarned(_Fact, frozen=True, gc=False):
 class BudgetSpent(_Fact, frozen=True, gc=False):
     """A holder has spent a budget, so new tickets are refused. Emitted once per period and unit."""
 
-    at: float
     budget: Budget
     unit: str
     """The unit of `spent` and `limit`: `tokens`, `micro_usd` or `calls`."""
@@ -231,11 +206,9 @@ class BudgetSpent(_Fact, frozen=True, gc=False):
     limit: int
 
 
-class PriceMissing(_Fact, frozen=True, gc=False):
+class PriceMissing(_OfPool, frozen=True, gc=False):
     """A call used a model without an own price. Emitted once per model, and once more under a budget in money."""
 
-    at: float
-    pool: PoolKey
     model: str
     """The name in the request; empty: no name."""
     budget: Budget | None
@@ -247,7 +220,6 @@ class PriceMissing(_Fact, frozen=True, gc=False):
 class BudgetBooked(_Fact, frozen=True, gc=False):
     """A holder's account changed by a reservation, a settlement, a new period or a person."""
 
-    at: float
     budget: Budget
     """The present limits, with a person's changes."""
     began_at: float
@@ -259,12 +231,9 @@ class BudgetBooked(_Fact, frozen=True, gc=False):
     """Amounts that a person added to the limits, for this period only."""
 
 
-class ContextKept(_Fact, frozen=True, gc=False):
+class ContextKept(_OfTicket, frozen=True, gc=False):
     """A conversation was saved to disk as the request carried it, or could not be saved."""
 
-    at: float
-    ticket_id: str
-    pool: PoolKey
     context_id: str
     """Empty: not saved."""
     reason: str = ""
@@ -278,14 +247,11 @@ class ContextKept(_Fact, frozen=True, gc=False):
         return bool(self.context_id) and self.by != "budget"
 
 
-class ContextCompacted(_Fact, frozen=True, gc=False):
+class ContextCompacted(_OfTicket, frozen=True, gc=False):
     """Old tool results were removed from a conversation, as the agent's rules require: by the proxy before scheduling,
     or by the provider, as reported in the answer.
     """
 
-    at: float
-    ticket_id: str
-    pool: PoolKey
     agent: str
     session: str
     results: int
@@ -296,11 +262,9 @@ class ContextCompacted(_Fact, frozen=True, gc=False):
     """The request's input without them: as expected, or as counted by the provider."""
 
 
-class ContextFull(_Fact, frozen=True, gc=False):
+class ContextFull(_OfPool, frozen=True, gc=False):
     """A conversation fills most of the model's context window. Emitted once, and again only after a shorter turn."""
 
-    at: float
-    pool: PoolKey
     agent: str
     session: str
     model: str
@@ -311,11 +275,9 @@ class ContextFull(_Fact, frozen=True, gc=False):
     """In tokens; 0: not known yet."""
 
 
-class ContextShrank(_Fact, frozen=True, gc=False):
+class ContextShrank(_OfPool, frozen=True, gc=False):
     """A conversation continues with much less input: the agent, the provider or the proxy has compacted it."""
 
-    at: float
-    pool: PoolKey
     agent: str
     session: str
     model: str
@@ -329,46 +291,34 @@ class ContextShrank(_Fact, frozen=True, gc=False):
     """Whether the proxy compacted the conversation, and has emitted `ContextCompacted`."""
 
 
-class PoolsMerged(_Fact, frozen=True, gc=False):
+class PoolsMerged(_OfPool, frozen=True, gc=False):
     """Two pools proved to belong to the same account; everything of `merged` belongs to `pool` now."""
 
-    at: float
-    pool: PoolKey
     merged: PoolKey
 
 
-class Moved(_Fact, frozen=True, gc=False):
-    """A waiting ticket moved to the pool of an equal endpoint."""
+class Moved(_OfTicket, frozen=True, gc=False):
+    """A waiting ticket moved from the pool `left` to the pool of an equal endpoint."""
 
-    at: float
-    ticket_id: str
-    pool: PoolKey
-    """The new pool."""
     left: PoolKey
-    """The old pool."""
 
 
-class Superseded(_Fact, frozen=True, gc=False):
-    """A client came back with the same request during an attempt: the old attempt will be ended."""
+class Superseded(_OfTicket, frozen=True, gc=False):
+    """A client came back with the same request during an attempt of the ticket: the attempt will be ended."""
 
-    at: float
-    ticket_id: str
-    """The ticket of the old attempt."""
-    pool: PoolKey
     by_ticket_id: str
+    """The ticket of the new request."""
 
 
 class MachineSlept(_Fact, frozen=True, gc=False):
     """The machine slept until now: time passed for the provider, but not for the clients."""
 
-    at: float
     slept_s: float
 
 
 class OddityNoted(_Fact, frozen=True, gc=False):
     """A provider or client sent something that could not be understood; a safe default was used."""
 
-    at: float
     pool: PoolKey | None
     ticket_id: str | None
     what: str
@@ -377,7 +327,6 @@ class OddityNoted(_Fact, frozen=True, gc=False):
 class PersonActed(_Fact, frozen=True, gc=False):
     """A command of a person, or of an agent with the right, was executed, or remains in force after a restart."""
 
-    at: float
     text: str
     """The action in a line. The fields below name the pool or the ticket, if there is exactly one."""
     pool: PoolKey | None = None
@@ -391,26 +340,19 @@ class PersonActed(_Fact, frozen=True, gc=False):
 class StateUnsaved(_Fact, frozen=True, gc=False):
     """The journal (history, learned values, spending) could not be written to disk, or could be written again."""
 
-    at: float
     reason: str
     """Empty: the journal is written again."""
 
 
-class CommittedStreamFailed(_Fact, frozen=True, gc=False):
+class CommittedStreamFailed(_OfTicket, frozen=True, gc=False):
     """The client got status 200 early, with a keep-alive, but the provider's answer was not a 200 stream."""
 
-    at: float
-    ticket_id: str
-    pool: PoolKey
     reason: str
 
 
-class WaitOverruled(_Fact, frozen=True, gc=False):
+class WaitOverruled(_OfTicket, frozen=True, gc=False):
     """A ticket was sent against learned limits, because the pool had sent nothing for long and nothing else held it."""
 
-    at: float
-    ticket_id: str
-    pool: PoolKey
     idle_s: float
     reason: Reason
     """Why the ticket would have waited."""
@@ -419,7 +361,6 @@ class WaitOverruled(_Fact, frozen=True, gc=False):
 class GuardTripped(_Fact, frozen=True, gc=False):
     """Our code raised an exception; the flow continues under a plain semaphore."""
 
-    at: float
     ticket_id: str | None
     where: str
     error: str
@@ -428,7 +369,6 @@ class GuardTripped(_Fact, frozen=True, gc=False):
 class CommandDone(_Fact, frozen=True, gc=False):
     """The scheduler carried out a command that changed something."""
 
-    at: float
     command: Order
     result: CommandResult
 
@@ -436,14 +376,12 @@ class CommandDone(_Fact, frozen=True, gc=False):
 class PriorityEnded(_Fact, frozen=True, gc=False):
     """The time of a priority that a person or an agent ordered is over."""
 
-    at: float
     priority: PriorityView
 
 
 class OverridesStand(_Fact, frozen=True, gc=False):
     """Overrides of an earlier run stand after a restart. The fields are as in `Snapshot`."""
 
-    at: float
     pauses: dict[str, bool]
     caps: dict[str, int | None]
     priorities: tuple[PriorityView, ...]
