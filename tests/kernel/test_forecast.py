@@ -69,7 +69,7 @@ class TestQueue:
         assert starts(places(0, 0), slots=ForecastSlots(limit=1, gain=0, most=1, service_s=None)) == [0, None]
 
     def test_one_that_backs_off_lets_others_pass_until_it_is_due(self):
-        assert starts(places(15, 0, 0, 0)) == [20, 0, 10, 30]
+        assert starts(places(15, 0, 0, 0, 0)) == [30, 0, 10, 20, 40]
         assert starts(places(NEVER, 0, 100)) == [None, 0, 100]
 
     def test_after_a_probe_the_others_wait_for_its_answer(self):

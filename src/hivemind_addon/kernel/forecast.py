@@ -1,29 +1,23 @@
-"""Forecasts when each waiting ticket is likely to go, from the present limits and queue. Only views use this.
+"""Forecasts when each waiting ticket is likely to go, from the present limits and queue, for views and equal pools.
 
 The forecast plays the queue through once, in order: each ticket takes a slot and its demand of every limit at the first
 instant at which both are free, and not before the ticket ahead. A slot is free again after the mean service time. The
 concurrency limit grows with each end, as if all attempts succeeded. A ticket in backoff lets others pass until due.
 Future arrivals and the lessons of future refusals are unknown.
 
-O(n log n) in the tickets, a few microseconds each.
-
-**A call not made yet** is seated as a guest at its place in the queue's order, and the queue is played through with the
-guest. The guess is as good as for waiting tickets, within the same bounds: later calls of a higher class, or of agents
-that owe less, may still go first.
-
+**A call not made yet** is seated as a guest at its place in the queue's order, and viewed like a waiting ticket.
 `Callers` describes an agent's next call by the last calls.
 """
 
 import heapq
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.inference.hidden_limits import HiddenLimits
 from hivemind_addon.kernel.limits.capacity import Capacity
-from hivemind_addon.kernel.limits.meter import Meter
 from hivemind_addon.kernel.order.fair_queue import FairQueue
 from hivemind_addon.kernel.order.lanes import QueueEntry
 from hivemind_addon.kernel.order.selector import Gate, Selector
@@ -36,7 +30,7 @@ from hivemind_addon.kernel.values.snapshot import (
     RequestState,
     TicketView,
 )
-from hivemind_addon.kernel.values.spend import Budget, Shortage
+from hivemind_addon.kernel.values.spend import Shortage
 from hivemind_addon.kernel.values.ticket import CallKind, Demand, Dimension, PoolKey, Reason, Ticket
 
 _NEVER = float("inf")
@@ -60,38 +54,6 @@ class Supply:
     turns_at: float = _NEVER
     """The end of a window."""
     window_s: float = _NEVER
-
-    @classmethod
-    def of_meter(cls, meter: Meter, now: float) -> "Supply":
-        """A limit that headers report."""
-        supply = cls(meter.name, meter.dimension, meter.limit, meter.level(now), now)
-        turns_at = meter.window_ends_at(now)
-        if turns_at is None:
-            supply.per_s = meter.limit / meter.window_s - meter.others_per_s(now)
-        else:
-            supply.turns_at, supply.window_s = turns_at, meter.window_s
-        return supply
-
-    @classmethod
-    def of_hidden(cls, hidden: HiddenLimits, now: float) -> "list[Supply]":
-        """A limit inferred from refusals, as a bucket with room for one attempt when the limit opens."""
-        limit = hidden.limit
-        if limit is None or limit.window_s is None:
-            return []
-        per_s = limit.amount / limit.window_s
-        owed = max(0.0, hidden.opens_at(Demand(), 0, now) - now) * per_s
-        return [cls(limit.dimension.value, limit.dimension, limit.amount, 1.0 - owed, now, per_s=per_s)]
-
-    @classmethod
-    def of_stated(cls, capacity: Capacity, now: float) -> "list[Supply]":
-        """Limits that the profile states, as buckets of calls: each ticket takes its own number of points."""
-        stated = capacity.sharing.stated
-        return [
-            cls(
-                one.limit, Dimension.REQUESTS, one.amount, stated.as_bucket(one, now), now, per_s=one.amount / one.per_s
-            )
-            for one in stated.of(capacity.key.model_group)
-        ]
 
     def fits_at(self, units: float, at: float) -> float:
         """The first instant from `at` on with this many units, or with the whole limit if the demand is larger."""
@@ -151,32 +113,35 @@ class ForecastSlots:
             self._limit = max(self._limit, min(self._limit + self._gain, self._most))
 
 
+def _supplies(capacity: Capacity, now: float) -> list[Supply]:
+    """All limits of a pool; those that no header reports, as buckets."""
+    supplies = []
+    for meter in capacity.meters:
+        supply = Supply(meter.name, meter.dimension, meter.limit, meter.level(now), now)
+        if (turns_at := meter.window_ends_at(now)) is None:
+            supply.per_s = meter.limit / meter.window_s - meter.others_per_s(now)
+        else:
+            supply.turns_at, supply.window_s = turns_at, meter.window_s
+        supplies.append(supply)
+    for hidden in capacity.hidden:
+        if (limit := hidden.limit) is not None and limit.window_s is not None:
+            per_s = limit.amount / limit.window_s
+            # There is room for one attempt when the limit opens.
+            level = 1.0 - max(0.0, hidden.opens_at(Demand(), 0, now) - now) * per_s
+            supplies.append(Supply(limit.dimension.value, limit.dimension, limit.amount, level, now, per_s))
+    stated = capacity.sharing.stated
+    for one in stated.of(capacity.key.model_group):
+        level, per_s = stated.as_bucket(one, now), one.amount / one.per_s
+        supplies.append(Supply(one.limit, Dimension.REQUESTS, one.amount, level, now, per_s))
+    return supplies
+
+
 class Foretold(Struct, frozen=True, gc=False):
     """When a ticket is likely to go."""
 
     at: float
     by: str
     """The limit that the ticket, or a ticket ahead, waits for: a supply's name or CONCURRENCY; empty: none."""
-
-
-class Forecast(Struct, frozen=True, gc=False):
-    """The likely starts of the waiting tickets."""
-
-    starts: dict[str, Foretold]
-    """By ticket, in the likely order; tickets with an unknown start are left out."""
-    limits: dict[str, tuple[Dimension, float, float]]
-    """The dimension, the rest and the whole of each limit, by the name in `Foretold.by`."""
-    maximum_from: str = ""
-    """The pool's."""
-
-    def need(self, demand: Demand, by: str, before: int) -> LimitNeed | None:
-        """The ticket's need of the limit that holds the ticket."""
-        if by not in self.limits:
-            return None
-        dimension, left, whole = self.limits[by]
-        if by == CONCURRENCY:
-            return LimitNeed(by, 1, max(0.0, left), whole, before, self.maximum_from)
-        return LimitNeed(by, demand.of(dimension), max(0.0, left), whole, before)
 
 
 def forecast(
@@ -194,52 +159,65 @@ def forecast(
     `next_at`: when the first ticket goes, if known.
     """
     found: dict[str, Foretold] = {}
+    ready = deque(entries)
     later: list[tuple[float, int, QueueEntry]] = []
-    at, before = first_at, ""
-
-    def soonest(entry: QueueEntry) -> tuple[float, str]:
-        """When the ticket finds all that it needs, and the last limit to open; else the limit of the tickets ahead."""
-        demand = entry.ticket.demand
-        asked_at = max(at, entry.not_before)
-        found_at = slots.free_at(asked_at)
-        by = CONCURRENCY if found_at > asked_at else before
+    at, by = first_at, ""
+    while ready or later:
+        if later and (not ready or later[0][0] <= at):
+            entry = heapq.heappop(later)[2]
+        else:
+            entry = ready.popleft()
+            if entry.not_before > at:
+                heapq.heappush(later, (entry.not_before, -len(ready), entry))
+                continue
+        demand, asked_at = entry.ticket.demand, max(at, entry.not_before)
+        starts = slots.free_at(asked_at)
+        by = CONCURRENCY if starts > asked_at else by
         for supply in supplies:
-            if found_at == _NEVER:
-                break
-            fits_at = supply.fits_at(demand.of(supply.dimension), found_at)
-            found_at, by = (fits_at, supply.name) if fits_at > found_at else (found_at, by)
-        return found_at, by
-
-    def go(entry: QueueEntry, starts: float, by: str) -> tuple[float, str]:
-        """Start a ticket. Returns when later tickets may go, and the limit that held this ticket."""
-        demand = entry.ticket.demand
+            if starts < _NEVER and (fits_at := supply.fits_at(demand.of(supply.dimension), starts)) > starts:
+                starts, by = fits_at, supply.name
+        if next_at is not None and not found:
+            starts = next_at
+        if starts == _NEVER:
+            break
         found[entry.ticket.id] = Foretold(starts, by)
         slots.take(starts)
         for supply in supplies:
             supply.take(demand.of(supply.dimension), starts)
-        return max(starts, others_at), by
-
-    for number, entry in enumerate(entries):
-        if entry.not_before > at:
-            heapq.heappush(later, (entry.not_before, number, entry))
-            continue
-        starts, by = soonest(entry)
-        if next_at is not None and not number:
-            starts = next_at
-        while later and later[0][0] <= starts < _NEVER:
-            _, _, due = heapq.heappop(later)
-            at, before = go(due, *soonest(due))
-            starts, by = soonest(entry)
-        if starts == _NEVER:
-            return found
-        at, before = go(entry, starts, by)
-    while later:
-        _, _, due = heapq.heappop(later)
-        starts, by = soonest(due)
-        if starts == _NEVER:
-            break
-        at, before = go(due, starts, by)
+        at = max(starts, others_at)
     return found
+
+
+def foretell(
+    capacity: Capacity, entries: Iterable[QueueEntry], now: float, *, next_gate: Gate | None = None
+) -> dict[str, Foretold]:
+    """When tickets, in this order, are likely to go; `next_gate`: the gate of the first ticket."""
+    if capacity.paused:
+        return {}
+    service_s = capacity.service.mean_s if capacity.service.is_known else None
+    gain, most = capacity.growth
+    slots = ForecastSlots(limit=capacity.limit, gain=gain, most=most, service_s=service_s)
+    # A shared limit counts the attempts of all pools of the account.
+    for user in capacity.share.members:
+        slots.run((now - attempt.admitted_at for attempt in user.flights.attempts), now)
+        slots.run([0.0] * user.bypassing, now)
+    first_at = others_at = max(now, *(hidden.closed_until for hidden in capacity.hidden))
+    probes_at = max(capacity.breaker.passes_at, capacity.account_block.ends_at(now))
+    if probes_at > -_NEVER:  # a probe goes first, the others wait for the answer; infinite: the probe is in flight
+        answer_s = _NEVER if service_s is None else service_s
+        is_sent = probes_at == _NEVER
+        first_at = max(first_at, now + answer_s if is_sent else probes_at)
+        others_at = first_at if is_sent else first_at + answer_s
+    # The gate asks the limits themselves, which this forecast simplifies. A slot may be free earlier, at any end.
+    knows_next = next_gate is not None and next_gate.reason in (Reason.METER, Reason.BLOCKED)
+    return forecast(
+        entries,
+        supplies=_supplies(capacity, now),
+        slots=slots,
+        first_at=first_at,
+        others_at=others_at,
+        next_at=next_gate.opens_at if next_gate and knows_next and next_gate.opens_at < _NEVER else None,
+    )
 
 
 def view_pool(
@@ -255,6 +233,10 @@ def view_pool(
 ) -> PoolView:
     """The view of a pool. `order`: waiting tickets, of which `most` are shown; `short`: a ticket's shortage."""
     breaker = capacity.breaker
+    in_flight = (
+        TicketView(_as_served(entry), RequestState.IN_FLIGHT, "", 0, entry.history.attempts, entry.waited_s)
+        for entry in capacity.flights
+    )
     return PoolView(
         key=capacity.key,
         account_name=account_name,
@@ -265,7 +247,7 @@ def view_pool(
         breaker=breaker.state.value,
         blocked_for_s=max(0.0, capacity.hidden[0].closed_until - now),
         meters=(*capacity.meters.views(now), *capacity.stated_views(now)),
-        tickets=(*_in_flight(capacity), *_waiting(queue, selector, now, order, most, short)),
+        tickets=(*in_flight, *_waiting(queue, selector.glance(now), now, order, most, short)),
         account_block=capacity.account_block.view(now),
         windows=capacity.windows.views(now),
         paused=capacity.paused,
@@ -278,24 +260,13 @@ def view_pool(
     )
 
 
-def _in_flight(capacity: Capacity) -> Iterator[TicketView]:
-    """The oldest first."""
-    return (
-        TicketView(
-            ticket=_as_served(entry),
-            state=RequestState.IN_FLIGHT,
-            reason="",
-            position=0,
-            attempts=entry.history.attempts,
-            waited_s=entry.waited_s,
-        )
-        for entry in capacity.flights
-    )
+_BY_LIMITS = (Reason.METER, Reason.ORDER, Reason.CONCURRENCY, Reason.BLOCKED)
+"""Reasons to wait for a limit, directly or behind others."""
 
 
 def _waiting(
     queue: FairQueue,
-    selector: Selector,
+    glance: Selector,
     now: float,
     order: Sequence[QueueEntry],
     most: int | None,
@@ -305,26 +276,28 @@ def _waiting(
     entries = order[:most]
     if not entries:
         return
-    selector = selector.glance(now)
-    capacity = selector.capacity
-    following, gate = selector.likely_next(order, now)
+    capacity = glance.capacity
+    following, gate = glance.likely_next(order, now)
     if following is not None and following is not entries[0]:
         entries = [following, *(entry for entry in entries if entry is not following)]
-    told = foretell(
+    starts = foretell(
         capacity, (entry for entry in entries if queue.why_passed(entry) is not Reason.FAN_OUT), now, next_gate=gate
     )
-    place_of = {ticket_id: place for place, ticket_id in enumerate(told.starts)}
-    waiting_for: dict[str, int] = {}
+    place_of = {ticket_id: place for place, ticket_id in enumerate(starts)}
+    supplies = {supply.name: supply for supply in _supplies(capacity, now)}
+    waiting_for: Counter[str] = Counter()
     ordered = sorted(entries, key=lambda entry: place_of.get(entry.ticket.id, len(place_of)))
     for position, entry in enumerate(ordered, start=1):
-        foretold, reason, limit = told.starts.get(entry.ticket.id), selector.reason(entry, gate, now), None
+        ticket = entry.ticket
+        foretold, reason, limit = starts.get(ticket.id), glance.reason(entry, gate, now), None
         if reason in _BY_LIMITS:
+            demand = glance.demand(ticket, now)
             by = foretold.by if foretold else CONCURRENCY if reason is Reason.CONCURRENCY else ""
             if not by and reason is Reason.METER:
-                by = capacity.meters.last_to_fit(selector.demand(entry.ticket, now), now)
-            before = waiting_for.get(by, 0)
-            waiting_for[by] = before + 1
-            limit = told.need(selector.demand(entry.ticket, now), by, before)
+                by = capacity.meters.last_to_fit(demand, now)
+            limit = _need(capacity, supplies.get(by), demand, by, waiting_for[by])
+            waiting_for[by] += 1
+        missing = short(ticket) if reason is Reason.FUNDS else None
         yield TicketView(
             ticket=_as_served(entry),
             state=RequestState.BACKING_OFF if entry.not_before > now else RequestState.QUEUED,
@@ -332,68 +305,26 @@ def _waiting(
             position=position,
             attempts=entry.history.attempts,
             waited_s=_waited_s(entry, now),
-            starts_in_s=None if foretold is None else max(0.0, foretold.at - now),
+            starts_in_s=None
+            if foretold is None
+            else max(0.0, foretold.at - now, queue.leader_until(ticket, now) - now),
             limit=limit,
-            budget=_missing(entry, short) if reason is Reason.FUNDS else None,
+            budget=None if missing is None else missing.budget,
         )
 
 
-_BY_LIMITS = (Reason.METER, Reason.ORDER, Reason.CONCURRENCY, Reason.BLOCKED)
-"""Reasons to wait for a limit, directly or behind others."""
-
-
-def _missing(entry: QueueEntry, short: Callable[[Ticket], Shortage | None]) -> Budget | None:
-    shortage = short(entry.ticket)
-    return None if shortage is None else shortage.budget
+def _need(capacity: Capacity, supply: Supply | None, demand: Demand, by: str, before: int) -> LimitNeed | None:
+    """A ticket's need of the limit with the name `by`; None: there is no such limit."""
+    if by == CONCURRENCY:
+        left = max(0.0, capacity.limit - capacity.share.in_flight)
+        return LimitNeed(by, 1, left, capacity.limit, before, capacity.maximum_from)
+    if supply is None:
+        return None
+    return LimitNeed(by, demand.of(supply.dimension), max(0.0, supply.level), supply.limit, before)
 
 
 def _waited_s(entry: QueueEntry, now: float) -> float:
     return entry.waited_s + max(0.0, now - entry.wait_began_at)
-
-
-def foretell(
-    capacity: Capacity, entries: Iterable[QueueEntry], now: float, *, next_gate: Gate | None = None
-) -> Forecast:
-    """When tickets, in this order, are likely to go; `next_gate`: the gate of the first ticket."""
-    if capacity.paused:
-        return Forecast({}, {})
-    service_s = capacity.service.mean_s if capacity.service.is_known else None
-    gain, most = capacity.growth
-    slots = ForecastSlots(limit=capacity.limit, gain=gain, most=most, service_s=service_s)
-    # A shared limit counts the attempts of all pools of the account.
-    for user in capacity.share.members:
-        slots.run((now - attempt.admitted_at for attempt in user.flights.attempts), now)
-        slots.run([0.0] * user.bypassing, now)
-    supplies = [
-        *(Supply.of_meter(meter, now) for meter in capacity.meters),
-        *(supply for hidden in capacity.hidden for supply in Supply.of_hidden(hidden, now)),
-        *Supply.of_stated(capacity, now),
-    ]
-    first_at = others_at = max(now, *(hidden.closed_until for hidden in capacity.hidden))
-    probes_at = max(capacity.breaker.passes_at, capacity.account_block.ends_at(now))
-    if probes_at > -_NEVER:  # a probe goes first, the others wait for the answer; infinite: the probe is in flight
-        answer_s = _NEVER if service_s is None else service_s
-        is_sent = probes_at == _NEVER
-        first_at = max(first_at, now + answer_s if is_sent else probes_at)
-        others_at = first_at if is_sent else first_at + answer_s
-    limits = {supply.name: (supply.dimension, supply.level, supply.limit) for supply in supplies}
-    limits[CONCURRENCY] = Dimension.REQUESTS, capacity.limit - capacity.share.in_flight, capacity.limit
-    # The gate asks the limits themselves, which this forecast simplifies. A slot may be free earlier, at any end.
-    next_at = next_gate.opens_at if next_gate and next_gate.reason in (Reason.METER, Reason.BLOCKED) else _NEVER
-    starts = forecast(
-        entries,
-        supplies=supplies,
-        slots=slots,
-        first_at=first_at,
-        others_at=others_at,
-        next_at=next_at if next_at < _NEVER else None,
-    )
-    return Forecast(starts, limits, capacity.maximum_from)
-
-
-def starts_at(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> dict[str, Foretold]:
-    """As `foretell`, without the rest of the limits."""
-    return foretell(capacity, entries, now).starts
 
 
 def _as_served(entry: QueueEntry) -> Ticket:
@@ -402,49 +333,26 @@ def _as_served(entry: QueueEntry) -> Ticket:
     return ticket if entry.priority is ticket.priority else replace(ticket, priority=entry.priority)
 
 
-_WITHOUT_FORECAST = (Reason.PAUSED, Reason.FUNDS, Reason.FAN_OUT)
-"""Waits for a person, or for the end of a running attempt of the same agent."""
-
-
 def foresee(
     guest: QueueEntry, short: Shortage | None, *, queue: FairQueue, selector: Selector, now: float
 ) -> Foresight:
     """Foresee the wait of a call. `guest`: the call's ticket, not in this pool; `short`: the call's shortage."""
-    selector = selector.glance(now)
-    capacity = selector.capacity
-    pool = capacity.key
-    if closure := capacity.account_block.stands(now):
+    glance, pool = selector.glance(now), selector.capacity.key
+    if closure := glance.capacity.account_block.stands(now):
         return Foresight(pool, closure.until - now, 0, Reason.ACCOUNT_BLOCK, block_reason=closure.reason)
     if short is not None and not short.may_pass:
         return Foresight(pool, short.renews_in_s, 0, Reason.BUDGET, budget=short.budget)
     queue.seat(guest, now)
-    entries = [one for one in queue.in_order(guest) if one is guest or queue.why_passed(one) is not Reason.FAN_OUT]
-    before = sum(entry.not_before <= now for entry in entries[: entries.index(guest)])
-    waiting = (entry for entry in entries if entry is not guest)
-    head, gate = (guest, None) if before == 0 else selector.likely_next(waiting, now)
-    if head is guest or head is None:
-        gate = selector.gate(guest.ticket, now)
-    if before == 0 and short is None and gate is None and queue.why_passed(guest) is None:
+    order = queue.in_order(guest)
+    views = _waiting(queue, glance, now, order, None, lambda _: None)
+    view = next(view for view in views if view.ticket.id == guest.ticket.id)
+    before = view.position - 1
+    if short is not None:
+        return Foresight(pool, None, before, Reason.FUNDS, budget=short.budget)
+    following, gate = glance.likely_next(order, now)
+    if following is guest and gate is None:
         return Foresight(pool, 0.0, 0)
-    reason = Reason.FUNDS if short is not None else selector.reason(guest, gate, now)
-    if reason in _WITHOUT_FORECAST:
-        return Foresight(pool, None, before, reason, budget=short.budget if short else None)
-    if head is not None and head is not entries[0]:
-        entries = [head, *(entry for entry in entries if entry is not head)]
-    told = foretell(capacity, entries, now, next_gate=gate)
-    foretold = told.starts.get(guest.ticket.id)
-    at = None if foretold is None else max(foretold.at, queue.leader_until(guest.ticket, now))
-    limit = None
-    if foretold is not None:
-        # Tickets in backoff stand ahead and let the guest pass; other tickets ahead may start later.
-        first = list(told.starts.values())[: list(told.starts).index(guest.ticket.id)]
-        before = len(first)
-        if reason in _BY_LIMITS:
-            same = sum(ahead.by == foretold.by for ahead in first)
-            limit = told.need(selector.demand(guest.ticket, now), foretold.by, same)
-    elif reason is Reason.CONCURRENCY:
-        limit = told.need(selector.demand(guest.ticket, now), CONCURRENCY, before)
-    return Foresight(pool, None if at is None else max(0.0, at - now), before, reason, limit)
+    return Foresight(pool, view.starts_in_s, before, Reason(view.reason), view.limit)
 
 
 _MOST = 500

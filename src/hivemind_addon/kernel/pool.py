@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.budget import Budgets, actual_usage
-from hivemind_addon.kernel.forecast import Callers, foresee, starts_at, view_pool
+from hivemind_addon.kernel.forecast import Callers, foresee, foretell, view_pool
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.capacity import Capacity
 from hivemind_addon.kernel.limits.learned import LearnedPool
@@ -529,7 +529,7 @@ class Pool:
 
     def starts(self, now: float) -> dict[str, float]:
         """The likely starts of the waiting tickets, by ticket; unknown starts are left out."""
-        found = starts_at(self._capacity, self._queue.in_order(), now)
+        found = foretell(self._capacity, self._queue.in_order(), now)
         return {ticket_id: foretold.at for ticket_id, foretold in found.items()}
 
     def warm_tokens(self, ticket: Ticket, now: float) -> int:
