@@ -251,25 +251,14 @@ def test_simulated_loads(name):
 # What the next call of an agent will look like -----------------------------------------------------------------------
 
 
-def test_the_next_turn_of_a_conversation_finds_its_history_in_the_cache():
-    """Its first call is large, the next ones are not: that is learned from anybody's."""
+def test_a_new_session_of_an_agent_has_nothing_in_the_cache():
     callers = Callers()
-    first = replace(ticket("a1", session="a"), demand=Demand(input_tokens=9000), prefix="p", prefix_tokens=8000)
-    callers.called(first)
-    assert callers.next_call(ForeseeWait("a"), POOL, 5.0).demand.input_tokens == 9000
     going_on = replace(ticket("b2", session="b"), demand=Demand(input_tokens=700), cached_tokens=9000, cold_tokens=9000)
     callers.called(going_on)
-    expected = callers.next_call(ForeseeWait("a"), POOL, 5.0)
-    assert (expected.demand.input_tokens, expected.cached_tokens, expected.cold_tokens) == (700, 9000, 9000)
+    next_turn = callers.next_call(ForeseeWait("b"), POOL, 5.0)
+    assert (next_turn.cached_tokens, next_turn.demand) == (9000, going_on.demand)
     new = callers.next_call(ForeseeWait("b", session="another"), POOL, 5.0)
     assert (new.cached_tokens, new.demand) == (0, going_on.demand)
-
-
-def test_where_what_is_cached_counts_the_next_turn_is_as_large():
-    callers = Callers()
-    callers.called(replace(ticket("a2", session="a"), demand=Demand(input_tokens=9000), cached_tokens=8000))
-    expected = callers.next_call(ForeseeWait("a"), POOL, 5.0)
-    assert (expected.demand.input_tokens, expected.cached_tokens, expected.cold_tokens) == (9000, 9000, 0)
 
 
 def test_who_is_not_known_calls_as_anybody_does():
@@ -296,4 +285,4 @@ def test_a_title_is_nobodys_last_call_and_old_sessions_are_forgotten():
     for number in range(500):
         callers.called(ticket(f"t{number}", session=f"s{number}", at=3.0))
     assert callers.called_at("a") is None
-    assert repr(callers) == "<Callers: 500 sessions>"
+    assert callers.called_at("s499") == 3.0

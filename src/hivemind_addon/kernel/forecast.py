@@ -365,9 +365,6 @@ class Callers:
     def __init__(self) -> None:
         self._last: dict[tuple[str, str], Ticket] = {}
 
-    def __repr__(self) -> str:
-        return f"<Callers: {len(self._last)} sessions>"
-
     def called(self, ticket: Ticket) -> None:
         """Note a new ticket. Called for every request, so the next call is worked out only in `next_call`."""
         if ticket.kind is CallKind.AUXILIARY:
@@ -385,57 +382,27 @@ class Callers:
 
     def called_at(self, agent: str) -> float | None:
         """When an agent's last call came; None: no call is remembered."""
-        last = self._last_of(agent, "")
+        last = self._last_of(agent)
         return None if last is None else last.arrived_at
 
     def next_call(self, asked: ForeseeWait, pool: PoolKey, now: float) -> Ticket:
         """The ticket that an agent would submit now, like the session's, the agent's or anybody's last call."""
         agent, session = asked.agent, asked.session
-        if last := self._last_of(agent, session):
-            made = self._next_turn(last)
-        elif last := self._last_of(agent, ""):
+        last = self._last_of(agent)
+        if known := self._last.get((agent, session)) if session else last:
+            made = known
+        elif last:
             # A new session has no cached conversation and no parent.
             made = replace(last, session=session, cached_tokens=0, cold_tokens=0, kind=CallKind.TURN, parent_session="")
         else:
-            made = self._strangers_call(agent, session, pool)
-        demand = _wanted(asked, made.demand)
+            others = next(reversed(self._last.values()), None)
+            model, demand = (others.model, others.demand) if others else ("", Demand())
+            made = Ticket("", pool, agent, session or agent, model, demand, now, _NEVER, _NEVER)
+        demand = made.demand
+        if asked.input_tokens or asked.output_tokens:
+            into, out = asked.input_tokens or demand.input_tokens, asked.output_tokens or demand.output_tokens
+            demand = replace(demand, input_tokens=into, output_tokens=out, total_tokens=into + out)
         return replace(made, id="", arrived_at=now, deadline_at=_NEVER, shed_at=_NEVER, request_hash="", demand=demand)
 
-    def _last_of(self, agent: str, session: str) -> Ticket | None:
-        if session:
-            return self._last.get((agent, session))
+    def _last_of(self, agent: str) -> Ticket | None:
         return next((ticket for (name, _), ticket in reversed(self._last.items()) if name == agent), None)
-
-    def _next_turn(self, last: Ticket) -> Ticket:
-        """The next turn. A provider with a prompt cache reads the old turns from there, and may not count them."""
-        going_on = next((ticket for ticket in reversed(self._last.values()) if ticket.cached_tokens), None)
-        if going_on is None:
-            return last
-        if not going_on.cold_tokens:  # the limits count cached tokens too
-            return replace(last, cached_tokens=max(last.cached_tokens, last.demand.input_tokens))
-        cached = last.cached_tokens + last.demand.input_tokens
-        demand = last.demand if last.cached_tokens else going_on.demand
-        return replace(last, cached_tokens=cached, cold_tokens=cached, demand=demand)
-
-    def _strangers_call(self, agent: str, session: str, pool: PoolKey) -> Ticket:
-        """As large as the last call of any agent."""
-        last = next(reversed(self._last.values()), None)
-        return Ticket(
-            id="",
-            pool=pool,
-            agent=agent,
-            session=session or agent,
-            model=last.model if last else "",
-            demand=last.demand if last else Demand(),
-            arrived_at=0.0,
-            deadline_at=_NEVER,
-            shed_at=_NEVER,
-        )
-
-
-def _wanted(asked: ForeseeWait, usual: Demand) -> Demand:
-    if not asked.input_tokens and not asked.output_tokens:
-        return usual
-    into = asked.input_tokens or usual.input_tokens
-    out = asked.output_tokens or usual.output_tokens
-    return Demand(requests=usual.requests, input_tokens=into, output_tokens=out, total_tokens=into + out)
