@@ -191,7 +191,7 @@ def test_taken_apart_and_put_together_nothing_is_lost_and_no_limit_is_passed(ste
     assert views[Period.RUN].spent.tokens == world.spent if world.spent else True
     assert all(view.reserved == Spend() for view in views.values())
     for pool in world.scheduler._pools.values():
-        assert all(meter.reserved == 0 for meter in pool._capacity.meters)
+        assert all(meter.reserved == 0 for meter in pool.capacity.meters)
 
 
 def announced(bench: Bench, *names: str, **more: object) -> None:
@@ -336,9 +336,9 @@ def test_of_a_client_whose_proxy_went_nothing_is_learned_and_its_place_is_kept()
         made = replace(ticket(name, session=name, at=bench.now, request_hash=name), client="cli")
         bench.scheduler.submit(made, bench.settings, bench.now)
     bench.advance(60.0)
-    assert bench.scheduler.withdraw("first", bench.now)
-    assert not bench.scheduler.withdraw("first", bench.now)
-    assert not bench.scheduler.withdraw("running", bench.now)
+    assert bench.scheduler.cancel("first", bench.now, is_proxys=True)
+    assert not bench.scheduler.cancel("first", bench.now, is_proxys=True)
+    assert not bench.scheduler.cancel("running", bench.now, is_proxys=True)
     assert not bench.scheduler.export()["patience"]
     bench.scheduler.submit(
         ticket("again", session="first", at=bench.now, request_hash="first"), bench.settings, bench.now

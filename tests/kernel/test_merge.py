@@ -60,7 +60,7 @@ def returning(bench: TwoKeys) -> None:
 
 def at_the_front(bench: TwoKeys) -> None:
     due(bench)
-    assert bench.scheduler._pools[OTHER].move_to_front("it", bench.now)
+    assert bench.scheduler._pools[OTHER].queue.move_to_front("it", bench.now)
 
 
 def following(bench: TwoKeys) -> None:
@@ -91,7 +91,7 @@ def unfunded(bench: TwoKeys) -> None:
 def test_one_that_waits_in_any_state_goes_on_in_the_other_pool_and_ends(state, arrange):
     bench = TwoKeys()
     arrange(bench)
-    entry = bench.scheduler._pools[OTHER]._queue.get("it")
+    entry = bench.scheduler._pools[OTHER].queue.get("it")
     assert entry.state is state
     bench.merge()
     assert sorted(bench.finish()) == ["flying", "it", "mine"]
@@ -111,7 +111,7 @@ def test_what_a_person_moved_to_the_front_goes_first_there_too_and_of_equals_tho
     bench.send("theirs", pool=OTHER)
     bench.send("ours")
     bench.send("moved", pool=OTHER)
-    bench.scheduler._pools[OTHER].move_to_front("moved", bench.now)
+    bench.scheduler._pools[OTHER].queue.move_to_front("moved", bench.now)
     bench.merge()
     assert bench.finish()[2:] == ["moved", "ours", "theirs"]
 

@@ -14,7 +14,7 @@ def believing(amount: float = 2.0, window_s: float = 300.0) -> Bench:
     bench.submit("t0")
     bench.settle("t0")
     (pool,) = bench.scheduler._pools.values()
-    pool._capacity.throttles.resume(HiddenLimit(0, amount, window_s), bench.now)
+    pool.capacity.throttles.resume(HiddenLimit(0, amount, window_s), bench.now)
     for number in range(1, round(amount)):
         bench.submit(f"used{number}")
         bench.settle(f"used{number}")

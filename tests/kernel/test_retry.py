@@ -234,7 +234,7 @@ def test_whoever_knows_how_the_pool_stands_judges_as_the_scheduler_does(result, 
             shed_at=attempt.ticket.shed_at,
             provider_down=False,
             nobody_answered=told.nobody_answered,
-            believes_told=bench.scheduler._pools[told.key]._capacity.believes_told(result.outcome.kind, attempt.demand),
+            believes_told=bench.scheduler._pools[told.key].capacity.believes_told(result.outcome.kind, attempt.demand),
         )
         assert mine == answer
         if not isinstance(answer, Backoff):

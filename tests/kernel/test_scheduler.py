@@ -395,7 +395,7 @@ class TestMerge:
         assert meter.level == pytest.approx(28, abs=1), "the next header tells the rest"
         for ticket_id in ("a1", "a2", "b1", "b2"):
             bench.settle(ticket_id, IGNORED)
-        for meter in bench.scheduler._pools[POOL]._capacity.meters:
+        for meter in bench.scheduler._pools[POOL].capacity.meters:
             assert meter.reserved == len(bench.running)
 
     def test_a_meter_that_only_the_other_knows_is_taken_over(self):
@@ -406,7 +406,7 @@ class TestMerge:
         assert (meter.limit, meter.level) == (60, pytest.approx(56)), "all four attempts count"
         for ticket_id in ("a1", "a2", "b1", "b2"):
             bench.settle(ticket_id, IGNORED)
-        for meter in bench.scheduler._pools[POOL]._capacity.meters:
+        for meter in bench.scheduler._pools[POOL].capacity.meters:
             assert meter.reserved == len(bench.running)
 
     def test_a_ticket_that_still_names_the_other_pool_joins_it(self):

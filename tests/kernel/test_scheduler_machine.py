@@ -401,7 +401,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert not view.queued
             for meter in view.meters:
                 assert 0 <= meter.level <= meter.limit
-            for meter in self.scheduler._pools[view.key]._capacity.meters:
+            for meter in self.scheduler._pools[view.key].capacity.meters:
                 assert meter.reserved >= 0
                 assert view.in_flight > view.bypassing or meter.reserved == 0
         self._first_come_first_served()
@@ -431,7 +431,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         assert dict(self.ends) == {f"t{n}": 1 for n in range(1, self.submitted + 1)}
         assert self.attempts_ended == self.starts
         for pool in self.scheduler._pools.values():
-            assert all(meter.reserved == 0 for meter in pool._capacity.meters)
+            assert all(meter.reserved == 0 for meter in pool.capacity.meters)
 
     def _settle(self, ticket_id, outcome, **more):
         attempt = self.running.pop(ticket_id)
@@ -484,7 +484,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     def _most_in_flight(self, pool):
         """What was proved and a person allows; beyond a limit that only refusals tell of, trials go."""
         pool = self.scheduler._merged.get(pool, pool)
-        capacity = self.scheduler._pools[pool]._capacity
+        capacity = self.scheduler._pools[pool].capacity
         if all(limits.most_in_flight == NO_CAP for limits in capacity.hidden):
             return self.scheduler.limit_of(pool)
         return capacity.slots.limit if capacity.cap is None else min(capacity.slots.limit, capacity.cap)
@@ -566,7 +566,7 @@ class SharedLimitMachine(RuleBasedStateMachine):
         assert dict(key.ended) == dict.fromkeys(key.ended, 1)
         assert len(key.ended) == key.tickets
         for pool in key.scheduler._pools.values():
-            assert all(meter.reserved == 0 for meter in pool._capacity.meters)
+            assert all(meter.reserved == 0 for meter in pool.capacity.meters)
         self.seen = len(key.refused)
 
     def _is_known(self):

@@ -115,8 +115,8 @@ class CommandHandler:
             case Pause():
                 self._overrides.pause(glob, paused=True)
             case Resume():
-                is_paused = any(self._pools[key].paused for key in meant) or self._overrides.pauses_for(glob)
-                lifted = tuple(key for key in meant if self._pools[key].lift_block(now))
+                is_paused = any(self._pools[key].capacity.paused for key in meant) or self._overrides.pauses_for(glob)
+                lifted = tuple(key for key in meant if self._pools[key].capacity.lift_block(now))
                 if not is_paused and not lifted:
                     return _declined(Declined.NOT_PAUSED)
                 if is_paused:
@@ -142,7 +142,7 @@ class CommandHandler:
 
     def _nearest_caller(self, scope: Scope, name: str) -> str | None:
         """The agent or group that was probably meant; None: a caller has this name."""
-        callers = [caller for pool in self._pools.values() for caller in pool.agents.items()]
+        callers = [caller for pool in self._pools.values() for caller in pool.callers.agents.items()]
         known = sorted({agent if scope is Scope.AGENT else group for agent, group in callers} - {""})
         if scope is Scope.EVERYONE or any(_names(scope, name, caller) for caller in known):
             return None
@@ -224,7 +224,7 @@ class CommandHandler:
 
     def _move_to_front(self, ticket_id: str, now: float) -> CommandEffect:
         pool = self._pool_of(ticket_id)
-        if pool is None or not pool.move_to_front(ticket_id, now):
+        if pool is None or not pool.queue.move_to_front(ticket_id, now):
             return _declined(Declined.NOT_WAITING)
         return CommandEffect(CommandResult(pools=(pool.key,)), [pool])
 
@@ -245,7 +245,7 @@ class CommandHandler:
         matching = [pool for key, pool in self._pools.items() if names_pool(asked.pool, key)]
         if self._pools and not matching:
             return CommandResult(Declined.NO_SUCH_POOL, pools=tuple(self._pools))
-        called_at = {pool: at for pool in matching if (at := pool.called_at(asked.agent)) is not None}
+        called_at = {pool: at for pool in matching if (at := pool.callers.called_at(asked.agent)) is not None}
         chosen = sorted(called_at, key=called_at.__getitem__, reverse=True) or matching
         return CommandResult(waits=tuple(pool.foresee(asked, now) for pool in chosen))
 

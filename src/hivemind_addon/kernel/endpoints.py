@@ -153,11 +153,13 @@ class Endpoints:
         """
         for pool in [pool for key in self.places if (pool := self._pools.get(key)) is not None]:
             is_blocked = pool.is_blocked(now)
-            if is_blocked or pool.paused:
-                for entry in pool.waiting:
+            if is_blocked or pool.capacity.paused:
+                for entry in pool.queue:
                     equal = self._equal_to(entry.ticket)
                     # Waiting for a person is better than a refusal.
-                    others = [one for one in equal if not one.is_blocked(now) and (is_blocked or not one.paused)]
+                    others = [
+                        one for one in equal if not one.is_blocked(now) and (is_blocked or not one.capacity.paused)
+                    ]
                     if others:
                         target = min(
                             others, key=lambda other: (other.opens_at(now), self._fullness(other, entry.ticket))
@@ -188,8 +190,8 @@ class Endpoints:
         for source in waiting:
             if source is target:
                 continue
-            for entry in source.waiting:
-                if source.lets_pass(entry):
+            for entry in source.queue:
+                if source.queue.why_passed(entry) is not None:
                     continue
                 if entry.state not in _MOVABLE or entry.ticket.id in self._moved or not self._may_go(entry, target):
                     continue
@@ -256,7 +258,7 @@ class Endpoints:
         ticket = entry.ticket
         lost = source.warm_tokens(ticket, now) - target.warm_tokens(ticket, now)
         if lost > 0:
-            return target.reading_s(lost)
+            return target.capacity.saved_s(lost)
         # The whole tree follows the ticket. Not worth a move to a fuller pool if this pool opens in a moment.
         opens_soon = gate is not None and gate.opens_at < now + _SOON_S
         is_fuller = self._fullness(target, ticket) > self._fullness(source, ticket)
@@ -299,7 +301,7 @@ class Endpoints:
             self._leave(before[0])
             home = self._merged.get(before[0], before[0])
             if home != pool.key and (old := self._pools.get(home)) is not None:
-                old.forget(ticket)
+                old.queue.forget(ticket)
         self._homes[name] = (pool.key, now)
         self._place(pool).sessions += 1
 

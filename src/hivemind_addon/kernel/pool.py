@@ -221,13 +221,13 @@ class Pool:
         self.account_name: str | None = None
         self.wakeup_at: float | None = None
         """When to poll again if nothing happens before."""
-        self._settings = settings
+        self.settings = settings
         self._rng = rng
         self._emit = emit
         self._budgets = budgets
         self._overrides = overrides
         self._patience = patience
-        self._capacity = Capacity(
+        self.capacity = Capacity(
             key=key,
             concurrency=settings.concurrency,
             breaker=settings.breaker,
@@ -236,12 +236,12 @@ class Pool:
             emit=emit,
             sharing=sharing,
         )
-        self._capacity.state(settings.stated)
-        self._queue = FairQueue(
-            settings.order, cost_s=self._capacity.cost_s, saved_s=self._capacity.saved_s, common=sharing.order
+        self.capacity.state(settings.stated)
+        self.queue = FairQueue(
+            settings.order, cost_s=self.capacity.cost_s, saved_s=self.capacity.saved_s, common=sharing.order
         )
-        self._selector = Selector(queue=self._queue, capacity=self._capacity)
-        self._callers = Callers()
+        self._selector = Selector(queue=self.queue, capacity=self.capacity)
+        self.callers = Callers()
         self._kept_positions = KeptPositions()
         self._superseded_by_ticket = SupersededAttempts()
         self._to_announce: list[str] = []
@@ -249,8 +249,8 @@ class Pool:
         self._review = False
         """The next poll looks at all waiting tickets, not only at new ones."""
         self._next: QueueEntry | None = None
-        self._gate: Gate | None = None
-        """The next ticket and its gate, as of the last poll."""
+        self.gate: Gate | None = None
+        """The next ticket and its gate, as of the last poll. Read only."""
         self._block: ActiveBlock | None = None
         """The account block for which all waiting tickets were checked."""
         self._progress = Progress()
@@ -260,62 +260,39 @@ class Pool:
         """When a ticket goes although the gate is shut, as of the last poll."""
 
     def __repr__(self) -> str:
-        return f"<Pool {self.key} {self._capacity.in_flight}/{self.limit} in flight, {len(self._queue)} queued>"
+        capacity = self.capacity
+        return f"<Pool {self.key} {capacity.in_flight}/{capacity.limit} in flight, {len(self.queue)} queued>"
 
     @property
     def key(self) -> PoolKey:
         """The account and model group of the limits, as far as known."""
-        return self._capacity.key
-
-    @property
-    def limit(self) -> int:
-        """The concurrency limit in force."""
-        return self._capacity.limit
-
-    @property
-    def paused(self) -> bool:
-        """Whether a person paused the pool."""
-        return self._capacity.paused
-
-    @property
-    def settings(self) -> PoolSettings:
-        """The settings in force."""
-        return self._settings
+        return self.capacity.key
 
     @property
     def told(self) -> PoolTold:
         """The state for other processes."""
-        capacity = self._capacity
+        capacity = self.capacity
         return PoolTold(
             key=capacity.key,
-            profile=self._settings.profile,
+            profile=self.settings.profile,
             limit=capacity.limit,
             in_flight=capacity.in_flight,
             provider_down=capacity.is_provider_down,
             nobody_answered=capacity.breaker.is_one_sessions,
         )
 
-    @property
-    def sharing(self) -> Sharing:
-        """The limits shared with the account's other pools."""
-        return self._capacity.sharing
-
     def configure(self, settings: PoolSettings, now: float) -> None:
         """Apply a changed profile; learned limits stay within the new bounds."""
-        self._settings = settings
-        self._capacity.configure(settings.concurrency, settings.breaker, now)
-        self._capacity.state(settings.stated)
-        self._queue.configure(settings.order)
+        self.settings = settings
+        self.capacity.configure(settings.concurrency, settings.breaker, now)
+        self.capacity.state(settings.stated)
+        self.queue.configure(settings.order)
 
     def rename(self, key: PoolKey, sharing: Sharing, now: float) -> None:
         """Move the pool to another account, which proved to be the same and has no such pool."""
-        self._capacity.key = key
-        self._capacity.move(sharing, now)
-        self._queue.common = sharing.order
-
-    def bypass(self, bypassing: int) -> None:
-        """Set the number of attempts in flight that bypass the scheduler."""
-        self._capacity.bypassing = bypassing
+        self.capacity.key = key
+        self.capacity.move(sharing, now)
+        self.queue.common = sharing.order
 
     def submit(
         self, ticket: Ticket, now: float, *, history: History | None = None, not_before: float = -_NEVER
@@ -331,12 +308,12 @@ class Pool:
                 entry.wait_began_at = now
         if (left := self._kept_positions.claim(ticket, now)) is not None:
             entry.come_back_for(left)
-        old = self._superseded_by_ticket.supersede(ticket, self._capacity.flights, now)
+        old = self._superseded_by_ticket.supersede(ticket, self.capacity.flights, now)
         if old is not None:
             entry.not_before = max(entry.not_before, now + _MOST_ENDING_S)
             old.shows_patience = False  # the client left earlier, at an unknown time
             self._emit(Superseded(at=now, ticket_id=old.ticket.id, pool=self.key, by_ticket_id=ticket.id))
-        self._enqueue(entry, now)
+        self.queue.append(entry, now)
         self._to_announce.append(ticket.id)
         return None if old is None else old.attempt
 
@@ -348,48 +325,35 @@ class Pool:
         entry.history, entry.since = history, ticket.arrived_at
         if history.attempts > 1:
             entry.wait_began_at = admitted_at
-        attempt = self._capacity.take_in_flight(entry, demand, admitted_at, now)
-        self._queue.adopt(entry, self._capacity.cost_s(demand), now)
+        attempt = self.capacity.take_in_flight(entry, demand, admitted_at, now)
+        self.queue.adopt(entry, self.capacity.cost_s(demand), now)
         self._note_started(entry, attempt, now)
         return attempt
 
     def _new_entry(self, ticket: Ticket, now: float) -> QueueEntry:
         """The entry of a ticket that is new here and not queued yet."""
-        self._callers.called(ticket)
+        self.callers.called(ticket)
         entry = QueueEntry(ticket=ticket, wait_began_at=ticket.arrived_at)
-        entry.history = History(rebuffs=int(self._capacity.lack_ends))
-        if self._capacity.service.is_known:
-            entry.shed_at = last_moment(ticket, self._capacity.service.mean_s)
+        entry.history = History(rebuffs=int(self.capacity.lack_ends))
+        if self.capacity.service.is_known:
+            entry.shed_at = last_moment(ticket, self.capacity.service.mean_s)
         entry.leaves_at = self._leaves_at(entry, now)
         entry.priority = self._overrides.priority_of(ticket.agent, ticket.priority)
         return entry
 
-    def _enqueue(self, entry: QueueEntry, now: float) -> None:
-        self._queue.append(entry, now)
+    def cancel(self, ticket_id: str, now: float, *, is_proxys: bool) -> bool:
+        """End a queued ticket whose client, or the client's proxy, left. The position is kept: the client may return.
 
-    def cancel(self, ticket_id: str, now: float) -> bool:
-        """End a queued ticket whose client left."""
-        entry = self._leave(ticket_id, now)
-        if entry is None:
-            return False
-        self._client_left(entry, now)
-        self._end_ticket(entry, now, end="cancelled", reason="client went")
-        return True
-
-    def withdraw(self, ticket_id: str, now: float) -> bool:
-        """End a queued ticket whose proxy left. The client may come back: this teaches nothing about patience."""
-        entry = self._leave(ticket_id, now)
-        if entry is None:
-            return False
-        self._end_ticket(entry, now, end="cancelled", reason="its proxy went")
-        return True
-
-    def _leave(self, ticket_id: str, now: float) -> QueueEntry | None:
-        """Remove a queued ticket, and keep the position in case the client comes back."""
+        False: the ticket does not wait here.
+        """
         entry = self._take_out(ticket_id, now)
-        if entry is not None:
-            self._kept_positions.keep(entry, now)
-        return entry
+        if entry is None:
+            return False
+        self._kept_positions.keep(entry, now)
+        if not is_proxys:
+            self._client_left(entry, now)
+        self._end_ticket(entry, now, end="cancelled", reason="its proxy went" if is_proxys else "client went")
+        return True
 
     def call_off(self, ticket_id: str, now: float) -> Refused | Attempt | None:
         """End a ticket for a person: a queued ticket is refused; an attempt in flight is returned, to end.
@@ -399,7 +363,7 @@ class Pool:
         if entry := self._take_out(ticket_id, now):
             self._end_ticket(entry, now, end="cancelled", reason="cancelled by a person")
             return Refused(ticket=entry.ticket, cause=Cancel(ticket_id))
-        flying = self._capacity.flights.of_ticket(ticket_id)
+        flying = self.capacity.flights.of_ticket(ticket_id)
         if flying is None:
             return None
         flying.shows_patience = False
@@ -407,90 +371,72 @@ class Pool:
 
     def apply_overrides(self, now: float) -> None:
         """Apply changed overrides."""
-        self._capacity.apply_overrides(now)
-        for entry in self._queue:
+        self.capacity.apply_overrides(now)
+        for entry in self.queue:
             priority = self._overrides.priority_of(entry.ticket.agent, entry.ticket.priority)
             if priority is not entry.priority:
-                self._queue.reclass(entry, priority, now)
+                self.queue.reclass(entry, priority, now)
 
     def _take_out(self, ticket_id: str, now: float) -> QueueEntry | None:
-        entry = self._queue.remove(ticket_id)
+        entry = self.queue.remove(ticket_id)
         if entry is not None:
             entry.end_wait(now)
         return entry
 
-    def move_to_front(self, ticket_id: str, now: float) -> bool:
-        """Move a queued ticket to the front."""
-        return self._queue.move_to_front(ticket_id, now)
-
     def look_again(self, ticket_id: str, now: float) -> None:
         """Queue a ticket again, at the old position, whose budget may have room now."""
-        entry = self._queue.get(ticket_id)
+        entry = self.queue.get(ticket_id)
         if entry is not None and entry.state is EntryState.UNFUNDED:
-            self._queue.move(entry, now, now)
+            self.queue.move(entry, now, now)
 
     def review_funds(self) -> None:
         """Check the budgets of all waiting tickets in the next poll: a person changed budgets."""
         self._review = True
 
-    @property
-    def learned(self) -> LearnedPool:
-        """The learned state that outlives a run."""
-        return self._capacity.learned
-
     def answered_s(self, now: float) -> float | None:
         """Seconds since the last answer to a pool with the same limits; None: there was none."""
-        went_at = self._capacity.share.went_at
+        went_at = self.capacity.share.went_at
         return None if went_at == -_NEVER else now - went_at
-
-    def resume(self, learned: LearnedPool, now: float) -> None:
-        """Begin with the learned state of an earlier run, before the first ticket."""
-        self._capacity.resume(learned, now)
 
     def wake_up(self, slept_s: float, now: float) -> None:
         """Note that the machine and all clients slept until now."""
-        self._capacity.wake_up()
-        for entry in self._capacity.flights:
+        self.capacity.wake_up()
+        for entry in self.capacity.flights:
             entry.wake_up(slept_s)
-        self._queue.wake_up(slept_s, now)
+        self.queue.wake_up(slept_s, now)
 
     def drain(self, now: float) -> Handover:
         """Hand everything over to the pool that this pool proved to be. This pool is not used again."""
         left = Handover(
-            self.learned, self._queue.take_all(), tuple(self._capacity.flights), frozenset(self._to_announce)
+            self.capacity.learned, self.queue.take_all(), tuple(self.capacity.flights), frozenset(self._to_announce)
         )
         for entry in left.in_flight:
-            self._queue.common.gone(entry)
-        self._capacity.move(None, now)
+            self.queue.common.gone(entry)
+        self.capacity.move(None, now)
         return left
 
     def take_over(self, left: Handover, now: float) -> None:
         """Take over the contents of a pool that proved to be this pool. Equal tickets go behind this pool's own."""
-        self._capacity.learn_from(left.learned, now)
+        self.capacity.learn_from(left.learned, now)
         for entry in left.in_flight:
-            self._capacity.take_over(entry, now)
-            self._queue.adopt(entry, entry.charged_s, now)
+            self.capacity.take_over(entry, now)
+            self.queue.adopt(entry, entry.charged_s, now)
         for entry in left.waiting:
-            self._callers.called(entry.ticket)
-            self._enqueue(entry, now)
+            self.callers.called(entry.ticket)
+            self.queue.append(entry, now)
         self._to_announce += [entry.ticket.id for entry in left.waiting if entry.ticket.id in left.unannounced]
 
     # Moves between equal pools --------------------------------------------------------------------------------------
 
     @property
-    def waiting(self) -> Iterator[QueueEntry]:
-        """The waiting entries, the oldest first."""
-        return iter(self._queue)
-
-    @property
     def is_idle(self) -> bool:
         """Whether no ticket waits."""
-        return not self._queue.entries
+        return not self.queue.entries
 
     @property
     def is_at_rest(self) -> bool:
         """Whether a poll has nothing to do here: no ticket waits, and no probe is in flight."""
-        return not (self._queue.entries or self._capacity.breaker.state is BreakerState.HALF_OPEN)
+        return not (self.queue.entries or self.capacity.breaker.state is BreakerState.HALF_OPEN)
 
     @property
     def is_hungry(self) -> bool:
@@ -499,28 +445,19 @@ class Pool:
 
     def opens_at(self, now: float) -> float:
         """When the pool sends again; infinite: when a person resumes the pool, or after the answer to a probe."""
-        if self.paused:
+        if self.capacity.paused:
             return _NEVER
-        return max(now, self._capacity.breaker.passes_at, self._capacity.account_block.ends_at(now))
+        return max(now, self.capacity.breaker.passes_at, self.capacity.account_block.ends_at(now))
 
     @property
     def is_shut(self) -> bool:
         """Whether the provider is down, the account blocked or the pool paused: at most a probe goes."""
-        capacity = self._capacity
+        capacity = self.capacity
         return capacity.paused or capacity.is_provider_down or capacity.account_block.passes_at > -_NEVER
-
-    def lets_pass(self, entry: QueueEntry) -> bool:
-        """Whether a waiting ticket lets others pass, for a prompt cache's leader or a fan-out limit."""
-        return self._queue.why_passed(entry) is not None
 
     def is_blocked(self, now: float) -> bool:
         """Whether an account block stands."""
-        return self._capacity.account_block.stands(now) is not None
-
-    @property
-    def gate(self) -> Gate | None:
-        """The gate that held the next ticket in the last poll."""
-        return self._gate
+        return self.capacity.account_block.stands(now) is not None
 
     def room_at(self, ticket: Ticket, now: float) -> float:
         """When a ticket could go as the next; infinite: at another attempt's end, or when a person acts."""
@@ -529,27 +466,19 @@ class Pool:
 
     def starts(self, now: float) -> dict[str, float]:
         """The likely starts of the waiting tickets, by ticket; unknown starts are left out."""
-        found = foretell(self._capacity, self._queue.in_order(), now)
+        found = foretell(self.capacity, self.queue.in_order(), now)
         return {ticket_id: foretold.at for ticket_id, foretold in found.items()}
 
     def warm_tokens(self, ticket: Ticket, now: float) -> int:
         """The tokens of a ticket's input that the provider's prompt cache probably holds."""
-        if self._queue.is_cold(ticket, now):
+        if self.queue.is_cold(ticket, now):
             return 0
         return max(ticket.cached_tokens, ticket.prefix_tokens)
-
-    def reading_s(self, tokens: int) -> float:
-        """Seconds of the bottleneck for input that is read again."""
-        return self._capacity.saved_s(tokens)
-
-    def forget(self, ticket: Ticket) -> None:
-        """Forget the warm prefix of a conversation that moved to an equal pool."""
-        self._queue.forget(ticket)
 
     def release(self, entry: QueueEntry) -> None:
         """Hand a waiting ticket to an equal pool."""
         ticket_id = entry.ticket.id
-        self._queue.take(entry)
+        self.queue.take(entry)
         if ticket_id in self._to_announce:
             self._to_announce.remove(ticket_id)
 
@@ -558,8 +487,8 @@ class Pool:
         left = entry.ticket.pool
         entry.ticket = replace(entry.ticket, pool=self.key)
         entry.not_before = -_NEVER
-        self._callers.called(entry.ticket)
-        self._enqueue(entry, now)
+        self.callers.called(entry.ticket)
+        self.queue.append(entry, now)
         self._to_announce.append(entry.ticket.id)
         self._emit(Moved(at=now, ticket_id=entry.ticket.id, pool=self.key, left=left))
 
@@ -567,7 +496,7 @@ class Pool:
 
     def poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
         """Admit, shed and refuse the tickets that are due."""
-        if not self._queue.entries:
+        if not self.queue.entries:
             self._rest(now)
             return []
         entry = None if stopping else self._selector.goes_at_once(now)
@@ -582,48 +511,44 @@ class Pool:
 
     def _rest(self, now: float) -> None:
         """Reset the poll's state when no ticket waits. A long-running probe may still close the breaker."""
-        self._review, self._next, self._gate, self.wakeup_at, self._idle_since = False, None, None, None, None
+        self._review, self._next, self.gate, self.wakeup_at, self._idle_since = False, None, None, None, None
         self._to_announce.clear()
-        self._capacity.look_at_probe(now)
+        self.capacity.look_at_probe(now)
 
     def begin_poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
         """Shed and refuse the tickets that are due. Then call `next_key` and `step`, and `end_poll`."""
         decisions: list[Admitted | Shed | Refused] = []
-        if not self._queue.entries:
+        if not self.queue.entries:
             self._review = False
             return decisions
         if stopping:
             decisions.extend(
-                self._shed(entry, now, Reason.STOPPING, SOONEST_COME_BACK_S) for entry in self._queue.in_order()
+                self._shed(entry, now, Reason.STOPPING, SOONEST_COME_BACK_S) for entry in self.queue.in_order()
             )
-        if closure := self._capacity.account_block.stands(now):
+        if closure := self.capacity.account_block.stands(now):
             decisions.extend(self._refuse(entry, closure, now) for entry in self._doomed_by(closure, now))
-        while entry := self._queue.first_to_shed(now):
+        while entry := self.queue.first_to_shed(now):
             if not self._hold_on(entry, now):
                 decisions.append(self._shed(entry, now, Reason.DEADLINE, self._selector.come_back_s(entry, now)))
         decisions.extend(self._refuse_unfunded(now))
-        while (entry := self._queue.first_to_leave()) and entry.leaves_at <= now:
-            self._queue.expect(entry, self._leaves_at(entry, now))
-        self._queue.wake(now)
+        while (entry := self.queue.first_to_leave()) and entry.leaves_at <= now:
+            self.queue.expect(entry, self._leaves_at(entry, now))
+        self.queue.wake(now)
         return decisions
 
     def _doomed_by(self, block: ActiveBlock, now: float) -> list[QueueEntry]:
         """The entries whose clients will have left at a block's end. If a probe is due, an entry stays for that."""
-        asked = self._to_announce if block is self._block else list(self._queue.entries)
+        asked = self._to_announce if block is self._block else list(self.queue.entries)
         self._block = block
-        entries = [entry for ticket_id in asked if (entry := self._queue.get(ticket_id))]
+        entries = [entry for ticket_id in asked if (entry := self.queue.get(ticket_id))]
         doomed = [entry for entry in entries if not self._outlives(entry, block)]
-        looks = self._capacity.account_block.passes_at <= now and len(doomed) == len(self._queue)
+        looks = self.capacity.account_block.passes_at <= now and len(doomed) == len(self.queue)
         return sorted(doomed, key=lambda entry: entry.order)[looks:]
 
     def _outlives(self, entry: QueueEntry, block: ActiveBlock) -> bool:
         """Whether a ticket's client will still wait when the account is served again."""
-        ends_at = max(entry.shed_at, self._capacity.hopeless_at(entry.ticket))
+        ends_at = max(entry.shed_at, self.capacity.hopeless_at(entry.ticket))
         return block.is_end_told and block.until < ends_at
-
-    def lift_block(self, now: float) -> bool:
-        """End an account block for a person. False: there was none."""
-        return self._capacity.lift_block(now)
 
     def next_key(self, now: float) -> tuple[bool, float, float, float] | None:
         """The sort key of the next ticket among the account's pools; None: no ticket waits.
@@ -631,14 +556,14 @@ class Pool:
         A refused ticket that may be refused again comes last: another pool's ticket tests the limit that they share.
         """
         entry = self._find_next(now)
-        return None if entry is None else (self._selector.may_refuse_again(entry, now), *self._queue.common.key(entry))
+        return None if entry is None else (self._selector.may_refuse_again(entry, now), *self.queue.common.key(entry))
 
     def _find_next(self, now: float) -> QueueEntry | None:
         """Select the next ticket for `step`."""
-        self._gate, self._next, self._despite_at = None, None, _NEVER
-        if not self._queue.entries:
+        self.gate, self._next, self._despite_at = None, None, _NEVER
+        if not self.queue.entries:
             # No ticket waits. A long-running probe may still close the breaker.
-            self._capacity.look_at_probe(now)
+            self.capacity.look_at_probe(now)
             return None
         self._next = self._selector.next(now)
         return self._next
@@ -649,7 +574,7 @@ class Pool:
         assert entry is not None, "it was looked for"
         if self._idle_since is None:
             self._idle_since = now
-        gate = self._gate = self._selector.gate(entry.ticket, now)
+        gate = self.gate = self._selector.gate(entry.ticket, now)
         if gate is not None:
             despite = self._despite(entry, gate, now)
             if despite is None:
@@ -657,12 +582,12 @@ class Pool:
             entry = despite
         short = self._budgets.reserve(entry.ticket, now)
         if short is None:
-            was_refused = entry.ticket in self._capacity.refused
+            was_refused = entry.ticket in self.capacity.refused
             admitted = self._admit(entry, now)
             if gate is not None:
                 self._overruled(admitted.attempt, gate, now)
             if not was_refused:
-                self._idle_since = self._capacity.share.went_at = now
+                self._idle_since = self.capacity.share.went_at = now
             return [admitted]
         if not short.may_pass:
             return [self._refuse(entry, short, now)]
@@ -672,19 +597,19 @@ class Pool:
     def _despite(self, entry: QueueEntry, gate: Gate, now: float) -> QueueEntry | None:
         """The ticket to send against a learned gate, because nothing went for too long; None: not now."""
         assert self._idle_since is not None
-        stuck_at = max(self._idle_since, self._capacity.share.went_at) + self._progress.patience_s
+        stuck_at = max(self._idle_since, self.capacity.share.went_at) + self._progress.patience_s
         self._despite_at = self._selector.despite_at(entry.ticket, gate, stuck_at, now)
         if self._despite_at > now:
             return None
         self._despite_at = _NEVER
         despite = self._selector.despite(entry, now)
-        return None if despite.ticket in self._capacity.refused else despite
+        return None if despite.ticket in self.capacity.refused else despite
 
     def _heard(self, attempt: Attempt, *, refused: bool, now: float) -> None:
         """Note the answer to an attempt, or the refusal."""
         self._progress.heard(attempt, refused=refused)
         if not refused:
-            self._capacity.share.went_at = now
+            self.capacity.share.went_at = now
 
     def _overruled(self, attempt: Attempt, gate: Gate, now: float) -> None:
         assert self._idle_since is not None
@@ -701,14 +626,14 @@ class Pool:
 
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
         """Whether less is left than this many times a demand, in addition to the waiting tickets."""
-        return self._capacity.is_near(demand, times + len(self._queue.entries), now)
+        return self.capacity.is_near(demand, times + len(self.queue.entries), now)
 
     def in_the_way(self, now: float) -> set[object]:
         """The limits that the next ticket waits for."""
         entry = self._next
-        if entry is None or self._gate is None or self._gate.reason is not Reason.METER:
+        if entry is None or self.gate is None or self.gate.reason is not Reason.METER:
             return set()
-        capacity = self._capacity
+        capacity = self.capacity
         in_the_way: set[object] = {*capacity.meters.in_the_way(self._selector.demand(entry.ticket, now), now)}
         if capacity.stated_until(entry.ticket, now) > now:
             in_the_way.add(capacity.sharing.stated)
@@ -716,33 +641,33 @@ class Pool:
 
     def give_way(self, to: set[object]) -> bool:
         """Make the next ticket wait if the pool draws on one of these limits. Returns whether it does."""
-        capacity = self._capacity
+        capacity = self.capacity
         if to.isdisjoint(capacity.meters) and (not capacity.sharing.stated.limits or capacity.sharing.stated not in to):
             return False
-        self._gate = Gate(Reason.ORDER, _NEVER)
+        self.gate = Gate(Reason.ORDER, _NEVER)
         return True
 
     def end_poll(self, now: float) -> None:
         """Announce the waits that began, and set the next wakeup."""
-        self._announce(self._next, self._gate, now)
+        self._announce(self._next, self.gate, now)
         if self._next is None:
             self._idle_since = None
-        if self._gate is not None and self._gate.reason is Reason.CONCURRENCY:
-            self._capacity.tell_maximum(now)
-        self.wakeup_at = self._wakeup_at(self._gate, now)
+        if self.gate is not None and self.gate.reason is Reason.CONCURRENCY:
+            self.capacity.tell_maximum(now)
+        self.wakeup_at = self._wakeup_at(self.gate, now)
 
     # Step 6: a response's head arrived
 
     def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool) -> None:
         """Learn from the head of a response; an ended attempt teaches nothing."""
-        entry = self._capacity.flights.of(attempt)
+        entry = self.capacity.flights.of(attempt)
         if entry is None:
             return
         if answered:
             self._heard(attempt, refused=False, now=now)
             self._client_stayed(entry, now)
-            self._queue.began(entry, sent_at=attempt.admitted_at, now=now)
-        self._capacity.hear(hints, attempt, now, answered=answered)
+            self.queue.began(entry, sent_at=attempt.admitted_at, now=now)
+        self.capacity.hear(hints, attempt, now, answered=answered)
         self._bring_forward(now)
 
     # Step 9: an attempt ended
@@ -761,7 +686,7 @@ class Pool:
 
         With a job the attempt leaves the pool, but the end is not emitted: the attempt ends with the job.
         """
-        capacity, queue, outcome = self._capacity, self._queue, result.outcome
+        capacity, queue, outcome = self.capacity, self.queue, result.outcome
         entry = capacity.flights.of(attempt)
         if entry is None:
             raise ContractError(f"{attempt.ticket.id}: attempt {attempt.number} was settled already")
@@ -794,7 +719,7 @@ class Pool:
             self._finish(entry, result, now)
             return Finished()
         entry.history, verdict = judge(
-            self._settings.retry,
+            self.settings.retry,
             entry.history,
             result,
             now,
@@ -840,11 +765,11 @@ class Pool:
 
         Only the order is worked out before, in parts; tickets that arrive meanwhile are left out.
         """
-        order = [] if most_queued == 0 else (yield from self._queue.in_order_in_parts())
+        order = [] if most_queued == 0 else (yield from self.queue.in_order_in_parts())
         now = clock()
         return view_pool(
-            self._capacity,
-            self._queue,
+            self.capacity,
+            self.queue,
             self._selector,
             self.account_name,
             now,
@@ -853,29 +778,20 @@ class Pool:
             short=lambda ticket: self._budgets.foresee(ticket, now),
         )
 
-    @property
-    def agents(self) -> dict[str, str]:
-        """The remembered callers, each with the group."""
-        return self._callers.agents
-
-    def called_at(self, agent: str) -> float | None:
-        """When an agent's last call came; None: no call is remembered."""
-        return self._callers.called_at(agent)
-
     def foresee(self, asked: ForeseeWait, now: float) -> Foresight:
         """When a call would go that the agent made now."""
-        ticket = self._callers.next_call(asked, self.key, now)
+        ticket = self.callers.next_call(asked, self.key, now)
         guest = QueueEntry(ticket=ticket, wait_began_at=now)
         guest.priority = self._overrides.priority_of(ticket.agent, ticket.priority)
         short = self._budgets.foresee(ticket, now)
-        return foresee(guest, short, queue=self._queue, selector=self._selector, now=now)
+        return foresee(guest, short, queue=self.queue, selector=self._selector, now=now)
 
     def _admit(self, entry: QueueEntry, now: float) -> Admitted:
         ticket = entry.ticket
         demand = self._selector.demand(ticket, now)
-        self._queue.admit(entry, now)
+        self.queue.admit(entry, now)
         entry.history = entry.history.started()
-        attempt = self._capacity.reserve(entry, demand, now)
+        attempt = self.capacity.reserve(entry, demand, now)
         if attempt.is_probe:
             self._selector.choose_anew()
         self._note_started(entry, attempt, now)
@@ -886,7 +802,7 @@ class Pool:
             AttemptStarted(
                 at=now,
                 ticket_id=entry.ticket.id,
-                pool=self._capacity.key,
+                pool=self.capacity.key,
                 attempt=attempt.number,
                 waited_s=entry.end_wait(attempt.admitted_at),
                 in_flight=attempt.in_flight,
@@ -903,10 +819,10 @@ class Pool:
     def _refuse_unfunded(self, now: float) -> list[Refused]:
         """Refuse tickets that begin to wait, also after a backoff, for a spent budget."""
         refused = []
-        asked = [entry.ticket.id for entry in self._queue] if self._review else self._to_announce
+        asked = [entry.ticket.id for entry in self.queue] if self._review else self._to_announce
         self._review = False
         for ticket_id in asked:
-            entry = self._queue.get(ticket_id)
+            entry = self.queue.get(ticket_id)
             short = self._budgets.shortage(entry.ticket, now) if entry else None
             if entry and short and not short.may_pass:
                 refused.append(self._refuse(entry, short, now))
@@ -926,14 +842,14 @@ class Pool:
 
     def _wait_for_funds(self, entry: QueueEntry, short: Shortage, now: float) -> None:
         """Let others pass until an attempt of the same budget ends; the ticket keeps the position."""
-        self._queue.move(entry, _NEVER, now)
+        self.queue.move(entry, _NEVER, now)
         self._selector.choose_anew()
         self._budgets.wait(entry.ticket, short, now)
 
     def _announce(self, head: QueueEntry | None, gate: Gate | None, now: float) -> None:
         """Emit Held once for each wait that lasted beyond the first poll."""
         for ticket_id in self._to_announce:
-            entry = self._queue.get(ticket_id)
+            entry = self.queue.get(ticket_id)
             if entry is not None:
                 self._emit(
                     Held(
@@ -942,7 +858,7 @@ class Pool:
                         pool=self.key,
                         reason=self._selector.reason(entry, gate, now),
                         # Exact for a new ticket; a request that came back is somewhere before the end.
-                        position=1 if entry is head else len(self._queue),
+                        position=1 if entry is head else len(self.queue),
                     )
                 )
         self._to_announce.clear()
@@ -951,7 +867,7 @@ class Pool:
         opens_at = min(gate.opens_at, self._despite_at) if gate else _NEVER
         if gate and gate.reason is not Reason.PAUSED:
             opens_at = min(opens_at, self._selector.last_chance_at(now))
-        at = min(self._queue.next_shed_at(), self._queue.next_due_at(), opens_at)
+        at = min(self.queue.next_shed_at(), self.queue.next_due_at(), opens_at)
         return None if at == _NEVER else max(at, now + _TIMER_STEP_S)
 
     def _leaves_at(self, entry: QueueEntry, now: float) -> float:
@@ -964,9 +880,9 @@ class Pool:
         ticket = entry.ticket
         if not entry.shows_patience or not self._patience.left(ticket.client, now - ticket.arrived_at):
             return
-        for other in self._queue:
+        for other in self.queue:
             if other.ticket.client == ticket.client:
-                self._queue.expect(other, self._leaves_at(other, now))
+                self.queue.expect(other, self._leaves_at(other, now))
 
     def _client_stayed(self, entry: QueueEntry, now: float) -> None:
         """Learn from a client that waited until the first byte."""
@@ -980,25 +896,25 @@ class Pool:
         if shed_at is None:
             return False
         entry.shed_at = shed_at
-        self._queue.move(entry, entry.not_before, now)
+        self.queue.move(entry, entry.not_before, now)
         return True
 
     def _bring_forward(self, now: float) -> None:
         """Requeue tickets whose retry-after proved too long by the attempts of others."""
-        believes = self._capacity.believes_told
+        believes = self.capacity.believes_told
         if all(believes(kind, _LEAST_DEMAND) for kind in _TELLING):
             return
-        for entry in [*self._queue]:
+        for entry in [*self.queue]:
             if entry.not_before > now + _TIMER_STEP_S and entry.state is EntryState.BACKING_OFF:
                 kind = OutcomeKind.THROTTLED if entry.history.throttled else OutcomeKind.OVERLOADED
-                waits_as_told = entry.not_before - entry.wait_began_at > step_s(self._settings.retry, entry.history)
+                waits_as_told = entry.not_before - entry.wait_began_at > step_s(self.settings.retry, entry.history)
                 if waits_as_told and not believes(kind, entry.ticket.demand):
-                    self._queue.move(entry, now, now)
+                    self.queue.move(entry, now, now)
 
     def _put_back(self, entry: QueueEntry, backoff: Backoff, now: float) -> None:
         entry.priority = self._overrides.priority_of(entry.ticket.agent, entry.ticket.priority)
         entry.weigh()
-        self._queue.put_back(entry, backoff.until, now)
+        self.queue.put_back(entry, backoff.until, now)
         self._to_announce.append(entry.ticket.id)
         self._emit(
             BackedOff(
@@ -1022,14 +938,14 @@ class Pool:
         goes_on: bool = False,
     ) -> None:
         if entry.state is not EntryState.ENDED:
-            self._queue.end(entry)
+            self.queue.end(entry)
         if goes_on:  # the end of the job ends the ticket
             return
         self._emit(
             TicketEnded(
                 at=now,
                 ticket_id=entry.ticket.id,
-                pool=self._capacity.key,
+                pool=self.capacity.key,
                 end=end,
                 reason=reason,
                 attempts=entry.history.attempts,

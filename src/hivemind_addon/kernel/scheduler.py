@@ -15,7 +15,6 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from typing import Any
 
 from msgspec.structs import replace
 
@@ -64,56 +63,28 @@ from hivemind_addon.kernel.values.ticket import (
 _NEVER = float("inf")
 _PLENTY = 20
 """A limit or a budget is near when less is left than this many times the demand of a ticket."""
-_COUNTER_OF_END = {
-    "delivered": "delivered",
-    "gave up": "gave_up",
-    "shed": "shed",
-    "refused": "refused",
-    "cancelled": "cancelled",
-}
 
 
-def _count_ticket(counts: Counter[str], _: Submitted) -> None:
-    counts["tickets"] += 1
-
-
-def _count_start(counts: Counter[str], event: AttemptStarted) -> None:
-    counts["attempts"] += 1
-    if event.attempt > 1:
-        counts["retries"] += 1
-
-
-def _count_attempt(counts: Counter[str], event: AttemptEnded) -> None:
-    if event.outcome.kind is OutcomeKind.THROTTLED:
-        counts["throttled"] += 1
-    if event.usage is not None:
-        counts["input_tokens"] += event.usage.total_input_tokens
-        counts["output_tokens"] += event.usage.output_tokens
-
-
-def _count_end(counts: Counter[str], event: TicketEnded) -> None:
-    counts[_COUNTER_OF_END[event.end]] += 1
-    if event.ambiguous_resends:
-        counts["ambiguous_resends"] += event.ambiguous_resends
-
-
-def _count_trip(counts: Counter[str], _: GuardTripped) -> None:
-    counts["guard_trips"] += 1
-
-
-def _count_overruled(counts: Counter[str], _: WaitOverruled) -> None:
-    counts["waits_overruled"] += 1
-
-
-_COUNTED: Mapping[type[SchedulerEvent], Callable[[Counter[str], Any], None]] = {
-    Submitted: _count_ticket,
-    AttemptStarted: _count_start,
-    AttemptEnded: _count_attempt,
-    TicketEnded: _count_end,
-    GuardTripped: _count_trip,
-    WaitOverruled: _count_overruled,
-}
-"""Event → the counters of a snapshot that the event raises."""
+def _count(counts: Counter[str], event: SchedulerEvent) -> None:
+    """Raise the counters of a snapshot."""
+    match event:
+        case Submitted():
+            counts["tickets"] += 1
+        case AttemptStarted():
+            counts["attempts"] += 1
+            counts["retries"] += event.attempt > 1
+        case AttemptEnded():
+            counts["throttled"] += event.outcome.kind is OutcomeKind.THROTTLED
+            if event.usage is not None:
+                counts["input_tokens"] += event.usage.total_input_tokens
+                counts["output_tokens"] += event.usage.output_tokens
+        case TicketEnded():
+            counts[event.end.replace(" ", "_")] += 1
+            counts["ambiguous_resends"] += event.ambiguous_resends
+        case GuardTripped():
+            counts["guard_trips"] += 1
+        case WaitOverruled():
+            counts["waits_overruled"] += 1
 
 
 class Scheduler:
@@ -154,9 +125,6 @@ class Scheduler:
         self._canonical: dict[str, str] = {}
         self._account_by_name: dict[tuple[str, str], str] = {}
         self._named: set[str] = set()
-
-    def __repr__(self) -> str:
-        return f"<Scheduler {len(self._pool_of_ticket)} tickets in {len(self._pools)} pools>"
 
     @property
     def is_idle(self) -> bool:
@@ -240,11 +208,10 @@ class Scheduler:
         if pool is None and key.account in self._canonical:
             return self._pool(self._of_first_account(key), settings, now)
         if pool is None:
-            pool = self._new_pool(key, settings)
-            pool.bypass(self._bypassing[key])
-            self._pools[key] = pool
+            pool = self._pools[key] = self._new_pool(key, settings)
+            pool.capacity.bypassing = self._bypassing[key]
             if key in self._learned:
-                pool.resume(self._learned.pop(key), now)
+                pool.capacity.resume(self._learned.pop(key), now)
         return pool
 
     def _of_first_account(self, key: PoolKey) -> PoolKey:
@@ -253,7 +220,7 @@ class Scheduler:
         if bypassing := self._bypassing.pop(key, 0):
             self._bypassing[into] += bypassing
             if into in self._pools:
-                self._pools[into].bypass(self._bypassing[into])
+                self._pools[into].capacity.bypassing = self._bypassing[into]
         return into
 
     def must_count(self, ticket: Ticket, now: float) -> bool:
@@ -261,12 +228,11 @@ class Scheduler:
 
         Otherwise an estimate that is off by a fifth leads to the same decisions.
         """
-        pool = self._pools.get(self._merged.get(ticket.pool, ticket.pool))
-        is_near = pool is not None and pool.is_near(ticket.demand, _PLENTY, now)
-        for endpoint in ticket.endpoints:
-            pool = self._pools.get(self._merged.get(endpoint.pool, endpoint.pool))
-            is_near = is_near or (pool is not None and pool.is_near(ticket.demand, _PLENTY, now))
-        return is_near or self._budgets.is_near(ticket, _PLENTY)
+        for key in (ticket.pool, *(endpoint.pool for endpoint in ticket.endpoints)):
+            pool = self._pools.get(self._merged.get(key, key))
+            if pool is not None and pool.is_near(ticket.demand, _PLENTY, now):
+                return True
+        return self._budgets.is_near(ticket, _PLENTY)
 
     def configure(self, settings_of: Callable[[PoolKey, str], PoolSettings | None], now: float) -> None:
         """Apply changed profiles. `settings_of`: pool key and profile name → settings; None: no change."""
@@ -290,10 +256,7 @@ class Scheduler:
 
     def _sharing_of(self, key: PoolKey) -> Sharing:
         """The limits that the pools of an account share."""
-        account = (key.host, key.account)
-        if account not in self._sharing:
-            self._sharing[account] = Sharing(self._stamps)
-        return self._sharing[account]
+        return self._sharing.setdefault((key.host, key.account), Sharing(self._stamps))
 
     def poll(self, now: float) -> list[Admitted | Shed | Refused]:
         """Admit, shed and refuse the tickets that are due. A second call at the same `now` changes nothing."""
@@ -343,7 +306,7 @@ class Scheduler:
 
     def _poll_with_others(self, pool: Pool, now: float) -> list[Admitted | Shed | Refused]:
         """Poll a pool; the pools of an account with waiting tickets are polled together, in one order."""
-        together = dict.fromkeys((*pool.sharing.waiting, pool))
+        together = dict.fromkeys((*pool.capacity.sharing.waiting, pool))
         if len(together) == 1:
             decisions = pool.poll(now, stopping=self._stopping)
             self._polled(pool)
@@ -363,9 +326,9 @@ class Scheduler:
         self._changed.pop(pool, None)
         self._untold[pool] = None
         if pool.is_idle:
-            pool.sharing.waiting.pop(pool, None)
+            pool.capacity.sharing.waiting.pop(pool, None)
         else:
-            pool.sharing.waiting[pool] = None
+            pool.capacity.sharing.waiting[pool] = None
         if pool.wakeup_at is None:
             self._wakeups.drop(pool)
         else:
@@ -488,22 +451,19 @@ class Scheduler:
 
     def _learned_more(self, pool: Pool) -> None:
         """Note that a pool learned something: if tickets of the account wait, the next ticket may be another."""
-        if pool.is_at_rest and not pool.sharing.waiting:
+        if pool.is_at_rest and not pool.capacity.sharing.waiting:
             self._untold[pool] = None
         else:
             self._changed[pool] = None
 
-    def cancel(self, ticket_id: str, now: float) -> bool:
-        """End a queued ticket whose client left. False: unknown, in flight or ended (settle the attempt instead)."""
-        pool = self._pool_of_ticket.get(ticket_id)
-        return pool is not None and pool.cancel(ticket_id, now) and self._forget(ticket_id, pool)
+    def cancel(self, ticket_id: str, now: float, *, is_proxys: bool = False) -> bool:
+        """End a queued ticket whose client left. False: unknown, in flight or ended (settle the attempt instead).
 
-    def withdraw(self, ticket_id: str, now: float) -> bool:
-        """End a queued ticket whose proxy left, without learning the client's patience. False: as for `cancel`."""
+        `is_proxys`: the client's proxy left, which shows nothing about the client's patience.
+        """
         pool = self._pool_of_ticket.get(ticket_id)
-        return pool is not None and pool.withdraw(ticket_id, now) and self._forget(ticket_id, pool)
-
-    def _forget(self, ticket_id: str, pool: Pool) -> bool:
+        if pool is None or not pool.cancel(ticket_id, now, is_proxys=is_proxys):
+            return False
         del self._pool_of_ticket[ticket_id]
         self._changed[pool] = None
         return True
@@ -543,16 +503,12 @@ class Scheduler:
 
     def drain_superseded(self) -> list[Attempt]:
         """Attempts to end and settle now, since the last call, because their clients sent the request again."""
-        if not (superseded := self._superseded):
-            return []
-        self._superseded = []
+        superseded, self._superseded = self._superseded, []
         return superseded
 
     def drain_cancelled(self) -> list[Attempt]:
         """Attempts that a person cancelled since the last call. End and settle each as CANCELLED."""
-        if not (called_off := self._cancelled_by_person):
-            return []
-        self._cancelled_by_person = []
+        called_off, self._cancelled_by_person = self._cancelled_by_person, []
         return called_off
 
     def wake_up(self, slept_s: float, now: float) -> None:
@@ -573,7 +529,7 @@ class Scheduler:
         named = self._account_by_name.items()
         return Saved(
             pools=(
-                *(pool.learned.as_of(pool.answered_s(now), wall) for pool in self._pools.values()),
+                *(pool.capacity.learned.as_of(pool.answered_s(now), wall) for pool in self._pools.values()),
                 *self._learned.values(),
             ),
             accounts=tuple(NamedAccount(host, name, account) for (host, name), account in named),
@@ -607,7 +563,7 @@ class Scheduler:
         if not bypassing:
             del self._bypassing[key]
         if key in self._pools:
-            self._pools[key].bypass(bypassing)
+            self._pools[key].capacity.bypassing = bypassing
             self._changed[self._pools[key]] = None
 
     def restore_budgets(self, standings: Sequence[AccountState], now: float) -> None:
@@ -688,19 +644,16 @@ class Scheduler:
     def limit_of(self, key: PoolKey) -> int:
         """The pool's last concurrency limit; 1 if the pool is unknown."""
         pool = self._pools.get(self._merged.get(key, key))
-        return 1 if pool is None else pool.limit
+        return 1 if pool is None else pool.capacity.limit
 
     def note(self, event: SchedulerEvent) -> None:
         """Append an event, also from outside (a guard trip, an oddity), to the events in order."""
         self._events.append(event)
-        if (count := _COUNTED.get(type(event))) is not None:
-            count(self._counts, event)
+        _count(self._counts, event)
 
     def drain_events(self) -> list[SchedulerEvent]:
         """Events since the last call, oldest first. The caller owns the list."""
-        if not (events := self._events):
-            return []
-        self._events = []
+        events, self._events = self._events, []
         return events
 
     def snapshot(self, now: float, *, most_queued: int | None = None) -> Snapshot:
@@ -753,7 +706,7 @@ class Scheduler:
         self._changed.pop(pool, None)
         self._untold.pop(pool, None)
         self._wakeups.drop(pool)
-        pool.sharing.waiting.pop(pool, None)
+        pool.capacity.sharing.waiting.pop(pool, None)
         self._merged[key] = into
         self._endpoints.merged(key, into)
         if bypassing := self._bypassing.pop(key, 0):
@@ -765,7 +718,7 @@ class Scheduler:
             left = pool.drain(now)
             target.take_over(left, now)
             self._pool_of_ticket.update(dict.fromkeys((entry.ticket.id for entry in left.entries), target))
-        target.bypass(self._bypassing[into])
+        target.capacity.bypassing = self._bypassing[into]
         self._overrides.inherit(into, merged=key)
         target.apply_overrides(now)
         self._changed[target] = None

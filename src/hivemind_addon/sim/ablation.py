@@ -106,7 +106,7 @@ class AblatedScheduler(Scheduler):
 
 def _take_away(pool: Pool, without: frozenset[Primitive], rng: random.Random) -> None:
     """The only place that knows the parts of a pool."""
-    capacity = pool._capacity  # noqa: SLF001 - see above, as are the following
+    capacity = pool.capacity
     if Primitive.METERS in without:
         capacity.meters = _NoMeters()
     if Primitive.HIDDEN_LIMITS in without:
@@ -114,9 +114,9 @@ def _take_away(pool: Pool, without: frozenset[Primitive], rng: random.Random) ->
     if Primitive.BREAKER in without:
         capacity.breaker = _NoBreaker(pool.settings.breaker, rng=rng)
     if Primitive.ORDER in without:
-        pool._queue._starts = _OneStart()  # noqa: SLF001
+        pool.queue._starts = _OneStart()  # noqa: SLF001 - see above, as are the following
     selector = _NoLastChance if Primitive.LAST_CHANCE in without else Selector
-    pool._selector = selector(queue=pool._queue, capacity=capacity)  # noqa: SLF001
+    pool._selector = selector(queue=pool.queue, capacity=capacity)  # noqa: SLF001
     if Primitive.COMEBACK in without:
         pool._kept_positions = _NoKeptPositions()  # noqa: SLF001
 

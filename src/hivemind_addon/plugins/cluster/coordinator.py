@@ -448,7 +448,7 @@ class Coordinator:
 
     def _withdraw(self, ticket_id: str, now: float) -> None:
         self._owners.pop(ticket_id, None)
-        self.scheduler.withdraw(ticket_id, now)
+        self.scheduler.cancel(ticket_id, now, is_proxys=True)
 
     def _count(self, name: str, spent: Iterable[Spending], before: _Account, shift_s: float, now: float) -> None:
         """Book the member's spending that is not counted yet, and take back the presumed spending."""
