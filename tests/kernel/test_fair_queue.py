@@ -21,7 +21,7 @@ class TestPlaces:
     def test_a_ticket_that_backs_off_lets_others_pass_and_keeps_its_place(self):
         line = Line()
         line.add("a", "b", "c")
-        entry = line.queue.get("a")
+        entry = line.queue.entries.get("a")
         line.queue.move(entry, 5, 0)
         line.queue.wake(4.9)
         assert line.queue.head().ticket.id == "b"
@@ -52,7 +52,7 @@ class TestPlaces:
     def test_an_expedited_ticket_goes_to_the_front_and_a_later_one_before_it(self):
         line = Line()
         line.add("a", "b", "c", "d")
-        line.queue.move(line.queue.get("d"), 2, 0)
+        line.queue.move(line.queue.entries.get("d"), 2, 0)
         for name in "bcd":
             assert line.queue.move_to_front(name, 0)
         assert [place.ticket.id for place in line.queue.in_order()] == ["d", "c", "b", "a"]
@@ -115,7 +115,7 @@ class TestPlaces:
         assert line.queue.head_where(lambda ticket: ticket.session != "c1").ticket.id == "a1"
         line.queue.move_to_front("b1", 0)
         assert line.queue.head_where(lambda ticket: ticket.session is not None).ticket.id == "b1"
-        line.queue.move(line.queue.get("c1"), 9, 0)
+        line.queue.move(line.queue.entries.get("c1"), 9, 0)
         line.queue.remove("b1")
         assert line.queue.head_where(lambda ticket: ticket.session != "a") is None
 
@@ -253,7 +253,7 @@ class TestSubAgents:
         line.add("own", session="root", agent="A")
         line.add("other")
         assert sorted(line.send_all()) == ["c0", "c1", "c2", "other", "own"]
-        assert line.queue.why_passed(line.queue.get("c3")) is Reason.FAN_OUT
+        assert line.queue.why_passed(line.queue.entries.get("c3")) is Reason.FAN_OUT
         line.queue.put_back(line.end("c0"), 0, 0)
         assert line.send_all() == ["c0"], "tried again, in the place of the first attempt"
         line.queue.move_to_front("c4", 0)
@@ -291,7 +291,7 @@ class TestLeader:
         line.add("a", "b", "c", **PREFIX)
         line.add("x")
         assert line.send_all() == ["a", "x"]
-        assert line.queue.why_passed(line.queue.get("b")) is Reason.LEADER
+        assert line.queue.why_passed(line.queue.entries.get("b")) is Reason.LEADER
         assert line.queue.next_due_at() == 5
         line.now = 1
         line.begin("a")
@@ -587,7 +587,7 @@ def test_a_follower_goes_where_the_breaker_has_chosen_it_as_its_probe():
     line.add("leader", "follower", prefix="p", prefix_tokens=50_000)
     assert line.send() == "leader"
     assert line.send() is None
-    entry = line.queue.get("follower")
+    entry = line.queue.entries.get("follower")
     assert entry.state is EntryState.ASIDE
     line.send_place(entry)
     assert entry.state is EntryState.IN_FLIGHT
@@ -606,7 +606,7 @@ class TestPoolsThatProveToBeOne:
         one.now = two.now = 3
         two.add("flying", session="f")
         two.queue.wake(3)
-        two.send_place(two.queue.get("flying"))
+        two.send_place(two.queue.entries.get("flying"))
         moved = two.queue.take_all()
         assert (len(two.queue), {entry.state for entry in moved}) == (0, {EntryState.NEW})
         for entry in two.running.values():

@@ -23,7 +23,7 @@ def test_the_entry_of_an_attempt_is_found_until_it_ends():
     flights.add(one)
     sent = one.attempt
     assert flights.of(sent) is one
-    assert flights.of_ticket("a") is one
+    assert flights.by_ticket.get("a") is one
     assert (len(flights), list(flights), list(flights.attempts)) == (1, [one], [sent])
     flights.remove(sent)
     assert flights.of(sent) is None

@@ -91,7 +91,7 @@ def unfunded(bench: TwoKeys) -> None:
 def test_one_that_waits_in_any_state_goes_on_in_the_other_pool_and_ends(state, arrange):
     bench = TwoKeys()
     arrange(bench)
-    entry = bench.scheduler._pools[OTHER].queue.get("it")
+    entry = bench.scheduler._pools[OTHER].queue.entries.get("it")
     assert entry.state is state
     bench.merge()
     assert sorted(bench.finish()) == ["flying", "it", "mine"]

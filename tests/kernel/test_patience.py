@@ -67,12 +67,12 @@ def test_who_announced_it_teaches_nothing_and_memory_is_bounded():
         patience.left(f"cli-{number}", 120)
         patience.left("cli", 30 * 1.1 ** (number % 60))
     assert patience.leaves_after_s("", 0) == math.inf
-    assert len(patience.learned) <= 200
-    assert len(patience.learned.get("cli", [])) <= 8
+    assert len(patience.times) <= 200
+    assert len(patience.times.get("cli", [])) <= 8
 
 
 def test_it_survives_a_restart():
-    learned = after(90, 91, 300).learned
+    learned = after(90, 91, 300).times
     saved = Saved(pools=(), accounts=(), same_account={}, patience=learned)
     assert read_saved(json.loads(json.dumps(saved.to_json()))).patience == learned
 

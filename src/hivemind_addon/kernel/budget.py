@@ -75,9 +75,6 @@ class Account:
     waiting: dict[str, None] = field(default_factory=dict)
     """Ids of tickets to check again when the account changes, in order."""
 
-    def __repr__(self) -> str:
-        return f"<Account of {self.budget.holder}: {self.spent} and {self.reserved} of {self.budget}>"
-
     @property
     def budget(self) -> Budget:
         """The limits in the present period."""
@@ -329,9 +326,6 @@ class Budgets:
         """Reported model without an own price → whether under a budget in money."""
         self.renewals: KeyedHeap[Account] = KeyedHeap()
         """Accounts with waiting tickets, by the end of the period. Only this class changes the heap."""
-
-    def __repr__(self) -> str:
-        return f"<Budgets {len(self._accounts)} accounts, {len(self._in_flight)} in flight>"
 
     def __iter__(self) -> Iterator[Account]:
         """All accounts."""

@@ -71,9 +71,6 @@ class CommandHandler:
         self._pools = pools
         self._pool_of = pool_of
 
-    def __repr__(self) -> str:
-        return f"<CommandHandler of {len(self._pools)} pools>"
-
     def carry_out(self, command: SchedulerCommand, now: float) -> CommandEffect:
         """Carry out a command, or decline the command without any change."""
         match command:

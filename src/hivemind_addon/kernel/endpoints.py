@@ -97,9 +97,6 @@ class Endpoints:
         self._moved: set[str] = set()
         """Tickets moved at this instant: a ticket moves once."""
 
-    def __repr__(self) -> str:
-        return f"<Endpoints {len(self.places)} pools, {len(self._homes)} sessions>"
-
     def place(self, ticket: Ticket, now: float, *, was_at: PoolKey | None = None) -> Pool:
         """The pool in which a new ticket waits first. `was_at`: the pool that had the ticket at another process."""
         pools = self._equal_to(ticket)

@@ -37,9 +37,6 @@ class KeyedHeap[Item: Hashable]:
         """In no order."""
         return iter(self._living)
 
-    def __repr__(self) -> str:
-        return f"<KeyedHeap {len(self)} living, {len(self._heap)} stored>"
-
     def put(self, item: Item, key: float, rank: int = 0) -> None:
         """Add an item, or change key and rank. If both are unchanged, the item keeps its place among equals."""
         known = self._living.get(item)

@@ -80,9 +80,6 @@ class Jobs:
         self._running: dict[str, RunningJob] = {}
         self._ends: KeyedHeap[str] = KeyedHeap()
 
-    def __repr__(self) -> str:
-        return f"<Jobs {len(self._running)} running>"
-
     def __contains__(self, name: str) -> bool:
         return name in self._running
 

@@ -89,9 +89,6 @@ class KeptPositions:
     def __len__(self) -> int:
         return sum(map(len, self._kept.values()))
 
-    def __repr__(self) -> str:
-        return f"<KeptPositions {len(self)} positions kept>"
-
     def keep(self, entry: QueueEntry, now: float) -> None:
         """Keep the position of a ticket that was shed, or whose client left."""
         self._forget(now)
@@ -130,9 +127,6 @@ class SupersededAttempts:
 
     def __len__(self) -> int:
         return len(self._of)
-
-    def __repr__(self) -> str:
-        return f"<SupersededAttempts {self._of}>"
 
     def supersede(self, ticket: Ticket, flights: InFlight, now: float) -> QueueEntry | None:
         """The entry with the attempt that a new ticket supersedes, as its client gave up; None: there is none."""
@@ -363,7 +357,7 @@ class Pool:
         if entry := self._take_out(ticket_id, now):
             self._end_ticket(entry, now, end="cancelled", reason="cancelled by a person")
             return Refused(ticket=entry.ticket, cause=Cancel(ticket_id))
-        flying = self.capacity.flights.of_ticket(ticket_id)
+        flying = self.capacity.flights.by_ticket.get(ticket_id)
         if flying is None:
             return None
         flying.shows_patience = False
@@ -385,7 +379,7 @@ class Pool:
 
     def look_again(self, ticket_id: str, now: float) -> None:
         """Queue a ticket again, at the old position, whose budget may have room now."""
-        entry = self.queue.get(ticket_id)
+        entry = self.queue.entries.get(ticket_id)
         if entry is not None and entry.state is EntryState.UNFUNDED:
             self.queue.move(entry, now, now)
 
@@ -540,7 +534,7 @@ class Pool:
         """The entries whose clients will have left at a block's end. If a probe is due, an entry stays for that."""
         asked = self._to_announce if block is self._block else list(self.queue.entries)
         self._block = block
-        entries = [entry for ticket_id in asked if (entry := self.queue.get(ticket_id))]
+        entries = [entry for ticket_id in asked if (entry := self.queue.entries.get(ticket_id))]
         doomed = [entry for entry in entries if not self._outlives(entry, block)]
         looks = self.capacity.account_block.passes_at <= now and len(doomed) == len(self.queue)
         return sorted(doomed, key=lambda entry: entry.order)[looks:]
@@ -690,7 +684,7 @@ class Pool:
         entry = capacity.flights.of(attempt)
         if entry is None:
             raise ContractError(f"{attempt.ticket.id}: attempt {attempt.number} was settled already")
-        if successor := queue.get(self._superseded_by_ticket.of_ended(attempt.ticket.id)):
+        if successor := queue.entries.get(self._superseded_by_ticket.of_ended(attempt.ticket.id)):
             queue.move(successor, now, now)
         took_s = capacity.settle(attempt, result, now)
         entry.wait_began_at = now
@@ -822,7 +816,7 @@ class Pool:
         asked = [entry.ticket.id for entry in self.queue] if self._review else self._to_announce
         self._review = False
         for ticket_id in asked:
-            entry = self.queue.get(ticket_id)
+            entry = self.queue.entries.get(ticket_id)
             short = self._budgets.shortage(entry.ticket, now) if entry else None
             if entry and short and not short.may_pass:
                 refused.append(self._refuse(entry, short, now))
@@ -849,7 +843,7 @@ class Pool:
     def _announce(self, head: QueueEntry | None, gate: Gate | None, now: float) -> None:
         """Emit Held once for each wait that lasted beyond the first poll."""
         for ticket_id in self._to_announce:
-            entry = self.queue.get(ticket_id)
+            entry = self.queue.entries.get(ticket_id)
             if entry is not None:
                 self._emit(
                     Held(

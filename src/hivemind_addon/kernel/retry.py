@@ -13,7 +13,6 @@ This file also holds the scheduler's replies to a request, and the learned patie
 
 import math
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -290,14 +289,12 @@ class Patience:
     """
 
     def __init__(self) -> None:
-        self._times: dict[str, list[LeavingTime]] = {}
-
-    def __repr__(self) -> str:
-        return f"<Patience of {len(self._times)} kinds of clients>"
+        self.times: dict[str, list[LeavingTime]] = {}
+        """Kind of client → times; saved for the next run."""
 
     def leaves_after_s(self, client: str, waited_s: float) -> float:
         """The next likely time, less a margin, after which a waiting client may leave; infinite: none is known."""
-        times = self._times.get(client)
+        times = self.times.get(client)
         if times is None:
             return math.inf
         likely = ((1 - _MARGIN) * time.after_s for time in times if time.is_likely)
@@ -307,7 +304,7 @@ class Patience:
         """Learn that a client left after this wait without a byte. Returns whether a time became likely."""
         if not client or waited_s < _LEAST_S:
             return False
-        times = self._times.setdefault(client, [])
+        times = self.times.setdefault(client, [])
         time = next((time for time in times if _are_alike(time.after_s, waited_s)), None)
         if time is not None:
             was_likely = time.is_likely
@@ -316,26 +313,17 @@ class Patience:
             return time.is_likely and not was_likely
         if len(times) == _MOST_TIMES:
             times.remove(min(times, key=lambda time: time.left))
-        if len(self._times) > _MOST_KINDS:
-            del self._times[next(iter(self._times))]
+        if len(self.times) > _MOST_KINDS:
+            del self.times[next(iter(self.times))]
         is_usual = any(_are_alike(usual_s, waited_s) for usual_s in _USUAL_S)
         times.append(LeavingTime(waited_s, left=1.0 if is_usual else _ALONE))
         return is_usual
 
     def stayed(self, client: str, waited_s: float) -> None:
         """Learn that a client was still there after this wait without a byte."""
-        for time in self._times.get(client, ()):
+        for time in self.times.get(client, ()):
             if waited_s > (1 + _ALIKE) * time.after_s:
                 time.count(stayed=1)
-
-    @property
-    def learned(self) -> dict[str, list[LeavingTime]]:
-        """Kind of client → times; saved for the next run."""
-        return self._times
-
-    def resume(self, learned: Mapping[str, list[LeavingTime]]) -> None:
-        """Begin with the times of an earlier run."""
-        self._times.update(learned)
 
 
 def _are_alike(one_s: float, other_s: float) -> bool:

@@ -534,7 +534,7 @@ class Scheduler:
             ),
             accounts=tuple(NamedAccount(host, name, account) for (host, name), account in named),
             same_account=self._canonical,
-            patience=self._patience.learned,
+            patience=self._patience.times,
         ).to_json()
 
     def restore(self, data: object, now: float, wall: float = 0.0) -> None:
@@ -550,7 +550,7 @@ class Scheduler:
         self._learned.update((pool.key, pool.aged(wall)) for pool in saved.pools)
         self._account_by_name.update(((named.host, named.name), named.account) for named in saved.accounts)
         self._canonical.update(saved.same_account)
-        self._patience.resume(saved.patience)
+        self._patience.times.update(saved.patience)
         self._named.update(self._account_by_name.values(), self._canonical)
 
     def bypass(self, key: PoolKey, change: int) -> None:

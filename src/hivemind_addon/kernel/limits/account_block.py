@@ -49,9 +49,6 @@ class AccountBlock:
         self.is_believed = True
         """Whether long waits that do not name the account have proved true, as far as is known."""
 
-    def __repr__(self) -> str:
-        return "<AccountBlock open>" if self.closure is None else f"<AccountBlock until {self.closure.until:.3f}>"
-
     def stands(self, now: float) -> ActiveBlock | None:
         """The block's reason and end; None if no block stands, as far as is known."""
         return self.closure if self.closure is not None and now < self.closure.until else None

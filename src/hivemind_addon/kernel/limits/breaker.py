@@ -71,9 +71,6 @@ class Breaker:
         self._probe_sent_at = _NEVER
         self._interval_s = settings.first_probe_s
 
-    def __repr__(self) -> str:
-        return f"<Breaker {self.state.value}, {self._row.total()} failures>"
-
     @property
     def row_since(self) -> float:
         """When the first attempt of the failures in a row was admitted; infinite if there is none."""

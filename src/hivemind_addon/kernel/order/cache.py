@@ -52,9 +52,6 @@ class PromptCache:
         """Change the settings; warm entries keep their ends."""
         self._settings = settings
 
-    def __repr__(self) -> str:
-        return f"<PromptCache {len(self._warm)} warm, {len(self._leads)} led>"
-
     @staticmethod
     def entry(ticket: Ticket) -> str:
         """The entry that a ticket reads: the conversation, or the prefix of a new conversation."""

@@ -132,10 +132,6 @@ class FairQueue:
         self._settings = settings
         self._cache.configure(settings.cache)
 
-    def __repr__(self) -> str:
-        aside = sum(map(len, self._aside.values()))
-        return f"<FairQueue {len(self.entries)} waiting, {len(self._later)} backing off, {aside} aside>"
-
     # Waiting tickets -------------------------------------------------------------------------------------------------
 
     def append(self, entry: QueueEntry, now: float) -> None:
@@ -153,10 +149,6 @@ class FairQueue:
         """Change when a waiting ticket is due, at the same position; infinite: when the budget has room."""
         self._take_out(entry)
         self.put_back(entry, not_before, now)
-
-    def get(self, ticket_id: str) -> QueueEntry | None:
-        """A waiting ticket's entry."""
-        return self.entries.get(ticket_id)
 
     def remove(self, ticket_id: str) -> QueueEntry | None:
         """Remove a ticket for good; None: the ticket is not waiting."""

@@ -176,9 +176,6 @@ class InFlight:
         """Oldest first."""
         return iter(self.by_ticket.values())
 
-    def __repr__(self) -> str:
-        return f"<InFlight {len(self)}>"
-
     @property
     def attempts(self) -> Iterator[Attempt]:
         """Oldest first."""
@@ -188,10 +185,6 @@ class InFlight:
         """The entry of an attempt; None: the attempt has ended."""
         entry = self.by_ticket.get(attempt.ticket.id)
         return entry if entry is not None and entry.attempt is attempt else None
-
-    def of_ticket(self, ticket_id: str) -> QueueEntry | None:
-        """The entry of a ticket; None: no attempt is upstream."""
-        return self.by_ticket.get(ticket_id)
 
     def add(self, entry: QueueEntry) -> None:
         """Add an entry whose attempt was sent."""

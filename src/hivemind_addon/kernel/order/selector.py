@@ -70,9 +70,6 @@ class Progress:
         """Stamp of the overruling attempt, until its result is known."""
         self._passed_last = False
 
-    def __repr__(self) -> str:
-        return f"<Progress, {self.patience_s:g} s>"
-
     def sent(self, attempt: Attempt) -> None:
         """Note the overruling attempt."""
         self._stamp = attempt.stamp
@@ -100,9 +97,6 @@ class Selector:
         self._probe: str | None = None
         """The ticket that probes next; the same ticket until the probe goes or cannot go."""
 
-    def __repr__(self) -> str:
-        return f"<Selector of {self._queue!r}>"
-
     def goes_at_once(self, now: float) -> QueueEntry | None:
         """The only waiting ticket, if no known limit may hold the ticket; None: use `next` and `gate`.
 
@@ -125,7 +119,7 @@ class Selector:
             return entry if entry is None else self._unless_refused(entry, now)
         if breaker.passes_at > now:
             return queue.head() or queue.soonest()
-        chosen = queue.get(self._probe) if self._probe else None
+        chosen = queue.entries.get(self._probe) if self._probe else None
         if chosen is None:
             # A ticket in backoff probes only if no other ticket waits: a pool never waits for a ticket.
             others = queue.head_where(lambda ticket: ticket.session != breaker.last_probe_session)
@@ -161,7 +155,7 @@ class Selector:
         queue, breaker = self._queue, self.capacity.breaker
         first = next((entry for entry in order if entry.not_before <= now and queue.why_passed(entry) is None), None)
         if breaker.state is not BreakerState.CLOSED:
-            probe = queue.get(self._probe) if self._probe else None
+            probe = queue.entries.get(self._probe) if self._probe else None
             others = queue.head_where(lambda ticket: ticket.session != breaker.last_probe_session)
             entry = probe or others or first or queue.soonest()
         else:

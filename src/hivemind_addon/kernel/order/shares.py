@@ -39,9 +39,6 @@ class StartTimes:
         """By ticket: `now` at arrival; once sent, the start."""
         self._forget_at = _FORGET_FROM
 
-    def __repr__(self) -> str:
-        return f"<StartTimes at {self._now_s:.3f} s, {len(self._tickets_s)} tickets>"
-
     def came(self, entry: QueueEntry, start_s: float | None = None) -> None:
         """Add a ticket that waits from now on. `start_s`: the start of an earlier ticket for the same request."""
         if not self._tickets_s:
