@@ -493,10 +493,6 @@ class Pool:
         if not self.queue.entries:
             self._rest(now)
             return []
-        entry = None if stopping else self._selector.goes_at_once(now)
-        if entry is not None and self._budgets.reserve(entry.ticket, now) is None:
-            self._rest(now)
-            return [self._admit(entry, now)]
         decisions = self.begin_poll(now, stopping=stopping)
         while self._find_next(now) is not None and (step := self.step(now)) is not None:
             decisions += step

@@ -264,21 +264,6 @@ class FairQueue:
 
     # The next ticket -------------------------------------------------------------------------------------------------
 
-    def only(self, now: float) -> QueueEntry | None:
-        """The only waiting ticket, if nothing but the next poll holds the ticket. No `wake` is needed.
-
-        None: no such ticket, or little time is left.
-        """
-        if len(self.entries) != 1:
-            return None
-        (entry,) = self.entries.values()
-        if entry.state is not EntryState.DUE or entry.was_sent or min(entry.shed_at, entry.leaves_at) <= now:
-            return None
-        if self._turns.first_key <= now or self._why_aside(entry, now) is not None:
-            return None
-        self._now = now
-        return entry
-
     def wake(self, now: float) -> None:
         """Queue tickets again whose backoff ended or whose leader took too long; let warm prefixes lapse."""
         self._now = now

@@ -97,18 +97,6 @@ class Selector:
         self._probe: str | None = None
         """The ticket that probes next; the same ticket until the probe goes or cannot go."""
 
-    def goes_at_once(self, now: float) -> QueueEntry | None:
-        """The only waiting ticket, if no known limit may hold the ticket; None: use `next` and `gate`.
-
-        Most tickets arrive at an empty queue. The result is the same as by `next`, `gate` and the poll.
-        """
-        entry, capacity = self._queue.only(now), self.capacity
-        if entry is None or not capacity.is_free:
-            return None
-        if capacity.meters.by_name and capacity.meters.fits_at(self.demand(entry.ticket, now), now) > now:
-            return None
-        return entry
-
     def next(self, now: float) -> QueueEntry | None:
         """The next ticket: the head, or the probe while the provider is down."""
         queue, breaker = self._queue, self.capacity.breaker
