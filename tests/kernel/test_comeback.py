@@ -1,9 +1,8 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.order.lanes import InFlight, QueueEntry
-from hivemind_addon.kernel.pool import KeptPositions, SupersededAttempts
-from hivemind_addon.kernel.values.ticket import Attempt
+from hivemind_addon.kernel.order.lanes import QueueEntry
+from hivemind_addon.kernel.pool import KeptPositions
 from tests.kernel.samples import ticket
 
 ONE = replace(ticket("one"), request_hash="h")
@@ -49,27 +48,3 @@ def test_a_request_without_a_hash_keeps_nothing():
     kept = KeptPositions()
     kept.keep(left(request_hash=""), 0)
     assert len(kept) == 0
-
-
-class TestSuccessors:
-    def flights(self, *, shed_at: float = 30.0) -> InFlight:
-        """One attempt, for `ONE`."""
-        entry = QueueEntry(ticket=replace(ONE, shed_at=shed_at), wait_began_at=0)
-        entry.attempt = Attempt(ticket=entry.ticket, number=1, admitted_at=0)
-        flights = InFlight()
-        flights.add(entry)
-        return flights
-
-    def test_an_attempt_whose_client_has_given_up_is_superseded_once(self):
-        successors, flights = SupersededAttempts(), self.flights()
-        old = successors.supersede(replace(ONE, id="two"), flights, 30.0)
-        assert old is not None
-        assert old.ticket.id == "one"
-        assert successors.supersede(replace(ONE, id="three"), flights, 31.0) is None
-        assert successors.of_ended("one") == "two"
-        assert successors.of_ended("one") == ""
-
-    def test_one_whose_client_still_waits_is_not(self):
-        successors = SupersededAttempts()
-        assert successors.supersede(replace(ONE, id="two"), self.flights(), 29.9) is None
-        assert len(successors) == 0

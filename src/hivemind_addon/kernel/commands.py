@@ -99,7 +99,7 @@ class CommandHandler:
         """Apply changed budgets: tickets that wait for a budget may go, and others may have none left."""
         self._budgets.apply_overrides(now)
         for pool in self._pools.values():
-            pool.review_funds()
+            pool.review = True
         return CommandEffect(CommandResult(), self._pools.values(), self._budgets.wake())
 
     def _change_pools(self, command: Pause | Resume | SetLimit, now: float) -> CommandEffect:

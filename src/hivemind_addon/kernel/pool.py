@@ -14,7 +14,7 @@ attempt still runs although the client gave up, the attempt is superseded: the n
 """
 
 import random
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -31,7 +31,7 @@ from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.kernel.order.lanes import EntryState, InFlight, QueueEntry
+from hivemind_addon.kernel.order.lanes import EntryState, QueueEntry
 from hivemind_addon.kernel.order.selector import SOONEST_COME_BACK_S, Gate, Progress, Selector
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.retry import (
@@ -119,28 +119,6 @@ class KeptPositions:
             del self._kept[name]
 
 
-class SupersededAttempts:
-    """Running attempt's ticket → the new ticket for the same request, which waits for the attempt's end."""
-
-    def __init__(self) -> None:
-        self._of: dict[str, str] = {}
-
-    def __len__(self) -> int:
-        return len(self._of)
-
-    def supersede(self, ticket: Ticket, flights: InFlight, now: float) -> QueueEntry | None:
-        """The entry with the attempt that a new ticket supersedes, as its client gave up; None: there is none."""
-        for entry in flights.alike(ticket):
-            if now >= entry.shed_at and entry.ticket.id not in self._of:
-                self._of[entry.ticket.id] = ticket.id
-                return entry
-        return None
-
-    def of_ended(self, ticket_id: str) -> str:
-        """The ticket that waited for the end of this ticket's attempt; empty: none."""
-        return self._of.pop(ticket_id, "")
-
-
 _NEVER = float("inf")
 _TELLING = (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED)
 _LEAST_DEMAND = Demand()
@@ -190,11 +168,6 @@ class Handover:
     unannounced: Collection[str]
     """Tickets whose wait was not announced yet."""
 
-    @property
-    def entries(self) -> Iterator[QueueEntry]:
-        """All entries."""
-        yield from (*self.waiting, *self.in_flight)
-
 
 class Pool:
     """Called by the scheduler only. After any call, `poll` the pool, then wake the pool at `wakeup_at`."""
@@ -237,11 +210,12 @@ class Pool:
         self._selector = Selector(queue=self.queue, capacity=self.capacity)
         self.callers = Callers()
         self._kept_positions = KeptPositions()
-        self._superseded_by_ticket = SupersededAttempts()
+        self._successors: dict[str, str] = {}
+        """Ticket of a superseded attempt → the new ticket for the same request, which waits for the attempt's end."""
         self._to_announce: list[str] = []
         """Tickets whose wait began since the last poll."""
-        self._review = False
-        """The next poll looks at all waiting tickets, not only at new ones."""
+        self.review = False
+        """The next poll checks the budgets of all waiting tickets, not only of new ones: a person changed budgets."""
         self._next: QueueEntry | None = None
         self.gate: Gate | None = None
         """The next ticket and its gate, as of the last poll. Read only."""
@@ -302,7 +276,7 @@ class Pool:
                 entry.wait_began_at = now
         if (left := self._kept_positions.claim(ticket, now)) is not None:
             entry.come_back_for(left)
-        old = self._superseded_by_ticket.supersede(ticket, self.capacity.flights, now)
+        old = self._supersede(ticket, now)
         if old is not None:
             entry.not_before = max(entry.not_before, now + _MOST_ENDING_S)
             old.shows_patience = False  # the client left earlier, at an unknown time
@@ -310,6 +284,14 @@ class Pool:
         self.queue.append(entry, now)
         self._to_announce.append(ticket.id)
         return None if old is None else old.attempt
+
+    def _supersede(self, ticket: Ticket, now: float) -> QueueEntry | None:
+        """The entry with the attempt that a new ticket supersedes, as its client gave up; None: there is none."""
+        for entry in self.capacity.flights.alike(ticket):
+            if now >= entry.shed_at and entry.ticket.id not in self._successors:
+                self._successors[entry.ticket.id] = ticket.id
+                return entry
+        return None
 
     def take_in_flight(
         self, ticket: Ticket, demand: Demand, history: History, admitted_at: float, now: float
@@ -382,10 +364,6 @@ class Pool:
         entry = self.queue.entries.get(ticket_id)
         if entry is not None and entry.state is EntryState.UNFUNDED:
             self.queue.move(entry, now, now)
-
-    def review_funds(self) -> None:
-        """Check the budgets of all waiting tickets in the next poll: a person changed budgets."""
-        self._review = True
 
     def answered_s(self, now: float) -> float | None:
         """Seconds since the last answer to a pool with the same limits; None: there was none."""
@@ -488,28 +466,11 @@ class Pool:
 
     # Step 4: tickets are admitted, shed or refused
 
-    def poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
-        """Admit, shed and refuse the tickets that are due."""
-        if not self.queue.entries:
-            self._rest(now)
-            return []
-        decisions = self.begin_poll(now, stopping=stopping)
-        while self._find_next(now) is not None and (step := self.step(now)) is not None:
-            decisions += step
-        self.end_poll(now)
-        return decisions
-
-    def _rest(self, now: float) -> None:
-        """Reset the poll's state when no ticket waits. A long-running probe may still close the breaker."""
-        self._review, self._next, self.gate, self.wakeup_at, self._idle_since = False, None, None, None, None
-        self._to_announce.clear()
-        self.capacity.look_at_probe(now)
-
     def begin_poll(self, now: float, *, stopping: bool) -> list[Admitted | Shed | Refused]:
         """Shed and refuse the tickets that are due. Then call `next_key` and `step`, and `end_poll`."""
         decisions: list[Admitted | Shed | Refused] = []
         if not self.queue.entries:
-            self._review = False
+            self.review = False
             return decisions
         if stopping:
             decisions.extend(
@@ -680,7 +641,7 @@ class Pool:
         entry = capacity.flights.of(attempt)
         if entry is None:
             raise ContractError(f"{attempt.ticket.id}: attempt {attempt.number} was settled already")
-        if successor := queue.entries.get(self._superseded_by_ticket.of_ended(attempt.ticket.id)):
+        if successor := queue.entries.get(self._successors.pop(attempt.ticket.id, "")):
             queue.move(successor, now, now)
         took_s = capacity.settle(attempt, result, now)
         entry.wait_began_at = now
@@ -809,8 +770,8 @@ class Pool:
     def _refuse_unfunded(self, now: float) -> list[Refused]:
         """Refuse tickets that begin to wait, also after a backoff, for a spent budget."""
         refused = []
-        asked = [entry.ticket.id for entry in self.queue] if self._review else self._to_announce
-        self._review = False
+        asked = [entry.ticket.id for entry in self.queue] if self.review else self._to_announce
+        self.review = False
         for ticket_id in asked:
             entry = self.queue.entries.get(ticket_id)
             short = self._budgets.shortage(entry.ticket, now) if entry else None

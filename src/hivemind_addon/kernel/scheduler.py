@@ -307,11 +307,7 @@ class Scheduler:
     def _poll_with_others(self, pool: Pool, now: float) -> list[Admitted | Shed | Refused]:
         """Poll a pool; the pools of an account with waiting tickets are polled together, in one order."""
         together = dict.fromkeys((*pool.capacity.sharing.waiting, pool))
-        if len(together) == 1:
-            decisions = pool.poll(now, stopping=self._stopping)
-            self._polled(pool)
-            return decisions
-        decisions = []
+        decisions: list[Admitted | Shed | Refused] = []
         for member in together:
             decisions += member.begin_poll(now, stopping=self._stopping)
         while (step := self._step_of(tuple(together), now)) is not None:
@@ -717,7 +713,9 @@ class Scheduler:
         else:
             left = pool.drain(now)
             target.take_over(left, now)
-            self._pool_of_ticket.update(dict.fromkeys((entry.ticket.id for entry in left.entries), target))
+            self._pool_of_ticket.update(
+                dict.fromkeys((entry.ticket.id for entry in (*left.waiting, *left.in_flight)), target)
+            )
         target.capacity.bypassing = self._bypassing[into]
         self._overrides.inherit(into, merged=key)
         target.apply_overrides(now)
