@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
-from msgspec.structs import replace as replace_limits
+from msgspec.structs import replace as replace_limit
 
 from hivemind_addon.kernel.heap import KeyedHeap
 from hivemind_addon.kernel.overrides import Overrides
@@ -123,11 +123,6 @@ class Account:
             max(0, sums.tokens), max(0, sums.micro_usd), max(0, sums.calls), max(0, sums.unpriced_tokens)
         )
 
-    def count_in(self, standing: AccountState, now: float) -> None:
-        """Count in the holder's spending before this budget was given."""
-        self.began_at = min(self.began_at, now - standing.age_s)
-        self.spent += standing.spent
-
     def renew(self, now: float) -> bool:
         """Begin a new period if the present period is over; attempts in flight are booked in the new period."""
         if now < self.ends_at:
@@ -171,15 +166,11 @@ class Account:
     @property
     def balances(self) -> list[Balance]:
         """Each limited unit, with the part of the limit that this process may spend."""
-        budget, before = self.budget, self.before
-        if self.share < 1:
-            budget = replace_limits(
-                budget,
-                tokens=_part_of(budget.tokens, before.tokens, self.share),
-                micro_usd=_part_of(budget.micro_usd, before.micro_usd, self.share),
-                calls=_part_of(budget.calls, before.calls, self.share),
-            )
-        return budget.balances(self.spent, self.reserved)
+        balances = self.budget.balances(self.spent, self.reserved)
+        if self.share == 1:
+            return balances
+        before = dict(self.before.by_unit)
+        return [replace_limit(one, limit=_part_of(one.limit, before[one.unit], self.share)) for one in balances]
 
     def spend_only(self, share: float) -> None:
         """Let this process spend a share of the remaining amounts, and of the whole limits of later periods."""
@@ -295,9 +286,9 @@ def actual_spend(ticket: Ticket, result: AttemptResult) -> Spend:
     return ticket.expected if result.usage is None else spend_of(usage, ticket.price)
 
 
-def _part_of(limit: int | None, spent: int, share: float) -> int | None:
-    """The limit for a process that may spend a share of the remaining amount; None: not limited."""
-    return None if limit is None else min(limit, spent) + math.floor(max(0, limit - spent) * share)
+def _part_of(limit: int, spent: int, share: float) -> int:
+    """The limit for a process that may spend a share of the remaining amount."""
+    return min(limit, spent) + math.floor(max(0, limit - spent) * share)
 
 
 def calls_of(result: AttemptResult) -> int:
@@ -341,7 +332,9 @@ class Budgets:
         """The shortage that a hypothetical ticket would meet. Opens, renews and reports no account."""
         payers: dict[BudgetKey, Account] = {}
         for budget, is_filed in self._allotments(ticket):
-            known = payers.get(budget.key) or self._accounts.get(budget.key) or self._new_account(budget.key, now)
+            known = (
+                payers.get(budget.key) or self._accounts.get(budget.key) or Account(budget.key, now, share=self._share)
+            )
             payers[budget.key] = account = replace(known, reported={}, waiting={})
             account.renew(now)
             account.file(budget) if is_filed else account.give(budget)
@@ -360,9 +353,6 @@ class Budgets:
 
     def reserve(self, ticket: Ticket, now: float) -> Shortage | None:
         """Reserve the expected spend of a ticket in all its budgets, or in none and return the shortage."""
-        if not ticket.budgets and not self._overrides.has_budgets:
-            self._report_unpriced(ticket, None, now)
-            return None
         payers = self._payers(ticket, now)
         short = self._short(payers, ticket, now)
         if short is None:
@@ -473,10 +463,7 @@ class Budgets:
             account = self._accounts.get(standing.budget.key)
             if account is None or not _is_sound(standing) or standing.age_s >= standing.budget.per.length_s:
                 continue
-            account.count_in(standing, now)
-            if account in self.renewals:
-                self.renewals.put(account, account.ends_at)
-            self.changed(account, now)
+            self._book(account, standing.spent, now - standing.age_s, now)
 
     def book(
         self, budgets: Sequence[Budget], holders: Sequence[tuple[Scope, str]], spend: Spend, age_s: float, now: float
@@ -493,12 +480,15 @@ class Budgets:
         for account in dict.fromkeys([*payers, *(account for account in opened if account is not None)]):
             self._renew(account, now)
             if spend != _NOTHING and age_s < account.key[2].length_s:
-                account.book(spend, now - max(0.0, age_s))
-                if account in self.renewals:
-                    self.renewals.put(account, account.ends_at)
-                self.changed(account, now)
+                self._book(account, spend, now - max(0.0, age_s), now)
                 self._wake(account, woken)
         return list(woken)
+
+    def _book(self, account: Account, spend: Spend, spent_at: float, now: float) -> None:
+        account.book(spend, spent_at)
+        if account in self.renewals:
+            self.renewals.put(account, account.ends_at)
+        self.changed(account, now)
 
     def share(self, share: float) -> list[str]:
         """Let this process spend only a share of each account. Returns the ids of the tickets to check again."""
@@ -545,8 +535,6 @@ class Budgets:
 
     def _payers(self, ticket: Ticket, now: float) -> tuple[Account, ...]:
         """The accounts that pay for a ticket."""
-        if not ticket.budgets and not self._overrides.has_budgets:
-            return ()
         return self._payers_of(self._allotments(ticket), now)
 
     def _payers_of(self, allotments: Iterable[tuple[Budget, bool]], now: float) -> tuple[Account, ...]:
@@ -564,8 +552,6 @@ class Budgets:
 
     def _given_to(self, holders: Iterable[tuple[Scope, str]]) -> list[tuple[Budget, bool]]:
         """The budgets that these holders got at run time."""
-        if not self._overrides.has_budgets:
-            return []
         given = (budget for holder in holders for budget in self._overrides.budgets_of(*holder).values())
         return [(budget, False) for budget in given]
 
@@ -573,17 +559,14 @@ class Budgets:
         """A holder's account in the present period, made if missing."""
         account = self._accounts.get(key)
         if account is None:
-            account = self._accounts[key] = self._new_account(key, now)
+            account = self._accounts[key] = Account(key, now, share=self._share)
             account.give(self._given(key))
         self._renew(account, now)
         return account
 
-    def _new_account(self, key: BudgetKey, now: float) -> Account:
-        return Account(key, now, share=self._share)
-
     def _given(self, key: BudgetKey) -> Budget | None:
         scope, name, per = key
-        return self._overrides.budgets_of(scope, name).get(per) if self._overrides.has_budgets else None
+        return self._overrides.budgets_of(scope, name).get(per)
 
     def _renew(self, account: Account, now: float) -> None:
         if account.renew(now):

@@ -128,7 +128,9 @@ class Overrides:
 
     def budgets_of(self, scope: Scope, name: str) -> dict[Period, Budget]:
         """The budgets given to one holder, by period."""
-        given = {}
+        if not self.has_budgets:
+            return {}
+        given: dict[Period, Budget] = {}
         for (whose, per), rules in self._budgets.items():
             if whose is scope and (budget := rules.of(name)):
                 given[per] = Budget(scope, name, per, budget.tokens, budget.micro_usd, budget.calls)
@@ -198,17 +200,17 @@ class Overrides:
         return ended
 
     def export(self, now: float, wall: float) -> object:
-        """The overrides that stand, as plain JSON values. `wall`: `now` in epoch seconds."""
+        """The overrides that stand, the newest first, as plain JSON values. `wall`: `now` in epoch seconds."""
         return to_builtins(
-            _SavedFile(
-                version=_VERSION,
-                pauses=[_SavedPause(rule.glob, rule.value) for rule in self._pauses],
-                caps=[_SavedCap(rule.glob, rule.value) for rule in self._caps],
-                priorities=[_SavedPriority.of(rule, now, wall) for rule in self._priorities.standing(now)],
-                budgets=[
+            {
+                "version": _VERSION,
+                "pauses": [_SavedPause(rule.glob, rule.value) for rule in self._pauses],
+                "caps": [_SavedCap(rule.glob, rule.value) for rule in self._caps],
+                "priorities": [_SavedPriority.of(rule, now, wall) for rule in self._priorities.standing(now)],
+                "budgets": [
                     _SavedBudget.of(scope, per, rule) for (scope, per), rules in self._budgets.items() for rule in rules
                 ],
-            )
+            }
         )
 
     def restore(self, data: object, now: float, wall: float) -> list[str]:
@@ -301,16 +303,6 @@ class _SavedBudget(Struct):
     def rule(self) -> _Rule[Budget]:
         budget = Budget(self.scope, self.name, self.per, self.tokens, self.micro_usd, self.calls)
         return _Rule(self.name, budget if budget.limits_anything else None, by=self.by)
-
-
-class _SavedFile(Struct):
-    """Each list has the newest entry first."""
-
-    version: int
-    pauses: list[_SavedPause]
-    caps: list[_SavedCap]
-    priorities: list[_SavedPriority]
-    budgets: list[_SavedBudget]
 
 
 def _read[Entry](data: Mapping[str, object], name: str, kind: type[Entry], oddities: list[str]) -> list[Entry]:
