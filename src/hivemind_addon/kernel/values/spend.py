@@ -4,8 +4,11 @@ Money is in micro-dollars (millionths of a dollar), a price per million tokens: 
 """
 
 from enum import Enum
+from math import inf
+from operator import add, sub
 
 from msgspec import Struct
+from msgspec.structs import astuple, replace
 
 MOST_AMOUNT = 10**15
 """The largest budget; so every sum of spending fits into a database's integer."""
@@ -56,20 +59,10 @@ class Spend(Struct, frozen=True, gc=False):
     """The part of `tokens` for models without any price, which is not counted in money."""
 
     def __add__(self, other: "Spend") -> "Spend":
-        return Spend(
-            self.tokens + other.tokens,
-            self.micro_usd + other.micro_usd,
-            self.calls + other.calls,
-            self.unpriced_tokens + other.unpriced_tokens,
-        )
+        return Spend(*map(add, astuple(self), astuple(other)))
 
     def __sub__(self, other: "Spend") -> "Spend":
-        return Spend(
-            self.tokens - other.tokens,
-            self.micro_usd - other.micro_usd,
-            self.calls - other.calls,
-            self.unpriced_tokens - other.unpriced_tokens,
-        )
+        return Spend(*map(sub, astuple(self), astuple(other)))
 
     @property
     def by_unit(self) -> tuple[tuple[str, int], ...]:
@@ -100,17 +93,10 @@ class Period(Enum):
     @property
     def length_s(self) -> float:
         """Infinite for a run."""
-        match self:
-            case Period.RUN:
-                return float("inf")
-            case Period.HOUR:
-                return 3600.0
-            case Period.DAY:
-                return 86_400.0
-            case Period.MONTH:
-                return 30 * 86_400.0
+        return _LENGTHS_S[self]
 
 
+_LENGTHS_S = {Period.RUN: inf, Period.HOUR: 3600.0, Period.DAY: 86_400.0, Period.MONTH: 30 * 86_400.0}
 BudgetKey = tuple[Scope, str, Period]
 
 
@@ -157,10 +143,8 @@ class Budget(Struct, frozen=True, gc=False):
         """The budget with all existing limits raised."""
         if added == Spend():
             return self
-        return Budget(
-            scope=self.scope,
-            name=self.name,
-            per=self.per,
+        return replace(
+            self,
             tokens=None if self.tokens is None else self.tokens + added.tokens,
             micro_usd=None if self.micro_usd is None else self.micro_usd + added.micro_usd,
             calls=None if self.calls is None else self.calls + added.calls,

@@ -5,8 +5,10 @@ as fast. They refer to values only, so the garbage collector need not track them
 """
 
 from enum import Enum, IntEnum
+from operator import add
 
 from msgspec import Struct, field
+from msgspec.structs import astuple
 
 from hivemind_addon.kernel.values.spend import Budget, Price, Spend
 
@@ -49,24 +51,12 @@ class Demand(Struct, frozen=True, gc=False):
 
     def of(self, dimension: Dimension) -> int:
         """The amount in one dimension."""
-        match dimension:
-            case Dimension.REQUESTS:
-                return self.requests
-            case Dimension.INPUT_TOKENS:
-                return self.input_tokens
-            case Dimension.OUTPUT_TOKENS:
-                return self.output_tokens
-            case Dimension.TOTAL_TOKENS:
-                return self.total_tokens
+        amount: int = getattr(self, dimension.value)
+        return amount
 
     def plus(self, other: "Demand") -> "Demand":
         """The sum of both demands."""
-        return Demand(
-            self.requests + other.requests,
-            self.input_tokens + other.input_tokens,
-            self.output_tokens + other.output_tokens,
-            self.total_tokens + other.total_tokens,
-        )
+        return Demand(*map(add, astuple(self), astuple(other)))
 
 
 class Usage(Struct, frozen=True, gc=False):
@@ -294,13 +284,7 @@ class Ticket(Struct, frozen=True, gc=False):
     @property
     def cold_demand(self) -> Demand:
         """The demand of an attempt without any cached input."""
-        demand = self.demand
-        return Demand(
-            requests=demand.requests,
-            input_tokens=demand.input_tokens + self.cold_tokens,
-            output_tokens=demand.output_tokens,
-            total_tokens=demand.total_tokens + self.cold_tokens,
-        )
+        return self.demand.plus(Demand(0, input_tokens=self.cold_tokens, total_tokens=self.cold_tokens))
 
 
 class Attempt(Struct, eq=False):
