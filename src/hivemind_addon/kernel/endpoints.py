@@ -42,8 +42,6 @@ _SETBACKS = 2
 _PRICE = 0.3
 """Seconds that a pool has to idle for each second that a moved ticket reads again. `two-endpoints` on windows, 8 runs:
 up to 1.12 times the bound with 1.0 (the rest of a window lapses), up to 1.04 with 0.3; up to 1.04 for input."""
-_WORTH = 1.0
-"""The forecast wait has to be at least this many times the reading time."""
 _SURELY = 3.0
 """A ticket that waits for a running attempt moves, against the forecast, after idling of this many reading times."""
 _LOOK_EVERY_S = 0.5
@@ -230,7 +228,7 @@ class Endpoints:
                 break
             gate = move.source.gate
             is_stuck = gate is not None and gate.opens_at == _NEVER and place.idled_s > _SURELY * read_s
-            if is_stuck or starts.get(move.entry.ticket.id, _NEVER) > now + _WORTH * read_s:
+            if is_stuck or starts.get(move.entry.ticket.id, _NEVER) > now + read_s:
                 place.idled_s -= _PRICE * read_s
                 return move
         place.look_at = now + _LOOK_EVERY_S

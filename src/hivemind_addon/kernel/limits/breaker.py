@@ -61,8 +61,8 @@ class Breaker:
         """Session of the last probe; the next probe is another session's where possible."""
         self._row: Counter[tuple[str, bool]] = Counter()
         """Hard failures since the last sign of life, by session, and by whether they reached the provider."""
-        self._row_since = _NEVER
-        """When the row's first attempt was admitted."""
+        self.row_since = _NEVER
+        """When the row's first attempt was admitted; infinite if there is none. Changed by this class only."""
         self._failed_after_s = 0.0
         """Longest duration of a failure in the row."""
         self._lived_at = -_NEVER
@@ -70,11 +70,6 @@ class Breaker:
         self._probe_at = _NEVER
         self._probe_sent_at = _NEVER
         self._interval_s = settings.first_probe_s
-
-    @property
-    def row_since(self) -> float:
-        """When the first attempt of the failures in a row was admitted; infinite if there is none."""
-        return self._row_since
 
     @property
     def is_one_sessions(self) -> bool:
@@ -106,7 +101,7 @@ class Breaker:
     def answered(self, *, admitted_at: float) -> bool:
         """Learn that an attempt's answer began. True if the state changed."""
         self._lived_at = max(self._lived_at, admitted_at)
-        if admitted_at < self._row_since:
+        if admitted_at < self.row_since:
             return False  # the provider took the attempt before the failures began
         changed = self.state is not BreakerState.CLOSED
         self._revive()
@@ -140,9 +135,9 @@ class Breaker:
         if kind is OutcomeKind.OVERLOADED and any(sent_at < silent_since for sent_at in pending):
             return False  # the provider works on others
         self._row[session, not unreached] += 1
-        self._row_since = min(self._row_since, admitted_at)
+        self.row_since = min(self.row_since, admitted_at)
         self._failed_after_s = max(self._failed_after_s, now - admitted_at)
-        sent_since = [sent_at for sent_at in pending if sent_at >= self._row_since]
+        sent_since = [sent_at for sent_at in pending if sent_at >= self.row_since]
         living = sum(sent_at < silent_since for sent_at in sent_since)
         if not self._are_enough(self._settings.failures_to_open * (1 + living) + len(sent_since) - living):
             return False
@@ -179,7 +174,7 @@ class Breaker:
 
     def _revive(self) -> None:
         self._row.clear()
-        self._row_since = _NEVER
+        self.row_since = _NEVER
         self._failed_after_s = 0.0
         self.state = BreakerState.CLOSED
 
