@@ -25,7 +25,7 @@ class TestPlaces:
         line.queue.move(entry, 5, 0)
         line.queue.wake(4.9)
         assert line.queue.head().ticket.id == "b"
-        assert line.queue.next_due_at() == 5
+        assert line.queue.changes_at() == 5
         assert line.queue.soonest() is entry
         line.queue.wake(5)
         line.now = 5
@@ -75,9 +75,9 @@ class TestPlaces:
 
     def test_it_knows_the_next_instants(self):
         line = Line()
-        assert line.queue.next_shed_at() == line.queue.next_due_at() == float("inf")
+        assert line.queue.changes_at() == float("inf")
         line.add("a")
-        assert line.queue.next_shed_at() == 1e9
+        assert line.queue.changes_at() == 1e9
         assert line.queue.first_to_shed(1e9 - 1) is None
         assert line.queue.first_to_shed(1e9).ticket.id == "a"
 
@@ -292,7 +292,7 @@ class TestLeader:
         line.add("x")
         assert line.send_all() == ["a", "x"]
         assert line.queue.why_passed(line.queue.entries.get("b")) is Reason.LEADER
-        assert line.queue.next_due_at() == 5
+        assert line.queue.changes_at() == 5
         line.now = 1
         line.begin("a")
         assert line.send_all() == ["b", "c"]
@@ -352,7 +352,7 @@ class TestLeader:
         line.add("a", "b", **PREFIX)
         line.send_all()
         line.queue.remove("b")
-        assert line.queue.next_due_at() == float("inf")
+        assert line.queue.changes_at() == float("inf")
         assert len(line.queue) == 0
 
     def test_followers_of_one_session_let_its_other_tickets_pass(self):

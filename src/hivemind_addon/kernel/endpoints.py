@@ -296,7 +296,7 @@ class Endpoints:
             self._leave(before[0])
             home = self._merged.get(before[0], before[0])
             if home != pool.key and (old := self._pools.get(home)) is not None:
-                old.queue.forget(ticket)
+                old.queue.cache.forget(ticket)
         self._homes[name] = (pool.key, now)
         self._place(pool).sessions += 1
 

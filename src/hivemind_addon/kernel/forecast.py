@@ -307,7 +307,7 @@ def _waiting(
             waited_s=_waited_s(entry, now),
             starts_in_s=None
             if foretold is None
-            else max(0.0, foretold.at - now, queue.leader_until(ticket, now) - now),
+            else max(0.0, foretold.at - now, queue.cache.opens_at(ticket, now) - now),
             limit=limit,
             budget=None if missing is None else missing.budget,
         )

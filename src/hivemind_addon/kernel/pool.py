@@ -818,7 +818,7 @@ class Pool:
         opens_at = min(gate.opens_at, self._despite_at) if gate else _NEVER
         if gate and gate.reason is not Reason.PAUSED:
             opens_at = min(opens_at, self._selector.last_chance_at(now))
-        at = min(self.queue.next_shed_at(), self.queue.next_due_at(), opens_at)
+        at = min(self.queue.changes_at(), opens_at)
         return None if at == _NEVER else max(at, now + _TIMER_STEP_S)
 
     def _leaves_at(self, entry: QueueEntry, now: float) -> float:

@@ -84,7 +84,8 @@ class FairQueue:
         self._settings = settings
         self._cost_s = cost_s
         self._saved_s = saved_s
-        self._cache = PromptCache(settings.cache)
+        self.cache = PromptCache(settings.cache)
+        """What the provider caches. Changed by this class only, except for conversations that moved away."""
         self.entries: dict[str, QueueEntry] = {}
         """The waiting entries by ticket. Written by this class only."""
         self._agents: dict[str, KeyedHeap[QueueEntry]] = {}
@@ -120,9 +121,6 @@ class FairQueue:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def __contains__(self, ticket_id: str) -> bool:
-        return ticket_id in self.entries
-
     def __iter__(self) -> Iterator[QueueEntry]:
         """The waiting entries, in no order, as a copy."""
         return iter(tuple(self.entries.values()))
@@ -130,7 +128,7 @@ class FairQueue:
     def configure(self, settings: OrderSettings) -> None:
         """Apply changed settings; a waiting ticket follows with the next move."""
         self._settings = settings
-        self._cache.configure(settings.cache)
+        self.cache.configure(settings.cache)
 
     # Waiting tickets -------------------------------------------------------------------------------------------------
 
@@ -220,12 +218,12 @@ class FairQueue:
         entry.was_sent = True
         entry.become(EntryState.IN_FLIGHT)
         self._refresh(entry.ticket.agent)
-        self._cache.sent(entry.ticket, now)
+        self.cache.sent(entry.ticket, now)
 
     def began(self, entry: QueueEntry, *, sent_at: float, now: float) -> None:
         """Note that the answer to an attempt began: followers of the same prefix are released."""
         ticket = entry.ticket
-        warmed = self._cache.began(ticket, sent_at=sent_at, now=now)
+        warmed = self.cache.began(ticket, sent_at=sent_at, now=now)
         if self._aside:
             self._release(ticket.prefix, now)
         for cached in warmed:
@@ -251,16 +249,12 @@ class FairQueue:
             if not self._running[family]:
                 del self._running[family]
             self._release(family, now)
-        if self._cache.ended(entry.ticket, answered=answered):
+        if self.cache.ended(entry.ticket, answered=answered):
             self._release(entry.ticket.prefix, now)
-
-    def forget(self, ticket: Ticket) -> None:
-        """Forget the prefix of a conversation that moved to another pool."""
-        self._cache.forget(ticket)
 
     def is_cold(self, ticket: Ticket, now: float) -> bool:
         """Whether the provider's cache probably holds nothing of a ticket's input."""
-        return self._cache.warm_until(ticket, now) == _LONG_AGO
+        return self.cache.warm_until(ticket, now) == _LONG_AGO
 
     # The next ticket -------------------------------------------------------------------------------------------------
 
@@ -298,13 +292,9 @@ class FairQueue:
         first = self._later.first
         return None if first is None else self.entries[first]
 
-    def next_due_at(self) -> float:
-        """When the next backoff ends or the next follower goes without a leader; infinite: never."""
-        return min(self._later.first_key, self._gates.first_key)
-
-    def next_shed_at(self) -> float:
-        """The earliest `shed_at` of all waiting tickets; infinite: none waits."""
-        return self._shed.first_key
+    def changes_at(self) -> float:
+        """When a ticket is due or shed next, or the next follower goes without a leader; infinite: never."""
+        return min(self._later.first_key, self._gates.first_key, self._shed.first_key)
 
     def first_to_shed(self, now: float) -> QueueEntry | None:
         """A ticket whose `shed_at` has come."""
@@ -349,14 +339,10 @@ class FairQueue:
         guest.enrol(self._last_order + 1, now)
         guest.turn_s = self._turn_s(guest)
         if _warm_tokens(guest.ticket):
-            guest.cache_entry = self._cache.entry(guest.ticket)
+            guest.cache_entry = self.cache.entry(guest.ticket)
         guest.bonus_s = self._worth(guest, now)[0]
         guest.family = self._family(guest.ticket)
         guest.become(EntryState.DUE)
-
-    def leader_until(self, ticket: Ticket, now: float) -> float:
-        """The latest end of a ticket's wait for the leader of its prefix; `now`: no wait."""
-        return max(now, self._cache.opens_at(ticket, now))
 
     # Inside ----------------------------------------------------------------------------------------------------------
 
@@ -369,7 +355,7 @@ class FairQueue:
         self._starts.came(entry, entry.start_s)
         self.common.came(entry)
         if _warm_tokens(entry.ticket):
-            entry.cache_entry = self._cache.entry(entry.ticket)
+            entry.cache_entry = self.cache.entry(entry.ticket)
         entry.family = self._family(entry.ticket)
         if entry.family:
             self._roots[entry.ticket.agent, entry.ticket.session] = entry.family
@@ -484,7 +470,7 @@ class FairQueue:
         ticket = entry.ticket
         if entry.front:
             return None
-        if self._cache.opens_at(ticket, now) > now:
+        if self.cache.opens_at(ticket, now) > now:
             return Reason.LEADER
         cap = ticket.max_fan_out
         is_capped = cap is not None and entry.family and self._running.get(entry.family, 0) >= max(1, cap)
@@ -497,7 +483,7 @@ class FairQueue:
         name = ticket.prefix if reason is Reason.LEADER else entry.family
         self._aside.setdefault(name, {})[ticket.id] = None
         if reason is Reason.LEADER:
-            self._gates.put(name, self._cache.opens_at(ticket, self._now))
+            self._gates.put(name, self.cache.opens_at(ticket, self._now))
 
     def _release(self, name: str, now: float) -> None:
         """Queue the tickets again that wait for a prefix or a family."""
@@ -525,7 +511,7 @@ class FairQueue:
         bonus_s = (_CLASSES - entry.priority) * settings.class_lead_s
         if not entry.cache_entry:
             return bonus_s, _NEVER
-        lapses_at = self._cache.lapses_at(entry.cache_entry, now)
+        lapses_at = self.cache.lapses_at(entry.cache_entry, now)
         expiring_at = lapses_at - settings.expiring_s
         if lapses_at == _LONG_AGO:
             return bonus_s, _NEVER

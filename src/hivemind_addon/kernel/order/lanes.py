@@ -204,6 +204,5 @@ class InFlight:
 
     def alike(self, ticket: Ticket) -> Iterator[QueueEntry]:
         """Entries with the same agent and request; none if the hash is unknown."""
-        return iter(
-            self._by_request.get((ticket.agent, ticket.request_hash), {}).values() if ticket.request_hash else ()
-        )
+        alike = self._by_request.get((ticket.agent, ticket.request_hash), {}) if ticket.request_hash else {}
+        return iter(alike.values())
