@@ -326,7 +326,7 @@ class Budgets:
 
     def shortage(self, ticket: Ticket, now: float) -> Shortage | None:
         """The shortage that keeps a ticket from going, preferably a final shortage; None: no shortage."""
-        return self._short(self._payers(ticket, now), ticket, now)
+        return self._short(self._payers(self._allotments(ticket), now), ticket, now)
 
     def foresee(self, ticket: Ticket, now: float) -> Shortage | None:
         """The shortage that a hypothetical ticket would meet. Opens, renews and reports no account."""
@@ -353,7 +353,7 @@ class Budgets:
 
     def reserve(self, ticket: Ticket, now: float) -> Shortage | None:
         """Reserve the expected spend of a ticket in all its budgets, or in none and return the shortage."""
-        payers = self._payers(ticket, now)
+        payers = self._payers(self._allotments(ticket), now)
         short = self._short(payers, ticket, now)
         if short is None:
             self._set_aside(ticket, payers, now, now)
@@ -367,11 +367,11 @@ class Budgets:
 
     def take_in_flight(self, ticket: Ticket, admitted_at: float, now: float) -> None:
         """Reserve for an attempt that another process admitted, however little is left."""
-        self._set_aside(ticket, self._payers(ticket, now), admitted_at, now)
+        self._set_aside(ticket, self._payers(self._allotments(ticket), now), admitted_at, now)
 
     def take_over(self, ticket: Ticket, admitted_at: float, now: float) -> None:
         """Reserve for an attempt of an earlier process, whose saved accounts count the attempt as spent."""
-        payers = self._payers(ticket, now)
+        payers = self._payers(self._allotments(ticket), now)
         for account in payers:
             account.book(_NOTHING - ticket.expected - ONE_CALL, admitted_at)
         self._set_aside(ticket, payers, admitted_at, now)
@@ -474,7 +474,7 @@ class Budgets:
         all given or open accounts of their holders and of `holders`.
         """
         keys = dict.fromkeys([*((budget.scope, budget.name) for budget in budgets), *holders])
-        payers = self._payers_of([(budget, True) for budget in budgets] + self._given_to(keys), now)
+        payers = self._payers([(budget, True) for budget in budgets] + self._given_to(keys), now)
         opened = (self._accounts.get((*holder, per)) for holder in keys for per in Period)
         woken: dict[str, None] = {}
         for account in dict.fromkeys([*payers, *(account for account in opened if account is not None)]):
@@ -533,11 +533,8 @@ class Budgets:
 
     # Accounts ---------------------------------------------------------------------------------------------------------
 
-    def _payers(self, ticket: Ticket, now: float) -> tuple[Account, ...]:
-        """The accounts that pay for a ticket."""
-        return self._payers_of(self._allotments(ticket), now)
-
-    def _payers_of(self, allotments: Iterable[tuple[Budget, bool]], now: float) -> tuple[Account, ...]:
+    def _payers(self, allotments: Iterable[tuple[Budget, bool]], now: float) -> tuple[Account, ...]:
+        """The accounts that pay, as `_allotments` gives their budgets."""
         payers = {}
         for budget, is_filed in allotments:
             account = self.open(budget.key, now)
