@@ -14,7 +14,7 @@ attempt still runs although the client gave up, the attempt is superseded: the n
 """
 
 import random
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import assert_never
 
@@ -25,7 +25,6 @@ from hivemind_addon.kernel.budget import Budgets, actual_usage
 from hivemind_addon.kernel.forecast import Callers, foresee, foretell, view_pool
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.capacity import Capacity
-from hivemind_addon.kernel.limits.learned import LearnedPool
 from hivemind_addon.kernel.limits.owner import Owner
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
@@ -155,18 +154,6 @@ class PoolTold(Struct, frozen=True):
     provider_down: bool
     nobody_answered: bool
     """Several failures in a row all belong to one session, and nothing shows the cause."""
-
-
-@dataclass(frozen=True, slots=True)
-class Handover:
-    """The contents of a pool for the pool that takes over: both proved to be the same."""
-
-    learned: LearnedPool
-    waiting: Sequence[QueueEntry]
-    """The oldest first."""
-    in_flight: Sequence[QueueEntry]
-    unannounced: Collection[str]
-    """Tickets whose wait was not announced yet."""
 
 
 class Pool:
@@ -377,26 +364,25 @@ class Pool:
             entry.wake_up(slept_s)
         self.queue.wake_up(slept_s, now)
 
-    def drain(self, now: float) -> Handover:
-        """Hand everything over to the pool that this pool proved to be. This pool is not used again."""
-        left = Handover(
-            self.capacity.learned, self.queue.take_all(), tuple(self.capacity.flights), frozenset(self._to_announce)
-        )
-        for entry in left.in_flight:
-            self.queue.common.gone(entry)
-        self.capacity.move(None, now)
-        return left
+    def take_over(self, other: "Pool", now: float) -> list[QueueEntry]:
+        """Take over the contents of a pool that proved to be this pool, and is not used again. Returns all entries.
 
-    def take_over(self, left: Handover, now: float) -> None:
-        """Take over the contents of a pool that proved to be this pool. Equal tickets go behind this pool's own."""
-        self.capacity.learn_from(left.learned, now)
-        for entry in left.in_flight:
+        Equal tickets go behind this pool's own.
+        """
+        learned, waiting, in_flight = other.capacity.learned, other.queue.take_all(), list(other.capacity.flights)
+        for entry in in_flight:
+            other.queue.common.gone(entry)
+        other.capacity.move(None, now)
+        self.capacity.learn_from(learned, now)
+        for entry in in_flight:
             self.capacity.take_over(entry, now)
             self.queue.adopt(entry, entry.charged_s, now)
-        for entry in left.waiting:
+        for entry in waiting:
             self.callers.called(entry.ticket)
             self.queue.append(entry, now)
-        self._to_announce += [entry.ticket.id for entry in left.waiting if entry.ticket.id in left.unannounced]
+        unannounced = set(other._to_announce)  # noqa: SLF001  its own kind
+        self._to_announce += [entry.ticket.id for entry in waiting if entry.ticket.id in unannounced]
+        return waiting + in_flight
 
     # Moves between equal pools --------------------------------------------------------------------------------------
 
@@ -536,13 +522,18 @@ class Pool:
             was_refused = entry.ticket in self.capacity.refused
             admitted = self._admit(entry, now)
             if gate is not None:
-                self._overruled(admitted.attempt, gate, now)
+                self._progress.sent(admitted.attempt)
+                idle_s, ticket_id = now - self._idle_since, entry.ticket.id
+                self._emit(WaitOverruled(at=now, ticket_id=ticket_id, pool=self.key, idle_s=idle_s, reason=gate.reason))
             if not was_refused:
                 self._idle_since = self.capacity.share.went_at = now
             return [admitted]
         if not short.may_pass:
             return [self._refuse(entry, short, now)]
-        self._wait_for_funds(entry, short, now)
+        # Others pass until an attempt of the same budget ends; the ticket keeps the position.
+        self.queue.move(entry, _NEVER, now)
+        self._selector.choose_anew()
+        self._budgets.wait(entry.ticket, short, now)
         return []
 
     def _despite(self, entry: QueueEntry, gate: Gate, now: float) -> QueueEntry | None:
@@ -561,19 +552,6 @@ class Pool:
         self._progress.heard(attempt, refused=refused)
         if not refused:
             self.capacity.share.went_at = now
-
-    def _overruled(self, attempt: Attempt, gate: Gate, now: float) -> None:
-        assert self._idle_since is not None
-        self._progress.sent(attempt)
-        self._emit(
-            WaitOverruled(
-                at=now,
-                ticket_id=attempt.ticket.id,
-                pool=self.key,
-                idle_s=now - self._idle_since,
-                reason=gate.reason,
-            )
-        )
 
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
         """Whether less is left than this many times a demand, in addition to the waiting tickets."""
@@ -790,12 +768,6 @@ class Pool:
         self._take_out(entry.ticket.id, now)
         self._end_ticket(entry, now, end="refused", reason=reason)
         return Refused(ticket=entry.ticket, cause=cause)
-
-    def _wait_for_funds(self, entry: QueueEntry, short: Shortage, now: float) -> None:
-        """Let others pass until an attempt of the same budget ends; the ticket keeps the position."""
-        self.queue.move(entry, _NEVER, now)
-        self._selector.choose_anew()
-        self._budgets.wait(entry.ticket, short, now)
 
     def _announce(self, head: QueueEntry | None, gate: Gate | None, now: float) -> None:
         """Emit Held once for each wait that lasted beyond the first poll."""

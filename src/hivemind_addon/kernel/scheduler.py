@@ -711,11 +711,8 @@ class Scheduler:
         if target is pool:
             pool.rename(into, self._sharing_of(into), now)
         else:
-            left = pool.drain(now)
-            target.take_over(left, now)
-            self._pool_of_ticket.update(
-                dict.fromkeys((entry.ticket.id for entry in (*left.waiting, *left.in_flight)), target)
-            )
+            taken = target.take_over(pool, now)
+            self._pool_of_ticket.update(dict.fromkeys((entry.ticket.id for entry in taken), target))
         target.capacity.bypassing = self._bypassing[into]
         self._overrides.inherit(into, merged=key)
         target.apply_overrides(now)
