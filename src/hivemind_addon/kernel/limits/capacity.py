@@ -238,21 +238,6 @@ class Capacity:
         return bool(self.meters.by_name) and self.meters.is_near(demand, times, now)
 
     @property
-    def is_free(self) -> bool:
-        """Whether nothing known may keep an attempt from going now, apart from meters."""
-        throttles, overloads = self.hidden
-        return not (
-            self.paused
-            or self.breaker.state is not BreakerState.CLOSED
-            or self.account_block.closure is not None
-            or self.share.in_flight >= self.slots.limit
-            or (self.cap is not None and self.in_flight >= self.cap)
-            or throttles.has_refused
-            or overloads.has_refused
-            or self.sharing.stated.limits
-        )
-
-    @property
     def is_full(self) -> bool:
         """Whether no slot is free."""
         return self.share.in_flight >= self.limit or (self.cap is not None and self.in_flight >= self.cap)
