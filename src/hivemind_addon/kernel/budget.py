@@ -6,8 +6,8 @@
                otherwise                   the ticket is refused
 
 Running attempts finish. So a fleet overshoots a budget by at most the sum of (actual - expected) over the attempts in
-flight when `spent + reserved` crosses the limit. A ticket carries budgets from the agents file (several holders and
-periods). Overrides hold the budgets that a person gives at run time, which replace or join those of the file.
+flight when `spent + reserved` crosses the limit. A ticket carries budgets from the agents file. Overrides hold the
+budgets that a person gives at run time, which replace or join those of the file.
 
 An account holds the limits, the spending and the reservations of one holder for one period. An attempt is booked in the
 accounts that reserved for it, and in accounts of the same holders that were opened meanwhile, even if a person changes

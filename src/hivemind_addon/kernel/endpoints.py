@@ -1,11 +1,10 @@
 """Equal pools: a ticket waits in one pool and moves to an equal pool that can admit the ticket sooner.
 
-Each endpoint of a provider is a pool with a separate queue, limits, breaker and account block (`pool.py`). A ticket
-names its possible endpoints. Two things are decided here:
+Each endpoint of a provider is a pool. A ticket names its possible endpoints. Two things are decided here:
 
-**Where a ticket waits first.** In the pool of the session, else of the parent session: the prompt cache is warm there,
-and a tree of sessions stays together. A new tree goes to the pool with the fewest recent sessions, by weight, because
-nobody knows how much a session will take. A pool that is down, blocked or paused is chosen only when all are.
+**Where a ticket waits first.** In the pool of the session, else of the parent session: the prompt cache is warm there.
+A new tree of sessions goes to the pool with the fewest recent sessions, by weight. A pool that is down, blocked or
+paused is chosen only when all are.
 
 **When a ticket moves.** In the poll in which another pool is *idle*: none of the idle pool's own tickets can go, and
 that pool would admit the ticket now. The price is the input to read again, in seconds of the idle pool's bottleneck.
@@ -16,10 +15,8 @@ that pool would admit the ticket now. The price is the input to read again, in s
                            (`_PRICE`), if by the forecast the ticket waits longer than the price
 
 So the idle time bounds the input that is read again (the ski-rental problem: buy after paying as much rent), and two
-busy pools exchange no tickets. A ticket that lets others pass, for a leader or a fan-out limit, stays.
-
-An account block refuses every ticket of a pool: tickets that may go elsewhere leave before. Tickets also leave a pool
-that a person paused, because nobody knows when the pause ends.
+busy pools exchange no tickets. A ticket that lets others pass, for a leader or a fan-out limit, stays. Tickets that may
+go elsewhere leave a pool with an account block, which refuses all, and a pool that a person paused.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -2,11 +2,9 @@
 
 `judge` gives up once the client has seen a byte, when waiting cannot cure the end (by its owner), when the scheduler is
 stopping, after too many failures, and when the client is about to leave. Else the ticket backs off: for the longer of
-an exponential step and the provider's retry-after, unless others proved that wrong.
-
-The step after a rate limit is short, because meters and hidden limits pace all tickets. There is no step while the
-provider is down, because the breaker probes. A backoff concerns a single ticket and always ends; the pool checks
-everything that stops the whole pool.
+an exponential step and the provider's retry-after, unless others proved that wrong. The step after a rate limit is
+short, because meters and hidden limits pace all tickets. There is no step while the provider is down, because the
+breaker probes.
 
 This file also holds the scheduler's replies to a request, and the learned patience of clients.
 """

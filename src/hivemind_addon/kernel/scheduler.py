@@ -377,9 +377,8 @@ class Scheduler:
     def settle(self, attempt: Attempt, result: AttemptResult, now: float, *, judged: Verdict | None = None) -> Verdict:
         """End an attempt, exactly once (ContractError on the second call), and decide how the ticket continues.
 
-        SUCCESS and CANCELLED finish the ticket. Any other outcome leads to Backoff if the outcome is retryable, the
-        client saw no bytes, and the policy and the deadline allow a retry; else to GiveUp. `judged`: the verdict of the
-        process that has the client, which is applied and returned.
+        `judged`: the verdict of the process that has the client, which is applied and returned; else `retry.judge`
+        decides.
         """
         ticket = attempt.ticket
         pool = self._pool_of_ticket.get(ticket.id)
@@ -578,9 +577,8 @@ class Scheduler:
     ) -> None:
         """Count the spending of another process `age_s` ago; a negative amount takes presumed spending back.
 
-        `budgets`: the budgets that paid for the ticket; `agent` and `group`: the holders. Budgets that a person gave
-        these holders or everyone at run time count the spending too. A period that would have ended by now counts
-        nothing.
+        `budgets`: the budgets that paid for the ticket; `agent` and `group`: the holders, whose budgets from run time
+        count the spending too.
         """
         holders = holders_of(agent, group) if agent else [(Scope.EVERYONE, "")]
         self._look_again(self._budgets.book(budgets, holders, spend, age_s, now), now)
@@ -593,10 +591,7 @@ class Scheduler:
         self._look_again(self._budgets.share(share), now)
 
     def standings(self, now: float) -> tuple[AccountState, ...]:
-        """Every account in the present period, also of runs, for another process's `restore_budgets`.
-
-        Reservations are left out: the process that has the attempts in flight reports them.
-        """
+        """Every account in the present period, without reservations, for another process's `restore_budgets`."""
         return self._budgets.standings(now)
 
     def count_in(self, standings: Sequence[AccountState], now: float) -> None:

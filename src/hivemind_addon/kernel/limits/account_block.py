@@ -6,10 +6,9 @@
     PROBING  ── that request is refused again ──► STANDING
     PROBING  ── that request ends in any other way ──► PROBING: the next request goes first
 
-A ticket is held if its client will still wait at the block's end. All other clients get the end at once: they can stop
-or sleep, but a client held for hours only times out. If the provider states no end, no ticket is held. The stated end
-may be wrong, or the reason may go earlier (somebody buys credit or restores a seat): so a request tests the block every
-five minutes. Requests in flight at the hit prove nothing.
+A ticket is held if its client will still wait at the block's stated end. All other clients get the end at once: a
+client held for hours only times out. The stated end may be wrong, or the reason may go earlier (somebody buys credit):
+so a request tests the block every five minutes. Requests in flight at the hit prove nothing.
 
 A refusal with a long wait that does not name the account may concern its request alone. It begins a block when another
 request meets the same. If a test then passes before the end, such waits are no longer believed.

@@ -7,14 +7,13 @@
     HALF_OPEN ── the probe was cancelled; the next probe at once ────────────────────► OPEN
     OPEN      ── an attempt that was in flight is answered ──────────────────────────► CLOSED
 
-**Down or lossy.** A provider that loses every second call at random is not down as long as the others are answered:
-then it is best to go on. So the breaker opens after `failures_to_open` hard failures without an answer between them.
-Each attempt sent since the first of them needs one failure more while it may still be answered, and `failures_to_open`
-more once it lives long after the others have failed. A session counts for at most half of the failures, because its
-failures may be its own; failures that did not reach the provider always count.
+**Down or lossy.** A provider that loses every second call at random is not down as long as the others are answered. So
+the breaker opens after `failures_to_open` hard failures without an answer between them. Each attempt sent since the
+first of them needs one failure more while it may still be answered, and `failures_to_open` more once it lives long
+after the others have failed. A session counts for at most half of the failures, because its failures may be its own;
+failures that did not reach the provider always count.
 
-**HALF_OPEN always ends.** A probe that neither fails nor is answered for longer than failures take is a sign of life
-too: the provider works on the request. So time alone ends HALF_OPEN, whatever happens to the probe.
+**HALF_OPEN always ends.** A probe that neither fails nor is answered for longer than failures take is a sign of life.
 
 A hard failure is OVERLOADED or FAILED. SUCCESS, THROTTLED and IGNORED prove the provider alive; CANCELLED proves
 nothing.

@@ -1,27 +1,24 @@
 """Model of one provider limit that response headers report.
 
 **Kind.** A bucket refills continuously, and `reset` is the instant when the bucket is full. A fixed window jumps to
-full at `reset`. A single reading distinguishes the two: in a bucket `reset ≈ (limit - remaining) · W / limit`, where W
-is the window that the limit is stated for. A reading that fits is evidence for a bucket, unless the meter is nearly
-full or the reading repeats the known reset: then a window fits as well. A reading that does not fit is evidence for a
-window. Newer evidence replaces older. Without evidence, a meter with a known reset counts as a window, because the only
-error is to wait. The stated window may be wrong: if no reading fits, but all show the same seconds per unit while the
-reset moves (a window's does not), the limit is a bucket of that rate.
+full at `reset`. In a bucket `reset ≈ (limit - remaining) · W / limit`, where W is the window that the limit is stated
+for. A reading that fits is evidence for a bucket, unless the meter is nearly full or the reading repeats the known
+reset; a reading that does not fit is evidence for a window. Newer evidence replaces older. Without evidence, a meter
+with a known reset counts as a window, because the only error is to wait. The stated window may be wrong: if all
+readings show the same seconds per unit while the reset moves, the limit is a bucket of that rate.
 
 **Level.** `level = remaining - Σ(costs that this header cannot include)`, then refilled with time. Headers describe the
 past: they miss attempts sent after the answered attempt. So each cost is kept with the *stamp* (a count of the pool's
-admissions and settles) from which on headers include the cost: the admission's stamp where the provider charges at
-admission, the settle's stamp where the provider charges generated tokens (output). A header of an attempt with stamp h
-includes every cost known from h or before. The header of an attempt older than the newest learned from is ignored.
+admissions and settles) from which on headers include the cost: of the admission where the provider charges then, of the
+settle where the provider charges generated tokens. The header of an attempt older than the newest is ignored.
 
 **Deviations.** A header below the expected level shows that others use the same key: their rate is averaged over half a
 minute, their usage during a round trip stays in reserve, and a bucket counts on the rest of the rate only. A header
-above the expected level by exactly the cost of failed attempts shows that failures are not charged: from then on failed
-attempts are refunded at once.
+above the expected level by exactly the cost of failed attempts shows that failures are not charged.
 
-**Caution.** Half of the rounding of `remaining` stays in reserve, a fixed reset gets a guard of 0.1 s, output of
-attempts in flight stays taken while a bucket refills, and units sent just before a window's end may be booked in the
-next window. A window found unturned after the reset gets a second more from then on.
+**Caution.** Half of the rounding of `remaining` stays in reserve, a fixed reset gets a guard of 0.1 s (a second more
+once a window was found unturned), output of attempts in flight stays taken while a bucket refills, and units sent just
+before a window's end may be booked in the next window.
 """
 
 import math

@@ -1,11 +1,10 @@
 """The order of one pool's tickets: fair among agents; other preferences are bounded leads.
 
-**Unit.** Seconds of the pool's bottleneck (`meters.py`): the cost of a ticket is the time that others wait longer.
-
-**Fairness.** Start-time fair queueing among agents (`shares.py`): the ticket with the smallest `start - bonus` goes. So
-an agent with a thousand sessions gets no more than one agent's share. Of an agent's tickets the oldest goes first.
-There a class counts as so many seconds of waiting, and a ticket counts as younger by its cost for each present ticket
-of the same session or of its sub-agents, so that a burst of one session holds no other session up.
+**Fairness.** Start-time fair queueing among agents (`shares.py`), in seconds of the pool's bottleneck: the ticket with
+the smallest `start - bonus` goes. So an agent with a thousand sessions gets no more than one agent's share. Of an
+agent's tickets the oldest goes first. There a class counts as so many seconds of waiting, and a ticket counts as
+younger by its cost for each present ticket of the same session or of its sub-agents, so that a burst of one session
+holds no other session up.
 
 **Bonus** of a ticket, in seconds, the sum of:
 
@@ -15,16 +14,14 @@ of the same session or of its sub-agents, so that a burst of one session holds n
 
 Each part is bounded, and the start of a served agent moves on, so every wait is bounded.
 
-**Positions.** A retried ticket keeps the start of the first attempt, and so goes before later tickets. A ticket that
-comes back after a shed keeps the earlier position.
+**Positions.** A retried ticket, and a ticket that comes back after a shed, keep the first start.
 
 **Passing.** These tickets let others pass, so that they delay no ticket and idle no slot: a ticket in backoff; a
 follower of a cold prefix whose leader was just sent (`cache.py`); a sub-agent of a tree with all granted attempts in
 flight. Any other first ticket that does not fit blocks the tickets behind: else small tickets would starve a large
 ticket.
 
-Every operation is O(log n), except for `in_order` and `head_where`. A ticket is moved aside once for each ticket that
-it waits for, at its turn, and back once.
+Every operation is O(log n), except for `in_order` and `head_where`.
 """
 
 from collections import Counter

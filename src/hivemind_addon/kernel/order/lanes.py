@@ -26,9 +26,8 @@ class EntryState(Enum):
             │ └──the budget is reserved───────────────────────────────────────► UNFUNDED ───────┘
             └──shed, refused, cancelled──► ENDED ◄──the last attempt ended
 
-    A ticket that backs off or is aside may be admitted as the breaker's probe. If a pool proves to be the same as
-    another pool, the waiting tickets become new there. A ticket that another process has sent goes from new to in
-    flight directly.
+    A ticket that backs off or is aside may be admitted as the breaker's probe. A waiting ticket becomes new when its
+    pool proves to be another pool. A ticket that another process has sent goes from new to in flight directly.
     """
 
     NEW = "new"
@@ -59,7 +58,7 @@ TRANSITIONS: dict[EntryState, frozenset[EntryState]] = {
     EntryState.IN_FLIGHT: frozenset({EntryState.DUE, EntryState.BACKING_OFF, EntryState.ENDED}),
     EntryState.ENDED: frozenset(),
 }
-"""The states that may follow each state. A waiting ticket becomes new again when its pool proves to be another pool."""
+"""The states that may follow each state."""
 
 
 class QueueEntry(Struct, eq=False):
