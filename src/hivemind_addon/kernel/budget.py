@@ -545,7 +545,10 @@ class Budgets:
 
     def _allotments(self, ticket: Ticket) -> Iterable[tuple[Budget, bool]]:
         """The budgets of a ticket's holders, each with whether the agents file gave it; an account may come twice."""
-        return [*((budget, True) for budget in ticket.budgets), *self._given_to(holders_of(ticket.agent, ticket.group))]
+        filed = [(budget, True) for budget in ticket.budgets]
+        if not self._overrides.has_budgets:
+            return filed
+        return filed + self._given_to(holders_of(ticket.agent, ticket.group))
 
     def _given_to(self, holders: Iterable[tuple[Scope, str]]) -> list[tuple[Budget, bool]]:
         """The budgets that these holders got at run time."""
