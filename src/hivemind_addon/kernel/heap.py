@@ -5,7 +5,7 @@ change. Reading the first item, the most frequent operation, is reading an attri
 """
 
 import heapq
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable
 
 _NEVER = float("inf")
 _STALE_ALLOWED = 16
@@ -27,15 +27,8 @@ class KeyedHeap[Item: Hashable]:
         """Item → entry."""
         self._puts = 0
 
-    def __len__(self) -> int:
-        return len(self._living)
-
     def __contains__(self, item: Item) -> bool:
         return item in self._living
-
-    def __iter__(self) -> Iterator[Item]:
-        """In no order."""
-        return iter(self._living)
 
     def put(self, item: Item, key: float, rank: int = 0) -> None:
         """Add an item, or change key and rank. If both are unchanged, the item keeps its place among equals."""
