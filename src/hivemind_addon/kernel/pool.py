@@ -478,14 +478,13 @@ class Pool:
         asked = self._to_announce if block is self._block else list(self.queue.entries)
         self._block = block
         entries = [entry for ticket_id in asked if (entry := self.queue.entries.get(ticket_id))]
-        doomed = [entry for entry in entries if not self._outlives(entry, block)]
+        doomed = [
+            entry
+            for entry in entries
+            if not block.is_end_told or block.until >= max(entry.shed_at, self.capacity.hopeless_at(entry.ticket))
+        ]
         looks = self.capacity.account_block.passes_at <= now and len(doomed) == len(self.queue)
         return sorted(doomed, key=lambda entry: entry.order)[looks:]
-
-    def _outlives(self, entry: QueueEntry, block: ActiveBlock) -> bool:
-        """Whether a ticket's client will still wait when the account is served again."""
-        ends_at = max(entry.shed_at, self.capacity.hopeless_at(entry.ticket))
-        return block.is_end_told and block.until < ends_at
 
     def next_key(self, now: float) -> tuple[bool, float, float, float] | None:
         """The sort key of the next ticket among the account's pools; None: no ticket waits.

@@ -186,8 +186,12 @@ class Selector:
         if ends_at > max(fills_at + margin_s, soonest_at + _LAST_SHARE * patience_s):
             return None
         wanted = _SCARCE * len(self._queue)
-        is_scarce = is_hidden or meters.are_scarce(ticket.demand, wanted, now) or fills_at > now
-        return entry if is_scarce or self._has_to_choose(demand, head, now) else None
+        if is_hidden or meters.are_scarce(ticket.demand, wanted, now) or fills_at > now:
+            return entry
+        # The ticket fits now, but not together with the head.
+        if head is None or meters.explain(demand, now):
+            return None
+        return entry if meters.explain(demand.plus(self.demand(head.ticket, now)), now) else None
 
     def last_chance_at(self, now: float) -> float:
         """When the ticket that ends first may get a last chance; infinite: already asked, or no limit holds tickets."""
@@ -195,12 +199,6 @@ class Selector:
         has_limits = self.capacity.meters.by_name or self.capacity.is_rate_hidden
         at = _NEVER if entry is None or not has_limits else min(entry.shed_at, entry.leaves_at) - _LAST_CHANCE_S
         return at if at > now else _NEVER
-
-    def _has_to_choose(self, demand: Demand, head: QueueEntry | None, now: float) -> bool:
-        """Whether a demand fits now, but not together with the head's."""
-        if head is None or self.capacity.meters.explain(demand, now):
-            return False
-        return self.capacity.meters.explain(demand.plus(self.demand(head.ticket, now)), now)
 
     def gate(self, ticket: Ticket, now: float) -> Gate | None:
         """The gate that holds a ticket now; None: the ticket may go."""
