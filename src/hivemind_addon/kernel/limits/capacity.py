@@ -111,6 +111,8 @@ _NEVER = float("inf")
 _EXPLAINED_OVER = 30.0
 _MOST_EXPLAINED = 0.1
 """Other users of the key explain some refusals that meters explain afterwards; a larger share shows a hidden limit."""
+_FEW_REFUSED = 0.05
+"""Headers overrule an inferred window while a smaller share of the attempts that the meters admit is refused."""
 _SURE_SERVICES = 1.5
 """Most answers come within this many mean service times."""
 
@@ -162,6 +164,8 @@ class Capacity:
         """`tested_at` of the earlier run."""
         self._explained = 0.0
         """The share of attempts that were refused although the meters admitted them, and then explained the refusal."""
+        self._refused = 0.0
+        """The share of attempts that a rate limit refused although the meters admitted them."""
         self._draw_on(sharing.join(self, concurrency))
 
     def __repr__(self) -> str:
@@ -257,7 +261,7 @@ class Capacity:
         if throttles.believes_told(demand):
             told_until = share.wait.ends_at(self, throttles.verdict_s, now)
         opens_at = max(told_until, throttles.opens_at(demand, share.in_flight, now))
-        if opens_at > told_until and throttles.limit is not None and len(self.meters):
+        if opens_at > told_until and throttles.limit is not None and self._refused < _FEW_REFUSED:
             return told_until if self.meters.contradict(throttles.limit, demand, now) else opens_at
         return opens_at
 
@@ -460,6 +464,7 @@ class Capacity:
 
     def _succeeded(self, attempt: Attempt, result: AttemptResult, now: float) -> None:
         self._explained -= self._explained / _EXPLAINED_OVER
+        self._refused -= self._refused / _EXPLAINED_OVER
         self._passed(attempt, now)
         self.lack_ends = self.lack_ends and not attempt.ticket.streamed
         self.throttles.ended(attempt.stamp, now, charged=result.charged)
@@ -473,6 +478,7 @@ class Capacity:
         left_s = attempt.ticket.deadline_at - now if is_believed else _NEVER
         owner = owner_of(outcome, left_s, by_others=result.by_others)
         explains = outcome.kind is OutcomeKind.THROTTLED and self.meters.explain(demand, now)
+        self._refused += ((outcome.kind is OutcomeKind.THROTTLED) - self._refused) / _EXPLAINED_OVER
         self._explained += (explains - self._explained) / _EXPLAINED_OVER
         if owner is not Owner.LIMIT:
             return owner
