@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.inference.hidden_limits import NO_CAP
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.learned import MeterKind
-from hivemind_addon.kernel.limits.owner import as_block
+from hivemind_addon.kernel.limits.owner import as_block, plan_wait_s
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed
@@ -403,7 +402,8 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert 0 <= meter.level <= meter.limit
             for meter in self.scheduler._pools[view.key].capacity.meters:
                 assert meter.reserved >= 0
-                assert view.in_flight > view.bypassing or meter.reserved == 0
+                is_shared = len(self.scheduler._pools[view.key].capacity.share.members) > 1
+                assert is_shared or view.in_flight > view.bypassing or meter.reserved == 0
         self._first_come_first_served()
 
     def teardown(self):
@@ -438,7 +438,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         result = AttemptResult(outcome, **more)
         verdict = self.scheduler.settle(attempt, result, self.now)
         if isinstance(verdict, Backoff):
-            assert outcome.retryable or (attempt.ticket.endpoints and as_block(result, math.inf) is not result)
+            is_held = plan_wait_s(outcome, math.inf) is not None  # the client outlives the block
+            assert (
+                outcome.retryable or is_held or (attempt.ticket.endpoints and as_block(result, math.inf) is not result)
+            )
             assert not more.get("client_saw_bytes")
             self.queued.add(ticket_id)
 
@@ -470,7 +473,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         for event in self.scheduler.drain_events():
             match event:
                 case AttemptStarted():
-                    assert event.in_flight <= self._most_in_flight(event.pool)
+                    # What all models of the account proved, and a person's cap of this one.
+                    capacity = self.scheduler._pools[self.scheduler._merged.get(event.pool, event.pool)]._capacity
+                    assert event.in_flight <= capacity.slots.limit
+                    assert capacity.cap is None or capacity.in_flight <= capacity.cap
                     self.starts[event.ticket_id] += 1
                     assert event.attempt == self.starts[event.ticket_id]
                 case AttemptEnded():
@@ -480,14 +486,6 @@ class SchedulerMachine(RuleBasedStateMachine):
                     self.ends[event.ticket_id] += 1
                 case Submitted() | Held():
                     assert not self.ends.get(getattr(event, "ticket_id", ""))
-
-    def _most_in_flight(self, pool):
-        """What was proved and a person allows; beyond a limit that only refusals tell of, trials go."""
-        pool = self.scheduler._merged.get(pool, pool)
-        capacity = self.scheduler._pools[pool].capacity
-        if all(limits.most_in_flight == NO_CAP for limits in capacity.hidden):
-            return self.scheduler.limit_of(pool)
-        return capacity.slots.limit if capacity.cap is None else min(capacity.slots.limit, capacity.cap)
 
     def _first_come_first_served(self):
         """In one lane nobody starts for the first time before an older one has, or has gone."""
