@@ -42,7 +42,7 @@ class TestPause:
         while not (sent := bench.advance_to_wakeup()):
             pass
         assert bench.now <= 20
-        assert len(sent) == 1, "the first one goes alone, to see"
+        assert 1 <= len(sent) <= 2, "few go first, to see: the probe was not refused"
 
     @pytest.mark.parametrize("refusal", [THROTTLED, OVERLOADED])
     def test_nobody_waits_for_an_instant_before_which_others_pass(self, refusal):

@@ -316,7 +316,7 @@ def _waiting(
 def _need(capacity: Capacity, supply: Supply | None, demand: Demand, by: str, before: int) -> LimitNeed | None:
     """A ticket's need of the limit with the name `by`; None: there is no such limit."""
     if by == CONCURRENCY:
-        left = max(0.0, capacity.limit - capacity.share.in_flight)
+        left = max(0.0, capacity.free_slots)
         return LimitNeed(by, 1, left, capacity.limit, before, capacity.maximum_from)
     if supply is None:
         return None

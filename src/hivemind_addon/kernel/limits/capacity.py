@@ -244,7 +244,13 @@ class Capacity:
     @property
     def is_full(self) -> bool:
         """Whether no slot is free."""
-        return self.share.in_flight >= self.limit or (self.cap is not None and self.in_flight >= self.cap)
+        return self.free_slots <= 0
+
+    @property
+    def free_slots(self) -> int:
+        """Free slots: the account's, all models counted, and those within a person's cap of this pool."""
+        least = min(self.slots.limit, *(hidden.most_in_flight for hidden in self.hidden)) - self.share.in_flight
+        return least if self.cap is None else min(least, self.cap - self.in_flight)
 
     def slot_at(self, now: float) -> float:
         """When there is a free slot; infinite: when an attempt ends, or a person raises the cap."""
