@@ -409,7 +409,7 @@ def test_a_bundle_that_is_no_file_of_certificates_says_so(tmp_path):
 
 IDS = {
     *("mitmproxy", "mitmproxy.missing", "mitmproxy.old", "tokenizer", "tokenizer.damaged"),
-    *("prices", "prices.old"),
+    *("pools.sharing", "prices", "prices.old"),
     *("profiles", "profiles.unreadable", "proxy", "proxy.none", "proxy.stranger", "proxy.unreadable"),
     *("open-files", "open-files.few", "ca", "ca.key", "ca.missing", "ca.named", "ca.names-key", "ca.unreadable"),
     *("agent.unknown", "variables", "way.base-url", "way.detour"),
