@@ -96,7 +96,7 @@ def test_equal_decisions_pass(file):
 
 
 def test_a_changed_backoff_is_found_and_described(file, monkeypatch):
-    monkeypatch.setattr(retry, "_FIRST_THROTTLED_S", 0.21)
+    monkeypatch.setattr(retry, "_FIRST_THROTTLED_S", 0.5)
     result = run()
     assert result.exit_code == 1
     line = result.stdout.splitlines()[0]
