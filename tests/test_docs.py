@@ -9,7 +9,7 @@ from hivemind_addon.formats.base.typed import INHERITED
 from hivemind_addon.formats.profile.grants import AgentGrants, AgentRules, Allowance, Grants
 from hivemind_addon.formats.profile.model import Profile
 from hivemind_addon.formats.profile.rules import PROFILE_RULES
-from hivemind_addon.kernel.order.lanes import TRANSITIONS, EntryState
+from hivemind_addon.kernel.order.entry import TRANSITIONS, EntryState
 from hivemind_addon.kernel.values.events import SCHEMA_VERSION, Event
 from hivemind_addon.proxy.record.metrics import MAX_POOLS
 from hivemind_addon.proxy.run.option_table import OPTIONS

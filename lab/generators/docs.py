@@ -16,7 +16,7 @@ from hivemind_addon.formats.profile.formats import packaged_formats
 from hivemind_addon.formats.profile.grants import AgentGrants, AgentRules, Allowance, Compaction, CompactionBy, Grants
 from hivemind_addon.formats.profile.model import Profile
 from hivemind_addon.formats.profile.rules import PROFILE_RULES
-from hivemind_addon.kernel.order.lanes import TRANSITIONS, WAITING, EntryState
+from hivemind_addon.kernel.order.entry import TRANSITIONS, WAITING, EntryState
 from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.kernel.values.spend import Period
 from hivemind_addon.kernel.values.ticket import Priority

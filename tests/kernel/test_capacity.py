@@ -8,7 +8,7 @@ from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.capacity import Capacity
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
-from hivemind_addon.kernel.order.lanes import Attempt, QueueEntry
+from hivemind_addon.kernel.order.entry import Attempt, QueueEntry
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import History

@@ -1,7 +1,7 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.order.lanes import QueueEntry
+from hivemind_addon.kernel.order.entry import QueueEntry
 from hivemind_addon.kernel.pool import KeptPositions
 from tests.kernel.samples import ticket
 

@@ -4,7 +4,7 @@ from collections import Counter
 import pytest
 
 from hivemind_addon.kernel import heap
-from hivemind_addon.kernel.order.lanes import EntryState, QueueEntry
+from hivemind_addon.kernel.order.entry import EntryState, QueueEntry
 from hivemind_addon.kernel.sliced_work import whole
 from hivemind_addon.kernel.values.ticket import CallKind, Priority, Reason
 from tests.kernel.waiting import Line

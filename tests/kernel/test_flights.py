@@ -1,6 +1,6 @@
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.order.lanes import InFlight, QueueEntry
+from hivemind_addon.kernel.order.entry import InFlight, QueueEntry
 from hivemind_addon.kernel.values.ticket import Attempt
 from tests.kernel.samples import ticket
 

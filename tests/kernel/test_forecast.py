@@ -7,7 +7,7 @@ import pytest
 
 from hivemind_addon.kernel.forecast import ForecastSlots, Supply, forecast
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
-from hivemind_addon.kernel.order.lanes import QueueEntry
+from hivemind_addon.kernel.order.entry import QueueEntry
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted
 from hivemind_addon.kernel.scheduler import Scheduler

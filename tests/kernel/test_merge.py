@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.order.lanes import TRANSITIONS, WAITING, EntryState
+from hivemind_addon.kernel.order.entry import TRANSITIONS, WAITING, EntryState
 from hivemind_addon.kernel.values.events import Held, TicketEnded
 from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Spend
 from hivemind_addon.kernel.values.ticket import Usage

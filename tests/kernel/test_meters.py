@@ -4,7 +4,7 @@ import pytest
 
 from hivemind_addon.kernel.limits.meter import Meter
 from hivemind_addon.kernel.limits.meters import Meters, ServiceTime, dominant_s, reading_s
-from hivemind_addon.kernel.order.lanes import InFlight
+from hivemind_addon.kernel.order.entry import InFlight
 from hivemind_addon.kernel.values.ticket import Demand, Dimension, Reading
 from tests.kernel.samples import SUCCESS, THROTTLED, requests_reading
 from tests.kernel.test_flights import attempt, flying

@@ -10,8 +10,8 @@ from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.capacity import Capacity
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
+from hivemind_addon.kernel.order.entry import Attempt, QueueEntry
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.kernel.order.lanes import Attempt, QueueEntry
 from hivemind_addon.kernel.order.selector import Gate, Selector
 from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.overrides import Overrides

@@ -2,7 +2,7 @@
 
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.order.lanes import QueueEntry
+from hivemind_addon.kernel.order.entry import QueueEntry
 from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.values.ticket import Priority
 from tests.kernel.samples import ticket

@@ -2,8 +2,8 @@
 
 from msgspec.structs import replace
 
+from hivemind_addon.kernel.order.entry import QueueEntry
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.kernel.order.lanes import QueueEntry
 from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.values.ticket import Demand, Ticket
 from tests.kernel.samples import ticket

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from hivemind_addon.kernel.limits.owner import as_block
-from hivemind_addon.kernel.order.lanes import EntryState, QueueEntry
+from hivemind_addon.kernel.order.entry import EntryState, QueueEntry
 from hivemind_addon.kernel.pool import Pool
 from hivemind_addon.kernel.values.ticket import AttemptResult, PoolKey, Reason, Ticket
 

@@ -18,8 +18,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.capacity import Capacity
+from hivemind_addon.kernel.order.entry import QueueEntry
 from hivemind_addon.kernel.order.fair_queue import FairQueue
-from hivemind_addon.kernel.order.lanes import QueueEntry
 from hivemind_addon.kernel.order.selector import Gate, Selector
 from hivemind_addon.kernel.values.command import ForeseeWait, Foresight
 from hivemind_addon.kernel.values.snapshot import (

@@ -29,8 +29,8 @@ from hivemind_addon.kernel.limits.owner import Owner
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
+from hivemind_addon.kernel.order.entry import EntryState, QueueEntry
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.kernel.order.lanes import EntryState, QueueEntry
 from hivemind_addon.kernel.order.selector import SOONEST_COME_BACK_S, Gate, Progress, Selector
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.retry import (

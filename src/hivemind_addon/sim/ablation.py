@@ -19,8 +19,8 @@ from hivemind_addon.kernel.limits.breaker import Breaker
 from hivemind_addon.kernel.limits.meter import Meter
 from hivemind_addon.kernel.limits.meters import Meters
 from hivemind_addon.kernel.limits.sharing import Sharing
+from hivemind_addon.kernel.order.entry import QueueEntry
 from hivemind_addon.kernel.order.fair_queue import OrderSettings
-from hivemind_addon.kernel.order.lanes import QueueEntry
 from hivemind_addon.kernel.order.selector import Selector
 from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.pool import KeptPositions, Pool, PoolSettings

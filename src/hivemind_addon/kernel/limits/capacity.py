@@ -28,7 +28,7 @@ from hivemind_addon.kernel.limits.refused_requests import RefusedRequests
 from hivemind_addon.kernel.limits.sharing import Ended, Share, Sharing
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
-from hivemind_addon.kernel.order.lanes import InFlight, QueueEntry
+from hivemind_addon.kernel.order.entry import InFlight, QueueEntry
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.retry import sane_retry_after_s
 from hivemind_addon.kernel.values.events import (

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
 from hivemind_addon.kernel.limits.learned import LearnedMeter
 from hivemind_addon.kernel.limits.meter import Meter, is_usable
-from hivemind_addon.kernel.order.lanes import InFlight
+from hivemind_addon.kernel.order.entry import InFlight
 from hivemind_addon.kernel.values.snapshot import MeterView
 from hivemind_addon.kernel.values.ticket import Attempt, Demand, Dimension, Outcome, OutcomeKind, Reading
 

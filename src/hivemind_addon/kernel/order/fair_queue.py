@@ -31,7 +31,7 @@ from operator import itemgetter
 
 from hivemind_addon.kernel.heap import KeyedHeap
 from hivemind_addon.kernel.order.cache import CacheSettings, PromptCache
-from hivemind_addon.kernel.order.lanes import EntryState, QueueEntry
+from hivemind_addon.kernel.order.entry import EntryState, QueueEntry
 from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.sliced_work import whole
 from hivemind_addon.kernel.values.ticket import CallKind, Demand, Priority, Reason, Ticket

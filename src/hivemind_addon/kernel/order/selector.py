@@ -15,8 +15,8 @@ from copy import copy
 from msgspec import Struct
 
 from hivemind_addon.kernel.limits.capacity import Capacity
+from hivemind_addon.kernel.order.entry import EntryState, QueueEntry
 from hivemind_addon.kernel.order.fair_queue import FairQueue
-from hivemind_addon.kernel.order.lanes import EntryState, QueueEntry
 from hivemind_addon.kernel.values.snapshot import BreakerState
 from hivemind_addon.kernel.values.ticket import Attempt, Demand, Reason, Ticket
 

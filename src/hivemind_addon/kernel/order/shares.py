@@ -17,7 +17,7 @@ With bonuses that differ by at most B and costs of at most C, `now` is at most B
 before a ticket of an agent that owes nothing, each other agent is served at most 2 (B + C).
 """
 
-from hivemind_addon.kernel.order.lanes import QueueEntry
+from hivemind_addon.kernel.order.entry import QueueEntry
 
 _LONG_AGO = float("-inf")
 _PACE = 0.5
