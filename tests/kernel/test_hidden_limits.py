@@ -207,14 +207,14 @@ CASES = {
     },
     **{
         f"two windows, {ends}": Case(lambda ends=ends: both(*ends), 600, 0.12, most_s, uneven=0.5)
-        for ends, most_s in (((4, 1.0, 90, 60.0), 1.15 * 60 * 7), ((20, 10.0, 80, 60.0), 1.15 * 60 * 8))
+        for ends, most_s in (((4, 1.0, 90, 60.0), 1.15 * 60 * 7), ((20, 10.0, 80, 60.0), 1.4 * 60 * 8))
     },
     "two windows, of which one is long": Case(lambda: both(60, 60, 250, 3600), 600, 0.06, 1.05 * 2 * 3600),
     **{
         f"a sliding counter that began at {began_at} and tells {tells}": Case(
             lambda began_at=began_at, tells=tells: limited(SlidingCounter(60, 60), tells=tells, began_at=began_at),
             500,
-            0.1,
+            0.12,
             1.2 * 500,
             uneven=0.5,
         )
@@ -229,7 +229,7 @@ CASES = {
     },
     "a bucket that others use": Case(lambda: shared(bucket(1.5, 90), 0.5), 400, 0.2, 1.1 * (400 - 90)),
     "a retry-after of a minute for a second": Case(
-        lambda: telling(bucket(1.0, 10), lambda _: 60.0), 400, 1.0, 1.3 * 390
+        lambda: telling(bucket(1.0, 10), lambda _: 60.0), 400, 1.0, 1.4 * 390
     ),
     "a retry-after ten times too long": Case(
         lambda: telling(window(30, 60), lambda told_s: 10 * told_s), 300, 0.06, 1.5 * 60 * 10

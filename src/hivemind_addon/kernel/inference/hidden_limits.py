@@ -10,9 +10,10 @@ expectation, makes the hypotheses compete again. Their predictions decide:
     wait, unanimously                             it waits until they say go
 
 A probe's verdict separates the hypotheses, so few probes are needed. Refused probes are paid from a balance that grows
-with the attempts that pass. After 12 s, a minute, then each five minutes in which a limit holds others back, a *trial*
-goes, an attempt beyond the limit, in case the limit has grown. After a long wait the first attempt goes alone,
-a *scout*. Retry-afters are further evidence (`retry_afters.py`); a *look* is an attempt that tests a retry-after.
+with the attempts that pass. After 12 s to five minutes in which a limit holds others back, a *trial* goes, an attempt
+beyond the limit, in case the limit has grown. After a refusal, and after a long wait, one attempt goes alone, and each
+that passes lets one more go at a time. Retry-afters are further evidence (`retry_afters.py`); a *look* is an attempt
+that tests a retry-after.
 """
 
 import math
@@ -38,8 +39,8 @@ _PROBES = 3.0
 """Refused probes allowed at first, and the highest balance."""
 _PROBES_PER_PASS = 0.015
 _LONG_HOLD_S = 0.5
-"""After a longer hold the first attempt goes alone; the others follow unless that attempt is refused."""
-_TRIALS = ((12.0, 10, 30.0), (60.0, 30, 60.0), (300.0, 90, 300.0))
+"""After a longer hold the first attempt goes alone; the others follow as attempts pass."""
+_TRIALS = ((12.0, 10, 30.0), (60.0, 30, 120.0), (300.0, 90, 300.0))
 """Time, and attempts that pass while others are held back, until the next trial, and the time where fewer pass; by
 refused trials in a row."""
 _RESUMED_S = 30.0
@@ -191,8 +192,8 @@ class HiddenLimits:
         self._guard_until = -_NEVER
         self._held_since: float | None = None
         """Since when all waiting attempts have been held back."""
-        self._scout: Sent | None = None
-        """The first attempt after a hold."""
+        self._careful_since = _NEVER
+        """When an attempt was last refused, or went after a long hold: from then on a few go at a time."""
 
     def __repr__(self) -> str:
         best = self.limit
@@ -229,9 +230,8 @@ class HiddenLimits:
                 self._trials.sent(sent, now)
         if self._held_since is not None and self._retry_afters.look_at(now) <= now:
             self._retry_afters.looks(sent)
-        was_held = self._held_since is not None and now - self._held_since >= max(_LONG_HOLD_S, 2 * self.verdict_s)
-        if was_held or (self._scout is not None and self._scout.refused and self.limit is not None):
-            self._scout = sent
+        if self._held_since is not None and now - self._held_since >= max(_LONG_HOLD_S, 2 * self.verdict_s):
+            self._careful_since = now
         self._held_since = None
 
     def passed(self, stamp: int, now: float) -> None:
@@ -281,6 +281,8 @@ class HiddenLimits:
             self._probes.all_are(list(self._bank.open.values()))
         if not self._bank.knows_enough(sent, now):
             self._weigh(now)
+        if self.limit is not None:
+            self._careful_since = now
         self._guard(now)
 
     def ended(
@@ -388,7 +390,9 @@ class HiddenLimits:
         if not self.has_refused:
             return now
         self._judge_trial(now)
-        opens_at = max(self._opens_at(_units(demand), in_flight, now), self._scout_back_at(now))
+        opens_at = max(
+            self._opens_at(_units(demand), in_flight, now), self._bank.may_follow_at(self._careful_since, now)
+        )
         if opens_at > now:
             if self._held_since is None:
                 self._held_since = now
@@ -440,13 +444,6 @@ class HiddenLimits:
             likely_at = max(likely_at, _reached_at(opens, LIKELY))
             possible_at = max(possible_at, _reached_at(opens, _POSSIBLE))
         return _Votes(all_go, likely_at, possible_at)
-
-    def _scout_back_at(self, now: float) -> float:
-        """When the scout has shown whether others may follow."""
-        scout = self._scout
-        if scout is None or scout.refused is not None or scout.stamp not in self._bank.open:
-            return now
-        return scout.sent_at + self.verdict_s
 
     # What others want to know ----------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ provider: earlier attempts need no explanation any more.
 """
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -36,9 +37,13 @@ from hivemind_addon.kernel.inference.retry_afters import LONGEST_S, ROUNDING_S, 
 _NEVER = float("inf")
 _EXPLAINED = 256
 """Attempts that the hypotheses have to explain."""
+_JUDGED = 96
+"""Most of these whose verdicts are weighed."""
+_NEWEST = 8
+"""The newest attempts are always weighed."""
 _REMEMBERED = 640
 """Attempts that fill buckets and windows."""
-_WINDOWS_S = (1.0, 5.0, 10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0, 18_000.0, 86_400.0)
+_WINDOWS_S = (1.0, 5.0, 10.0, 20.0, 60.0, 300.0, 3600.0, 18_000.0, 86_400.0)
 _LEAST_WINDOW_S = 0.5
 _UNUSUAL = 0.1
 """Relative probability of a window of another length."""
@@ -46,7 +51,7 @@ _LONGER = 5.0
 """Longest windows considered, as a multiple of the remembered span."""
 _LENGTHS = 4
 """Usual window lengths considered for a series of ends."""
-_LINGER_S = {0.0: 1.0, 0.5: 0.2, 2.0: 0.1, 5.0: 0.1}
+_LINGER_S = {0.0: 1.0, 0.5: 0.2, 3.0: 0.2}
 """How long a slot stays taken after the attempt's end, and how likely that is beside the others."""
 SURE = 0.97
 """Probability that counts as unanimous."""
@@ -76,6 +81,8 @@ _INSTANT_S = 0.005
 """An end and a sending this close may reach the provider in either order."""
 _CHANGE = 7.0
 """Log-likelihood against the best hypothesis that proves a change of the provider."""
+_SETTLED = 8
+"""Attempts that pass until many may go at a time again."""
 _ENOUGH_NEW = 8
 """A new refusal per so many known ones teaches something, even if the new ones repeat others or are chance."""
 _UNEXPLAINED = 1.0
@@ -325,6 +332,19 @@ class Bank:
                 row, counted_at = row + 1, sent.sent_at
         return row
 
+    def may_follow_at(self, since: float, now: float) -> float:
+        """When another attempt may go: no more attempts are without a verdict than have passed since then."""
+        passed = 0
+        pending: list[float] = []
+        for sent in reversed(self._attempts):
+            if sent.sent_at < since or passed >= _SETTLED:
+                break
+            verdict = self._verdict(sent, now)
+            passed += verdict is False
+            if verdict is None and sent.stamp in self.open:
+                pending.append(sent.sent_at)
+        return now if len(pending) <= passed else pending[-1] + self.verdict_s
+
     def reopened(self, passed: Sent) -> None:
         """Note an attempt that passed just after others had been refused."""
         first = last = None
@@ -349,13 +369,14 @@ class Bank:
         hypotheses = self._compete(history, now)
         cut = self._changed_at(hypotheses[0], history, now)
         if cut is not None:
-            before = History(history.attempts[:cut], _usual, history.first)
-            since = History(history.attempts, _usual, cut)
+            at = bisect_left(history.judged, cut)
+            before = History(history.attempts[:cut], _usual, history.first, history.judged[:at])
+            since = History(history.attempts, _usual, cut, history.judged[at:])
             newer = self._compete(since, now)
             changed = self._compete(before, now)[0].score + newer[0].score
             if changed > _CHANGE + max(hypotheses[0].score, self._as_two(hypotheses[0], history, now)):
                 self._changes.append(history.sent_at[cut])
-                for sent in since.explained:
+                for sent in since.attempts[cut:]:
                     sent.odds = None
                 has_changed = True
                 self._outgrown = hypotheses[0] if hypotheses[0].level is not None else None
@@ -383,23 +404,23 @@ class Bank:
         As a log-likelihood, without the prior of the limit's kind.
         """
         explained = [sent for sent in list(self._attempts)[-_EXPLAINED:] if sent.sent_at >= since and not sent.is_void]
-        best = self._compete(History(explained, _usual), now)[0]
+        best = self._compete(History(explained, _usual, 0, _telling(explained, 0)), now)[0]
         return best.fit.score + best.rarity, best.level is not None
 
     def _unexplained(self, best: Hypothesis, history: History) -> History:
         """All attempts except the refusals that a hypothesis explains."""
         assert best.level is not None
-        found = best.level.found(History(history.attempts, best.counts, history.first))
-        pairs = zip(found, history.explained, strict=True)
-        rest = [sent for at, sent in pairs if not (sent.refused and at > best.fit.amount)]
-        return History([*history.attempts[: history.first], *rest], _usual, history.first)
+        found = best.level.found(History(history.attempts, best.counts, history.first, history.judged))
+        pairs = zip(found, history.judged, strict=True)
+        rest = [index for at, index in pairs if not (history.attempts[index].refused and at > best.fit.amount)]
+        return History(history.attempts, _usual, history.first, rest)
 
     def _as_two(self, first: Hypothesis, history: History, now: float) -> float:
         """Score of two limits at once: a limit that existed all the time may begin to refuse late."""
         if not first.is_of_a_rate:
             return -_NEVER
         rest = self._unexplained(first, history)
-        explained = len(history.explained) - len(rest.explained)
+        explained = len(history.judged) - len(rest.judged)
         return first.score - first.fit.score + fit_all(explained, explained) + self._compete(rest, now)[0].score
 
     def _settle_on(self, hypotheses: list[Hypothesis]) -> None:
@@ -423,7 +444,8 @@ class Bank:
 
     def _usual_history(self) -> History:
         attempts = [sent for sent in self._attempts if not sent.is_void]
-        return History(attempts, _usual, len(attempts) - sum(not sent.is_void for sent in self._explained()))
+        first = len(attempts) - sum(not sent.is_void for sent in self._explained())
+        return History(attempts, _usual, first, _telling(attempts, first))
 
     def _freed(self, sent: Sent, now: float) -> None:
         """Correct the attempts sent just before a slot got free, which did not find the slot taken.
@@ -469,11 +491,11 @@ class Bank:
             rates = [pair for measure in _measures(history.explained) for pair in self._rates(measure, history, now)]
             hypotheses += _fitted(rates, rate, history, _usual, known, refused)
             if any(sent.is_failed for sent in history.explained):
-                others = History(history.attempts, _successes, history.first)
+                others = History(history.attempts, _successes, history.first, history.judged)
                 hypotheses += _fitted(rates, rate * _FREE_FAILURES, others, _successes, known, refused)
             most = fit_all(len(refused), len(known))
             if max(hypotheses, key=_score).fit.score < most - _UNEXPLAINED:
-                others = History(history.attempts, _all, history.first)
+                others = History(history.attempts, _all, history.first, history.judged)
                 counted = _fitted(rates, rate * _REFUSALS_COUNT, others, _all, known, refused)
                 hypotheses += [one for one in counted if one.fit.score > most - _LEFT_UNEXPLAINED]
         best = max(map(_score, hypotheses))
@@ -503,11 +525,11 @@ class Bank:
 
     def _drains(self, measure: int, history: History) -> Iterable[float]:
         """Rates at which a bucket may drain: units that passed between refusals."""
-        records, sums = history.explained, history.sums(measure)[history.first :]
-        refused = [index for index, sent in enumerate(records) if sent.refused]
+        records, sums = history.attempts, history.sums(measure)
+        refused = [index for index in history.judged if records[index].refused]
         rates = set()
         last = refused[-1]
-        for first in {refused[0], refused[len(refused) // 2], refused[max(0, len(refused) - 4)]}:
+        for first in {refused[0], refused[max(0, len(refused) - 4)]}:
             passed_s = records[last].sent_at - records[first].sent_at
             units = sums[last] - sums[first]
             if passed_s > 0 and units > 0:
@@ -534,9 +556,9 @@ class Bank:
         against, answered_at = 0.0, -_NEVER
         since: int | None = None
         chance, amount = best.fit.chance, best.fit.amount
-        counted = History(history.attempts, best.counts, history.first)
-        levels = best.level.found(counted) if best.level is not None else [0.0] * len(history.explained)
-        for index, (sent, found) in enumerate(zip(history.explained, levels, strict=True), history.first):
+        counted = History(history.attempts, best.counts, history.first, history.judged)
+        levels = best.level.found(counted) if best.level is not None else [0.0] * len(history.judged)
+        for index, sent, found in zip(history.judged, history.explained, levels, strict=True):
             verdict = self._verdict(sent, now)
             if verdict is None:
                 continue
@@ -552,7 +574,19 @@ class Bank:
                 against, since = 0.0, None
             elif since is None:
                 since = index
-        return since if against > _CHANGE and since is not None and since > history.first else None
+        return since if against > _CHANGE and since is not None and since > history.judged[0] else None
+
+
+def _telling(attempts: Sequence[Sent], first: int) -> Sequence[int]:
+    """Indexes of the attempts since `first` that tell most: refusals, their neighbours, and some of the others."""
+    indexes = range(first, len(attempts))
+    if len(indexes) <= _JUDGED:
+        return indexes
+    refused = [index for index in indexes if attempts[index].refused][-(_JUDGED // 3) :]
+    near = {index + step for index in refused for step in (0, -1, 1)} | {first, *indexes[-_NEWEST:]}
+    others = [index for index in indexes if index not in near and not attempts[index].refused]
+    every = max(1, math.ceil(len(others) / max(1, _JUDGED - len(near))))
+    return sorted(near.union(others[::every]) & set(indexes))
 
 
 def _fitted(

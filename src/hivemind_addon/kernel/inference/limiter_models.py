@@ -13,7 +13,7 @@ below some amount, which `fit` finds, and the rule above.
 """
 
 import math
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -151,10 +151,20 @@ def _between(passed: float, refused: float, step: float) -> float:
 class History:
     """Attempts in the order in which they were sent, and running sums of the units that a limiter counts."""
 
-    def __init__(self, attempts: Sequence[Sent], counts: Callable[[Sent], bool], first: int = 0) -> None:
-        """`first`: index of the first attempt that has to be explained; earlier attempts only fill limits."""
+    def __init__(
+        self,
+        attempts: Sequence[Sent],
+        counts: Callable[[Sent], bool],
+        first: int = 0,
+        judged: Sequence[int] | None = None,
+    ) -> None:
+        """`first`: index of the first attempt that has to be explained; earlier attempts only fill limits.
+
+        `judged`: indexes of the attempts whose verdicts are weighed; None: of all that have to be explained.
+        """
         self.attempts = list(attempts)
         self.first = first
+        self.judged = range(first, len(attempts)) if judged is None else judged
         self.sent_at = [sent.sent_at for sent in attempts]
         self.counted = [counts(sent) for sent in attempts]
         self._sums: dict[int, list[float]] = {}
@@ -164,8 +174,8 @@ class History:
 
     @property
     def explained(self) -> list[Sent]:
-        """The attempts that have to be explained."""
-        return self.attempts[self.first :]
+        """The attempts whose verdicts are weighed."""
+        return [self.attempts[index] for index in self.judged]
 
     def add(self, sent: Sent) -> None:
         """Append an attempt that is in flight."""
@@ -193,7 +203,7 @@ class Level(Protocol):
         ...
 
     def found(self, history: History) -> list[float]:
-        """The level that each attempt to be explained found, itself included."""
+        """The level that each judged attempt found, itself included."""
         ...
 
     def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:
@@ -213,14 +223,12 @@ class ConcurrencyLevel:
         """See Level."""
         if not self.linger_s:
             return [sent.in_flight for sent in history.explained]
-        found: list[float] = []
-        ended_at: list[float] = []
-        for index, sent in enumerate(history.attempts[history.first :], history.first):
-            at = sent.sent_at
-            found.append(sent.in_flight + bisect_right(ended_at, at) - bisect_right(ended_at, at - self.linger_s))
-            if history.counted[index]:
-                insort(ended_at, sent.ended_at)
-        return found
+        pairs = zip(history.attempts[history.first :], history.counted[history.first :], strict=True)
+        ended_at = sorted(sent.ended_at for sent, is_counted in pairs if is_counted)
+        return [
+            sent.in_flight + bisect_right(ended_at, sent.sent_at) - bisect_right(ended_at, sent.sent_at - self.linger_s)
+            for sent in history.explained
+        ]
 
     def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""
@@ -228,7 +236,7 @@ class ConcurrencyLevel:
         if free < 1:
             return _NEVER
         since = now - self.linger_s
-        pairs = zip(history.explained, history.counted[history.first :], strict=True)
+        pairs = zip(history.attempts[history.first :], history.counted[history.first :], strict=True)
         ended_at = sorted(sent.ended_at for sent, is_held in pairs if is_held and since < sent.ended_at <= now)
         surplus = len(ended_at) + 1 - int(free)
         return now if surplus <= 0 else max(now, ended_at[surplus - 1] + self.linger_s)
@@ -246,7 +254,7 @@ class SlidingLevel:
         sums, sent_at, measure, window_s = history.sums(self.measure), history.sent_at, self.measure, self.window_s
         return [
             sums[index] - sums[bisect_right(sent_at, sent.sent_at - window_s + _INSTANT_S)] + sent.units[measure]
-            for index, sent in enumerate(history.explained, history.first)
+            for index, sent in zip(history.judged, history.explained, strict=True)
         ]
 
     def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
@@ -275,7 +283,7 @@ class WindowLevel:
         sums, sent_at, measure = history.sums(self.measure), history.sent_at, self.measure
         found: list[float] = []
         ends_at, before = -_NEVER, 0.0
-        for index, sent in enumerate(history.explained, history.first):
+        for index, sent in zip(history.judged, history.explained, strict=True):
             if sent.sent_at >= ends_at:
                 begins_at, ends_at = self._around(sent.sent_at)
                 before = sums[bisect_left(sent_at, begins_at)]
@@ -317,8 +325,8 @@ class BucketLevel:
 
     def found(self, history: History) -> list[float]:
         """See Level."""
-        measure, attempts = self.measure, history.explained
-        return [level + sent.units[measure] for level, sent in zip(self._levels(history)[:-1], attempts, strict=True)]
+        levels, attempts, measure, first = self._levels(history), history.attempts, self.measure, history.first
+        return [levels[index - first] + attempts[index].units[measure] for index in history.judged]
 
     def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""
@@ -344,7 +352,7 @@ class BucketLevel:
         per_s, measure, amount = self.per_s, self.measure, self.amount or 0.0
         at = history.sent_at[history.first]
         levels: list[float] = []
-        for sent, is_counted in zip(history.explained, history.counted[history.first :], strict=True):
+        for sent, is_counted in zip(history.attempts[history.first :], history.counted[history.first :], strict=True):
             now = sent.sent_at
             level = max(0.0, level - per_s * (now - at))
             at = now
