@@ -71,8 +71,8 @@ def test_its_patience_is_bounded_both_ways():
         progress.heard(attempt, refused=refused)  # its end, after its head
         return progress.patience_s
 
-    assert [heard(refused=True) for _ in range(4)] == [60.0, 180.0, 320.0, 320.0]
-    assert [heard(refused=False) for _ in range(5)] == [160.0, 80.0, 40.0, 20.0, 10.0]
+    assert [heard(refused=True) for _ in range(4)] == [40.0] * 4
+    assert [heard(refused=False) for _ in range(2)] == [20.0, 10.0]
     assert [heard(refused=False) for _ in range(4)] == [5.0, 2.5, 1.25, 1.25]
     assert heard(refused=True) == 20.0
     assert [heard(refused=False) for _ in range(2)] == [20.0, 10.0], "one alone may be luck"

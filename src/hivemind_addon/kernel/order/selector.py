@@ -52,7 +52,7 @@ class Gate(Struct, frozen=True):
 _STUCK_S = 20.0
 """A pool that sends nothing for this time goes against the learned limits."""
 _LEAST_STUCK_S = 1.25
-_MOST_STUCK_S = 320.0
+_MOST_STUCK_S = 40.0
 _LEARNED = (Reason.METER, Reason.BLOCKED, Reason.CONCURRENCY)
 """Gates that only learned limits may have shut."""
 
@@ -60,7 +60,7 @@ _LEARNED = (Reason.METER, Reason.BLOCKED, Reason.CONCURRENCY)
 class Progress:
     """How long a pool may send nothing when only learned limits hold the tickets.
 
-    The result of the overruling attempt moves the patience: a refusal triples it, up to `_MOST_STUCK_S`; an answer
+    The result of the overruling attempt moves the patience: a refusal doubles it, up to `_MOST_STUCK_S`; an answer
     halves it, below `_STUCK_S` only after two answers in a row.
     """
 
@@ -80,7 +80,7 @@ class Progress:
             return
         self._stamp = None
         if refused:
-            self.patience_s = min(max(_STUCK_S, 3 * self.patience_s), _MOST_STUCK_S)
+            self.patience_s = min(max(_STUCK_S, 2 * self.patience_s), _MOST_STUCK_S)
         else:
             least_s = _LEAST_STUCK_S if self._passed_last and self.patience_s <= _STUCK_S else _STUCK_S
             self.patience_s = max(least_s, self.patience_s / 2)
