@@ -49,7 +49,7 @@ _UNUSUAL = 0.1
 """Relative probability of a window of another length."""
 _LONGER = 5.0
 """Longest windows considered, as a multiple of the remembered span."""
-_LENGTHS = 4
+_LENGTHS = 3
 """Usual window lengths considered for a series of ends."""
 _LINGER_S = {0.0: 1.0, 0.5: 0.2, 3.0: 0.2}
 """How long a slot stays taken after the attempt's end, and how likely that is beside the others."""
@@ -496,7 +496,8 @@ class Bank:
             most = fit_all(len(refused), len(known))
             if max(hypotheses, key=_score).fit.score < most - _UNEXPLAINED:
                 others = History(history.attempts, _all, history.first, history.judged)
-                counted = _fitted(rates, rate * _REFUSALS_COUNT, others, _all, known, refused)
+                of_requests = [(level, part) for level, part in rates if level.measure == 0]
+                counted = _fitted(of_requests, rate * _REFUSALS_COUNT, others, _all, known, refused)
                 hypotheses += [one for one in counted if one.fit.score > most - _LEFT_UNEXPLAINED]
         best = max(map(_score, hypotheses))
         kept = [one for one in nlargest(_PLAUSIBLE, hypotheses, _score) if one.score - best > _NEGLIGIBLE]
