@@ -474,7 +474,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             match event:
                 case AttemptStarted():
                     # What all models of the account proved, and a person's cap of this one.
-                    capacity = self.scheduler._pools[self.scheduler._merged.get(event.pool, event.pool)]._capacity
+                    capacity = self.scheduler._pools[self.scheduler._merged.get(event.pool, event.pool)].capacity
                     assert event.in_flight <= capacity.slots.limit
                     assert capacity.cap is None or capacity.in_flight <= capacity.cap
                     self.starts[event.ticket_id] += 1

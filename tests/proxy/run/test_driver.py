@@ -138,7 +138,7 @@ class TestPulse:
         desk.clock.advance(10)
         desk.driver.tick()
         assert isinstance(await waiter, Admitted)
-        assert not desk.driver._pulses
+        assert desk.driver._pulses.first is None
 
     async def test_a_decision_between_two_waits_is_kept(self, desk):
         desk.submit("a", "b")
