@@ -61,12 +61,21 @@ def test_a_provider_that_takes_2000_at_once_gets_them():
 
 def test_where_it_is_crowded_one_less_and_none_more_for_a_while():
     slots = filled(8)
-    slots.crowded(7, 20.0)
+    slots.crowded(7, 20.0, by_others=True)
     assert slots.limit == 6
     slots.sent(6, 21.0)
     slots.passed(8, 21.0)
     assert (slots.limit, slots.opens_at(6, 21.0)) == (6, 25.0)
     slots.passed(6, 26.0)
+    assert slots.limit == 7
+
+
+def test_the_edge_takes_a_slot_for_each_refusal_and_gives_one_back_for_each_pass():
+    slots = filled(8)
+    for now in (20.0, 21.0):
+        slots.crowded(3, now, by_others=False)
+    assert (slots.limit, slots.opens_at(6, 21.0)) == (6, float("inf"))
+    slots.passed(6, 22.0)
     assert slots.limit == 7
 
 

@@ -196,7 +196,7 @@ def test_what_the_edge_refuses_goes_with_fewer_at_once_and_three_times_at_most()
     bench.submit(*"abcdef")
     for name in "def":
         assert isinstance(bench.settle(name, edge), Backoff)
-    assert bench.pool.limit == 3
+    assert bench.pool.limit == 5
     for _ in range(2):
         while "d" not in bench.running:
             for name in list(bench.running):

@@ -499,7 +499,7 @@ class Capacity:
         """Learn from an attempt without success."""
         outcome, stamp = result.outcome, attempt.stamp
         if owner is Owner.EDGE:
-            self.slots.crowded(attempt.in_flight, now)
+            self.slots.crowded(attempt.in_flight, now, by_others=result.by_others)
         elif owner is Owner.CAPACITY and not self.share.is_provider_down:
             self._refuse(self.overloads, attempt, outcome, now)
         elif owner is Owner.LIMIT:

@@ -36,7 +36,7 @@ class Slots:
         """The most attempts in flight; at least 1."""
         self._filled_at: float | None = None
         """When the last slot was first used."""
-        self._crowded_until = -_NEVER
+        self._crowded_until = self._full_until = -_NEVER
 
     def __repr__(self) -> str:
         return f"<Slots {self.limit}>"
@@ -51,13 +51,18 @@ class Slots:
 
     def passed(self, in_flight: int, now: float) -> None:
         """Note an accepted attempt; `in_flight`: at the admission, the attempt included."""
-        if in_flight >= self.limit and now >= self._crowded_until:
+        if in_flight >= self.limit and now >= self._full_until:
             self._grow()
 
-    def crowded(self, in_flight: int, now: float) -> None:
-        """Cut the slots for a while: others had unknown attempts in flight at a refusal. No limit is learned."""
-        self.limit = max(1, min(self.limit, in_flight - 1))
+    def crowded(self, in_flight: int, now: float, *, by_others: bool) -> None:
+        """Cut the slots for a while, and learn no limit: others had unknown attempts in flight, or the edge refused.
+
+        Where the edge refuses some attempts, each pass gives a slot back.
+        """
+        self.limit = max(1, min(self.limit, in_flight - 1) if by_others else self.limit - 1)
         self._filled_at, self._crowded_until = None, now + _CROWDED_S
+        if by_others:
+            self._full_until = self._crowded_until
 
     def opens_at(self, in_flight: int, now: float) -> float:
         """When a further attempt may go; infinite: when an attempt ends."""
