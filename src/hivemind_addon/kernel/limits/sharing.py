@@ -301,7 +301,7 @@ class Sharing:
             if attempt.stamp in stamps:
                 order.append("refused")
             elif one.by is not member and attempt.stamp > since and any(refusal.forbids(attempt) for refusal in row):
-                if one.kind is kind and not is_told:
+                if one.kind is kind:
                     order.append("other refused")
                 elif attempt.has_passed or (one.at == _NEVER and now - attempt.admitted_at >= verdict_s):
                     order.append("passed")
