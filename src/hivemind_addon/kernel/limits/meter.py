@@ -38,8 +38,6 @@ _INSTANT_S = 1e-6
 """A reset this close has passed: sums of instants lose digits."""
 _TRANSIT_S = 5.0
 """Units sent this long before a window's end have been booked by then."""
-_CHARGED_AT_ENDS = (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS)
-"""An answer may take more of these than was left."""
 _MOST_UNITS = 1e15
 """Larger numbers are oddities, and sums would lose units."""
 _LEAST_LIMIT = 1.0
@@ -484,13 +482,8 @@ class Meter:
         )
 
     def _tells_debt(self, remaining: float, reset_in_s: float) -> bool:
-        """Whether a bucket charged at answers' ends is below zero: no header says so, but the bucket is full later."""
-        return (
-            remaining <= 0
-            and self.kind is MeterKind.BUCKET
-            and self.dimension in _CHARGED_AT_ENDS
-            and self.window_s < reset_in_s <= 2 * self.window_s
-        )
+        """Whether a bucket is below zero, by answers' ends or counted refusals: `reset` says so, `remaining` does not."""
+        return remaining <= 0 and self.kind is MeterKind.BUCKET and self.window_s < reset_in_s <= 2 * self.window_s
 
     def _bound_seconds(self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float) -> None:
         """Learn from a reading how long a unit takes to return, if the limit is a bucket."""
