@@ -67,7 +67,7 @@ def test_it_is_unlearned_when_headers_speak_against_it(kind):
     key = learned(amount=20, kind=kind)
     assert {shared for _, shared in key.meters().values()} == {MODELS}
     key.is_shared = False
-    for _ in range(3):
+    for _ in range(5):
         for model in MODELS:
             key.submit(model)
             key.advance(0.1)

@@ -198,7 +198,7 @@ class Meters:
         if mine - theirs > noise:
             trial.votes += 1
         elif answered and theirs - mine > noise >= mine:
-            trial.votes -= 2
+            trial.votes -= 1
         if trial.votes >= _MOST_VOTES:
             del self._trials[common.name]
         elif trial.votes <= 0:
