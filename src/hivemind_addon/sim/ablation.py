@@ -158,6 +158,7 @@ class _NoBreaker(Breaker):
         now: float,  # noqa: ARG002
         unreached: bool = False,  # noqa: ARG002
         pending: Iterable[float] = (),  # noqa: ARG002
+        elsewhere: int = 0,  # noqa: ARG002
     ) -> bool:
         return False
 

@@ -71,6 +71,11 @@ class Breaker:
         self._interval_s = settings.first_probe_s
 
     @property
+    def failures(self) -> int:
+        """Hard failures in a row."""
+        return self._row.total()
+
+    @property
     def is_one_sessions(self) -> bool:
         """Whether several failures in a row are all of one session, so that session or provider may be the cause."""
         return self._row.total() > 1 and len({session for session, _ in self._row}) == 1
@@ -116,10 +121,12 @@ class Breaker:
         now: float,
         unreached: bool = False,
         pending: Iterable[float] = (),
+        elsewhere: int = 0,
     ) -> bool:
         """Learn from an attempt's end. True if the state changed.
 
         `unreached`: the attempt never got to the provider. `pending`: admissions of the attempts in flight.
+        `elsewhere`: failures in a row of other pools with the same limits, which count from the second failure here on.
         """
         if kind in _ALIVE:
             return self.answered(admitted_at=admitted_at)
@@ -138,7 +145,8 @@ class Breaker:
         self._failed_after_s = max(self._failed_after_s, now - admitted_at)
         sent_since = [sent_at for sent_at in pending if sent_at >= self.row_since]
         living = sum(sent_at < silent_since for sent_at in sent_since)
-        if not self._are_enough(self._settings.failures_to_open * (1 + living) + len(sent_since) - living):
+        needed = self._settings.failures_to_open * (1 + living) + len(sent_since) - living
+        if not self._are_enough(max(2, needed - elsewhere)):
             return False
         self._interval_s = self._settings.first_probe_s
         self._probe_at = self._next_probe_at(now)

@@ -534,6 +534,7 @@ class Capacity:
             now=now,
             unreached=outcome.unreached,
             pending=(other.admitted_at for other in self.flights.attempts),
+            elsewhere=sum(other.breaker.failures for other in self.share.members if other is not self),
         )
         if changed and self.is_provider_down:
             if before is BreakerState.CLOSED:

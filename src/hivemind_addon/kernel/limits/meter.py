@@ -482,7 +482,7 @@ class Meter:
         )
 
     def _tells_debt(self, remaining: float, reset_in_s: float) -> bool:
-        """Whether a bucket is below zero, by answers' ends or counted refusals: `reset` says so, `remaining` does not."""
+        """Whether a bucket is below zero: only the reset shows that."""
         return remaining <= 0 and self.kind is MeterKind.BUCKET and self.window_s < reset_in_s <= 2 * self.window_s
 
     def _bound_seconds(self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float) -> None:

@@ -14,6 +14,8 @@ row of the pool's refusals, with no pass between, and the passes of other pools 
     rate limit without         the other attempt was sent after the first refusal
     overload                   the other attempt found as many attempts in flight
 
+Overloads that no pass contradicts do not count: they may be the account's cap.
+
 If one limit refused all pools, each order of refusals and passes would be equally likely. So the odds against that are
 the number of these orders (Fisher's exact test). Where no wait was announced, refusals of other pools count as well,
 and attempts between two turns of the limit count once.
@@ -122,6 +124,11 @@ class Ended(NamedTuple):
     """Infinite: still in flight."""
     until: float = _NEVER
     """End of the wait that a refusal announced; infinite: none."""
+
+    def has_passed(self, verdict_s: float, now: float) -> bool:
+        """Whether the provider took the attempt, as it does if no refusal comes for `verdict_s`."""
+        attempt = self.attempt
+        return attempt.has_passed or (self.at == _NEVER and now - attempt.admitted_at >= verdict_s)
 
     def forbids(self, attempt: Attempt, *, is_alone: bool = False) -> bool:
         """Whether the limit behind this refusal would have refused another attempt too.
@@ -292,24 +299,24 @@ class Sharing:
                     since = one.attempt.stamp
                     break
                 own.append(one.attempt)
+        others = [one for one in seen if one.by is not member and one.attempt.stamp > since]
+        refused = [one for one in others if one.kind is kind]
+        passed = [one for one in others if one.kind is not kind and one.has_passed(verdict_s, now)]
+        if is_overload:
+            # A refusal that no pass contradicts may be the account's.
+            row = [one for one in row if any(one.forbids(other.attempt) for other in passed)]
         if len(row) < 2:
             return "", ()
+        ones = [(one, "refused") for one in row]
+        for seen, what in ((refused, "other refused"), (passed, "passed")):
+            ones += ((one, what) for one in seen if any(refusal.forbids(one.attempt) for refusal in row))
+        order = [what for _, what in sorted(ones, key=lambda pair: pair[0].attempt.stamp)]
         is_told = is_overload or row[-1].until < _NEVER
-        order, stamps = [], {one.attempt.stamp for one in row}
-        for one in seen:
-            attempt = one.attempt
-            if attempt.stamp in stamps:
-                order.append("refused")
-            elif one.by is not member and attempt.stamp > since and any(refusal.forbids(attempt) for refusal in row):
-                if one.kind is kind:
-                    order.append("other refused")
-                elif attempt.has_passed or (one.at == _NEVER and now - attempt.admitted_at >= verdict_s):
-                    order.append("passed")
         if not is_told:
             # What happens between two turns of a limit has one cause.
             order = [what for what, _ in itertools.groupby(order)]
         odds = _ODDS_AGAIN if len(common.members) < len(self.members) else _ODDS if is_told else _ODDS_UNTOLD
-        count, passes, others = (order.count(what) for what in ("refused", "passed", "other refused"))
-        if comb(count + passes + others, count) < odds * comb(count + others, count):
+        count, passes, refusals = (order.count(what) for what in ("refused", "passed", "other refused"))
+        if comb(count + passes + refusals, count) < odds * comb(count + refusals, count):
             return "", ()
         return f"refused {count} times while {passes} calls of other models were admitted", row
