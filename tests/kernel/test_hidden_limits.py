@@ -340,14 +340,14 @@ def test_a_cap_is_found_and_used(cap):
     assert gateway.hidden.limit == HiddenLimit(0, pytest.approx(cap, abs=0.5))
 
 
-@pytest.mark.parametrize(("before", "after"), [(3, 9), (9, 3)])
-def test_a_cap_that_moves_is_followed(before, after):
+@pytest.mark.parametrize("caps", [(3, 9), (9, 3), (9, 3, 10)])
+def test_a_cap_that_moves_is_followed(caps):
     def refuses(now: float, in_flight: int) -> float | None:
-        return 0.0 if in_flight >= (before if now < 100 else after) else None
+        return 0.0 if in_flight >= caps[min(int(now / 150), len(caps) - 1)] else None
 
     gateway = Gateway(HiddenLimits(CONCURRENCY), refuses).run(3000)
     late = [at for at in gateway.passed_at if at > 450]
-    assert len(late) / (gateway.now - 450) > 0.85 * after / 2.0
+    assert len(late) / (gateway.now - 450) > 0.85 * caps[-1] / 2.0
     assert gateway.refused_share < 0.08
 
 

@@ -43,6 +43,8 @@ _LONG_HOLD_S = 0.5
 _TRIALS = ((12.0, 10, 30.0), (60.0, 30, 120.0), (300.0, 90, 300.0))
 """Time, and attempts that pass while others are held back, until the next trial, and the time where fewer pass; by
 refused trials in a row."""
+_CHANGING_S = 900.0
+"""For this time after a change of the provider the rarest trials do not apply: a limit that fell rises again."""
 _RESUMED_S = 30.0
 """No probe tests a limit that is known from elsewhere for this time."""
 _GUARD_FIRST_S = 0.5
@@ -77,6 +79,8 @@ class _Trials:
         """When the last trial was sent, or the limit was found."""
         self._refused = 0.0
         """Refused trials in a row."""
+        self._changed_at = -_NEVER
+        """When a limit last changed."""
         self.is_growing = False
         """Whether trials follow each other at once: the limit grows, and no hypothesis predicts anything."""
 
@@ -91,7 +95,8 @@ class _Trials:
         """When the next trial is due; `longest_row_s`: longest time for which everything was refused."""
         if self.is_growing:
             return -_NEVER
-        wait_s, passes, few_pass_s = _TRIALS[min(int(self._refused), len(_TRIALS) - 1)]
+        rarest = -2 if self._at < self._changed_at + _CHANGING_S else -1
+        wait_s, passes, few_pass_s = _TRIALS[min(int(self._refused), len(_TRIALS) + rarest)]
         return self._at + (wait_s if self.passed >= passes else max(few_pass_s, longest_row_s))
 
     def sent(self, sent: Sent, now: float) -> None:
@@ -117,9 +122,14 @@ class _Trials:
         self._refused += shown
         self.is_growing = False
 
-    def begin_again(self, now: float, *, is_growing: bool = False) -> None:
+    def begin_again(self, now: float) -> None:
         """Restart the schedule for another limit: an immediate trial would only confirm a limit just found."""
-        self._at, self._refused, self.is_growing = now, 0.0, is_growing
+        self._at, self._refused, self.is_growing = now, 0.0, False
+
+    def changed(self, now: float, *, is_growing: bool) -> None:
+        """Restart the schedule for a limit that has changed."""
+        self.begin_again(now)
+        self._changed_at, self.is_growing = now, is_growing
 
 
 class _Probes:
@@ -301,7 +311,7 @@ class HiddenLimits:
     def _weigh(self, now: float) -> None:
         weighed = self._bank.weigh(now)
         if weighed.has_changed or weighed.has_grown:
-            self._trials.begin_again(now, is_growing=weighed.has_grown)
+            self._trials.changed(now, is_growing=weighed.has_grown)
         self._take_over_limit()
 
     def _take_over_limit(self) -> None:
