@@ -482,18 +482,6 @@ class HiddenLimits:
             return 0.0
         return min(demand.of(limit.dimension), limit.amount) / limit.amount * limit.window_s
 
-    @property
-    def remembers_since(self) -> float:
-        """When the oldest attempt was sent that has to be explained; infinite: there is none."""
-        return self._bank.remembers_since
-
-    def explains(self, since: float, now: float) -> tuple[float, bool]:
-        """How well the best hypothesis explains the attempts since `since`, and whether it is more than chance.
-
-        As a log-likelihood, without the prior of the limit's kind.
-        """
-        return self._bank.explains(since, now)
-
 
 class _Glance(HiddenLimits):
     """A copy that only answers: it judges no trial and leaves the original unchanged."""

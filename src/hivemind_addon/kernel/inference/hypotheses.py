@@ -393,20 +393,6 @@ class Bank:
             self.others = self._compete(rest, now)
         return Weighed(has_changed, has_grown)
 
-    @property
-    def remembers_since(self) -> float:
-        """When the oldest recent attempt was sent; infinite: there is none."""
-        return next((sent.sent_at for sent in list(self._attempts)[-_EXPLAINED:]), _NEVER)
-
-    def explains(self, since: float, now: float) -> tuple[float, bool]:
-        """How well the best hypothesis explains the attempts since `since`, and whether it is more than chance.
-
-        As a log-likelihood, without the prior of the limit's kind.
-        """
-        explained = [sent for sent in list(self._attempts)[-_EXPLAINED:] if sent.sent_at >= since and not sent.is_void]
-        best = self._compete(History(explained, _usual, 0, _telling(explained, 0)), now)[0]
-        return best.fit.score + best.rarity, best.level is not None
-
     def _unexplained(self, best: Hypothesis, history: History) -> History:
         """All attempts except the refusals that a hypothesis explains."""
         assert best.level is not None

@@ -41,8 +41,6 @@ class RetryAfters:
     def __init__(self) -> None:
         self.ends: deque[float] = deque(maxlen=32)
         """Reported ends, each counted once."""
-        self.waits_s: deque[float] = deque(maxlen=32)
-        """The retry-after that reported each of `ends`."""
         self.until = -_NEVER
         """Farthest reported end."""
         self.longest_s = 0.0
@@ -116,7 +114,6 @@ class RetryAfters:
         self._at = now
         if not self.ends or abs(self.ends[-1] - until) > ROUNDING_S:
             self.ends.append(until)
-            self.waits_s.append(retry_after_s)
 
     def look_at(self, now: float) -> float:
         """When to test an unproved retry-after that is long; infinite: never."""
