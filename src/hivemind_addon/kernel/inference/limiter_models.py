@@ -115,15 +115,21 @@ def fit(levels: Iterable[float], refused_levels: Iterable[float], *, step: float
     best = fit_chance(len(refused), attempts)
     # Any of the levels may be the limit: the best of many candidates explains less.
     choice = math.log(1 + len(set(found)))
-    for level in sorted(set(refused), reverse=True):
+    passed = -1
+    for level in sorted(set(refused)):
         # All attempts with the same level are on the same side.
         below, below_refused = bisect_left(found, level), bisect_left(refused, level)
-        above, above_refused = attempts - below, len(refused) - below_refused
-        score = _CHANCE.likelihood(below_refused, below) + _RULE.likelihood(above_refused, above) - choice
-        if score > best.score:
-            amount = _between(found[below - 1] if below else 0.0, level, step)
-            if amount >= least:
-                best = Fit(amount, score, _CHANCE.expected(below_refused, below))
+        if below - below_refused == passed:
+            continue  # no attempt passed between this level and the last: the last explains more
+        amount = _between(found[below - 1] if below else 0.0, level, step)
+        if amount < least:
+            continue
+        passed, above = below - below_refused, attempts - below
+        score = (
+            _CHANCE.likelihood(below_refused, below) + _RULE.likelihood(len(refused) - below_refused, above) - choice
+        )
+        if score >= best.score:
+            best = Fit(amount, score, _CHANCE.expected(below_refused, below))
     return best
 
 
@@ -168,6 +174,8 @@ class History:
         self.sent_at = [sent.sent_at for sent in attempts]
         self.counted = [counts(sent) for sent in attempts]
         self._sums: dict[int, list[float]] = {}
+        self.levels: dict[Level, list[float]] = {}
+        """Levels of buckets before each attempt, and after the last, as far as computed."""
 
     def __repr__(self) -> str:
         return f"<History of {len(self.attempts)} attempts, {self.first} unexplained>"
@@ -325,47 +333,38 @@ class BucketLevel:
 
     def found(self, history: History) -> list[float]:
         """See Level."""
-        levels, attempts, measure, first = self._levels(history), history.attempts, self.measure, history.first
-        return [levels[index - first] + attempts[index].units[measure] for index in history.judged]
+        levels, attempts, measure = self._levels(history), history.attempts, self.measure
+        return [levels[index] + attempts[index].units[measure] for index in history.judged]
 
     def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""
-        level = self._levels(history)[-1] if history.attempts else 0.0
         drained = self.per_s * max(0.0, now - history.sent_at[-1]) if history.attempts else 0.0
-        surplus = max(0.0, level - drained) + units - max(amount, units)
+        surplus = max(0.0, self._levels(history)[-1] - drained) + units - max(amount, units)
         return now if surplus <= 1e-9 else now + surplus / self.per_s
 
     def _levels(self, history: History) -> list[float]:
-        """The level before each attempt to be explained, and after the last attempt."""
-        per_s, sums, sent_at = self.per_s, history.sums(self.measure), history.sent_at
-        # An empty bucket drains nothing: the level is the sum above the lowest sum so far.
-        net = [units - per_s * at for units, at in zip(sums, sent_at, strict=False)]
-        lowest = accumulate(net, min)
-        levels = [above - low for above, low in zip(net, lowest, strict=True)][history.first :]
-        if self.amount is not None and levels:
-            return self._corrected(history, levels[0])
-        last = sums[-1] - sums[-2] if history.attempts else 0.0
-        return [*levels, (levels[-1] if levels else 0.0) + last]
-
-    def _corrected(self, history: History, level: float) -> list[float]:
-        """The same from a level on, where each verdict corrects the level."""
-        per_s, measure, amount = self.per_s, self.measure, self.amount or 0.0
-        at = history.sent_at[history.first]
-        levels: list[float] = []
-        for sent, is_counted in zip(history.attempts[history.first :], history.counted[history.first :], strict=True):
-            now = sent.sent_at
-            level = max(0.0, level - per_s * (now - at))
-            at = now
+        """The level before each attempt, and after the last attempt."""
+        levels = history.levels.setdefault(self, [0.0])
+        known = len(levels) - 1
+        if known == len(history.attempts):
+            return levels
+        per_s, measure, amount, sums = self.per_s, self.measure, self.amount, history.sums(self.measure)
+        level, last = levels.pop(), history.sent_at[max(0, known - 1)]
+        for index in range(known, len(history.attempts)):
+            at = history.sent_at[index]
+            level = max(0.0, level - per_s * (at - last))
             levels.append(level)
-            units = sent.units[measure]
-            if is_counted:
-                level += units
-            if sent.refused:
-                short_s = 0.0 if sent.told_at is None else sent.told_at - now
-                level = max(level, amount - units + (per_s * short_s if short_s else _SHORT * units))
-            elif sent.refused is False:
-                level = min(level, amount)
-        return [*levels, level]
+            level += sums[index + 1] - sums[index]
+            last = at
+            if amount is not None and index >= history.first:
+                sent = history.attempts[index]
+                if sent.refused:
+                    short = _SHORT * sent.units[measure] if sent.told_at is None else per_s * (sent.told_at - at)
+                    level = max(level, amount - sent.units[measure] + short)
+                elif sent.refused is False:
+                    level = min(level, amount)
+        levels.append(level)
+        return levels
 
 
 _MOST_WINDOW_S = 32 * 86_400.0
