@@ -348,21 +348,24 @@ class BucketLevel:
         known = len(levels) - 1
         if known == len(history.attempts):
             return levels
-        per_s, measure, amount, sums = self.per_s, self.measure, self.amount, history.sums(self.measure)
+        per_s, measure, amount = self.per_s, self.measure, self.amount
         level, last = levels.pop(), history.sent_at[max(0, known - 1)]
-        for index in range(known, len(history.attempts)):
-            at = history.sent_at[index]
-            level = max(0.0, level - per_s * (at - last))
+        for sent, is_counted in zip(history.attempts[known:], history.counted[known:], strict=True):
+            at = sent.sent_at
+            level -= per_s * (at - last)
+            if level < 0:
+                level = 0.0
             levels.append(level)
-            level += sums[index + 1] - sums[index]
-            last = at
-            if amount is not None and index >= history.first:
-                sent = history.attempts[index]
-                if sent.refused:
-                    short = _SHORT * sent.units[measure] if sent.told_at is None else per_s * (sent.told_at - at)
-                    level = max(level, amount - sent.units[measure] + short)
-                elif sent.refused is False:
-                    level = min(level, amount)
+            units, last = sent.units[measure], at
+            if is_counted:
+                level += units
+            if amount is None:
+                continue
+            if sent.refused:
+                short = _SHORT * units if sent.told_at is None else per_s * (sent.told_at - at)
+                level = max(level, amount - units + short)
+            elif sent.refused is False:
+                level = min(level, amount)
         levels.append(level)
         return levels
 
