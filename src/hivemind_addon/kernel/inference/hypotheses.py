@@ -374,7 +374,7 @@ class Bank:
             since = History(history.attempts, _usual, cut, history.judged[at:])
             newer = self._compete(since, now)
             changed = self._compete(before, now)[0].score + newer[0].score
-            if changed > _CHANGE + max(hypotheses[0].score, self._as_two(hypotheses[0], history, now)):
+            if changed > _CHANGE + hypotheses[0].score:
                 self._changes.append(history.sent_at[cut])
                 for sent in since.attempts[cut:]:
                     sent.odds = None
@@ -400,14 +400,6 @@ class Bank:
         pairs = zip(found, history.judged, strict=True)
         rest = [index for at, index in pairs if not (history.attempts[index].refused and at > best.fit.amount)]
         return History(history.attempts, _usual, history.first, rest)
-
-    def _as_two(self, first: Hypothesis, history: History, now: float) -> float:
-        """Score of two limits at once: a limit that existed all the time may begin to refuse late."""
-        if not first.is_of_a_rate:
-            return -_NEVER
-        rest = self._unexplained(first, history)
-        explained = len(history.judged) - len(rest.judged)
-        return first.score - first.fit.score + fit_all(explained, explained) + self._compete(rest, now)[0].score
 
     def _settle_on(self, hypotheses: list[Hypothesis]) -> None:
         self.hypotheses, self.others = hypotheses, []
