@@ -84,9 +84,6 @@ class _Trials:
         self.is_growing = False
         """Whether trials follow each other at once: the limit grows, and no hypothesis predicts anything."""
 
-    def __repr__(self) -> str:
-        return f"<Trials, {self._refused:g} refused>"
-
     def is_trial(self, sent: Sent) -> bool:
         """Whether an attempt is the newest trial."""
         return sent is self._newest
@@ -143,9 +140,6 @@ class _Probes:
         self._wait_s = 0.0
         self._pending: list[Sent] = []
         """Probes without a verdict."""
-
-    def __repr__(self) -> str:
-        return f"<Probes, {self.saved:.1f} saved>"
 
     def sent(self, sent: Sent) -> None:
         self._pending.append(sent)
@@ -309,9 +303,9 @@ class HiddenLimits:
             self._bank.ended(sent, now, units=units, was_taken=was_taken, is_failed=is_failed)
 
     def _weigh(self, now: float) -> None:
-        weighed = self._bank.weigh(now)
-        if weighed.has_changed or weighed.has_grown:
-            self._trials.changed(now, is_growing=weighed.has_grown)
+        has_grown = self._bank.weigh(now)
+        if has_grown is not None:
+            self._trials.changed(now, is_growing=has_grown)
         self._take_over_limit()
 
     def _take_over_limit(self) -> None:

@@ -172,16 +172,6 @@ class Hypothesis:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Weighed:
-    """Changes made by a competition."""
-
-    has_changed: bool
-    """The provider has changed: earlier attempts need no explanation."""
-    has_grown: bool
-    """A limit no longer holds, and the new amount is unknown."""
-
-
 class Bank:
     """Attempts, and the hypotheses that explain their refusals."""
 
@@ -359,9 +349,12 @@ class Bank:
             if not self._reopened or passed.sent_at > self._reopened[-1]:
                 self._reopened.append(passed.sent_at)
 
-    def weigh(self, now: float) -> Weighed:
-        """Let the hypotheses compete to explain the remembered attempts."""
-        has_changed = has_grown = False
+    def weigh(self, now: float) -> bool | None:
+        """Let the hypotheses compete to explain the remembered attempts. None: no limit has changed.
+
+        True: a limit no longer holds, and the new amount is unknown.
+        """
+        has_grown: bool | None = None
         self._unweighed, self._weighed_at = 0, now
         history = self._usual_history()
         explained = history.explained
@@ -378,20 +371,20 @@ class Bank:
                 self._changes.append(history.sent_at[cut])
                 for sent in since.attempts[cut:]:
                     sent.odds = None
-                has_changed = True
+                has_grown = False
                 self._outgrown = hypotheses[0] if hypotheses[0].level is not None else None
                 history, hypotheses = since, newer
         if not any(sent.refused for sent in history.explained):
             if self._outgrown is None and any(sent.refused for sent in history.attempts):
-                return Weighed(has_changed, has_grown)  # a limit that is kept refuses nothing for a long time
-            has_grown = self._outgrown is not None
+                return has_grown  # a limit that is kept refuses nothing for a long time
+            has_grown = has_grown if self._outgrown is None else True
             hypotheses = [] if self._outgrown is None else [self._proved(self._outgrown, history, now)]
         self._settle_on(hypotheses)
         rest = self._unexplained(hypotheses[0], history) if self.limit is not None else None
         if rest is not None and any(sent.refused for sent in rest.explained):
             # Another limit refuses attempts that this limit lets pass.
             self.others = self._compete(rest, now)
-        return Weighed(has_changed, has_grown)
+        return has_grown
 
     def _unexplained(self, best: Hypothesis, history: History) -> History:
         """All attempts except the refusals that a hypothesis explains."""

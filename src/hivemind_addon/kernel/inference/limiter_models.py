@@ -177,9 +177,6 @@ class History:
         self.levels: dict[Level, list[float]] = {}
         """Levels of buckets before each attempt, and after the last, as far as computed."""
 
-    def __repr__(self) -> str:
-        return f"<History of {len(self.attempts)} attempts, {self.first} unexplained>"
-
     @property
     def explained(self) -> list[Sent]:
         """The attempts whose verdicts are weighed."""

@@ -60,9 +60,6 @@ class RetryAfters:
         self._row_since = self._refused_sent_at = -_NEVER
         """Since when every attempt was refused, and when the last of these was sent."""
 
-    def __repr__(self) -> str:
-        return f"<RetryAfters until {self.until:.1f}, score {self._score:g}>"
-
     @property
     def is_trusted(self) -> bool:
         """Whether the evidence for retry-afters outweighs the evidence against."""
