@@ -1,7 +1,7 @@
 """Bank of hypotheses that compete to explain refusals. Pure.
 
 The hypotheses: nothing but chance; a number of attempts in flight; an amount in any span or window of some length; an
-amount that drains at some rate; in requests, input tokens or all tokens. Each is a level (`limiter_models.py`) over the
+amount that drains at some rate; in requests or all tokens. Each is a level (`limiter_models.py`) over the
 recent attempts: posterior = prior x likelihood.
 
 Much evidence against the best hypothesis in a short time (a cumulative sum of log-likelihoods) shows a change of the
@@ -606,12 +606,9 @@ def _lengths_s(ends: Sequence[float], least: float, *, is_told: bool) -> list[fl
 
 
 def _measures(records: Sequence[Sent]) -> Iterable[int]:
-    """Measures that may be limited: always requests, and tokens where attempts differ in them."""
-    yield 0
-    for measure in (1, 2):
-        sizes = [sent.units[measure] for sent in records]
-        if sizes and max(sizes) > UNEQUAL * max(1.0, min(sizes)):
-            yield measure
+    """Measures that may be limited: always requests, and all tokens where attempts differ in them."""
+    sizes = [sent.units[2] for sent in records]
+    return (0, 2) if max(sizes, default=0.0) > UNEQUAL * max(1.0, min(sizes, default=0.0)) else (0,)
 
 
 def _score(hypothesis: Hypothesis) -> float:
