@@ -20,7 +20,7 @@ import math
 import sys
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from hivemind_addon.kernel.inference.hypotheses import LIKELY, SURE, Bank, Prior
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit, Sent
@@ -55,14 +55,11 @@ _FIRST_SHARE = 0.05
 _SHARE_OVER = 50.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Votes:
+class _Votes(NamedTuple):
     go: float
     """Probability that an attempt passes now."""
     likely_at: float
-    """From when on passing is more likely than not."""
     possible_at: float
-    """From when on passing is possible."""
 
 
 class _Trials:
@@ -99,12 +96,12 @@ class _Trials:
     def sent(self, sent: Sent, now: float) -> None:
         self._newest, self._at, self.passed = sent, now, 0
 
-    def back_at(self, open_stamps: "dict[int, Sent]", verdict_s: float) -> float:
+    def back_at(self, bank: Bank) -> float:
         """When the newest trial has passed unless refused before; infinite: no trial is in flight."""
         newest = self._newest
-        if newest is None or newest.refused is not None or newest.stamp not in open_stamps:
+        if newest is None or newest.refused is not None or newest.stamp not in bank.open:
             return _NEVER
-        return newest.sent_at + verdict_s
+        return newest.sent_at + bank.verdict_s
 
     def has_passed(self, limit_in_flight: float) -> None:
         """Learn that a trial passed: the limit has grown, unless a slot got free just then."""
@@ -159,11 +156,11 @@ class _Probes:
         self._wait_s = max(2 * self._wait_s, 2 * verdict_s)
         self.at = now + self._wait_s
 
-    def free_at(self, go: float, open_stamps: "dict[int, Sent]", verdict_s: float, now: float) -> float:
+    def free_at(self, go: float, bank: Bank, now: float) -> float:
         """When another probe may go; the likelier probes pass, the more may be in flight."""
-        self._pending = [sent for sent in self._pending if sent.stamp in open_stamps and sent.refused is None]
+        self._pending = [sent for sent in self._pending if sent.stamp in bank.open and sent.refused is None]
         most = max(1, int(_RISKED / (1 - go)))
-        verdicts_at = sorted(sent.sent_at + verdict_s for sent in self._pending)
+        verdicts_at = sorted(sent.sent_at + bank.verdict_s for sent in self._pending)
         return now if len(verdicts_at) < most else verdicts_at[-most]
 
 
@@ -200,8 +197,7 @@ class HiddenLimits:
         """When an attempt was last refused, or went after a long hold: from then on a few go at a time."""
 
     def __repr__(self) -> str:
-        best = self.limit
-        return f"<HiddenLimits {best}>" if best else "<HiddenLimits none known>"
+        return f"<HiddenLimits {self.limit}>"
 
     # What is sent, and what comes of it ------------------------------------------------------------------------------
 
@@ -317,7 +313,7 @@ class HiddenLimits:
 
     def _judge_trial(self, now: float) -> None:
         """Treat a trial that is not refused for `verdict_s` as passed."""
-        if self._trial_back_at <= now:
+        if self._trials.back_at(self._bank) <= now:
             self._trials.has_passed(self._bank.limit_in_flight)
             self._weigh(now)
 
@@ -403,7 +399,7 @@ class HiddenLimits:
             if not in_flight:
                 look_at = min(self._retry_afters.look_at(now), self._trial_at)
                 opens_at = min(opens_at, max(now, self._guard_until, look_at))
-            opens_at = min(opens_at, self._trial_back_at)
+            opens_at = min(opens_at, self._trials.back_at(self._bank))
         return opens_at
 
     def may_refuse(self, demand: Demand, in_flight: int, now: float) -> bool:
@@ -414,8 +410,7 @@ class HiddenLimits:
         votes = self._votes(units, in_flight, now)
         if votes.go >= SURE:
             return max(now, self._guard_until)
-        free_at = self._probes.free_at(votes.go, self._bank.open, self.verdict_s, now)
-        not_before = max(now, self._guard_until, free_at)
+        not_before = max(now, self._guard_until, self._probes.free_at(votes.go, self._bank, now))
         if votes.go >= LIKELY:
             return not_before
         opens_at = max(min(votes.likely_at, self._trial_at), not_before)
@@ -428,10 +423,6 @@ class HiddenLimits:
         due_at = self._trials.due_at(self._bank.longest_row_s)
         # If retry-afters have proved true, nothing passes before the end.
         return max(due_at, self._retry_afters.until) if self._retry_afters.is_proved else due_at
-
-    @property
-    def _trial_back_at(self) -> float:
-        return self._trials.back_at(self._bank.open, self.verdict_s)
 
     def _votes(self, units: Sequence[float], in_flight: int, now: float, *, with_margin: bool = True) -> _Votes:
         """Predictions for an attempt. Each known limit has to let the attempt pass."""

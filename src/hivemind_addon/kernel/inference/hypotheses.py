@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import pairwise
+from operator import attrgetter
 
 from hivemind_addon.kernel.inference.limiter_models import (
     UNEQUAL,
@@ -39,8 +40,6 @@ _EXPLAINED = 256
 """Attempts that the hypotheses have to explain."""
 _JUDGED = 96
 """Most of these whose verdicts are weighed."""
-_NEWEST = 8
-"""The newest attempts are always weighed."""
 _REMEMBERED = 640
 """Attempts that fill buckets and windows."""
 _WINDOWS_S = (1.0, 5.0, 10.0, 20.0, 60.0, 300.0, 3600.0, 18_000.0, 86_400.0)
@@ -56,13 +55,9 @@ _LINGER_S = {0.0: 1.0, 0.5: 0.2, 3.0: 0.2}
 SURE = 0.97
 """Probability that counts as unanimous."""
 LIKELY = 0.5
-"""More likely than not."""
 _NEGLIGIBLE = -5.0
 """Log-odds to the best below which a hypothesis is dropped."""
 _PLAUSIBLE = 8
-"""Most hypotheses that predict."""
-_DIGITS = 2
-"""Digits of a bucket's rate after the first."""
 _LEAST_VERDICT_S = 0.05
 _FIRST_VERDICT_S = 0.25
 _MOST_VERDICT_S = 2.0
@@ -136,8 +131,6 @@ class Hypothesis:
     """Logarithm of prior x likelihood."""
     weight: float = 0.0
     """Probability among the plausible hypotheses."""
-    rarity: float = 0.0
-    """Logarithm of the probability relative to the usual hypotheses of the same kind."""
     counts: _Counts = _usual
 
     @property
@@ -206,9 +199,6 @@ class Bank:
         """Mean time until an answer begins."""
         self._outgrown: Hypothesis | None = None
         """The hypothesis of a known limit that no longer holds."""
-
-    def __repr__(self) -> str:
-        return f"<Bank {self.limit}>" if self.limit else "<Bank, nothing known>"
 
     def sent(self, sent: Sent) -> None:
         """Count an attempt that goes."""
@@ -465,13 +455,14 @@ class Bank:
                 others = History(history.attempts, _successes, history.first, history.judged)
                 hypotheses += _fitted(rates, rate * _FREE_FAILURES, others, _successes, known, refused)
             most = fit_all(len(refused), len(known))
-            if max(hypotheses, key=_score).fit.score < most - _UNEXPLAINED:
+            if max(hypotheses, key=attrgetter("score")).fit.score < most - _UNEXPLAINED:
                 others = History(history.attempts, _all, history.first, history.judged)
                 of_requests = [(level, part) for level, part in rates if level.measure == 0]
                 counted = _fitted(of_requests, rate * _REFUSALS_COUNT, others, _all, known, refused)
                 hypotheses += [one for one in counted if one.fit.score > most - _LEFT_UNEXPLAINED]
-        best = max(map(_score, hypotheses))
-        kept = [one for one in nlargest(_PLAUSIBLE, hypotheses, _score) if one.score - best > _NEGLIGIBLE]
+        plausible = nlargest(_PLAUSIBLE, hypotheses, attrgetter("score"))
+        best = plausible[0].score
+        kept = [one for one in plausible if one.score - best > _NEGLIGIBLE]
         total = sum(math.exp(hypothesis.score - best) for hypothesis in kept)
         for hypothesis in kept:
             hypothesis.weight = math.exp(hypothesis.score - best) / total
@@ -515,7 +506,7 @@ class Bank:
         level = self.hypotheses[0].level if self.hypotheses else None
         if isinstance(level, BucketLevel) and level.measure == measure:
             rates.add(level.per_s)
-        return sorted({round(rate, _DIGITS - math.floor(math.log10(rate))) for rate in rates})
+        return sorted({round(rate, 2 - math.floor(math.log10(rate))) for rate in rates})
 
     def _verdict(self, sent: Sent, now: float) -> bool | None:
         """Whether an attempt was refused; None: not known."""
@@ -555,7 +546,7 @@ def _telling(attempts: Sequence[Sent], first: int) -> Sequence[int]:
     if len(indexes) <= _JUDGED:
         return indexes
     refused = [index for index in indexes if attempts[index].refused][-(_JUDGED // 3) :]
-    near = {index + step for index in refused for step in (0, -1, 1)} | {first, *indexes[-_NEWEST:]}
+    near = {index + step for index in refused for step in (0, -1, 1)} | {first, *indexes[-8:]}
     others = [index for index in indexes if index not in near and not attempts[index].refused]
     every = max(1, math.ceil(len(others) / max(1, _JUDGED - len(near))))
     return sorted(near.union(others[::every]) & set(indexes))
@@ -580,7 +571,7 @@ def _fitted(
         if best.amount == _NEVER:
             continue
         prior = math.log(share * part / total)
-        fitted = Hypothesis(level, best, best.score + prior, rarity=math.log(part), counts=counts)
+        fitted = Hypothesis(level, best, best.score + prior, counts=counts)
         yield fitted
         if isinstance(level, BucketLevel) and fitted.score > bucket:
             bucket = fitted.score
@@ -609,10 +600,6 @@ def _measures(records: Sequence[Sent]) -> Iterable[int]:
     """Measures that may be limited: always requests, and all tokens where attempts differ in them."""
     sizes = [sent.units[2] for sent in records]
     return (0, 2) if max(sizes, default=0.0) > UNEQUAL * max(1.0, min(sizes, default=0.0)) else (0,)
-
-
-def _score(hypothesis: Hypothesis) -> float:
-    return hypothesis.score
 
 
 def _mean(mean: float, newest: float) -> float:
