@@ -14,10 +14,10 @@ below some amount, which `fit` finds, and the rule above.
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Annotated, Protocol
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
@@ -182,6 +182,11 @@ class History:
         """The attempts whose verdicts are weighed."""
         return [self.attempts[index] for index in self.judged]
 
+    def ends(self) -> Iterator[float]:
+        """When the counted attempts that have to be explained ended."""
+        pairs = zip(self.attempts[self.first :], self.counted[self.first :], strict=True)
+        return (sent.ended_at for sent, is_counted in pairs if is_counted)
+
     def add(self, sent: Sent) -> None:
         """Append an attempt that is in flight."""
         self.attempts.append(sent)
@@ -199,21 +204,9 @@ class History:
         return self._sums[measure]
 
 
-class Level(Protocol):
-    """A kind of limiter."""
-
-    @property
-    def measure(self) -> int:
-        """Index of the counted unit in `Sent.units`."""
-        ...
-
-    def found(self, history: History) -> list[float]:
-        """The level that each judged attempt found, itself included."""
-        ...
-
-    def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:
-        """When `units` more fit into the amount; infinite: when an attempt ends."""
-        ...
+type Level = ConcurrencyLevel | SlidingLevel | WindowLevel | BucketLevel
+"""A kind of limiter. `measure`: index of the counted unit in `Sent.units`; `found`: the level that each judged attempt
+found, itself included; `opens_at`: when `units` more fit into the amount, infinite: when an attempt ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,8 +221,7 @@ class ConcurrencyLevel:
         """See Level."""
         if not self.linger_s:
             return [sent.in_flight for sent in history.explained]
-        pairs = zip(history.attempts[history.first :], history.counted[history.first :], strict=True)
-        ended_at = sorted(sent.ended_at for sent, is_counted in pairs if is_counted)
+        ended_at = sorted(history.ends())
         return [
             sent.in_flight + bisect_right(ended_at, sent.sent_at) - bisect_right(ended_at, sent.sent_at - self.linger_s)
             for sent in history.explained
@@ -241,8 +233,7 @@ class ConcurrencyLevel:
         if free < 1:
             return _NEVER
         since = now - self.linger_s
-        pairs = zip(history.attempts[history.first :], history.counted[history.first :], strict=True)
-        ended_at = sorted(sent.ended_at for sent, is_held in pairs if is_held and since < sent.ended_at <= now)
+        ended_at = sorted(at for at in history.ends() if since < at <= now)
         surplus = len(ended_at) + 1 - int(free)
         return now if surplus <= 0 else max(now, ended_at[surplus - 1] + self.linger_s)
 
