@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from msgspec.structs import replace
 
+from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.learned import MeterKind
 from hivemind_addon.kernel.limits.owner import as_block, plan_wait_s
@@ -49,6 +50,7 @@ from hivemind_addon.kernel.values.ticket import (
     OutcomeKind,
     Priority,
     Reading,
+    Reason,
     Usage,
 )
 from hivemind_addon.sim.limits import LimitKind
@@ -217,6 +219,14 @@ class SchedulerMachine(RuleBasedStateMachine):
         )
         self.scheduler.submit(made, self.settings, self.now)
         self.queued.add(ticket_id)
+
+    @rule(key=st.sampled_from(POOLS), amount=st.sampled_from([1.0, 3.0]), window_s=st.sampled_from([30.0, 3600.0]))
+    def believe(self, key, amount, window_s):
+        """An earlier run has learned a limit, right or wrong."""
+        pool = self.scheduler._pools.get(key)
+        if pool is not None and pool.capacity.throttles.limit is None:
+            pool.capacity.throttles.resume(HiddenLimit(0, amount, window_s), self.now)
+            self.scheduler._changed[pool] = None
 
     @rule(count=st.integers(2, 12), session=st.sampled_from("abc"))
     def submit_many(self, count, session):
@@ -396,13 +406,19 @@ class SchedulerMachine(RuleBasedStateMachine):
             assert view.in_flight - view.bypassing == sum(state.state == "in flight" for state in view.tickets)
             if view.queued and not view.in_flight:
                 assert wakeup_at is not None, "stuck"  # paused, too: clients are told before they give up
+            pool = self.scheduler._pools[view.key]
+            if pool.gate and pool.gate.reason is not Reason.ORDER and not pool.capacity.is_full:
+                trusted = pool._selector.trusted(pool._next.ticket, self.now)
+                due_at = max(trusted.opens_at, self.now + 16)
+                assert pool.gate.opens_at <= due_at, "held by advice alone"
+                assert due_at == math.inf or pool.wakeup_at <= due_at
             if self.closed:
                 assert not view.queued
             for meter in view.meters:
                 assert 0 <= meter.level <= meter.limit
-            for meter in self.scheduler._pools[view.key].capacity.meters:
+            for meter in pool.capacity.meters:
                 assert meter.reserved >= 0
-                is_shared = len(self.scheduler._pools[view.key].capacity.share.members) > 1
+                is_shared = len(pool.capacity.share.members) > 1
                 assert is_shared or view.in_flight > view.bypassing or meter.reserved == 0
         self._first_come_first_served()
 

@@ -1,6 +1,5 @@
 """Who goes next in a pool, and what keeps it from going."""
 
-import math
 import random
 
 import pytest
@@ -124,18 +123,15 @@ class TestTrial:
         told = requests_reading(limit=2, remaining=1, reset_in_s=55)
         waiting.capacity.hear(hints(told), first, 0.0, answered=True)
         waiting.capacity.settle(first, AttemptResult(SUCCESS, charged=Demand()), 1.0)
-        assert waiting.selector.gate(ticket("t"), 1.0) == Gate(Reason.METER, pytest.approx(55.1))
+        assert waiting.selector.advised(ticket("t"), 1.0) == Gate(Reason.METER, pytest.approx(55.1))
         waiting.capacity.settle(second, AttemptResult(FAILED), 1.0)
         waiting.capacity.learn(second, AttemptResult(FAILED), 1.0)
         return waiting
 
-    def despite_at(self, waiting: Waiting) -> float:
-        gate = waiting.selector.gate(ticket("t"), 1.0)
-        assert gate == Gate(Reason.METER, pytest.approx(55.1))
-        return waiting.selector.despite_at(ticket("t"), gate, 21.0, 1.0)
-
     def test_one_goes_to_find_it_out_when_nothing_has_gone_for_long(self):
-        assert self.despite_at(self.failed()) == 21.0
+        waiting = self.failed()
+        waiting.selector.idle_since = 1.0
+        assert waiting.selector.gate(ticket("t"), 1.0) == Gate(Reason.METER, 17.0)
 
     def test_no_other_goes_once_a_header_tells(self):
         waiting = self.failed()
@@ -143,7 +139,7 @@ class TestTrial:
         told = requests_reading(limit=2, remaining=0, reset_in_s=54)
         waiting.capacity.hear(hints(told), trial, 1.0, answered=False)
         waiting.capacity.settle(trial, AttemptResult(THROTTLED, charged=Demand(requests=0)), 1.0)
-        assert self.despite_at(waiting) == math.inf
+        assert waiting.selector.gate(ticket("t"), 1.0) == Gate(Reason.METER, pytest.approx(55.1))
 
 
 class TestMeters:

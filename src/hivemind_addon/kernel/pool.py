@@ -25,13 +25,12 @@ from hivemind_addon.kernel.budget import Budgets, actual_usage
 from hivemind_addon.kernel.forecast import Callers, foresee, foretell, view_pool
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.capacity import Capacity
-from hivemind_addon.kernel.limits.owner import Owner
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
 from hivemind_addon.kernel.order.entry import EntryState, QueueEntry
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.kernel.order.selector import SOONEST_COME_BACK_S, Gate, Progress, Selector
+from hivemind_addon.kernel.order.selector import SOONEST_COME_BACK_S, Gate, Selector
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.retry import (
     ActiveBlock,
@@ -121,8 +120,6 @@ class KeptPositions:
 _NEVER = float("inf")
 _TELLING = (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED)
 _LEAST_DEMAND = Demand()
-_BY_LIMITS = (Owner.LIMIT, Owner.METER, Owner.CAPACITY)
-"""Owners of refusals that show that a believed limit is right."""
 _MOST_ENDING_S = 5.0
 """A ticket waits at most this long for the end of a superseded attempt."""
 _TIMER_STEP_S = 0.001
@@ -208,11 +205,6 @@ class Pool:
         """The next ticket and its gate, as of the last poll. Read only."""
         self._block: ActiveBlock | None = None
         """The account block for which all waiting tickets were checked."""
-        self._progress = Progress()
-        self._idle_since: float | None = None
-        """Since when tickets are due without any answer or a new request sent; None: none is due."""
-        self._despite_at = _NEVER
-        """When a ticket goes although the gate is shut, as of the last poll."""
 
     def __repr__(self) -> str:
         capacity = self.capacity
@@ -496,37 +488,19 @@ class Pool:
 
     def _find_next(self, now: float) -> QueueEntry | None:
         """Select the next ticket for `step`."""
-        self.gate, self._next, self._despite_at = None, None, _NEVER
-        if not self.queue.entries:
-            # No ticket waits. A long-running probe may still close the breaker.
-            self.capacity.look_at_probe(now)
-            return None
-        self._next = self._selector.next(now)
+        self.gate, self._next = None, self._selector.next(now)
         return self._next
 
     def step(self, now: float) -> list[Admitted | Refused] | None:
         """Admit or refuse the next ticket; None: the ticket, and thereby the pool, has to wait."""
         entry = self._next
         assert entry is not None, "it was looked for"
-        if self._idle_since is None:
-            self._idle_since = now
-        gate = self.gate = self._selector.gate(entry.ticket, now)
-        if gate is not None:
-            despite = self._despite(entry, gate, now)
-            if despite is None:
-                return None
-            entry = despite
+        self.gate = self._selector.gate(entry.ticket, now)
+        if self.gate is not None:
+            return None
         short = self._budgets.reserve(entry.ticket, now)
         if short is None:
-            was_refused = entry.ticket in self.capacity.refused
-            admitted = self._admit(entry, now)
-            if gate is not None:
-                self._progress.sent(admitted.attempt)
-                idle_s, ticket_id = now - self._idle_since, entry.ticket.id
-                self._emit(WaitOverruled(at=now, ticket_id=ticket_id, pool=self.key, idle_s=idle_s, reason=gate.reason))
-            if not was_refused:
-                self._idle_since = self.capacity.share.went_at = now
-            return [admitted]
+            return [self._admit(entry, now)]
         if not short.may_pass:
             return [self._refuse(entry, short, now)]
         # Others pass until an attempt of the same budget ends; the ticket keeps the position.
@@ -534,23 +508,6 @@ class Pool:
         self._selector.choose_anew()
         self._budgets.wait(entry.ticket, short, now)
         return []
-
-    def _despite(self, entry: QueueEntry, gate: Gate, now: float) -> QueueEntry | None:
-        """The ticket to send against a learned gate, because nothing went for too long; None: not now."""
-        assert self._idle_since is not None
-        stuck_at = max(self._idle_since, self.capacity.share.went_at) + self._progress.patience_s
-        self._despite_at = self._selector.despite_at(entry.ticket, gate, stuck_at, now)
-        if self._despite_at > now:
-            return None
-        self._despite_at = _NEVER
-        despite = self._selector.despite(entry, now)
-        return None if despite.ticket in self.capacity.refused else despite
-
-    def _heard(self, attempt: Attempt, *, refused: bool, now: float) -> None:
-        """Note the answer to an attempt, or the refusal."""
-        self._progress.heard(attempt, refused=refused)
-        if not refused:
-            self.capacity.share.went_at = now
 
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
         """Whether less is left than this many times a demand, in addition to the waiting tickets."""
@@ -578,8 +535,6 @@ class Pool:
     def end_poll(self, now: float) -> None:
         """Announce the waits that began, and set the next wakeup."""
         self._announce(self._next, self.gate, now)
-        if self._next is None:
-            self._idle_since = None
         if self.gate is not None and self.gate.reason is Reason.CONCURRENCY:
             self.capacity.tell_maximum(now)
         self.wakeup_at = self._wakeup_at(self.gate, now)
@@ -592,7 +547,7 @@ class Pool:
         if entry is None:
             return
         if answered:
-            self._heard(attempt, refused=False, now=now)
+            self.capacity.share.went_at = now
             self._client_stayed(entry, now)
             self.queue.began(entry, sent_at=attempt.admitted_at, now=now)
         self.capacity.hear(hints, attempt, now, answered=answered)
@@ -623,6 +578,7 @@ class Pool:
         took_s = capacity.settle(attempt, result, now)
         entry.wait_began_at = now
         if outcome.kind is OutcomeKind.SUCCESS:
+            capacity.share.went_at = now
             queue.began(entry, sent_at=attempt.admitted_at, now=now)
         answered = outcome.kind is OutcomeKind.SUCCESS or outcome.status is None or outcome.status < 400
         queue.settle(entry, took_s, now, answered=answered)
@@ -641,8 +597,6 @@ class Pool:
             )
         owner = capacity.learn(attempt, result, now)
         self._bring_forward(now)
-        if outcome.kind is OutcomeKind.SUCCESS or owner in _BY_LIMITS:
-            self._heard(attempt, refused=owner in _BY_LIMITS, now=now)
         if outcome.kind is OutcomeKind.SUCCESS and judged is None:
             self._finish(entry, result, now)
             return Finished()
@@ -715,8 +669,14 @@ class Pool:
         return foresee(guest, short, queue=self.queue, selector=self._selector, now=now)
 
     def _admit(self, entry: QueueEntry, now: float) -> Admitted:
-        ticket = entry.ticket
-        demand = self._selector.demand(ticket, now)
+        ticket, selector, share = entry.ticket, self._selector, self.capacity.share
+        demand, advised = selector.demand(ticket, now), selector.advised(ticket, now)
+        is_overruled = advised.opens_at > now
+        if is_overruled:
+            idle_s = now - (now if selector.idle_since is None else selector.idle_since)
+            self._emit(WaitOverruled(at=now, ticket_id=ticket.id, pool=self.key, idle_s=idle_s, reason=advised.reason))
+        if is_overruled or ticket not in self.capacity.refused:
+            selector.idle_since = share.went_at = now
         self.queue.admit(entry, now)
         entry.history = entry.history.started()
         attempt = self.capacity.reserve(entry, demand, now)
@@ -786,7 +746,7 @@ class Pool:
         self._to_announce.clear()
 
     def _wakeup_at(self, gate: Gate | None, now: float) -> float | None:
-        opens_at = min(gate.opens_at, self._despite_at) if gate else _NEVER
+        opens_at = gate.opens_at if gate else _NEVER
         if gate and gate.reason is not Reason.PAUSED:
             opens_at = min(opens_at, self._selector.last_chance_at(now))
         at = min(self.queue.changes_at(), opens_at)

@@ -258,17 +258,20 @@ class Capacity:
             return _NEVER
         return self.slots.opens_at(self.share.in_flight, now)
 
+    def announced_until(self, demand: Demand, now: float) -> float:
+        """When the wait that refusals announced admits an attempt."""
+        throttles, share = self.throttles, self.share
+        return share.wait.ends_at(self, throttles.verdict_s, now) if throttles.believes_told(demand) else now
+
     def throttled_until(self, demand: Demand, now: float) -> float:
         """When the limit inferred from rate limits' refusals admits an attempt; infinite: at another attempt's end."""
-        throttles, share = self.hidden[0], self.share
+        throttles = self.hidden[0]
         if not throttles.has_refused:
             return now
-        told_until = now
-        if throttles.believes_told(demand):
-            told_until = share.wait.ends_at(self, throttles.verdict_s, now)
-        opens_at = max(told_until, throttles.opens_at(demand, share.in_flight, now))
-        if opens_at > told_until and throttles.limit is not None and self._refused < _FEW_REFUSED:
-            return told_until if self.meters.contradict(throttles.limit, demand, now) else opens_at
+        opens_at = throttles.opens_at(demand, self.share.in_flight, now)
+        limit = throttles.limit
+        if opens_at > now and limit is not None and self._refused < _FEW_REFUSED:
+            return now if self.meters.contradict(limit, demand, now) else opens_at
         return opens_at
 
     def overloaded_until(self, demand: Demand, now: float) -> float:

@@ -4,13 +4,17 @@ The next ticket is the first in the queue's order, with three exceptions. While 
 A ticket that would be shed before more room comes goes ahead after a long wait. Where an attempt may be refused, a
 ticket that was not refused before replaces a ticket that was.
 
-The gate is the first thing that holds the next ticket: a person's pause, the breaker, an account block, the concurrency
-limit, a pause that the provider asked for, a meter. The gate holds all tickets: no ticket passes the next one. Each
-poll selects again.
+The gate of a ticket is the later of two:
+
+    trusted   what people, headers and confirmed announcements say, an account block, the breaker, slots: no time limit
+    advised   what is inferred from refusals or assumed of charges: expires when nothing went for a while
+
+The gate holds all tickets: no ticket passes the next one. Each poll selects again.
 """
 
 from collections.abc import Iterable
 from copy import copy
+from operator import itemgetter
 
 from msgspec import Struct
 
@@ -18,7 +22,7 @@ from hivemind_addon.kernel.limits.capacity import Capacity
 from hivemind_addon.kernel.order.entry import EntryState, QueueEntry
 from hivemind_addon.kernel.order.fair_queue import FairQueue
 from hivemind_addon.kernel.values.snapshot import BreakerState
-from hivemind_addon.kernel.values.ticket import Attempt, Demand, Reason, Ticket
+from hivemind_addon.kernel.values.ticket import Demand, Reason, Ticket
 
 _NEVER = float("inf")
 SOONEST_COME_BACK_S = 1.0
@@ -49,42 +53,13 @@ class Gate(Struct, frozen=True):
     """Infinite: at the end of another attempt, or when a person acts."""
 
 
-_STUCK_S = 20.0
-"""A pool that sends nothing for this time goes against the learned limits."""
-_LEAST_STUCK_S = 1.25
-_MOST_STUCK_S = 40.0
-_LEARNED = (Reason.METER, Reason.BLOCKED, Reason.CONCURRENCY)
-"""Gates that only learned limits may have shut."""
+_PATIENCE_S = 16.0
+"""Advice expires when nothing was sent or answered for this time; no divisor of a minute."""
 
 
-class Progress:
-    """How long a pool may send nothing when only learned limits hold the tickets.
-
-    The result of the overruling attempt moves the patience: a refusal doubles it, up to `_MOST_STUCK_S`; an answer
-    halves it, below `_STUCK_S` only after two answers in a row.
-    """
-
-    def __init__(self) -> None:
-        self.patience_s = _STUCK_S
-        self._stamp: int | None = None
-        """Stamp of the overruling attempt, until its result is known."""
-        self._passed_last = False
-
-    def sent(self, attempt: Attempt) -> None:
-        """Note the overruling attempt."""
-        self._stamp = attempt.stamp
-
-    def heard(self, attempt: Attempt, *, refused: bool) -> None:
-        """Note the answer to an attempt, or the refusal."""
-        if attempt.stamp != self._stamp:
-            return
-        self._stamp = None
-        if refused:
-            self.patience_s = min(max(_STUCK_S, 2 * self.patience_s), _MOST_STUCK_S)
-        else:
-            least_s = _LEAST_STUCK_S if self._passed_last and self.patience_s <= _STUCK_S else _STUCK_S
-            self.patience_s = max(least_s, self.patience_s / 2)
-        self._passed_last = not refused
+def _latest(*gates: tuple[float, Reason]) -> Gate:
+    opens_at, reason = max(gates, key=itemgetter(0))
+    return Gate(reason, opens_at)
 
 
 class Selector:
@@ -94,13 +69,21 @@ class Selector:
         self._queue = queue
         self.capacity = capacity
         """The limits of the pool. Read only."""
+        self.idle_since: float | None = None
+        """Since when tickets are due while nothing goes; None: no ticket is due."""
         self._probe: str | None = None
         """The ticket that probes next; the same ticket until the probe goes or cannot go."""
 
     def next(self, now: float) -> QueueEntry | None:
         """The next ticket: the head, or the probe while the provider is down."""
-        queue, breaker = self._queue, self.capacity.breaker
         self.capacity.look_at_probe(now)
+        entry = self._next(now) if self._queue.entries else None
+        if entry is None or self.idle_since is None:
+            self.idle_since = None if entry is None else now
+        return entry
+
+    def _next(self, now: float) -> QueueEntry | None:
+        queue, breaker = self._queue, self.capacity.breaker
         if breaker.passes_at == -_NEVER:
             head = queue.head()
             entry = self.last_chance(head, now) or head
@@ -120,9 +103,14 @@ class Selector:
 
         The result of a probe shows a limit only if the request itself is not the cause of the refusal.
         """
-        if not self.may_refuse_again(entry, now) or self.gate(entry.ticket, now):
+        refused = self.capacity.refused
+        if entry.ticket not in refused:
             return entry
-        return self.despite(entry, now)
+        is_expired = self.expires_at(now) <= now
+        if not is_expired and (not self.may_refuse_again(entry, now) or self.gate(entry.ticket, now)):
+            return entry
+        fresh = self._queue.head_where(lambda ticket: ticket not in refused)
+        return entry if fresh is None or self.trusted(fresh.ticket, now).opens_at > now else fresh
 
     def may_refuse_again(self, entry: QueueEntry, now: float) -> bool:
         """Whether a ticket was refused, and an attempt now would test the limit inferred from refusals."""
@@ -201,7 +189,16 @@ class Selector:
         return at if at > now else _NEVER
 
     def gate(self, ticket: Ticket, now: float) -> Gate | None:
-        """The gate that holds a ticket now; None: the ticket may go."""
+        """The gate that holds a ticket now, by trusted rules or by advice that has not expired; None: it may go."""
+        trusted = self.trusted(ticket, now)
+        advised = trusted if trusted.opens_at == _NEVER else self.advised(ticket, now)
+        if advised.opens_at <= trusted.opens_at:
+            return trusted if trusted.opens_at > now else None
+        opens_at = max(trusted.opens_at, min(advised.opens_at, self.expires_at(now)))
+        return Gate(advised.reason, opens_at) if opens_at > now else None
+
+    def trusted(self, ticket: Ticket, now: float) -> Gate:
+        """What people, headers and announcements say: may hold a ticket without a time limit."""
         capacity = self.capacity
         if capacity.paused:
             return Gate(Reason.PAUSED, _NEVER)
@@ -209,56 +206,35 @@ class Selector:
             return Gate(Reason.BREAKER, capacity.breaker.passes_at)
         if capacity.account_block.passes_at > now:
             return Gate(Reason.ACCOUNT_BLOCK, capacity.account_block.passes_at)
-        slot_at = capacity.slot_at(now)
-        if slot_at == _NEVER:
-            return Gate(Reason.CONCURRENCY, _NEVER)
-        demand = self.demand(ticket, now)
-        fits_at = capacity.meters.fits_at(demand, now)
+        told_at = self._meters_at(ticket, now, hoped=True)
+        return _latest(
+            (max(told_at, capacity.stated_until(ticket, now)), Reason.METER),
+            (capacity.announced_until(self.demand(ticket, now), now), Reason.BLOCKED),
+            (capacity.slot_at(now), Reason.CONCURRENCY),
+        )
+
+    def advised(self, ticket: Ticket, now: float) -> Gate:
+        """What is inferred from refusals and assumed of charges: holds a ticket until the advice expires."""
+        capacity, demand = self.capacity, self.demand(ticket, now)
+        return _latest(
+            (self._meters_at(ticket, now), Reason.METER),
+            (capacity.throttled_until(demand, now), Reason.BLOCKED),
+            (capacity.overloaded_until(demand, now), Reason.CONCURRENCY),
+        )
+
+    def expires_at(self, now: float) -> float:
+        """When advice alone holds no ticket any more, as nothing went although a slot is free; infinite: none is."""
+        capacity = self.capacity
+        idle_since = now if self.idle_since is None else self.idle_since
+        return _NEVER if capacity.is_full else max(idle_since, capacity.share.went_at) + _PATIENCE_S
+
+    def _meters_at(self, ticket: Ticket, now: float, *, hoped: bool = False) -> float:
+        capacity = self.capacity
+        fits_at = capacity.meters.fits_at(self.demand(ticket, now), now, hoped=hoped)
         # A ticket that cannot wait tries a little earlier: alone, since a refusal is possible.
         if fits_at > now and not capacity.flights and fits_at + _HURRIED_S > capacity.hopeless_at(ticket):
-            fits_at = max(now, fits_at - _HURRY_S)
-        if capacity.sharing.stated.limits:
-            fits_at = max(fits_at, capacity.stated_until(ticket, now))
-        throttled_until = capacity.throttled_until(demand, now)
-        overloaded_until = capacity.overloaded_until(demand, now)
-        opens_at = max(fits_at, throttled_until, overloaded_until, slot_at)
-        if opens_at <= now:
-            return None
-        if opens_at == fits_at:
-            return Gate(Reason.METER, opens_at)
-        return Gate(Reason.BLOCKED if opens_at == throttled_until else Reason.CONCURRENCY, opens_at)
-
-    def despite_at(self, ticket: Ticket, gate: Gate, stuck_at: float, now: float) -> float:
-        """Monotonic instant at which a ticket goes although the gate is shut; infinite: the gate opens before.
-
-        `stuck_at`: the instant at which the pool's patience ends.
-        """
-        if gate.reason not in _LEARNED or gate.opens_at <= stuck_at:
-            return _NEVER
-        at = max(stuck_at, self._announced_until(ticket, now))
-        return at if at < gate.opens_at else _NEVER
-
-    def despite(self, entry: QueueEntry, now: float) -> QueueEntry:
-        """The ticket for an attempt that may be refused: the next, or the first not refused that may go."""
-        refused = self.capacity.refused
-        if entry.ticket not in refused:
-            return entry
-        fresh = self._queue.head_where(lambda ticket: ticket not in refused)
-        return entry if fresh is None or self._announced_until(fresh.ticket, now) > now else fresh
-
-    def _announced_until(self, ticket: Ticket, now: float) -> float:
-        """The instant at which headers, orders and provider pauses release a ticket; infinite: unknown."""
-        capacity = self.capacity
-        if capacity.paused or capacity.is_full:
-            return _NEVER
-        return max(
-            capacity.meters.fits_at(self.demand(ticket, now), now, hoped=True),
-            capacity.breaker.passes_at,
-            capacity.account_block.passes_at,
-            capacity.slot_at(now),
-            capacity.stated_until(ticket, now),
-            *(hidden.told_until for hidden in capacity.hidden),
-        )
+            return max(now, fits_at - _HURRY_S)
+        return fits_at
 
     def demand(self, ticket: Ticket, now: float) -> Demand:
         """The expected demand of an attempt that goes now."""
