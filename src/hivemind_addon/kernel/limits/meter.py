@@ -482,8 +482,9 @@ class Meter:
         )
 
     def _tells_debt(self, remaining: float, reset_in_s: float) -> bool:
-        """Whether a bucket is below zero: only the reset shows that."""
-        return remaining <= 0 and self.kind is MeterKind.BUCKET and self.window_s < reset_in_s <= 2 * self.window_s
+        """Whether a bucket is below zero: only the reset shows that. An instant is rounded up, and takes a moment."""
+        least_s = self.window_s + 2 * _ROUNDING_S
+        return remaining <= 0 and self.kind is MeterKind.BUCKET and least_s < reset_in_s <= 2 * self.window_s
 
     def _bound_seconds(self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float) -> None:
         """Learn from a reading how long a unit takes to return, if the limit is a bucket."""
