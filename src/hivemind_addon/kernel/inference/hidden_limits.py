@@ -12,14 +12,13 @@ expectation, makes the hypotheses compete again. Their predictions decide:
 A probe's verdict separates the hypotheses, so few probes are needed. Refused probes are paid from a balance that grows
 with the attempts that pass. After 12 s to five minutes in which a limit holds others back, a *trial* goes, an attempt
 beyond the limit, in case the limit has grown. After a refusal, and after a long wait, one attempt goes alone, and each
-that passes lets one more go at a time. Retry-afters are further evidence (`retry_afters.py`); a *look* is an attempt
-that tests a retry-after.
+that passes lets one more go at a time. Retry-afters are further evidence (`retry_afters.py`).
 """
 
 import math
 import sys
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from hivemind_addon.kernel.inference.hypotheses import LIKELY, SURE, Bank, Prior
@@ -182,8 +181,6 @@ class HiddenLimits:
         """Whether any attempt was ever refused, or a limit is known from elsewhere."""
         self._retry_afters = RetryAfters()
         self._bank = Bank(prior, self._retry_afters)
-        self.open: Mapping[int, Sent] = self._bank.open
-        """Counted attempts in flight, by stamp."""
         self._trials = _Trials()
         self._probes = _Probes()
         self._share = _FIRST_SHARE
@@ -228,15 +225,13 @@ class HiddenLimits:
             # At a cap each such probe is a trial, whichever hypothesis is the reason.
             if go < LIKELY and (self._trial_at <= now or _is_cap(self.limit)):
                 self._trials.sent(sent, now)
-        if self._held_since is not None and self._retry_afters.look_at(now) <= now:
-            self._retry_afters.looks(sent)
         if self._held_since is not None and now - self._held_since >= max(_LONG_HOLD_S, 2 * self.verdict_s):
             self._careful_since = now
         self._held_since = None
 
     def passed(self, stamp: int, now: float) -> None:
         """Learn that the provider took an attempt: the answer began, or the attempt succeeded."""
-        sent = self.open.get(stamp)
+        sent = self._bank.open.get(stamp)
         if sent is None or sent.refused is not None:
             return
         self._bank.passed(sent, now)
@@ -274,7 +269,7 @@ class HiddenLimits:
             # Where chance refuses much, a single refusal proves little.
             chance = _FIRST_SHARE if is_first else self._bank.hypotheses[0].fit.chance
             self._trials.was_refused(min(1.0, math.log(chance) / math.log(_FIRST_SHARE)))
-        if sent.is_probe and not self._retry_afters.is_look(sent) and (is_cap or not is_trial):
+        if sent.is_probe and (is_cap or not is_trial):
             self._probes.was_refused(self.verdict_s, now)
         if is_first:
             self._trials.begin_again(now)
@@ -307,7 +302,7 @@ class HiddenLimits:
     def _take_over_limit(self) -> None:
         self.has_refused = bool(self._bank.hypotheses)
         limit = self.limit = self._bank.limit
-        self.known = self._bank.known
+        self.known = limit if limit is not None and self._bank.hypotheses[0].weight > LIKELY else None
         self.is_of_a_rate = limit is not None and limit.window_s is not None
         self.most_in_flight = NO_CAP if limit is None or self.is_of_a_rate else int(limit.amount)
 
@@ -431,7 +426,8 @@ class HiddenLimits:
         for hypotheses in filter(None, (self._bank.hypotheses, self._bank.others)):
             opens = []
             for hypothesis in hypotheses:
-                at = self._bank.opens_at(hypothesis, units, in_flight, now, with_margin=with_margin)
+                history = self._bank.history(hypothesis.counts)
+                at = hypothesis.opens_at(history, units, in_flight, now, with_margin=with_margin)
                 opens.append((at, hypothesis.weight * (1 - trust)))
                 opens.append((max(at, until) if hypothesis.is_of_a_rate else at, hypothesis.weight * trust))
             opens.sort()

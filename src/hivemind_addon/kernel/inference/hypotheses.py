@@ -176,10 +176,6 @@ class Bank:
         """Plausible hypotheses, the best first; empty: nothing was ever refused."""
         self.others: list[Hypothesis] = []
         """Plausible hypotheses for the refusals that the best hypothesis leaves unexplained."""
-        self.limit: HiddenLimit | None = None
-        """The limit that explains best; None: only chance explains."""
-        self.known: HiddenLimit | None = None
-        """`limit`, if likelier than all other hypotheses together, chance included."""
         self.refused_after_s = 0.0
         """Mean time until a refusal arrives."""
         self.longest_row_s = 0.0
@@ -281,16 +277,15 @@ class Bank:
         return min(max(_LEAST_VERDICT_S, 2 * self.refused_after_s), _MOST_VERDICT_S)
 
     @property
+    def limit(self) -> HiddenLimit | None:
+        """The limit that explains best; None: only chance explains."""
+        return self.hypotheses[0].limit if self.hypotheses else None
+
+    @property
     def limit_in_flight(self) -> float:
         """Attempts in flight that the best limit lets pass; infinite if the limit is of another kind."""
         limit = self.limit
         return limit.amount if limit is not None and limit.window_s is None else _NEVER
-
-    def opens_at(
-        self, hypothesis: Hypothesis, units: Sequence[float], in_flight: int, now: float, *, with_margin: bool
-    ) -> float:
-        """When a hypothesis lets an attempt pass."""
-        return hypothesis.opens_at(self.history(hypothesis.counts), units, in_flight, now, with_margin=with_margin)
 
     def turns_at(self, now: float) -> float | None:
         """When the best limit lets many attempts pass again; None if attempts pass all the time."""
@@ -370,7 +365,7 @@ class Bank:
             has_grown = has_grown if self._outgrown is None else True
             hypotheses = [] if self._outgrown is None else [self._proved(self._outgrown, history, now)]
         self._settle_on(hypotheses)
-        rest = self._unexplained(hypotheses[0], history) if self.limit is not None else None
+        rest = self._unexplained(hypotheses[0], history) if hypotheses and hypotheses[0].level is not None else None
         if rest is not None and any(sent.refused for sent in rest.explained):
             # Another limit refuses attempts that this limit lets pass.
             self.others = self._compete(rest, now)
@@ -387,9 +382,6 @@ class Bank:
     def _settle_on(self, hypotheses: list[Hypothesis]) -> None:
         self.hypotheses, self.others = hypotheses, []
         self._histories = {}
-        best = hypotheses[0] if hypotheses else None
-        self.limit = None if best is None else best.limit
-        self.known = self.limit if best is not None and best.weight > LIKELY else None
 
     def _explained(self) -> list[Sent]:
         """The attempts that have to be explained."""

@@ -55,8 +55,6 @@ class RetryAfters:
         """Factor by which retry-afters are too short."""
         self._passed_early = (0.0,) * _MEASURES
         """Most units of an attempt that passed before the reported end."""
-        self._look: Sent | None = None
-        """The last attempt sent to test a reported end."""
         self._row_since = self._refused_sent_at = -_NEVER
         """Since when every attempt was refused, and when the last of these was sent."""
 
@@ -119,11 +117,3 @@ class RetryAfters:
         wait_s, tried_s = self.until - self._row_since, self._refused_sent_at - self._row_since
         look_at = self._row_since + max(_FIRST_LOOK * wait_s, 2 * tried_s)
         return look_at if wait_s >= _LONG_WAIT_S and look_at < self.until else _NEVER
-
-    def looks(self, sent: Sent) -> None:
-        """Remember the attempt that tests the reported end."""
-        self._look = sent
-
-    def is_look(self, sent: Sent) -> bool:
-        """Whether this attempt tests the reported end."""
-        return sent is self._look
