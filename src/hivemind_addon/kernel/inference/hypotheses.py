@@ -374,7 +374,7 @@ class Bank:
     def _unexplained(self, best: Hypothesis, history: History) -> History:
         """All attempts except the refusals that a hypothesis explains."""
         assert best.level is not None
-        found = best.level.found(History(history.attempts, best.counts, history.first, history.judged))
+        found = best.level.found(history.counted_by(best.counts))
         pairs = zip(found, history.judged, strict=True)
         rest = [index for at, index in pairs if not (history.attempts[index].refused and at > best.fit.amount)]
         return History(history.attempts, _usual, history.first, rest)
@@ -382,10 +382,6 @@ class Bank:
     def _settle_on(self, hypotheses: list[Hypothesis]) -> None:
         self.hypotheses, self.others = hypotheses, []
         self._histories = {}
-
-    def _explained(self) -> list[Sent]:
-        """The attempts that have to be explained."""
-        return [sent for sent in list(self._attempts)[-_EXPLAINED:] if sent.sent_at >= self._changes[-1]]
 
     def history(self, counts: _Counts) -> History:
         """All attempts, as a hypothesis counts them."""
@@ -397,7 +393,7 @@ class Bank:
 
     def _usual_history(self) -> History:
         attempts = [sent for sent in self._attempts if not sent.is_void]
-        first = len(attempts) - sum(not sent.is_void for sent in self._explained())
+        first = max(len(attempts) - _EXPLAINED, bisect_left(attempts, self._changes[-1], key=attrgetter("sent_at")))
         return History(attempts, _usual, first, _telling(attempts, first))
 
     def _freed(self, sent: Sent, now: float) -> None:
@@ -439,18 +435,16 @@ class Bank:
         if not refused:
             return hypotheses
         slots = [(ConcurrencyLevel(linger_s), part) for linger_s, part in _LINGER_S.items()]
-        hypotheses += _fitted(slots, concurrency, history, _usual, known, refused)
+        hypotheses += _fitted(slots, concurrency, history, known, refused)
         if rate:
             rates = [pair for measure in _measures(history.explained) for pair in self._rates(measure, history, now)]
-            hypotheses += _fitted(rates, rate, history, _usual, known, refused)
+            hypotheses += _fitted(rates, rate, history, known, refused)
             if any(sent.is_failed for sent in history.explained):
-                others = History(history.attempts, _successes, history.first, history.judged)
-                hypotheses += _fitted(rates, rate * _FREE_FAILURES, others, _successes, known, refused)
+                hypotheses += _fitted(rates, rate * _FREE_FAILURES, history.counted_by(_successes), known, refused)
             most = fit_all(len(refused), len(known))
             if max(hypotheses, key=attrgetter("score")).fit.score < most - _UNEXPLAINED:
-                others = History(history.attempts, _all, history.first, history.judged)
                 of_requests = [(level, part) for level, part in rates if level.measure == 0]
-                counted = _fitted(of_requests, rate * _REFUSALS_COUNT, others, _all, known, refused)
+                counted = _fitted(of_requests, rate * _REFUSALS_COUNT, history.counted_by(_all), known, refused)
                 hypotheses += [one for one in counted if one.fit.score > most - _LEFT_UNEXPLAINED]
         plausible = nlargest(_PLAUSIBLE, hypotheses, attrgetter("score"))
         best = plausible[0].score
@@ -511,8 +505,9 @@ class Bank:
         against, answered_at = 0.0, -_NEVER
         since: int | None = None
         chance, amount = best.fit.chance, best.fit.amount
-        counted = History(history.attempts, best.counts, history.first, history.judged)
-        levels = best.level.found(counted) if best.level is not None else [0.0] * len(history.judged)
+        levels = [0.0] * len(history.judged)
+        if best.level is not None:
+            levels = best.level.found(history.counted_by(best.counts))
         for index, sent, found in zip(history.judged, history.explained, levels, strict=True):
             verdict = self._verdict(sent, now)
             if verdict is None:
@@ -545,12 +540,7 @@ def _telling(attempts: Sequence[Sent], first: int) -> Sequence[int]:
 
 
 def _fitted(
-    levels: Sequence[tuple[Level, float]],
-    share: float,
-    history: History,
-    counts: _Counts,
-    known: Sequence[int],
-    refused: Sequence[int],
+    levels: Sequence[tuple[Level, float]], share: float, history: History, known: Sequence[int], refused: Sequence[int]
 ) -> Iterator[Hypothesis]:
     """The levels that explain better than chance. `known`, `refused`: indexes of explained attempts."""
     total, bucket = sum(part for _, part in levels), -_NEVER
@@ -563,7 +553,7 @@ def _fitted(
         if best.amount == _NEVER:
             continue
         prior = math.log(share * part / total)
-        fitted = Hypothesis(level, best, best.score + prior, counts=counts)
+        fitted = Hypothesis(level, best, best.score + prior, counts=history.counts)
         yield fitted
         if isinstance(level, BucketLevel) and fitted.score > bucket:
             bucket = fitted.score

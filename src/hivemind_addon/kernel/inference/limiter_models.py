@@ -169,7 +169,7 @@ class History:
         `judged`: indexes of the attempts whose verdicts are weighed; None: of all that have to be explained.
         """
         self.attempts = list(attempts)
-        self.first = first
+        self.counts, self.first = counts, first
         self.judged = range(first, len(attempts)) if judged is None else judged
         self.sent_at = [sent.sent_at for sent in attempts]
         self.counted = [counts(sent) for sent in attempts]
@@ -181,6 +181,10 @@ class History:
     def explained(self) -> list[Sent]:
         """The attempts whose verdicts are weighed."""
         return [self.attempts[index] for index in self.judged]
+
+    def counted_by(self, counts: Callable[[Sent], bool]) -> "History":
+        """The same attempts for a limiter that counts other attempts."""
+        return self if counts is self.counts else History(self.attempts, counts, self.first, self.judged)
 
     def ends(self) -> Iterator[float]:
         """When the counted attempts that have to be explained ended."""
