@@ -1,5 +1,6 @@
 import math
 import pickle
+import random
 
 import pytest
 from hypothesis import given
@@ -519,6 +520,28 @@ class TestWindowThatIsNotAsStated:
                 meter.learn(reading(75 - taken, told_s, limit=75), stamp=taken, sent_at=sent_at, now=sent_at + lag_s)
         assert meter.kind is MeterKind.BUCKET
         assert meter.window_s == pytest.approx(window_s, rel=0.01)
+
+    @pytest.mark.parametrize("window_s", [10, 15, 20, 30])
+    @pytest.mark.parametrize("limit", [4, 5, 8])
+    def test_resets_in_whole_seconds_promise_no_unit_of_a_small_bucket_early(self, window_s, limit):
+        """The provider rounds the reset up, and the reader counts to the end of that second."""
+        rng, per_unit_s, early = random.Random(limit), window_s / limit, []
+        level, now, meter, at = float(limit), 100.3, None, 0.0
+        for stamp in range(60):
+            sent_at = max(now + rng.uniform(0, 2), at)
+            level, now = min(limit, level + (sent_at - now) / per_unit_s), sent_at
+            if level < 0.999:
+                early.append((stamp, level))
+                level = 0.0
+            else:
+                level -= 1
+            told = reading(int(level), math.ceil(now + (limit - level) * per_unit_s) + 1 - now, limit=limit)
+            meter = meter or meter_of(told, now=now)
+            meter.reserve(stamp=stamp, units=1, now=now)
+            meter.learn(told, stamp=stamp, sent_at=now, now=now)
+            meter.settle(stamp=stamp, settled_stamp=stamp, charged=1, now=now)
+            at = meter.earliest(1, now)
+        assert early == []
 
     def test_a_fixed_window_is_not_taken_for_a_slow_bucket(self):
         meter = meter_of(reading(74, 290, limit=75))

@@ -489,9 +489,9 @@ class Meter:
     def _bound_seconds(self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float) -> None:
         """Learn from a reading how long a unit takes to return, if the limit is a bucket."""
         least, most = self._per_unit_s
-        # `remaining` is rounded, at least to whole units.
+        # `remaining` is rounded, at least to whole units. A reset may be rounded up and count until its second is over.
         most_deficit, least_deficit = deficit + rounding, deficit - max(1.0, rounding)
-        seen_least = max(0.0, reset_in_s - _ROUNDING_S) / most_deficit
+        seen_least = max(0.0, reset_in_s - 2 * _ROUNDING_S) / most_deficit
         seen_most = (reset_in_s + lag_s + _ROUNDING_S) / least_deficit if least_deficit > 0 else float("inf")
         least, most = max(least, seen_least), min(most, seen_most)
         if least > most:
@@ -499,10 +499,13 @@ class Meter:
         self._per_unit_s, self._agreed = (least, most), self._agreed + 1
 
     def _found(self) -> float | None:
-        """The bucket's window that fits all readings; None: several fit."""
+        """The bucket's window that fits all readings, of two the shorter; None: several fit.
+
+        Until the reset a faster bucket has less, so the shorter window is the careful one.
+        """
         least_s, most_s = (per_unit_s * self.limit for per_unit_s in self._per_unit_s)
         usual = [length_s for length_s in USUAL_WINDOWS_S if least_s <= length_s <= most_s]
-        if len(usual) == 1:
+        if 1 <= len(usual) <= 2:
             return usual[0]
         return most_s if 0 < most_s <= _SAME_SECONDS * least_s else None
 
