@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -73,18 +74,20 @@ def main(
         if only and name not in only:
             continue
         results = []
-        for number in range(experiment.runs):
-            folder = keep and keep / f"{name}-{seed + number}"
-            if folder:
-                folder.mkdir(parents=True)
-            try:
-                run = run_fleet(experiment.settings, experiment.route, programs, seed + number, keep=folder)
-                result = asyncio.run(run)
-            except MitmdumpNotStarted as error:
-                raise click.ClickException(str(error)) from error
-            click.echo(f"{name}: {summary(result)}")
-            kept = kept and (result.kept_its_promise or not experiment.demands)
-            results.append(result)
+        with tempfile.TemporaryDirectory(prefix="hivemind-fleet-", ignore_cleanup_errors=True) as shared:
+            journal = Path(keep or shared) / f"{name}.db" if experiment.is_continued else None
+            for number in range(experiment.runs):
+                folder = keep and keep / f"{name}-{seed + number}"
+                if folder:
+                    folder.mkdir(parents=True)
+                try:
+                    run = run_fleet(experiment.settings, experiment.route, programs, seed + number, folder, journal)
+                    result = asyncio.run(run)
+                except MitmdumpNotStarted as error:
+                    raise click.ClickException(str(error)) from error
+                click.echo(f"{name}: {summary(result)}")
+                kept = kept and (result.kept_its_promise or not experiment.demands)
+                results.append(result)
         done[name] = results
     file = output or (PAGE if counts is None else None)
     if file is not None:

@@ -16,6 +16,8 @@ class Experiment:
     route: Route
     settings: FleetSettings
     runs: int = 1
+    is_continued: bool = False
+    """Whether each run continues the journal of the run before: only the first has to learn the limits."""
 
     @property
     def demands(self) -> bool:
@@ -35,7 +37,9 @@ def experiments(settings: FleetSettings, runs: int) -> Mapping[str, Experiment]:
         "own-settings": Experiment(Route.WHOLE, replace(settings, patient=False)),
         "auto": Experiment(Route.AUTO, settings),
         "key": Experiment(Route.AUTO, key, runs),
+        "key-warm": Experiment(Route.AUTO, key, 2, is_continued=True),
         "key-direct": Experiment(Route.DIRECT, key),
         "counted": Experiment(Route.AUTO, counted, runs),
+        "counted-warm": Experiment(Route.AUTO, counted, 2, is_continued=True),
         "counted-direct": Experiment(Route.DIRECT, counted),
     }

@@ -215,8 +215,9 @@ async def run_fleet(
     programs: Programs,
     seed: int,
     keep: Path | None = None,
+    journal: Path | None = None,
 ) -> FleetResult:
-    """One run. `keep`: where everything is left that was written.
+    """One run. `keep`: where everything is left that was written. `journal`: of an earlier run, to continue.
 
     Raises NotStarted when the proxy does not start.
     """
@@ -228,10 +229,13 @@ async def run_fleet(
                     straight = Straight(tunnel.port, stage.authority)
                     return await _run(settings, route, programs, seed, stage, straight, folder)
             if route is Route.AUTO:
-                async with running_mitmdump(folder / "mitmproxy", stage.proxy_settings) as mitmdump:
+                sets = (*stage.proxy_settings, f"hivemind_log={folder / 'events.jsonl'}")
+                written = str(journal or folder / "journal.db")
+                async with running_mitmdump(folder / "mitmproxy", sets, journal=written) as mitmdump:
                     bare = Straight(mitmdump.port, folder / "mitmproxy" / "mitmproxy-ca-cert.pem")
                     result = await _run(settings, route, programs, seed, stage, bare, folder)
-                    return replace(result, guard_trips=mitmdump.guard_trips)
+                (folder / "mitmdump.log").write_text("\n".join(mitmdump.lines), encoding="utf-8")
+                return replace(result, guard_trips=mitmdump.guard_trips)
             async with running_proxy(folder, stage.proxy_settings) as proxy:
                 delivery = "whole" if route is Route.WHOLE else "stream"
                 way = Scheduled(proxy.port, proxy.variables, delivery, settings.patient)
