@@ -159,6 +159,18 @@ def test_failures_before_the_first_word_are_tried_again_unseen(stand, subtests):
             assert 403 not in after.by_status
 
 
+def test_clients_of_google_hear_of_a_cut_by_an_error_in_the_stream(stand, subtests):
+    """Gemini CLI tries again after a 503 in the stream, and dies of a connection that closes."""
+    for asked in (one for one in ASKED if one.path.endswith("?alt=sse")):
+        for fault in ("stream-close", "stream-reset"):
+            with subtests.test(f"{asked.name} {fault}"):
+                stand.script(asked, fault)
+                answer = stand.ask(asked)
+                error = json.loads(answer.text.splitlines()[-1])["error"]
+                assert (answer.status_code, error["code"], error["status"]) == (200, 503, "UNAVAILABLE")
+    stand.proxy.settled()
+
+
 def test_the_books_are_those_of_the_providers(stand):
     for asked in ASKED:
         assert stand.ask(asked).status_code == 200

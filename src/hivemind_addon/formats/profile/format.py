@@ -215,6 +215,8 @@ class ErrorForm:
     """Its name."""
     bare: bool = False
     """Whether the event is bare JSON in a stream of server-sent events: a line of its own."""
+    tells_cuts: bool = False
+    """Whether an answer that the provider cut ends with such an event: clients try again then, and not after a cut."""
     headers: Mapping[str, str] = field(default_factory=dict)
     """Templates of headers of an error answer."""
     usual: Mapping[str, str] = field(default_factory=dict)

@@ -666,6 +666,13 @@ class Exchange:
 
     # Ends ------------------------------------------------------------------------------------------------------------
 
+    def cut_error(self, detail: str) -> bytes:
+        """The error event that ends an answer which the provider cut; empty: the client is to see the cut."""
+        if not (self._may_keep_alive and self.dialect.form.error_form.tells_cuts):
+            return b""
+        self._note_failed_stream(detail)
+        return self.dialect.error_event("", detail, None)
+
     def committed_error(self, response: http.Response | None, detail: str) -> bytes:
         """The one error event that ends a stream whose head has gone out, with what went wrong in it."""
         error, message, retry_after_s = self.profile.refusal.error, detail, None

@@ -173,6 +173,9 @@ class ExchangePort(Protocol):
     def alarm(self, stage: Stage) -> Alarm:
         """What is due now."""
 
+    def cut_error(self, detail: str) -> bytes:
+        """The error event that ends an answer which the provider cut; empty: the client is to see the cut."""
+
     def committed_error(self, response: http.Response | None, detail: str) -> bytes:
         """The one error event that ends a stream whose head has gone out."""
 

@@ -426,14 +426,18 @@ class ScheduledStream(HttpStream):
             yield from self._refuse(exchange)
         elif self.committed or self._takes_more():
             self._cancel_alarm()
-            error = (b"" if self._seen_end.endswith(b"\n") else b"\n") + exchange.committed_error(None, CALLED_OFF)
-            if self._takes_more():
-                self.response_body_buf += error
-            yield from self._send_chunk(error)
-            self._store_body()
-            yield from self._finish()
+            yield from self._end_with_error(exchange.committed_error(None, CALLED_OFF))
         else:
             yield from self._fail(CALLED_OFF, ErrorCode.KILL)
+
+    def _end_with_error(self, error: bytes) -> layer.CommandGenerator[None]:
+        """An error event of ours follows what the client has seen, and a clean end."""
+        error = (b"" if self._seen_end.endswith(b"\n") else b"\n") + error
+        if self._takes_more():
+            self.response_body_buf += error
+        yield from self._send_chunk(error)
+        self._store_body()
+        yield from self._finish()
 
     def _takes_more(self) -> bool:
         """Whether something of ours can follow what the client has seen of an answer."""
@@ -979,9 +983,17 @@ class ScheduledStream(HttpStream):
         yield from self._fail(detail, code)
 
     def _fail(self, detail: str, code: ErrorCode) -> layer.CommandGenerator[None]:
-        """The flow ends without a complete answer: an error event on a committed stream, else mitmproxy's own way."""
+        """The flow ends without a complete answer: an error event on a committed stream, else mitmproxy's own way.
+
+        Clients of some formats also see a cut as such an event, because they try again only then.
+        """
         exchange = self.exchange
         self._cancel_alarm()
+        is_seen = self.server_state == self.state_stream and code is not ErrorCode.KILL
+        if exchange and is_seen and self._takes_more() and (error := exchange.cut_error(detail)):
+            yield from self._end_attempt()
+            yield from self._end_with_error(error)
+            return
         if self.committed and exchange and self.client_state == self.state_done:
             yield from self._end_attempt()
             error = exchange.committed_error(None, detail)
