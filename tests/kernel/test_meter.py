@@ -462,13 +462,14 @@ class TestFailures:
         assert meter.level(1) == 36
         assert not meter.learned.failures_are_free
 
-    def test_free_ones_are_given_back_from_then_on(self):
+    def test_free_ones_are_given_back_from_the_second_on(self):
         meter = window(level=40, resets_at=59)
-        self.fail_and_hear(meter, 39, stamp=1)
-        assert meter.learned.failures_are_free
-        meter.reserve(stamp=11, units=4, now=1)
-        meter.settle(stamp=11, settled_stamp=12, charged=None, now=1, failed=True)
-        assert meter.level(1) == 39
+        for stamp, told, are_free in ((1, 39, False), (11, 38, True)):
+            self.fail_and_hear(meter, told, stamp=stamp)
+            assert meter.learned.failures_are_free is are_free
+        meter.reserve(stamp=21, units=4, now=1)
+        meter.settle(stamp=21, settled_stamp=22, charged=None, now=1, failed=True)
+        assert meter.level(1) == 38
 
     def test_charged_ones_are_not(self):
         meter = window(level=40, resets_at=59)
@@ -478,7 +479,8 @@ class TestFailures:
     def test_a_provider_that_begins_to_charge_them_is_noticed(self):
         meter = window(level=40, resets_at=59)
         self.fail_and_hear(meter, 39, stamp=1)
-        self.fail_and_hear(meter, 34, stamp=11)
+        self.fail_and_hear(meter, 38, stamp=11)
+        self.fail_and_hear(meter, 33, stamp=21)
         assert not meter.learned.failures_are_free
 
     def test_they_are_nobody_elses_spending(self):

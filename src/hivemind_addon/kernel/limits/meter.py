@@ -147,7 +147,7 @@ class Meter:
         self._doubt = 0.0
         """The level may be higher by this: units assumed, not reported, since the last header."""
         self._votes = 0
-        """Above zero: failed attempts are not charged."""
+        """Above one: failed attempts are not charged. A single header may speak of a refusal by another limit."""
         self.surprise: float | None = None
         """The newest header's level minus the expected level; None: not comparable."""
         self._open: dict[int, _Cost] = {}
@@ -171,7 +171,7 @@ class Meter:
         meter = cls(reading=reading, limit=learned.limit, now=now)
         meter.kind = learned.kind
         meter._found_window_s = learned.window_s if learned.kind is MeterKind.BUCKET else None
-        meter._votes = 1 if learned.failures_are_free else 0
+        meter._votes = 2 if learned.failures_are_free else 0
         return meter
 
     @property
@@ -183,7 +183,7 @@ class Meter:
             kind=self.kind,
             limit=self.limit,
             window_s=self.window_s,
-            failures_are_free=self._votes > 0,
+            failures_are_free=self._votes > 1,
         )
 
     def __repr__(self) -> str:
@@ -291,7 +291,7 @@ class Meter:
             cost.units = charged if charged > 0 else 0
         elif failed:
             cost.failed_units = reserved
-            cost.units = 0 if self._votes > 0 else reserved
+            cost.units = 0 if self._votes > 1 else reserved
         cost.is_assumed = charged is None
         if cost.known_from is None:
             cost.known_from, cost.taken_at = settled_stamp, now
