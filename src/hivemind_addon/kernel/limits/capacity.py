@@ -502,7 +502,8 @@ class Capacity:
         """Learn from an attempt without success."""
         outcome, stamp = result.outcome, attempt.stamp
         if owner is Owner.EDGE:
-            self.slots.crowded(attempt.in_flight, now, by_others=result.by_others)
+            if attempt.number == 1 or result.by_others:  # a request that is refused again may be the cause
+                self.slots.crowded(attempt.in_flight, now, by_others=result.by_others)
         elif owner is Owner.CAPACITY and not self.share.is_provider_down:
             self._refuse(self.overloads, attempt, outcome, now)
         elif owner is Owner.LIMIT:
