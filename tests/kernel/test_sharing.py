@@ -1,6 +1,7 @@
 """What refusals tell of whose limit it is, and what follows of it for the pools of one account."""
 
 import itertools
+import random
 
 import pytest
 
@@ -8,6 +9,7 @@ from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.values.command import SetLimit
 from hivemind_addon.sim.limits import LimitKind
 from tests.kernel.gateway import MODELS, Gateway
+from tests.kernel.samples import OVERLOADED
 
 
 def busy(key: Gateway, rounds: int, *, every_s: float = 1.0, each: int = 1) -> None:
@@ -42,6 +44,23 @@ def test_a_cap_of_the_key_is_found_and_kept_by_all_its_models_together():
     assert len(key.refused) - before <= 0.08 * (len(key.order) - sent), "probes of the cap"
     assert {view.learned[0].text for view in key.scheduler.snapshot(key.now).pools} == {"2 at a time"}
     drain(key)
+
+
+def test_chance_overloads_beside_a_cap_of_the_key_separate_nobody():
+    separated = 0
+    for seed in range(20):
+        key, rng = Gateway(amount=10_000, cap=2, tells=False, seed=seed), random.Random(seed)
+        for _ in range(60):
+            key.submit(rng.choice(MODELS), agent=f"agent {rng.randrange(9)}")
+            key.answer_refused()
+            key.advance(0.4)
+            if key.running and rng.random() < 0.7:
+                name = rng.choice(list(key.running))
+                if rng.random() < 0.08:
+                    key.meets[name] = OVERLOADED
+                key.answer(name)
+        separated += len(key.shares) > 1
+    assert not separated
 
 
 def test_caps_of_each_model_are_left_apart():

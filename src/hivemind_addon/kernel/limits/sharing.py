@@ -14,11 +14,10 @@ row of the pool's refusals, with no pass between, and the passes of other pools 
     rate limit without         the other attempt was sent after the first refusal
     overload                   the other attempt found as many attempts in flight
 
-Overloads that no pass contradicts do not count: they may be the account's cap.
-
-If one limit refused all pools, each order of refusals and passes would be equally likely. So the odds against that are
-the number of these orders (Fisher's exact test). Where no wait was announced, refusals of other pools count as well,
-and attempts between two turns of the limit count once.
+An overload that no pass contradicts may be the account's, and does not count. If one limit refused all pools, each order
+of refusals and passes would be equally likely, refusals of other pools included. So the odds against that are the
+number of these orders (Fisher's exact test). Where no wait was announced, attempts between two turns of the limit count
+once.
 
 **Announced waits.** The first refusal that announces a wait holds the request. One more attempt of the share goes as a
 probe. If the probe is refused, the wait holds all pools of the share; if it passes, the wait holds the refused pool at
