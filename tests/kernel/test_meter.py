@@ -308,10 +308,11 @@ def test_what_is_left_of_output_lets_a_longer_answer_pass():
     assert meter.earliest(1, 1) > 1
 
 
-def test_a_bucket_below_zero_is_told_by_its_reset():
-    meter = meter_of(reading(30, 30, dimension=Dimension.OUTPUT_TOKENS))
-    meter.learn(reading(0, 85, dimension=Dimension.OUTPUT_TOKENS), stamp=1, sent_at=10, now=10)
-    assert meter.kind is MeterKind.BUCKET
+@pytest.mark.parametrize("dimension", list(Dimension))
+def test_a_bucket_below_zero_is_told_by_its_reset(dimension):
+    meter = meter_of(reading(30, 30, dimension=dimension))
+    meter.learn(reading(0, 85, dimension=dimension), stamp=1, sent_at=10, now=10)
+    assert (meter.kind, meter.window_s) == (MeterKind.BUCKET, 60)
     assert meter.level(10) == pytest.approx(-25)
 
 

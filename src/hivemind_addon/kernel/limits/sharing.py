@@ -14,8 +14,8 @@ row of the pool's refusals, with no pass between, and the passes of other pools 
     rate limit without         the other attempt was sent after the first refusal
     overload                   the other attempt found as many attempts in flight
 
-An overload that no pass contradicts may be the account's, and does not count. If one limit refused all pools, each order
-of refusals and passes would be equally likely, refusals of other pools included. So the odds against that are the
+An overload that no pass contradicts may be the account's, and does not count. If one limit refused all pools, each
+order of refusals and passes would be equally likely, refusals of other pools included. So the odds against that are the
 number of these orders (Fisher's exact test). Where no wait was announced, attempts between two turns of the limit count
 once.
 
