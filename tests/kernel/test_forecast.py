@@ -38,12 +38,12 @@ def places(*not_before):
 
 
 def starts(waiting, *, supplies=(), slots=None, first_at=0.0, others_at=0.0):
-    slots = slots or ForecastSlots(limit=1, gain=0, most=1, service_s=10.0)
+    slots = slots or ForecastSlots(limit=1, service_s=10.0)
     found = forecast(waiting, supplies=supplies, slots=slots, first_at=first_at, others_at=others_at)
     return [found[place.ticket.id].at if place.ticket.id in found else None for place in waiting]
 
 
-NO_LIMIT = {"limit": 1000, "gain": 0, "most": 1000, "service_s": 1.0}
+NO_LIMIT = {"limit": 1000, "service_s": 1.0}
 
 
 class TestQueue:
@@ -51,22 +51,17 @@ class TestQueue:
         assert starts(places(0, 0, 0)) == [0, 10, 20]
 
     def test_what_runs_comes_first_and_what_overran_is_not_over(self):
-        slots = ForecastSlots(limit=2, gain=0, most=2, service_s=10.0)
+        slots = ForecastSlots(limit=2, service_s=10.0)
         slots.run([4, 30], now=0)
         assert starts(places(0, 0, 0), slots=slots) == [2.5, 6, 12.5]
 
     def test_above_a_limit_that_was_lowered_several_have_to_end(self):
-        slots = ForecastSlots(limit=1, gain=0, most=1, service_s=10.0)
+        slots = ForecastSlots(limit=1, service_s=10.0)
         slots.run([0, 2, 4], now=0)
         assert starts(places(0), slots=slots) == [10]
 
-    def test_the_limit_grows_with_what_ends(self):
-        assert starts(places(*[0] * 7), slots=ForecastSlots(limit=1, gain=1, most=2, service_s=10.0)) == [
-            0, 10, 10, 20, 20, 30, 30,
-        ]  # fmt: skip
-
     def test_a_full_pool_of_which_no_time_is_known_tells_nothing(self):
-        assert starts(places(0, 0), slots=ForecastSlots(limit=1, gain=0, most=1, service_s=None)) == [0, None]
+        assert starts(places(0, 0), slots=ForecastSlots(limit=1, service_s=None)) == [0, None]
 
     def test_one_that_backs_off_lets_others_pass_until_it_is_due(self):
         assert starts(places(15, 0, 0, 0, 0)) == [30, 0, 10, 20, 40]
@@ -330,7 +325,7 @@ class TestLimits:
         assert self.of(places(0, 0, 0), supplies=[window]) == ["requests"] * 3
 
     def test_slots_are_a_limit_too(self):
-        slots = ForecastSlots(limit=1, gain=0, most=1, service_s=10.0)
+        slots = ForecastSlots(limit=1, service_s=10.0)
         assert self.of(places(0, 0), supplies=(), slots=slots) == ["", CONCURRENCY]
 
     def test_a_view_says_what_is_needed_and_what_is_left(self):

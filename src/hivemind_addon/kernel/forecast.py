@@ -1,9 +1,8 @@
 """Forecasts when each waiting ticket is likely to go, from the present limits and queue, for views and equal pools.
 
 The forecast plays the queue through once, in order: each ticket takes a slot and its demand of every limit at the first
-instant at which both are free, and not before the ticket ahead. A slot is free again after the mean service time. The
-concurrency limit grows with each end, as if all attempts succeeded. A ticket in backoff lets others pass until due.
-Future arrivals and the lessons of future refusals are unknown.
+instant at which both are free, and not before the ticket ahead. A slot is free again after the mean service time.
+A ticket in backoff lets others pass until due. Future arrivals and the lessons of future attempts are unknown.
 
 **A call not made yet** is seated as a guest at its place in the queue's order, and viewed like a waiting ticket.
 `Callers` describes an agent's next call by the last calls.
@@ -78,11 +77,9 @@ class Supply:
 class ForecastSlots:
     """The slots for attempts in flight, and when they are free again. Ask and take in the order of time."""
 
-    def __init__(self, *, limit: int, gain: float, most: int, service_s: float | None) -> None:
-        """`gain`: slots that each success adds, up to `most`; `service_s`: mean service time (None: unknown)."""
-        self._limit = float(limit)
-        self._gain = gain
-        self._most = most
+    def __init__(self, *, limit: int, service_s: float | None) -> None:
+        """`service_s`: mean service time (None: unknown)."""
+        self._limit = limit
         self._service_s = service_s
         self._ends: list[float] = []
 
@@ -96,7 +93,7 @@ class ForecastSlots:
     def free_at(self, at: float) -> float:
         """The first instant from `at` on with a free slot; infinite: unknown."""
         self._end_until(at)
-        surplus = len(self._ends) - int(self._limit)
+        surplus = len(self._ends) - self._limit
         if surplus < 0:
             return at
         # After a cut of the limit several attempts have to end.
@@ -110,7 +107,6 @@ class ForecastSlots:
     def _end_until(self, at: float) -> None:
         while self._ends and self._ends[0] <= at:
             heapq.heappop(self._ends)
-            self._limit = max(self._limit, min(self._limit + self._gain, self._most))
 
 
 def _supplies(capacity: Capacity, now: float) -> list[Supply]:
@@ -195,8 +191,7 @@ def foretell(
     if capacity.paused:
         return {}
     service_s = capacity.service.mean_s if capacity.service.is_known else None
-    gain, most = capacity.growth
-    slots = ForecastSlots(limit=capacity.limit, gain=gain, most=most, service_s=service_s)
+    slots = ForecastSlots(limit=capacity.limit, service_s=service_s)
     # A shared limit counts the attempts of all pools of the account.
     for user in capacity.share.members:
         slots.run((now - attempt.admitted_at for attempt in user.flights.attempts), now)

@@ -483,13 +483,9 @@ class Pool:
 
         A refused ticket that may be refused again comes last: another pool's ticket tests the limit that they share.
         """
-        entry = self._find_next(now)
+        entry = self._next = self._selector.next(now)
+        self.gate = None
         return None if entry is None else (self._selector.may_refuse_again(entry, now), *self.queue.common.key(entry))
-
-    def _find_next(self, now: float) -> QueueEntry | None:
-        """Select the next ticket for `step`."""
-        self.gate, self._next = None, self._selector.next(now)
-        return self._next
 
     def step(self, now: float) -> list[Admitted | Refused] | None:
         """Admit or refuse the next ticket; None: the ticket, and thereby the pool, has to wait."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass
 
-from hivemind_addon.kernel.inference.hidden_limits import NO_CAP, HiddenLimits
+from hivemind_addon.kernel.inference.hidden_limits import HiddenLimits
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
 from hivemind_addon.kernel.limits.account_block import AccountBlock
 from hivemind_addon.kernel.limits.breaker import Breaker, BreakerSettings
@@ -220,14 +220,6 @@ class Capacity:
         throttles, overloads = self.hidden
         seen.meters, seen.hidden = self.meters.as_of(now), (throttles.glance(), overloads.glance())
         return seen
-
-    @property
-    def growth(self) -> tuple[float, int]:
-        """Slots that a success adds when all are used, and the limit of that growth."""
-        throttles, overloads = self.hidden
-        known = min(throttles.most_in_flight, overloads.most_in_flight)
-        most = self.slots.maximum if known == NO_CAP else known
-        return 1.0, most if self.cap is None else min(most, self.cap)
 
     @property
     def is_rate_hidden(self) -> bool:
