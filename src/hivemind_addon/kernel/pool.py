@@ -101,11 +101,7 @@ class KeptPositions:
             return None
         self._forget(now)
         kept = self._kept.get((ticket.agent, ticket.request_hash))
-        if not kept:
-            return None
-        if len(kept) == 1:
-            del self._kept[ticket.agent, ticket.request_hash]
-        return kept.pop(0)[1]
+        return kept.pop(0)[1] if kept else None
 
     def _forget(self, now: float) -> None:
         while self._kept:
@@ -207,8 +203,7 @@ class Pool:
         """The account block for which all waiting tickets were checked."""
 
     def __repr__(self) -> str:
-        capacity = self.capacity
-        return f"<Pool {self.key} {capacity.in_flight}/{capacity.limit} in flight, {len(self.queue)} queued>"
+        return f"<Pool {self.key}, {len(self.queue)} queued>"
 
     @property
     def key(self) -> PoolKey:
@@ -434,13 +429,12 @@ class Pool:
 
     def receive(self, entry: QueueEntry, now: float) -> None:
         """Take a waiting ticket of an equal pool. The ticket is due at once: a backoff concerns the other pool."""
-        left = entry.ticket.pool
-        entry.ticket = replace(entry.ticket, pool=self.key)
-        entry.not_before = -_NEVER
-        self.callers.called(entry.ticket)
+        left, ticket = entry.ticket.pool, replace(entry.ticket, pool=self.key)
+        entry.ticket, entry.not_before = ticket, -_NEVER
+        self.callers.called(ticket)
         self.queue.append(entry, now)
-        self._to_announce.append(entry.ticket.id)
-        self._emit(Moved(at=now, ticket_id=entry.ticket.id, pool=self.key, left=left))
+        self._to_announce.append(ticket.id)
+        self._emit(Moved(at=now, ticket_id=ticket.id, pool=self.key, left=left))
 
     # Step 4: tickets are admitted, shed or refused
 
@@ -682,16 +676,8 @@ class Pool:
         return Admitted(attempt)
 
     def _note_started(self, entry: QueueEntry, attempt: Attempt, now: float) -> None:
-        self._emit(
-            AttemptStarted(
-                at=now,
-                ticket_id=entry.ticket.id,
-                pool=self.capacity.key,
-                attempt=attempt.number,
-                waited_s=entry.end_wait(attempt.admitted_at),
-                in_flight=attempt.in_flight,
-            )
-        )
+        waited_s = entry.end_wait(attempt.admitted_at)
+        self._emit(AttemptStarted(now, entry.ticket.id, self.key, attempt.number, waited_s, attempt.in_flight))
 
     def _shed(self, entry: QueueEntry, now: float, reason: Reason, come_back_s: float) -> Shed:
         self._take_out(entry.ticket.id, now)
