@@ -150,10 +150,8 @@ class Scheduler:
         there, not before `not_before` (monotonic instant; None: no backoff). The wait begins again: Submitted is noted,
         and Held if the ticket does not go at once.
         """
-        self._must_be_new(ticket)
+        self._open_pools(ticket, settings, now)
         if ticket.endpoints:
-            for endpoint in ticket.endpoints:
-                self._pool(endpoint.pool, settings, now)
             was_at = ticket.pool if history is not None and history.attempts else None
             pool = self._endpoints.place(ticket, now, was_at=was_at)
             ticket = replace(ticket, pool=pool.key)
@@ -182,10 +180,8 @@ class Scheduler:
         teaches only limits that headers report. `demand`: the reservation; `history`: includes this start;
         `admitted_at`: monotonic instant, the start of the duration (None: now). Submitted and AttemptStarted are noted.
         """
-        self._must_be_new(ticket)
+        self._open_pools(ticket, settings, now)
         admitted_at = now if admitted_at is None else min(admitted_at, now)
-        for endpoint in ticket.endpoints:
-            self._pool(endpoint.pool, settings, now)
         pool = self._pool(ticket.pool, settings, now)
         ticket = ticket if ticket.pool == pool.key else replace(ticket, pool=pool.key)
         if ticket.endpoints:
@@ -197,21 +193,24 @@ class Scheduler:
         self._changed[pool] = None
         return attempt
 
-    def _must_be_new(self, ticket: Ticket) -> None:
+    def _open_pools(self, ticket: Ticket, settings: PoolSettings, now: float) -> None:
+        """Make the equal pools of a new ticket."""
         if ticket.id in self._pool_of_ticket:
             raise ContractError(f"{ticket.id}: submitted twice")
+        for endpoint in ticket.endpoints:
+            self._pool(endpoint.pool, settings, now)
 
     def _pool(self, key: PoolKey, settings: PoolSettings, now: float) -> Pool:
         """The pool of this key; made if not in use yet."""
         key = self._merged.get(key, key)
-        pool = self._pools.get(key)
-        if pool is None and key.account in self._canonical:
+        if key in self._pools:
+            return self._pools[key]
+        if key.account in self._canonical:
             return self._pool(self._of_first_account(key), settings, now)
-        if pool is None:
-            pool = self._pools[key] = self._new_pool(key, settings)
-            pool.capacity.bypassing = self._bypassing[key]
-            if key in self._learned:
-                pool.capacity.resume(self._learned.pop(key), now)
+        pool = self._pools[key] = self._new_pool(key, settings)
+        pool.capacity.bypassing = self._bypassing[key]
+        if key in self._learned:
+            pool.capacity.resume(self._learned.pop(key), now)
         return pool
 
     def _of_first_account(self, key: PoolKey) -> PoolKey:
