@@ -106,8 +106,7 @@ class Selector:
         refused = self.capacity.refused
         if entry.ticket not in refused:
             return entry
-        is_expired = self.expires_at(now) <= now
-        if not is_expired and (not self.may_refuse_again(entry, now) or self.gate(entry.ticket, now)):
+        if self.expires_at(now) > now and (not self.may_refuse_again(entry, now) or self.gate(entry.ticket, now)):
             return entry
         fresh = self._queue.head_where(lambda ticket: ticket not in refused)
         return entry if fresh is None or self.trusted(fresh.ticket, now).opens_at > now else fresh
@@ -137,6 +136,10 @@ class Selector:
         else:
             entry = self.last_chance(first, now) or first
             entry = None if entry is None else self._unless_refused(entry, now)
+            refused = self.capacity.refused
+            gate = self.gate(entry.ticket, now) if entry is not None and entry.ticket in refused else None
+            if gate is not None and gate.opens_at >= self.expires_at(now):  # a fresh ticket goes first then
+                entry = queue.head_where(lambda ticket: ticket not in refused) or entry
         return entry, self.gate(entry.ticket, now) if entry else None
 
     def choose_anew(self) -> None:
