@@ -17,11 +17,11 @@ class Refusals:
         self.requests = RefusedRequests()
         self.stamp = 0
 
-    def sent(self, name: str, tokens: int = 100) -> Attempt:
+    def sent(self, name: str, tokens: int = 100, *, at: float = 0.0, in_flight: int = 1) -> Attempt:
         self.stamp += 1
         made = replace(ticket(f"{name}{self.stamp}", request_hash=name), agent="a")
         demand = Demand(input_tokens=tokens, total_tokens=tokens)
-        return Attempt(ticket=made, number=1, admitted_at=0.0, demand=demand, stamp=self.stamp)
+        return Attempt(ticket=made, number=1, admitted_at=at, demand=demand, stamp=self.stamp, in_flight=in_flight)
 
     def tells(self, name: str, tokens: int = 100) -> bool:
         """It is sent and refused: whether that tells of a limit."""
@@ -65,6 +65,35 @@ def test_once_another_one_has_passed_between_them_none_of_its_refusals_told_of_a
     assert refusals.requests.refused(refusals.sent("x"), 0.0) == (Owner.UNKNOWN, [1, 3])
     assert refusals.requests.refused(refusals.sent("x"), 0.0) == (Owner.UNKNOWN, []), "neither does any later one"
     assert refusals.requests.refused(refusals.sent("y"), 0.0) == (Owner.UNKNOWN, [2])
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+@pytest.mark.parametrize(
+    ("tokens", "at", "in_flight", "disproves"),
+    [
+        ((100,), 1.5, 2, True),
+        ((50,), 1.5, 2, False),
+        ((50, 50), 1.5, 2, True),
+        ((100,), 2.5, 2, False),  # after the refusal: the limit may have opened
+        ((100,), 1.5, 1, False),  # a slot may have got free
+    ],
+)
+def test_who_passes_beside_a_refused_request_disproves_the_refusal(tokens, at, in_flight, disproves, is_first):
+    refusals = Refusals()
+    early = refusals.sent("early", at=1.0, in_flight=9)
+    refused = refusals.sent("x", at=1.0, in_flight=2)
+    others = [early, *(refusals.sent("other", count, at=at, in_flight=in_flight) for count in tokens)]
+    if is_first:
+        refusals.requests.refused(refused, 2.0)
+    for other in others:
+        refusals.requests.passed(other)
+    if not is_first:
+        owner, _ = refusals.requests.refused(refused, 2.0)
+        assert owner is (Owner.UNKNOWN if disproves else Owner.LIMIT)
+    assert refusals.requests.are_chance is disproves
+    assert refusals.tells("y") is not disproves
+    while not refusals.tells("z"):
+        assert disproves, "a row that chance hardly ever brings ends that"
 
 
 def test_a_smaller_one_that_passes_shows_nothing():

@@ -80,6 +80,8 @@ Verdict = Finished | Backoff | GiveUp
 
 _FIRST_THROTTLED_S = 0.2
 """The step after the first rate-limit refusal; doubles with each further refusal in a row."""
+_MOST_THROTTLED_S = 8.0
+"""SDKs wait no longer either."""
 _WORTH_ALONE = 0.5
 """How much a failure counts while the provider answers no other request either. So a ticket outlives an outage of
 minutes, and a request that can never succeed still ends."""
@@ -188,6 +190,8 @@ def judge(
         retryable = outlives or (retryable and block_s is not None)
     if retryable and not result.may_repeat and not result.client_saw_bytes:
         return history, GiveUp(Reason.ANEW)
+    # Others pass, so the wait that this refusal announces holds nobody.
+    believes_told &= owner is not Owner.UNKNOWN or outcome.kind is not OutcomeKind.THROTTLED
     history = history.ended(outcome, owner, provider_down=provider_down, nobody_answered=nobody_answered)
     if result.client_saw_bytes:
         return history, GiveUp(Reason.DELIVERED_BYTES)
@@ -210,10 +214,10 @@ def judge(
 
 def step_s(policy: RetryPolicy, history: History) -> float:
     """The longest step of the exponential backoff; short after a rate limit's refusal."""
-    first_s, row = policy.first_backoff_s, history.setbacks
+    first_s, row, most_s = policy.first_backoff_s, history.setbacks, policy.max_backoff_s
     if history.throttled:
-        first_s, row = _FIRST_THROTTLED_S, history.throttled
-    return min(first_s * 2.0 ** min(row - 1, _MAX_DOUBLINGS), policy.max_backoff_s)
+        first_s, row, most_s = _FIRST_THROTTLED_S, history.throttled, min(most_s, _MOST_THROTTLED_S)
+    return min(first_s * 2.0 ** min(row - 1, _MAX_DOUBLINGS), most_s)
 
 
 def last_moment(ticket: Ticket, service_s: float) -> float:

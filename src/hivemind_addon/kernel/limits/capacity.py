@@ -252,13 +252,15 @@ class Capacity:
 
     def announced_until(self, demand: Demand, now: float) -> float:
         """When the wait that refusals announced admits an attempt."""
-        throttles, share = self.throttles, self.share
-        return share.wait.ends_at(self, throttles.verdict_s, now) if throttles.believes_told(demand) else now
+        throttles = self.throttles
+        if self.refused.are_chance or not throttles.believes_told(demand):
+            return now
+        return self.share.wait.ends_at(self, throttles.verdict_s, now)
 
     def throttled_until(self, demand: Demand, now: float) -> float:
         """When the limit inferred from rate limits' refusals admits an attempt; infinite: at another attempt's end."""
         throttles = self.hidden[0]
-        if not throttles.has_refused:
+        if not throttles.has_refused or self.refused.are_chance:
             return now
         opens_at = throttles.opens_at(demand, self.share.in_flight, now)
         limit = throttles.limit
@@ -427,6 +429,8 @@ class Capacity:
         """Note that the provider accepted an attempt."""
         limit, stamp = self.limit, attempt.stamp
         self.refused.passed(attempt)
+        if self.refused.are_chance and self.throttles.limit and self.share.is_refused_by_chance:
+            self.throttles.forget_since(0.0, now)
         if self.account_block.suspected_by is not None:
             self.account_block.passed(attempt)
         self.slots.passed(attempt.in_flight, now)

@@ -2,18 +2,22 @@
 
 A 429 may be about its request: a retired model, a shape or a size that is not allowed, a tier without credit. Several
 providers and gateways answered so in 2026, without a retry-after and without headers. The request is refused each time,
-while others are answered. Therefore:
+while others are answered. Or a 429 may meet any request by chance: a gateway's upstream is full. Therefore:
 
 - A repeated refusal is no evidence while other requests pass and none of them is refused, or if the request is far
   larger than all that passed.
 - When a request as large passes between two refusals of a request, the earlier refusals were no evidence either.
 - The request itself is at fault when three others as large have passed, and chance would hardly ever refuse a request
   as often. For a minute, a limit of its agent alone may be the cause.
+- Attempts disprove a refusal if they pass although they were sent just after the refused attempt, before its refusal
+  came, beside as many others, and are as large together. Where many refusals are disproved, chance refuses: no refusal
+  is evidence then, until so many come in a row as chance hardly ever brings.
 
 The probe of a limit is a ticket that was not refused, if there is any (`selector.py`).
 """
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,9 +31,18 @@ _NONE = -1
 _LEAST_PASSED = 3
 _LEAST_S = 60.0
 _HARDLY_EVER = 1e-6
+_HARDLY_A_ROW = 1e-5
 _LEAST_SHARE = 0.0099
 """Three refusals in a row are hardly ever chance where none was before."""
+_LATE_SHARE = 1.5
+"""The share of refusals may be larger by this factor than the mean over past attempts shows."""
 _SHARE_OVER = 50
+_RECENT = 16
+_MOST_COUNTED = 16.0
+_BESIDE_S = 1.0
+"""In this time few limits let one more request pass."""
+_MANY = 0.4
+"""Share of disproved refusals that shows chance: few attempts can disprove a refusal."""
 
 
 @dataclass(slots=True, eq=False)
@@ -40,11 +53,15 @@ class _Refused:
     """The last refused attempt."""
     since: float
     """Monotonic instant of the first refusal."""
+    at: float
+    """Monotonic instant of the last refusal."""
     stamps: list[int] = field(default_factory=list)
     """Stamps of the attempts whose refusals counted as evidence."""
     times: int = 1
     passed: int = 0
     """Other requests as large that passed, sent after the last refused attempt of their time."""
+    against: float = 0.0
+    """Tokens of the attempts that disprove the first refusal."""
 
 
 class RefusedRequests:
@@ -52,12 +69,18 @@ class RefusedRequests:
 
     def __init__(self) -> None:
         self._requests: dict[tuple[str, str], _Refused] = {}
+        self._recent: deque[Attempt] = deque(maxlen=_RECENT)
+        """The last attempts that passed."""
         self._passed_stamp = _NONE
         """Stamp of the newest attempt that passed."""
         self._largest = math.inf
         """Tokens of the largest request that passed; infinite: none did."""
         self._share = 0.0
         """Share of attempts that were refused although their request passed later."""
+        self._row = 0
+        """Refusals since the last pass."""
+        self._counted = self._disproved = 0.0
+        """First refusals of requests, and the disproved part. Old refusals count less."""
 
     def __repr__(self) -> str:
         return f"<RefusedRequests {len(self._requests)}>"
@@ -68,11 +91,18 @@ class RefusedRequests:
     def __contains__(self, ticket: Ticket) -> bool:
         return bool(self._requests) and _name(ticket) in self._requests
 
+    @property
+    def are_chance(self) -> bool:
+        """Whether chance refuses, as far as is known, and no limit."""
+        return self._disproved >= max(1.0, _MANY * self._counted)
+
     def passed(self, attempt: Attempt) -> None:
         """Note an accepted attempt, once."""
         if attempt.has_passed:
             return
         attempt.has_passed = True
+        self._recent.append(attempt)
+        self._row = 0
         self._passed_stamp = max(self._passed_stamp, attempt.stamp)
         tokens = attempt.demand.total_tokens
         self._largest = tokens if self._largest == math.inf else max(self._largest, tokens)
@@ -81,30 +111,52 @@ class RefusedRequests:
         self._share += (times - (times + 1) * self._share) / (_SHARE_OVER + times)
         for other in self._requests.values():
             other.passed += _proves(attempt, other.last)
+            self._disprove(other, attempt)
 
     def refused(self, attempt: Attempt, now: float) -> tuple[Owner, Sequence[int]]:
         """Note a refusal by a rate limit. Returns the owner, and stamps of earlier evidence to take back."""
         name, ticket = _name(attempt.ticket), attempt.ticket
+        self._row += 1
+        if max(self._share, _LEAST_SHARE) ** self._row < _HARDLY_A_ROW:
+            self._disproved = 0.0
         newest = next(reversed(self._requests), None)
         request = self._requests.pop(name, None)
         if request is None:
-            self._requests[name] = _Refused(attempt, now, [attempt.stamp])
+            request = self._requests[name] = _Refused(attempt, now, now)
             if len(self._requests) > _MOST:
                 del self._requests[next(iter(self._requests))]
-            return Owner.LIMIT, ()
+            self._counted += 1
+            if self._counted > _MOST_COUNTED:
+                self._counted, self._disproved = self._counted / 2, self._disproved / 2
+            for passed in self._recent:
+                self._disprove(request, passed)
+            return self._evidence(request, is_evidence=True), ()
         self._requests[name] = request
         is_giant = attempt.demand.total_tokens > _GIANT * self._largest
         tells = newest != name or (self._passed_stamp < request.last.stamp and not is_giant)
-        request.last, request.times = attempt, request.times + 1
+        request.last, request.at, request.times = attempt, now, request.times + 1
         if request.passed:
             before, request.stamps = request.stamps, []
-            is_chance = max(self._share, _LEAST_SHARE) ** request.times > _HARDLY_EVER
+            is_chance = max(_LATE_SHARE * self._share, _LEAST_SHARE) ** request.times > _HARDLY_EVER
             least_s = min(_LEAST_S, (ticket.deadline_at - ticket.arrived_at) / 2)
             is_proved = request.passed >= _LEAST_PASSED and not is_chance and now - request.since >= least_s
             return Owner.REQUEST if is_proved else Owner.UNKNOWN, before
-        if tells:
-            request.stamps.append(attempt.stamp)
-        return Owner.LIMIT if tells else Owner.UNKNOWN, ()
+        return self._evidence(request, is_evidence=tells), ()
+
+    def _evidence(self, request: _Refused, *, is_evidence: bool) -> Owner:
+        if not is_evidence or self.are_chance:
+            return Owner.UNKNOWN
+        request.stamps.append(request.last.stamp)
+        return Owner.LIMIT
+
+    def _disprove(self, request: _Refused, passed: Attempt) -> None:
+        """Count an attempt that passed against the first refusal of a request."""
+        refused, before = request.last, request.against
+        until = min(request.at, refused.admitted_at + _BESIDE_S)
+        is_beside = refused.stamp < passed.stamp and passed.admitted_at < until
+        if request.times == 1 and is_beside and passed.in_flight >= refused.in_flight:
+            request.against += max(1, passed.demand.total_tokens)
+            self._disproved += before < max(1, refused.demand.total_tokens) <= request.against
 
 
 def _name(ticket: Ticket) -> tuple[str, str]:

@@ -171,6 +171,11 @@ class Share:
         return any(member.is_provider_down for member in self.members)
 
     @property
+    def is_refused_by_chance(self) -> bool:
+        """Whether chance alone explains the refusals of all members, as far as is known."""
+        return all(member.refused.are_chance or not member.refused for member in self.members)
+
+    @property
     def words(self) -> str:
         """`limits shared with 2 other models`, or why there are no others."""
         if self.why:
