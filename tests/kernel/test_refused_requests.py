@@ -184,7 +184,11 @@ def test_a_request_is_at_fault_after_three_refusals_while_three_as_large_pass(
     assert bench.tells("y"), "of another request each refusal tells"
 
 
-def test_doomed_requests_beside_healthy_ones_get_their_own_answer_and_nothing_is_learned():
+@pytest.mark.parametrize(
+    ("refusal", "ends"),
+    [(THROTTLED, dict.fromkeys(("doomed1", "doomed2"), GiveUp(Reason.NOT_RETRYABLE))), (OVERLOADED, {})],
+)
+def test_doomed_requests_beside_healthy_ones_get_their_own_answer_and_nothing_is_learned(refusal, ends):
     bench = Bench(slots=8)
     ended: dict[str, object] = {}
     answered = 0
@@ -192,13 +196,13 @@ def test_doomed_requests_beside_healthy_ones_get_their_own_answer_and_nothing_is
         bench.submit(f"healthy{second}", *(("doomed1", "doomed2") if second == 5 else ()))
         for name in list(bench.running):
             if name.startswith("doomed"):
-                ended[name] = bench.settle(name, THROTTLED)
+                ended[name] = bench.settle(name, refusal)
             else:
                 bench.settle(name)
                 answered += 1
         bench.advance(1)
     assert answered >= 90
-    assert ended == dict.fromkeys(("doomed1", "doomed2"), GiveUp(Reason.NOT_RETRYABLE))
+    assert {name: verdict for name, verdict in ended.items() if not isinstance(verdict, Backoff)} == ends
     assert bench.pool.learned == ()
 
 

@@ -146,6 +146,8 @@ class Capacity:
         self.breaker = Breaker(breaker, rng=rng)
         self.refused = RefusedRequests()
         """The requests refused for a limit."""
+        self.overloaded = RefusedRequests()
+        """The requests refused for an overload."""
         self.lack_ends = False
         """Whether the answers to a request lacked their last event each time, and no stream has had it since."""
         self.stated: tuple[StatedLimit, ...] = ()
@@ -428,7 +430,10 @@ class Capacity:
     def _passed(self, attempt: Attempt, now: float) -> None:
         """Note that the provider accepted an attempt."""
         limit, stamp = self.limit, attempt.stamp
-        self.refused.passed(attempt)
+        if not attempt.has_passed:
+            attempt.has_passed = True
+            self.refused.passed(attempt)
+            self.overloaded.passed(attempt)
         if self.refused.are_chance and self.throttles.limit and self.share.is_refused_by_chance:
             self.throttles.forget_since(0.0, now)
         if self.account_block.suspected_by is not None:
@@ -485,6 +490,11 @@ class Capacity:
         explains = outcome.kind is OutcomeKind.THROTTLED and self.meters.explain(demand, now)
         self._refused += ((outcome.kind is OutcomeKind.THROTTLED) - self._refused) / _EXPLAINED_OVER
         self._explained += (explains - self._explained) / _EXPLAINED_OVER
+        if owner is Owner.CAPACITY:
+            shown_by, told_nothing = self.overloaded.refused(attempt, now)
+            if told_nothing:
+                self.overloads.take_back(told_nothing, now)
+            return owner if shown_by is Owner.LIMIT or self.overloaded.are_chance else Owner.UNKNOWN
         if owner is not Owner.LIMIT:
             return owner
         if explains and self._explained < _MOST_EXPLAINED:
@@ -508,7 +518,8 @@ class Capacity:
             until = self.hidden[0].closed_until
             if until > max(now, closed_until):
                 self._emit(PoolBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
-        has_run = owner in (Owner.REQUEST, Owner.UNKNOWN) and outcome.kind is not OutcomeKind.THROTTLED
+        is_refusal = outcome.kind in (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED)
+        has_run = owner in (Owner.REQUEST, Owner.UNKNOWN) and not is_refusal
         # An attempt without a status may have been counted even where failures are not.
         is_failed = outcome.kind is OutcomeKind.FAILED and outcome.status is not None
         was_taken = has_run or owner is Owner.LIMIT

@@ -97,10 +97,7 @@ class RefusedRequests:
         return self._disproved >= max(1.0, _MANY * self._counted)
 
     def passed(self, attempt: Attempt) -> None:
-        """Note an accepted attempt, once."""
-        if attempt.has_passed:
-            return
-        attempt.has_passed = True
+        """Note an accepted attempt. Called once for each."""
         self._recent.append(attempt)
         self._row = 0
         self._passed_stamp = max(self._passed_stamp, attempt.stamp)
@@ -114,7 +111,7 @@ class RefusedRequests:
             self._disprove(other, attempt)
 
     def refused(self, attempt: Attempt, now: float) -> tuple[Owner, Sequence[int]]:
-        """Note a refusal by a rate limit. Returns the owner, and stamps of earlier evidence to take back."""
+        """Note a refusal. Returns the owner, and stamps of earlier evidence to take back."""
         name, ticket = _name(attempt.ticket), attempt.ticket
         self._row += 1
         if max(self._share, _LEAST_SHARE) ** self._row < _HARDLY_A_ROW:

@@ -93,10 +93,15 @@ class Selector:
         chosen = queue.entries.get(self._probe) if self._probe else None
         if chosen is None:
             # A ticket in backoff probes only if no other ticket waits: a pool never waits for a ticket.
-            others = queue.head_where(lambda ticket: ticket.session != breaker.last_probe_session)
-            chosen = others or queue.head() or queue.soonest()
+            chosen = self._other_probe() or queue.head() or queue.soonest()
             self._probe = chosen.ticket.id if chosen else None
         return chosen
+
+    def _other_probe(self) -> QueueEntry | None:
+        """The first ticket of another session than the last probe's, not refused before where possible."""
+        last, refused = self.capacity.breaker.last_probe_session, self.capacity.overloaded
+        fresh = self._queue.head_where(lambda ticket: ticket.session != last and ticket not in refused)
+        return fresh or self._queue.head_where(lambda ticket: ticket.session != last)
 
     def _unless_refused(self, entry: QueueEntry, now: float) -> QueueEntry:
         """The next ticket, or, if that was refused and may be again, the first ticket that was not refused.
@@ -131,8 +136,7 @@ class Selector:
         first = next((entry for entry in order if entry.not_before <= now and queue.why_passed(entry) is None), None)
         if breaker.state is not BreakerState.CLOSED:
             probe = queue.entries.get(self._probe) if self._probe else None
-            others = queue.head_where(lambda ticket: ticket.session != breaker.last_probe_session)
-            entry = probe or others or first or queue.soonest()
+            entry = probe or self._other_probe() or first or queue.soonest()
         else:
             entry = self.last_chance(first, now) or first
             entry = None if entry is None else self._unless_refused(entry, now)
