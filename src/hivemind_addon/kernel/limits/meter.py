@@ -501,11 +501,12 @@ class Meter:
     def _found(self) -> float | None:
         """The bucket's window that fits all readings, of two the shorter; None: several fit.
 
-        Until the reset a faster bucket has less, so the shorter window is the careful one.
+        Until the reset a faster bucket has less, so the shorter window is the careful one. Resets within their own
+        rounding bound nothing.
         """
         least_s, most_s = (per_unit_s * self.limit for per_unit_s in self._per_unit_s)
         usual = [length_s for length_s in USUAL_WINDOWS_S if least_s <= length_s <= most_s]
-        if 1 <= len(usual) <= 2:
+        if len(usual) == 1 or (len(usual) == 2 and least_s > 0):
             return usual[0]
         return most_s if 0 < most_s <= _SAME_SECONDS * least_s else None
 
