@@ -267,7 +267,7 @@ def test_a_limiter_of_no_known_kind_is_paced_without_storm_or_stall(kind, seed):
 def test_its_pace_once_learned_is_kept(kind):
     world = World(**OF_NO_KIND[kind](), turns=60).run()
     late = [at for at in world.refused if at > world.finished_at / 2]
-    assert len(late) <= 0.1 * world.sent / 2
+    assert len(late) <= 0.06 * world.sent
 
 
 @pytest.mark.parametrize("says_retry_after", [True, False])

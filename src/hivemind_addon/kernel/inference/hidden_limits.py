@@ -11,8 +11,8 @@ expectation, makes the hypotheses compete again. Their predictions decide:
 
 A probe's verdict separates the hypotheses, so few probes are needed. Refused probes are paid from a balance that grows
 with the attempts that pass. After 12 s to five minutes in which a limit holds others back, a *trial* goes, an attempt
-beyond the limit, in case the limit has grown. After a refusal, and after a long wait, one attempt goes alone, and each
-that passes lets one more go at a time. Retry-afters are further evidence (`retry_afters.py`).
+beyond the limit, in case the limit has grown. After a refusal by a rate limit, and after a long wait for one, one
+attempt goes alone, and each that passes lets one more go at a time: at a cap the end of an attempt does that. Retry-afters are further evidence (`retry_afters.py`).
 """
 
 import math
@@ -38,7 +38,7 @@ _PROBES = 3.0
 """Refused probes allowed at first, and the highest balance."""
 _PROBES_PER_PASS = 0.015
 _LONG_HOLD_S = 0.5
-"""After a longer hold the first attempt goes alone; the others follow as attempts pass."""
+"""After a rate limit's longer hold the first attempt goes alone; the others follow as attempts pass."""
 _TRIALS = ((12.0, 10, 30.0), (60.0, 30, 120.0), (300.0, 90, 300.0))
 """Time, and attempts that pass while others are held back, until the next trial, and the time where fewer pass; by
 refused trials in a row."""
@@ -191,7 +191,8 @@ class HiddenLimits:
         self._held_since: float | None = None
         """Since when all waiting attempts have been held back."""
         self._careful_since = _NEVER
-        """When an attempt was last refused, or went after a long hold: from then on a few go at a time."""
+        """When a rate limit last refused an attempt, or an attempt went after a long hold: from then on a few go at a
+        time."""
 
     def __repr__(self) -> str:
         return f"<HiddenLimits {self.limit}>"
@@ -225,7 +226,8 @@ class HiddenLimits:
             # At a cap each such probe is a trial, whichever hypothesis is the reason.
             if go < LIKELY and (self._trial_at <= now or _is_cap(self.limit)):
                 self._trials.sent(sent, now)
-        if self._held_since is not None and now - self._held_since >= max(_LONG_HOLD_S, 2 * self.verdict_s):
+        held_s = 0.0 if self._held_since is None else now - self._held_since
+        if self.is_of_a_rate and held_s >= max(_LONG_HOLD_S, 2 * self.verdict_s):
             self._careful_since = now
         self._held_since = None
 
@@ -276,7 +278,7 @@ class HiddenLimits:
             self._probes.all_are(list(self._bank.open.values()))
         if not self._bank.knows_enough(sent, now):
             self._weigh(now)
-        if self.limit is not None:
+        if self.is_of_a_rate:
             self._careful_since = now
         self._guard(now)
 
