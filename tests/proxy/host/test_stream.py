@@ -314,6 +314,9 @@ class FakeExchange:
     def finished(self):
         self.over = True
 
+    def cut_error(self, _detail):
+        return b""
+
     def sent(self):
         self.told.append("sent")
 
