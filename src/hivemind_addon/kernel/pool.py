@@ -771,9 +771,9 @@ class Pool:
         for entry in [*self.queue]:
             if entry.not_before > now + _TIMER_STEP_S and entry.state is EntryState.BACKING_OFF:
                 kind = OutcomeKind.THROTTLED if entry.history.throttled else OutcomeKind.OVERLOADED
-                waits_as_told = entry.not_before - entry.wait_began_at > step_s(self.settings.retry, entry.history)
-                if waits_as_told and not believes(kind, entry.ticket.demand):
-                    self.queue.move(entry, now, now)
+                after_step = max(now, entry.wait_began_at + step_s(self.settings.retry, entry.history))
+                if after_step < entry.not_before and not believes(kind, entry.ticket.demand):
+                    self.queue.move(entry, after_step, now)
 
     def _put_back(self, entry: QueueEntry, backoff: Backoff, now: float) -> None:
         entry.priority = self._overrides.priority_of(entry.ticket.agent, entry.ticket.priority)
