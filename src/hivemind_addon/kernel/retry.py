@@ -190,8 +190,6 @@ def judge(
         retryable = outlives or (retryable and block_s is not None)
     if retryable and not result.may_repeat and not result.client_saw_bytes:
         return history, GiveUp(Reason.ANEW)
-    # Others pass, so the wait that this refusal announces holds nobody.
-    believes_told &= owner is not Owner.UNKNOWN or outcome.kind is not OutcomeKind.THROTTLED
     history = history.ended(outcome, owner, provider_down=provider_down, nobody_answered=nobody_answered)
     if result.client_saw_bytes:
         return history, GiveUp(Reason.DELIVERED_BYTES)

@@ -254,10 +254,9 @@ class Capacity:
 
     def announced_until(self, demand: Demand, now: float) -> float:
         """When the wait that refusals announced admits an attempt."""
-        throttles = self.throttles
-        if self.refused.are_chance or not throttles.believes_told(demand):
+        if not self.believes_told(OutcomeKind.THROTTLED, demand):
             return now
-        return self.share.wait.ends_at(self, throttles.verdict_s, now)
+        return self.share.wait.ends_at(self, self.throttles.verdict_s, now)
 
     def throttled_until(self, demand: Demand, now: float) -> float:
         """When the limit inferred from rate limits' refusals admits an attempt; infinite: at another attempt's end."""
@@ -306,7 +305,7 @@ class Capacity:
         """Whether the retry-after of an outcome of this kind is believable, by the experience with others."""
         throttles, overloads = self.hidden
         if kind is OutcomeKind.THROTTLED:
-            return throttles.believes_told(demand)
+            return not self.refused.are_chance and throttles.believes_told(demand)
         return kind is not OutcomeKind.OVERLOADED or overloads.believes_told(demand)
 
     def hopeless_at(self, ticket: Ticket) -> float:
@@ -484,7 +483,7 @@ class Capacity:
     def _owner_of(self, attempt: Attempt, result: AttemptResult, now: float) -> Owner:
         """The owner of an attempt's refusal or failure, by all that the pool knows."""
         outcome, demand = result.outcome, attempt.demand
-        is_believed = self.account_block.is_believed and self.believes_told(outcome.kind, demand)
+        is_believed = self.account_block.is_believed and self.throttles.believes_told(demand)
         left_s = attempt.ticket.deadline_at - now if is_believed else _NEVER
         owner = owner_of(outcome, left_s, by_others=result.by_others)
         explains = outcome.kind is OutcomeKind.THROTTLED and self.meters.explain(demand, now)

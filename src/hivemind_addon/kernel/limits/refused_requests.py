@@ -8,7 +8,8 @@ while others are answered. Or a 429 may meet any request by chance: a gateway's 
   larger than all that passed.
 - When a request as large passes between two refusals of a request, the earlier refusals were no evidence either.
 - The request itself is at fault when three others as large have passed, and chance would hardly ever refuse a request
-  as often. For a minute, a limit of its agent alone may be the cause.
+  as often, with passes between the refusals. For a minute, a limit of its agent alone may be the cause.
+- Where several requests are refused and none passes, each refusal is evidence again.
 - Attempts disprove a refusal if they pass although they were sent just after the refused attempt, before its refusal
   came, beside as many others, and are as large together. Where many refusals are disproved, chance refuses: no refusal
   is evidence then, until so many come in a row as chance hardly ever brings.
@@ -29,6 +30,8 @@ _GIANT = 10
 """A request that is larger by this factor than all that passed is refused for the size."""
 _NONE = -1
 _LEAST_PASSED = 3
+_SEVERAL = 3
+"""So many requests that are refused while none passes show a limit, whatever passed before."""
 _LEAST_S = 60.0
 _HARDLY_EVER = 1e-6
 _HARDLY_A_ROW = 1e-5
@@ -58,8 +61,12 @@ class _Refused:
     stamps: list[int] = field(default_factory=list)
     """Stamps of the attempts whose refusals counted as evidence."""
     times: int = 1
+    apart: int = 1
+    """Refusals with a pass of another request as large between them."""
     passed: int = 0
     """Other requests as large that passed, sent after the last refused attempt of their time."""
+    has_passed_since: bool = False
+    """Whether another request as large passed since the last refusal."""
     against: float = 0.0
     """Tokens of the attempts that disprove the first refusal."""
 
@@ -107,7 +114,9 @@ class RefusedRequests:
         times = 0 if request is None else request.times
         self._share += (times - (times + 1) * self._share) / (_SHARE_OVER + times)
         for other in self._requests.values():
-            other.passed += _proves(attempt, other.last)
+            if _proves(attempt, other.last):
+                other.passed += 1
+                other.has_passed_since = True
             self._disprove(other, attempt)
 
     def refused(self, attempt: Attempt, now: float) -> tuple[Owner, Sequence[int]]:
@@ -132,9 +141,12 @@ class RefusedRequests:
         is_giant = attempt.demand.total_tokens > _GIANT * self._largest
         tells = newest != name or (self._passed_stamp < request.last.stamp and not is_giant)
         request.last, request.at, request.times = attempt, now, request.times + 1
-        if request.passed:
+        request.apart += request.has_passed_since
+        request.has_passed_since = False
+        refused_since = sum(other.last.stamp > self._passed_stamp for other in self._requests.values())
+        if request.passed and refused_since < _SEVERAL:
             before, request.stamps = request.stamps, []
-            is_chance = max(_LATE_SHARE * self._share, _LEAST_SHARE) ** request.times > _HARDLY_EVER
+            is_chance = max(_LATE_SHARE * self._share, _LEAST_SHARE) ** request.apart > _HARDLY_EVER
             least_s = min(_LEAST_S, (ticket.deadline_at - ticket.arrived_at) / 2)
             is_proved = request.passed >= _LEAST_PASSED and not is_chance and now - request.since >= least_s
             return Owner.REQUEST if is_proved else Owner.UNKNOWN, before
