@@ -246,6 +246,11 @@ class Meter:
             refilled_at = now + min(lacking_s / (1 - self.others_per_s(now) / self._rate), lacking_s + others_s)
             return refilled_at if needed <= self.limit - promised else float("inf")
         reset_at = self._next_reset_at()
+        room = level + self._slack - units
+        if room >= 0:  # others' usage fades, unless a header reports more
+            enough = max(room, _FEW_OTHERS * self._rate * self._way_s, 0.9)
+            fades_s = _OTHERS_OVER_S * max(0.0, math.log((needed - units) / enough))
+            return min(reset_at, now + fades_s + 0.01)
         if self.limit - promised - self._carried_over(reset_at - self._guard_s) + self._slack >= needed:
             return reset_at
         return reset_at + self.window_s if needed <= self.limit - promised else float("inf")
