@@ -7,7 +7,7 @@ from hivemind_addon.kernel.limits.owner import Owner
 from hivemind_addon.kernel.limits.refused_requests import RefusedRequests
 from hivemind_addon.kernel.retry import Backoff, GiveUp
 from hivemind_addon.kernel.values.ticket import Attempt, Demand, Reason
-from tests.kernel.samples import CUT, OVERLOADED, THROTTLED, Bench, ticket
+from tests.kernel.samples import CUT, OVERLOADED, POOL, THROTTLED, Bench, ticket
 
 
 class Refusals:
@@ -185,16 +185,28 @@ def test_a_request_is_at_fault_after_three_refusals_while_three_as_large_pass(
     assert bench.tells("y"), "of another request each refusal tells"
 
 
+OLD = replace(POOL, model_group="old")
+GIVEN_UP = dict.fromkeys(("doomed1", "doomed2"), GiveUp(Reason.NOT_RETRYABLE))
+
+
 @pytest.mark.parametrize(
-    ("refusal", "ends"),
-    [(THROTTLED, dict.fromkeys(("doomed1", "doomed2"), GiveUp(Reason.NOT_RETRYABLE))), (OVERLOADED, {})],
+    ("refusal", "pool", "tokens", "ends"),
+    [
+        (THROTTLED, POOL, 3000, GIVEN_UP),
+        (OVERLOADED, POOL, 3000, {}),
+        (THROTTLED, OLD, 8100, GIVEN_UP),  # no answer has corrected the estimate
+        (OVERLOADED, OLD, 8100, {}),
+    ],
 )
-def test_doomed_requests_beside_healthy_ones_get_their_own_answer_and_nothing_is_learned(refusal, ends):
+def test_doomed_requests_beside_healthy_ones_get_their_own_answer_and_nothing_is_learned(refusal, pool, tokens, ends):
     bench = Bench(slots=8)
+    size, large = (Demand(input_tokens=count, total_tokens=count) for count in (3000, tokens))
     ended: dict[str, object] = {}
     answered = 0
     for second in range(100):
-        bench.submit(f"healthy{second}", *(("doomed1", "doomed2") if second == 5 else ()))
+        bench.submit(f"healthy{second}", demand=size)
+        if second == 5:
+            bench.submit("doomed1", "doomed2", pool=pool, demand=large)
         for name in list(bench.running):
             if name.startswith("doomed"):
                 ended[name] = bench.settle(name, refusal)
@@ -204,7 +216,33 @@ def test_doomed_requests_beside_healthy_ones_get_their_own_answer_and_nothing_is
         bench.advance(1)
     assert answered >= 90
     assert {name: verdict for name, verdict in ended.items() if not isinstance(verdict, Backoff)} == ends
-    assert bench.pool.learned == ()
+    assert bench.scheduler.snapshot(bench.now).pools[0].learned == ()
+
+
+@pytest.mark.parametrize(("pool", "agents"), [(OLD, 6), (POOL, 1)])
+@pytest.mark.parametrize("spent_s", [0, 11, 31, 55])
+def test_no_request_is_given_up_for_a_limit_of_its_model_or_agent(pool, agents, spent_s):
+    """Two of six calls a minute pass, an answer takes a second; a call that the limit does not count always passes."""
+    bench = Bench(slots=8)
+    passed_at = [spent_s - 60.0] * 2
+    taken: list[str] = []
+    for number in range(6):
+        bench.submit(f"busy{number}", session=f"agent{number % agents}", pool=pool)
+    for second in range(300):
+        bench.submit(f"free{second}")
+        for name in list(bench.running):
+            session = bench.running[name].ticket.session
+            if name.startswith("free") or name in taken:
+                bench.settle(name)
+                if name in taken:
+                    bench.submit(f"{name}+", session=session, pool=pool)
+            elif bench.now - passed_at[-2] < 60:
+                assert isinstance(bench.settle(name, THROTTLED), Backoff)
+            else:
+                passed_at.append(bench.now)
+                taken.append(name)
+        bench.advance(1)
+    assert len(taken) >= 8
 
 
 def test_where_answers_always_lack_their_end_only_the_first_request_is_repeated():

@@ -433,6 +433,9 @@ class Capacity:
             attempt.has_passed = True
             self.refused.passed(attempt)
             self.overloaded.passed(attempt)
+            for other in self.sharing.members:
+                if other is not self:
+                    other.refused.passed_elsewhere(attempt)
         if self.refused.are_chance and self.throttles.limit and self.share.is_refused_by_chance:
             self.throttles.forget_since(0.0, now)
         if self.account_block.suspected_by is not None:
@@ -498,7 +501,7 @@ class Capacity:
             return owner
         if explains and self._explained < _MOST_EXPLAINED:
             return Owner.METER
-        owner, told_nothing = self.refused.refused(attempt, now)
+        owner, told_nothing = self.refused.refused(attempt, now, self.flights.attempts)
         if told_nothing:
             self.throttles.take_back(told_nothing, now)
         return owner

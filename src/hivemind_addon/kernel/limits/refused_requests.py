@@ -8,8 +8,10 @@ while others are answered. Or a 429 may meet any request by chance: a gateway's 
   larger than all that passed.
 - When a request as large passes between two refusals of a request, the earlier refusals were no evidence either.
 - The request itself is at fault when three others as large have passed, and chance would hardly ever refuse a request
-  as often, with passes between the refusals. For a minute, a limit of its agent alone may be the cause.
-- Where several requests are refused and none passes, each refusal is evidence again.
+  as often. Nor would a limit, of the pool or of its agent, that refuses the others as often as it has done meanwhile.
+  For a minute, a limit of its agent alone may be the cause.
+- While no request of the pool has passed, the whole model may be at fault: then passes of other models of the account
+  count too. Afterwards they prove nothing, because the model may have a limit of its own.
 - Attempts disprove a refusal if they pass although they were sent just after the refused attempt, before its refusal
   came, beside as many others, and are as large together. Where many refusals are disproved, chance refuses: no refusal
   is evidence then, until so many come in a row as chance hardly ever brings.
@@ -19,7 +21,7 @@ The probe of a limit is a ticket that was not refused, if there is any (`selecto
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from hivemind_addon.kernel.limits.owner import Owner
@@ -28,12 +30,14 @@ from hivemind_addon.kernel.values.ticket import Attempt, Ticket
 _MOST = 64
 _GIANT = 10
 """A request that is larger by this factor than all that passed is refused for the size."""
+_UNSURE = 3
+"""The size of a model's request may be overestimated by this factor until the model's first answer."""
 _NONE = -1
 _LEAST_PASSED = 3
-_SEVERAL = 3
-"""So many requests that are refused while none passes show a limit, whatever passed before."""
 _LEAST_S = 60.0
 _HARDLY_EVER = 1e-6
+_SELDOM = 1e-4
+"""The probability of the request's refusals if a limit of the pool refuses all requests alike."""
 _HARDLY_A_ROW = 1e-5
 _LEAST_SHARE = 0.0099
 """Three refusals in a row are hardly ever chance where none was before."""
@@ -61,12 +65,14 @@ class _Refused:
     stamps: list[int] = field(default_factory=list)
     """Stamps of the attempts whose refusals counted as evidence."""
     times: int = 1
-    apart: int = 1
-    """Refusals with a pass of another request as large between them."""
     passed: int = 0
     """Other requests as large that passed, sent after the last refused attempt of their time."""
-    has_passed_since: bool = False
-    """Whether another request as large passed since the last refusal."""
+    beside: int = 0
+    """Refusals of other requests of the pool since the first refusal."""
+    agents_beside: int = 0
+    """The same of the agent's other requests."""
+    agents_passed: int = 0
+    """Other requests of the agent that passed since the first refusal."""
     against: float = 0.0
     """Tokens of the attempts that disprove the first refusal."""
 
@@ -86,6 +92,10 @@ class RefusedRequests:
         """Share of attempts that were refused although their request passed later."""
         self._row = 0
         """Refusals since the last pass."""
+        self._since = math.inf
+        """Monotonic instant of the first refusal, while no request has passed."""
+        self._is_model = False
+        """Whether each request of the model is at fault, as far as is known."""
         self._counted = self._disproved = 0.0
         """First refusals of requests, and the disproved part. Old refusals count less."""
 
@@ -106,27 +116,41 @@ class RefusedRequests:
     def passed(self, attempt: Attempt) -> None:
         """Note an accepted attempt. Called once for each."""
         self._recent.append(attempt)
-        self._row = 0
+        self._row, self._is_model = 0, False
         self._passed_stamp = max(self._passed_stamp, attempt.stamp)
         tokens = attempt.demand.total_tokens
+        if self._largest == math.inf:
+            for other in self._requests.values():
+                other.passed = 0
         self._largest = tokens if self._largest == math.inf else max(self._largest, tokens)
         request = self._requests.pop(_name(attempt.ticket), None) if self._requests else None
         times = 0 if request is None else request.times
         self._share += (times - (times + 1) * self._share) / (_SHARE_OVER + times)
-        for other in self._requests.values():
-            if _proves(attempt, other.last):
-                other.passed += 1
-                other.has_passed_since = True
+        for (agent, _), other in self._requests.items():
+            other.passed += _proves(attempt, other.last)
+            other.agents_passed += agent == attempt.ticket.agent
             self._disprove(other, attempt)
 
-    def refused(self, attempt: Attempt, now: float) -> tuple[Owner, Sequence[int]]:
-        """Note a refusal. Returns the owner, and stamps of earlier evidence to take back."""
+    def passed_elsewhere(self, attempt: Attempt) -> None:
+        """Note an accepted attempt of another model of the account. Called once for each."""
+        if self._largest == math.inf:
+            for other in self._requests.values():
+                other.passed += _proves(attempt, other.last, _UNSURE)
+
+    def refused(self, attempt: Attempt, now: float, pending: Iterable[Attempt] = ()) -> tuple[Owner, Sequence[int]]:
+        """Note a refusal. Returns the owner, and stamps of earlier evidence to take back.
+
+        `pending`: the model's attempts in flight. Earlier ones may have taken what was left of a limit of the model.
+        """
         name, ticket = _name(attempt.ticket), attempt.ticket
         self._row += 1
         if max(self._share, _LEAST_SHARE) ** self._row < _HARDLY_A_ROW:
             self._disproved = 0.0
         newest = next(reversed(self._requests), None)
         request = self._requests.pop(name, None)
+        for (agent, _), other in self._requests.items():
+            other.beside += 1
+            other.agents_beside += agent == ticket.agent
         if request is None:
             request = self._requests[name] = _Refused(attempt, now, now)
             if len(self._requests) > _MOST:
@@ -136,19 +160,25 @@ class RefusedRequests:
                 self._counted, self._disproved = self._counted / 2, self._disproved / 2
             for passed in self._recent:
                 self._disprove(request, passed)
-            return self._evidence(request, is_evidence=True), ()
+            self._since = min(self._since, now)
+            return self._evidence(request, is_evidence=not self._is_model), ()
         self._requests[name] = request
         is_giant = attempt.demand.total_tokens > _GIANT * self._largest
         tells = newest != name or (self._passed_stamp < request.last.stamp and not is_giant)
         request.last, request.at, request.times = attempt, now, request.times + 1
-        request.apart += request.has_passed_since
-        request.has_passed_since = False
-        refused_since = sum(other.last.stamp > self._passed_stamp for other in self._requests.values())
-        if request.passed and refused_since < _SEVERAL:
+        if request.passed:
             before, request.stamps = request.stamps, []
-            is_chance = max(_LATE_SHARE * self._share, _LEAST_SHARE) ** request.apart > _HARDLY_EVER
+            is_chance = max(_LATE_SHARE * self._share, _LEAST_SHARE) ** request.times > _HARDLY_EVER
             least_s = min(_LEAST_S, (ticket.deadline_at - ticket.arrived_at) / 2)
-            is_proved = request.passed >= _LEAST_PASSED and not is_chance and now - request.since >= least_s
+            is_proved = request.passed >= _LEAST_PASSED and not is_chance
+            if self._largest == math.inf:
+                is_proved &= now - self._since >= least_s and all(other.stamp > attempt.stamp for other in pending)
+                self._is_model |= is_proved
+            else:
+                share = request.beside / (request.beside + request.passed)
+                if request.agents_passed or (request.agents_beside and now - request.since < 2 * least_s):
+                    share = max(share, request.agents_beside / (request.agents_beside + request.agents_passed))
+                is_proved &= now - request.since >= least_s and share**request.times < _SELDOM
             return Owner.REQUEST if is_proved else Owner.UNKNOWN, before
         return self._evidence(request, is_evidence=tells), ()
 
@@ -172,8 +202,10 @@ def _name(ticket: Ticket) -> tuple[str, str]:
     return ticket.agent, ticket.request_hash or ticket.id
 
 
-def _proves(passed: Attempt, refused: Attempt) -> bool:
+def _proves(passed: Attempt, refused: Attempt, unsure: float = 1) -> bool:
     """Whether an accepted attempt was sent after a refused one and is as large, so that no limit refused that."""
     mine, theirs = passed.demand, refused.demand
-    is_as_large = mine.input_tokens >= theirs.input_tokens and mine.total_tokens >= theirs.total_tokens
+    is_as_large = (
+        unsure * mine.input_tokens >= theirs.input_tokens and unsure * mine.total_tokens >= theirs.total_tokens
+    )
     return is_as_large and passed.stamp > refused.stamp
