@@ -189,11 +189,13 @@ class TestLongWaits:
         bench = BlockedBench(slots=4)
         for name, is_blocked in (("first", False), ("second", True)):
             bench.submit(name, request_hash=name)
-            assert bench.settle(name, after(THROTTLED, HOURS)) == GiveUp(Reason.ACCOUNT_BLOCK)
+            assert bench.settle(name, after(THROTTLED, HOURS)) == GiveUp(Reason.LONG_WAIT)
             assert (bench.pool.account_block is not None) is is_blocked
             bench.advance(1)
         assert bench.submit("third") == []
         assert bench.refused_ids == ["third"]
+        assert bench.of(TicketEnded)[-1].reason.startswith(Reason.MODEL_BLOCK.value)
+        assert bench.pool.account_block.words == Reason.MODEL_BLOCK.value
         bench.advance(60)
         assert bench.submit("test") == ["test"]
         bench.settle("test")

@@ -78,7 +78,7 @@ def repeated(outcome: Outcome, times: int, *, provider_down: bool = False) -> Hi
         (THROTTLED, {"owner": Owner.REQUEST}, Reason.NOT_RETRYABLE),
         (CUT, {"may_repeat": False}, Reason.ANEW),
         (FAILED, {"stopping": True}, Reason.STOPPING),
-        (after(THROTTLED, 2733), {}, Reason.ACCOUNT_BLOCK),
+        (after(THROTTLED, 2733), {}, Reason.LONG_WAIT),
         (replace(SPENT, account_block_s=0.0), {}, Reason.ACCOUNT_BLOCK),
         (SPENT, {"shed_at": 399.0}, Reason.ACCOUNT_BLOCK),
     ],

@@ -334,7 +334,7 @@ def foresee(
     """Foresee the wait of a call. `guest`: the call's ticket, not in this pool; `short`: the call's shortage."""
     glance, pool = selector.glance(now), selector.capacity.key
     if closure := glance.capacity.account_block.stands(now):
-        return Foresight(pool, closure.until - now, 0, Reason.ACCOUNT_BLOCK, block_reason=closure.reason)
+        return Foresight(pool, closure.until - now, 0, closure.why, block_reason=closure.reason)
     if short is not None and not short.may_pass:
         return Foresight(pool, short.renews_in_s, 0, Reason.BUDGET, budget=short.budget)
     queue.seat(guest, now)

@@ -703,7 +703,7 @@ class Pool:
             case Shortage(budget=budget):
                 reason = f"{Reason.BUDGET.value}: {budget.holder}"
             case ActiveBlock(reason=why):
-                reason = f"{Reason.ACCOUNT_BLOCK.value}: {why}"
+                reason = f"{cause.why.value}: {why}"
             case _:
                 assert_never(cause)
         self._take_out(entry.ticket.id, now)

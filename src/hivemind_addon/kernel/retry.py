@@ -30,6 +30,13 @@ class ActiveBlock(Struct, frozen=True, tag="account-block"):
     until: float
     """Monotonic instant of the end; of the next check if the provider did not state the end."""
     is_end_told: bool = True
+    of_account: bool = True
+    """Whether a refusal named the account; else two requests of the model were refused."""
+
+    @property
+    def why(self) -> Reason:
+        """The limit that is spent, as far as is known."""
+        return Reason.ACCOUNT_BLOCK if self.of_account else Reason.MODEL_BLOCK
 
 
 class Admitted(Struct, frozen=True, tag=True):
@@ -194,7 +201,9 @@ def judge(
     if result.client_saw_bytes:
         return history, GiveUp(Reason.DELIVERED_BYTES)
     if not retryable:
-        return history, GiveUp(Reason.ACCOUNT_BLOCK if owner is Owner.PLAN else Reason.NOT_RETRYABLE)
+        is_named = outcome.account_block_s is not None
+        reason = Reason.ACCOUNT_BLOCK if is_named else Reason.LONG_WAIT
+        return history, GiveUp(reason if owner is Owner.PLAN else Reason.NOT_RETRYABLE)
     if stopping:
         return history, GiveUp(Reason.STOPPING)
     if history.ambiguous > policy.max_ambiguous or (outcome.lacks_end and history.rebuffs >= _MOST_WITHOUT_END):

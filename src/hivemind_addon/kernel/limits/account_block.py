@@ -92,7 +92,7 @@ class AccountBlock:
         if known is not None and (not has_end or (known.is_end_told and until <= known.until + _SAME_S)):
             self._looks_at = min(known.until, now + self._look_s)
             return None
-        self.closure, self._probe = ActiveBlock(reason, until, is_end_told=has_end), None
+        self.closure, self._probe = ActiveBlock(reason, until, is_end_told=has_end, of_account=is_named), None
         self._looks_at = min(until, now + self._look_s)
         return until
 
@@ -124,4 +124,5 @@ class AccountBlock:
         """The block for views; None if there is none."""
         if self.closure is None:
             return None
-        return AccountBlockView(reason=self.closure.reason, ends_in_s=max(0.0, self.closure.until - now))
+        closure = self.closure
+        return AccountBlockView(closure.reason, max(0.0, closure.until - now), of_account=closure.of_account)

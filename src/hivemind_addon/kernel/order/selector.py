@@ -211,8 +211,9 @@ class Selector:
             return Gate(Reason.PAUSED, _NEVER)
         if capacity.breaker.passes_at > now:
             return Gate(Reason.BREAKER, capacity.breaker.passes_at)
-        if capacity.account_block.passes_at > now:
-            return Gate(Reason.ACCOUNT_BLOCK, capacity.account_block.passes_at)
+        block = capacity.account_block
+        if block.closure is not None and block.passes_at > now:
+            return Gate(block.closure.why, block.passes_at)
         told_at = self._meters_at(ticket, now, hoped=True)
         return _latest(
             (max(told_at, capacity.stated_until(ticket, now)), Reason.METER),

@@ -5,7 +5,7 @@ from enum import Enum, StrEnum
 from msgspec import Struct, field
 
 from hivemind_addon.kernel.values.spend import Balance, Budget, Spend
-from hivemind_addon.kernel.values.ticket import Dimension, PoolKey, Priority, Ticket
+from hivemind_addon.kernel.values.ticket import Dimension, PoolKey, Priority, Reason, Ticket
 
 SCHEMA_VERSION = 1
 
@@ -42,11 +42,18 @@ class WindowView(Struct, frozen=True, gc=False):
 
 
 class AccountBlockView(Struct, frozen=True, gc=False):
-    """A pool's account block: the provider refuses the account for long."""
+    """A pool's account block: the provider refuses the account, or the model, for long."""
 
     reason: str
     ends_in_s: float
     """0: the end has come, and a single request goes first as a test."""
+    of_account: bool = True
+    """Whether a refusal named the account; else two requests of the model were refused."""
+
+    @property
+    def words(self) -> str:
+        """The limit that is spent, as far as is known."""
+        return Reason.ACCOUNT_BLOCK.value if self.of_account else Reason.MODEL_BLOCK.value
 
 
 CONCURRENCY = "concurrency"

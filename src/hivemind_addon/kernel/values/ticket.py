@@ -355,6 +355,7 @@ class Reason(Enum):
     SPENT_ATTEMPTS = "attempts spent"
     SPENT_AMBIGUOUS = "may have been billed too often"
     NOT_RETRYABLE = "waiting cannot cure it"
+    LONG_WAIT = "told to wait for longer than its client"
     DELIVERED_BYTES = "client has seen part of it"
     ANEW = "its client sends all of it anew"
     """A turn of a WebSocket that continued an earlier answer."""
@@ -364,6 +365,7 @@ class Reason(Enum):
     COORDINATOR = "looking for the cluster's coordinator"
     """The coordinator decides for a member; the member has no coordinator at present."""
     ACCOUNT_BLOCK = "the account's limit is spent"
+    MODEL_BLOCK = "this model's limit is spent"
     """A subscription's window or a day's quota. After the end a single request goes first; the others wait for the
     answer."""
 

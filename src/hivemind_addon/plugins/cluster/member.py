@@ -505,7 +505,7 @@ class Member:
             case Cancel():
                 end, reason = "cancelled", "cancelled by a person"
             case ActiveBlock(reason=why):
-                reason = f"{Reason.ACCOUNT_BLOCK.value}: {why}"
+                reason = f"{cause.why.value}: {why}"
             case Shortage(budget):
                 reason = f"{Reason.BUDGET.value}: {budget.holder}"
             case _:

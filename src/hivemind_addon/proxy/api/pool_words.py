@@ -39,7 +39,7 @@ def troubles(pool: PoolView) -> dict[Reason, str]:
         found[Reason.PAUSED] = Reason.PAUSED.value
     if pool.account_block is not None:
         when = f"for {lasting(pool.account_block.ends_in_s)}" if pool.account_block.ends_in_s else "and tried again now"
-        found[Reason.ACCOUNT_BLOCK] = f"{Reason.ACCOUNT_BLOCK.value}, {when}: {pool.account_block.reason}"
+        found[Reason.ACCOUNT_BLOCK] = f"{pool.account_block.words}, {when}: {pool.account_block.reason}"
     if pool.breaker != BreakerState.CLOSED.value:
         probe = "" if pool.breaker == BreakerState.OPEN.value else ", one request is trying"
         if pool.breaker_tries_in_s is not None:
@@ -106,7 +106,11 @@ def _with_why(view: TicketView, pool: PoolView) -> TicketView:
         detail = f"attempt {view.attempts} failed"
     elif reason is Reason.FUNDS and view.budget is not None:
         detail = view.budget.holder
-    elif reason is Reason.ACCOUNT_BLOCK and pool.account_block is not None and pool.account_block.ends_in_s:
+    elif (
+        reason in (Reason.ACCOUNT_BLOCK, Reason.MODEL_BLOCK)
+        and pool.account_block is not None
+        and pool.account_block.ends_in_s
+    ):
         detail = pool.account_block.reason
     return replace(view, why=why_words(reason, view.limit, detail))
 

@@ -162,13 +162,14 @@ def _answer(
 def _wall_text(closure: ActiveBlock, clock: Clock) -> str:
     left_s = max(0.0, closure.until - clock.monotonic())
     end = datetime.fromtimestamp(clock.wall() + left_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    what = "this account" if closure.of_account else "this model"
     if not closure.is_end_told:
         return (
-            f"hivemind: the provider refuses this account, and does not say until when: {closure.reason}. "
+            f"hivemind: the provider refuses {what}, and does not say until when: {closure.reason}. "
             f"It is asked again at {end} (in {lasting(left_s)})."
         )
     return (
-        f"hivemind: the provider refuses this account until {end} (in {lasting(left_s)}): {closure.reason}. "
+        f"hivemind: the provider refuses {what} until {end} (in {lasting(left_s)}): {closure.reason}. "
         "`hivemind resume` tries it at once."
     )
 

@@ -18,7 +18,7 @@ const usedKind = (part) => (part >= 1 ? "bad" : part > 0.85 ? "warn" : "");
 
 function pills(pool) { // the words of api/pool_words.py
   const made = [];
-  if (pool.account_block) made.push(pill("the account's limit is spent", "bad"));
+  if (pool.account_block) made.push(pill(pool.account_block.of_account ? "the account's limit is spent" : "this model's limit is spent", "bad"));
   if (pool.paused) made.push(pill("paused by a person", "warn"));
   if (pool.blocked_for_s > 0) made.push(pill(`told to wait ${lasting(pool.blocked_for_s)}`, "warn"));
   if (pool.breaker !== "closed") {
