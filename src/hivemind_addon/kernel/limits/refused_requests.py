@@ -167,20 +167,28 @@ class RefusedRequests:
         tells = newest != name or (self._passed_stamp < request.last.stamp and not is_giant)
         request.last, request.at, request.times = attempt, now, request.times + 1
         if request.passed:
-            before, request.stamps = request.stamps, []
-            is_chance = max(_LATE_SHARE * self._share, _LEAST_SHARE) ** request.times > _HARDLY_EVER
-            least_s = min(_LEAST_S, (ticket.deadline_at - ticket.arrived_at) / 2)
-            is_proved = request.passed >= _LEAST_PASSED and not is_chance
-            if self._largest == math.inf:
-                is_proved &= now - self._since >= least_s and all(other.stamp > attempt.stamp for other in pending)
-                self._is_model |= is_proved
-            else:
-                share = request.beside / (request.beside + request.passed)
-                if request.agents_passed or (request.agents_beside and now - request.since < 2 * least_s):
-                    share = max(share, request.agents_beside / (request.agents_beside + request.agents_passed))
-                is_proved &= now - request.since >= least_s and share**request.times < _SELDOM
-            return Owner.REQUEST if is_proved else Owner.UNKNOWN, before
+            is_proved = self._is_at_fault(request, attempt, now, pending)
+            if is_proved or self._is_model or self._largest < math.inf:
+                before, request.stamps = request.stamps, []
+                return Owner.REQUEST if is_proved else Owner.UNKNOWN, before
         return self._evidence(request, is_evidence=tells), ()
+
+    def _is_at_fault(self, request: _Refused, attempt: Attempt, now: float, pending: Iterable[Attempt]) -> bool:
+        """Whether a request was just refused although no limit refuses the request, nor chance."""
+        chance = max(_LATE_SHARE * self._share, _LEAST_SHARE)
+        if request.passed < _LEAST_PASSED or chance**request.times > _HARDLY_EVER:
+            return False
+        ticket = attempt.ticket
+        least_s = min(_LEAST_S, (ticket.deadline_at - ticket.arrived_at) / 2)
+        if self._largest == math.inf:
+            is_model = now - self._since >= least_s and all(other.stamp > attempt.stamp for other in pending)
+            self._is_model |= is_model
+            return is_model
+        lasted_s = now - request.since
+        share = request.beside / (request.beside + request.passed)
+        if request.agents_passed or (request.agents_beside and lasted_s < 2 * least_s):
+            share = max(share, request.agents_beside / (request.agents_beside + request.agents_passed))
+        return lasted_s >= least_s and share**request.times < _SELDOM
 
     def _evidence(self, request: _Refused, *, is_evidence: bool) -> Owner:
         if not is_evidence or self.are_chance:
