@@ -10,7 +10,8 @@ from hivemind_addon.kernel.values.ticket import Reason
 from tests.kernel.samples import CANCELLED, FAILED, IGNORED, POOL, SUCCESS, THROTTLED, Bench, after
 
 HOURS = 7200.0
-SPENT = replace(IGNORED, reason="429 rate_limit_error", status=429, account_block_s=HOURS)
+WORDS = "Your account has reached its weekly limit"
+SPENT = replace(IGNORED, reason="429 rate_limit_error", words=WORDS, status=429, account_block_s=HOURS)
 
 
 class BlockedBench(Bench):
@@ -49,10 +50,10 @@ def hit(*waiting, slots=1):
 def test_everybody_who_waits_is_told_at_once_with_the_end():
     bench = hit("a", "b")
     assert bench.refused_ids == ["a", "b"]
-    assert {one.cause for one in bench.refused} == {ActiveBlock("429 rate_limit_error", HOURS)}
-    assert bench.pool.account_block == AccountBlockView("429 rate_limit_error", HOURS)
+    assert {one.cause for one in bench.refused} == {ActiveBlock(WORDS, HOURS)}
+    assert bench.pool.account_block == AccountBlockView(WORDS, HOURS)
     (event,) = bench.of(AccountBlocked)
-    assert event.until == HOURS
+    assert (event.until, event.reason) == (HOURS, WORDS)
     assert [one.end for one in bench.of(TicketEnded)] == ["gave up", "refused", "refused"]
     assert bench.scheduler.is_idle
 
@@ -68,7 +69,7 @@ def test_whoever_comes_until_the_end_is_told_too():
 def test_at_the_end_one_goes_first_and_the_others_wait_for_its_answer():
     bench = hit(slots=4)
     bench.advance(HOURS)
-    assert bench.pool.account_block == AccountBlockView("429 rate_limit_error", 0.0)
+    assert bench.pool.account_block == AccountBlockView(WORDS, 0.0)
     assert bench.submit("a", "b", "c") == ["a"]
     assert {one.reason for one in bench.of(Held) if one.ticket_id in "bc"} == {Reason.ACCOUNT_BLOCK}
     bench.observe("a")
@@ -85,7 +86,7 @@ def test_one_that_goes_first_and_hits_the_wall_again_puts_it_back_for_all():
     bench.submit("a", "b")
     bench.settle("a", replace(SPENT, account_block_s=700.0))
     assert bench.refused_ids == ["b"]
-    assert bench.pool.account_block == AccountBlockView("429 rate_limit_error", 700.0)
+    assert bench.pool.account_block == AccountBlockView(WORDS, 700.0)
     assert len(bench.of(AccountBlocked)) == 2
 
 
@@ -156,7 +157,7 @@ class TestHolding:
         bench.submit("first", "waits", patience_s=5 * HOURS)
         assert isinstance(bench.settle("first", replace(SPENT, account_block_s=0.0)), GiveUp)
         assert bench.refused_ids == ["waits"]
-        assert bench.refused[0].cause == ActiveBlock("429 rate_limit_error", 300.0, is_end_told=False)
+        assert bench.refused[0].cause == ActiveBlock(WORDS, 300.0, is_end_told=False)
         bench.advance(300)
         assert bench.submit("looks", "follows") == ["looks"]
         assert bench.refused_ids == ["waits"]

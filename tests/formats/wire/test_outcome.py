@@ -446,7 +446,8 @@ def test_the_end_of_an_account_block_is_told_by_the_surest_source(subtests):
         with subtests.test(error=error, hints=hints):
             profile = Profile(outcomes=(OutcomeRule(IGNORED, retry=False, account_block=True),))
             body = json.dumps({"error": {"type": "usage_limit_reached"} | error}).encode()
-            assert judge_answer(profile, 429, {}, body, Hints(**hints), SENT_AT).account_block_s == account_block_s
+            outcome = judge_answer(profile, 429, {}, body, Hints(**hints), SENT_AT)
+            assert (outcome.account_block_s, outcome.words) == (account_block_s, error.get("message", ""))
 
 
 def test_a_plan_may_end_in_the_middle_of_a_stream():

@@ -146,7 +146,7 @@ def test_a_long_wait_of_nobody_knows_what_is_a_delay_that_the_kernel_confirms(er
 )
 def test_a_long_wait_of_a_part_or_without_an_end_refuses_its_request_alone(error, after_s):
     outcome = judge({"error": error})
-    assert outcome == Outcome(IGNORED, outcome.reason, 429, retry_after_s=after_s)
+    assert outcome == Outcome(IGNORED, outcome.reason, 429, retry_after_s=after_s, words=error["message"])
 
 
 @pytest.mark.parametrize(

@@ -119,6 +119,7 @@ _CAUSES: Mapping[TransportTrouble, tuple[tuple[re.Pattern[str], str], ...]] = {
     }.items()
 }
 """The causes worth a distinction, each with the words of libraries; the first match counts."""
+_MOST_WORDS = 300
 _UNREACHED = frozenset({TransportTrouble.CONNECT_FAILED, TransportTrouble.NAME_NOT_FOUND})
 
 
@@ -159,7 +160,7 @@ def judge_answer(
         reason = _reason(str(status), error)
     is_retryable = retryable and hints.should_retry is not False
     outcome = Outcome(kind, reason, status, retryable=is_retryable, of_edge=edge is not None)
-    return _with_wait(outcome, rule, read_wait_facts(error, headers, hints, wall_now))
+    return _with_wait(outcome, rule, read_wait_facts(error, headers, hints, wall_now), error)
 
 
 def never_run(outcome: Outcome) -> bool:
@@ -172,7 +173,7 @@ def judge_stream_error(profile: Profile, error: ErrorFacts, hints: Hints = _NO_H
     rule = _first_match(profile.outcomes, 200, error, {}, _NO_HINTS)
     kind, retryable = (rule.kind, rule.retry) if rule is not None else _by_name(error)
     outcome = Outcome(kind, _reason("stream", error, "error"), 200, retryable=retryable)
-    return _with_wait(outcome, rule, read_wait_facts(error, {}, replace(hints, retry_after_s=None), wall_now))
+    return _with_wait(outcome, rule, read_wait_facts(error, {}, replace(hints, retry_after_s=None), wall_now), error)
 
 
 def judge_transport(trouble: TransportTrouble, said: str = "") -> Outcome:
@@ -347,9 +348,12 @@ def _reason(start: str, error: ErrorFacts | None, otherwise: str = "") -> str:
     return f"{start} {name}" if name else start
 
 
-def _with_wait(outcome: Outcome, rule: OutcomeRule | None, waits: WaitFacts) -> Outcome:
-    """The outcome of a failure with the time to come back, and with the account's block."""
+def _with_wait(outcome: Outcome, rule: OutcomeRule | None, waits: WaitFacts, error: ErrorFacts | None) -> Outcome:
+    """The outcome of a failure with the time to come back, and with the account's block in the provider's words."""
     kind, status = outcome.kind, outcome.status
+    if error is not None and (waits.is_long or (rule is not None and rule.account_block)):
+        message = " ".join(error.message.split())
+        outcome = replace(outcome, words="".join(filter(str.isprintable, message))[:_MOST_WORDS])
     of_account = rule is not None and rule.of_account
     if rule is not None and rule.account_block:
         of_account |= waits.limit_of is LimitOf.ACCOUNT

@@ -578,9 +578,10 @@ class Capacity:
             self._pass_account_block(ticket_id, now)
         is_named = outcome.account_block_s is not None
         if owner is Owner.PLAN and (is_named or block.is_confirmed_by(attempt, now)):
-            until = block.hit(outcome.reason, plan_wait_s(outcome, 0.0) or 0.0, now, is_named=is_named)
+            reason = outcome.words or outcome.reason
+            until = block.hit(reason, plan_wait_s(outcome, 0.0) or 0.0, now, is_named=is_named)
             if until is not None:
-                self._emit(AccountBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
+                self._emit(AccountBlocked(at=now, pool=self.key, until=until, reason=reason))
         block.ended(ticket_id)
 
     def _pass_account_block(self, ticket_id: str, now: float) -> None:

@@ -129,6 +129,8 @@ class Outcome(Struct, frozen=True, gc=False):
     account_block_s: float | None = None
     """Seconds until the provider serves the account again, after a refusal for hours or days; 0: the end is not stated.
     None: no such refusal."""
+    words: str = ""
+    """The provider's message, of a refusal for long only."""
     of_account: bool = False
     """The account is at fault, not the request: an equal endpoint may serve the request."""
     of_edge: bool = False
