@@ -8,8 +8,8 @@ while others are answered. Or a 429 may meet any request by chance: a gateway's 
   larger than all that passed.
 - When a request as large passes between two refusals of a request, the earlier refusals were no evidence either.
 - The request itself is at fault when three others as large have passed, and chance would hardly ever refuse a request
-  as often. Nor would a limit, of the pool or of its agent, that refuses the others as often as it has done meanwhile.
-  For a minute, a limit of its agent alone may be the cause.
+  as often. Nor would a limit, of the pool or of the agent, that refuses the others as often as it has done meanwhile.
+  For a minute, a limit of the agent alone may be the cause.
 - While no request of the pool has passed, the whole model may be at fault: then passes of other models of the account
   count too. Afterwards they prove nothing, because the model may have a limit of its own.
 - Attempts disprove a refusal if they pass although they were sent just after the refused attempt, before its refusal
