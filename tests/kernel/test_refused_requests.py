@@ -166,7 +166,6 @@ def test_who_goes_to_see_whether_a_limit_stands_was_not_refused():
         (3, 3, 20, 0, Owner.UNKNOWN),  # a limit of its agent alone would show the same for a minute
         (5, 9, 61, 10, Owner.UNKNOWN),  # where others are refused by chance, more is needed
         (20, 19, 61, 10, Owner.REQUEST),
-        (20, 3, 61, 10, Owner.UNKNOWN),  # refusals in a row show nothing that the first of them does not
     ],
 )
 def test_a_request_is_at_fault_after_three_refusals_while_three_as_large_pass(
@@ -278,11 +277,3 @@ def test_what_the_edge_refuses_goes_with_fewer_at_once_and_three_times_at_most()
         verdict = bench.settle("d", edge)
     assert verdict == GiveUp(Reason.SPENT_ATTEMPTS)
     assert bench.pool.breaker == "closed"
-
-
-def test_refusals_of_several_requests_tell_again_once_none_passes():
-    refusals = Refusals()
-    for name in "xyz":
-        refusals.tells(name)
-    refusals.passes("other")
-    assert [refusals.tells(name) for name in "xyzxyz"] == [False, False, True, True, True, True]
