@@ -3,10 +3,10 @@
 import pytest
 
 from hivemind_addon.kernel.inference.limiter_models import (
+    AttemptHistory,
     BucketLevel,
     ConcurrencyLevel,
     Fit,
-    History,
     Sent,
     SlidingLevel,
     WindowLevel,
@@ -25,8 +25,8 @@ def counted(attempt: Sent) -> bool:
     return not attempt.refused
 
 
-def history(*attempts: Sent, first: int = 0) -> History:
-    return History(attempts, counted, first)
+def history(*attempts: Sent, first: int = 0) -> AttemptHistory:
+    return AttemptHistory(attempts, counted, first)
 
 
 @pytest.mark.parametrize(

@@ -269,7 +269,7 @@ def actual_usage(ticket: Ticket, result: AttemptResult) -> Usage | None:
     """The tokens to book for an ended attempt; None: none.
 
     As the result says. If nothing of an answer is known: what was expected of an attempt that may have been billed, and
-    nothing for one that was refused or never sent.
+    nothing for an attempt refused or never sent.
     """
     if result.usage is not None or not result.outcome.may_be_billed or result.charged == Demand(requests=0):
         return result.usage

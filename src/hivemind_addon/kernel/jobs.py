@@ -89,7 +89,7 @@ class Jobs:
         return self._ends.first_key
 
     def begin(self, job: RunningJob) -> RunningJob | None:
-        """Remember a job. Returns the job to end unseen: beyond the bound the one that expires first."""
+        """Remember a job. Returns the job to end unseen: beyond the bound the job that expires first."""
         self._running[job.name] = job
         self._ends.put(job.name, job.until)
         return self.end(self._ends.first or "") if len(self._running) > MOST else None

@@ -305,7 +305,7 @@ class Scheduler:
 
     def _poll_with_others(self, pool: Pool, now: float) -> list[Admitted | Shed | Refused]:
         """Poll a pool; the pools of an account with waiting tickets are polled together, in one order."""
-        together = dict.fromkeys((*pool.capacity.sharing.waiting, pool))
+        together = dict.fromkeys((*map(self._pools.__getitem__, pool.capacity.sharing.waiting), pool))
         decisions: list[Admitted | Shed | Refused] = []
         for member in together:
             decisions += member.begin_poll(now, stopping=self._stopping)
@@ -321,9 +321,9 @@ class Scheduler:
         self._changed.pop(pool, None)
         self._untold[pool] = None
         if pool.is_idle:
-            pool.capacity.sharing.waiting.pop(pool, None)
+            pool.capacity.sharing.waiting.pop(pool.key, None)
         else:
-            pool.capacity.sharing.waiting[pool] = None
+            pool.capacity.sharing.waiting[pool.key] = None
         if pool.wakeup_at is None:
             self._wakeups.drop(pool)
         else:
@@ -696,7 +696,7 @@ class Scheduler:
         self._changed.pop(pool, None)
         self._untold.pop(pool, None)
         self._wakeups.drop(pool)
-        pool.capacity.sharing.waiting.pop(pool, None)
+        pool.capacity.sharing.waiting.pop(key, None)
         self._merged[key] = into
         self._endpoints.merged(key, into)
         if bypassing := self._bypassing.pop(key, 0):

@@ -11,8 +11,8 @@ expectation, makes the hypotheses compete again. Their predictions decide:
 
 A probe's verdict separates the hypotheses, so few probes are needed. Refused probes are paid from a balance that grows
 with the attempts that pass. After 12 s to five minutes in which a limit holds others back, a *trial* goes, an attempt
-beyond the limit, in case the limit has grown. After a refusal by a rate limit, and after a long wait for one, one
-attempt goes alone, and each that passes lets one more go at a time: at a cap the end of an attempt does that.
+beyond the limit, in case the limit has grown. After a refusal by a rate limit, and after a long wait for a rate limit,
+an attempt goes alone, and each that passes lets another go at a time: at a cap the end of an attempt does that.
 Retry-afters are further evidence (`retry_afters.py`).
 """
 

@@ -19,11 +19,11 @@ from operator import attrgetter
 
 from hivemind_addon.kernel.inference.limiter_models import (
     UNEQUAL,
+    AttemptHistory,
     BucketLevel,
     ConcurrencyLevel,
     Fit,
     HiddenLimit,
-    History,
     Level,
     Sent,
     SlidingLevel,
@@ -139,7 +139,7 @@ class Hypothesis:
         return self.level is not None and not isinstance(self.level, ConcurrencyLevel)
 
     def opens_at(
-        self, history: History, units: Sequence[float], in_flight: int, now: float, *, with_margin: bool
+        self, history: AttemptHistory, units: Sequence[float], in_flight: int, now: float, *, with_margin: bool
     ) -> float:
         """When this hypothesis lets an attempt pass; infinite: when another attempt ends. `with_margin`: surely."""
         if self.level is None:
@@ -184,7 +184,7 @@ class Bank:
         self._attempts: deque[Sent] = deque(maxlen=_REMEMBERED)
         self._changes: list[float] = [-_NEVER]
         """When the provider changed; attempts since the last change have to be explained."""
-        self._histories: dict[_Counts, History] = {}
+        self._histories: dict[_Counts, AttemptHistory] = {}
         """All attempts, as counted by the plausible hypotheses; empty after a change of any attempt."""
         self._reopened: deque[float] = deque(maxlen=8)
         """When attempts passed after others had been refused."""
@@ -235,7 +235,7 @@ class Bank:
             self._histories = {}
 
     def knows_enough(self, sent: Sent, now: float) -> bool:
-        """Whether a refusal teaches little: few refusals are new, and this one repeats others, or all is chance."""
+        """Whether a refusal teaches little: few refusals are new, and this repeats others, or all is chance."""
         if self._unweighed * _ENOUGH_NEW >= self._known_refusals or not self.hypotheses:
             return False
         best = self.hypotheses[0]
@@ -348,8 +348,8 @@ class Bank:
         cut = self._changed_at(hypotheses[0], history, now)
         if cut is not None:
             at = bisect_left(history.judged, cut)
-            before = History(history.attempts[:cut], _usual, history.first, history.judged[:at])
-            since = History(history.attempts, _usual, cut, history.judged[at:])
+            before = AttemptHistory(history.attempts[:cut], _usual, history.first, history.judged[:at])
+            since = AttemptHistory(history.attempts, _usual, cut, history.judged[at:])
             newer = self._compete(since, now)
             changed = self._compete(before, now)[0].score + newer[0].score
             if changed > _CHANGE + hypotheses[0].score:
@@ -371,30 +371,30 @@ class Bank:
             self.others = self._compete(rest, now)
         return has_grown
 
-    def _unexplained(self, best: Hypothesis, history: History) -> History:
+    def _unexplained(self, best: Hypothesis, history: AttemptHistory) -> AttemptHistory:
         """All attempts except the refusals that a hypothesis explains."""
         assert best.level is not None
         found = best.level.found(history.counted_by(best.counts))
         pairs = zip(found, history.judged, strict=True)
         rest = [index for at, index in pairs if not (history.attempts[index].refused and at > best.fit.amount)]
-        return History(history.attempts, _usual, history.first, rest)
+        return AttemptHistory(history.attempts, _usual, history.first, rest)
 
     def _settle_on(self, hypotheses: list[Hypothesis]) -> None:
         self.hypotheses, self.others = hypotheses, []
         self._histories = {}
 
-    def history(self, counts: _Counts) -> History:
+    def history(self, counts: _Counts) -> AttemptHistory:
         """All attempts, as a hypothesis counts them."""
         history = self._histories.get(counts)
         if history is None:
             attempts = [sent for sent in self._attempts if not sent.is_void]
-            history = self._histories[counts] = History(attempts, counts, max(0, len(attempts) - _EXPLAINED))
+            history = self._histories[counts] = AttemptHistory(attempts, counts, max(0, len(attempts) - _EXPLAINED))
         return history
 
-    def _usual_history(self) -> History:
+    def _usual_history(self) -> AttemptHistory:
         attempts = [sent for sent in self._attempts if not sent.is_void]
         first = max(len(attempts) - _EXPLAINED, bisect_left(attempts, self._changes[-1], key=attrgetter("sent_at")))
-        return History(attempts, _usual, first, _telling(attempts, first))
+        return AttemptHistory(attempts, _usual, first, _telling(attempts, first))
 
     def _freed(self, sent: Sent, now: float) -> None:
         """Correct the attempts sent just before a slot got free, which did not find the slot taken.
@@ -412,14 +412,14 @@ class Bank:
             if has_cap:
                 later.odds = None  # computed for another level
 
-    def _proved(self, outgrown: Hypothesis, history: History, now: float) -> Hypothesis:
+    def _proved(self, outgrown: Hypothesis, history: AttemptHistory, now: float) -> Hypothesis:
         """A limit that has grown, with the amount that attempts have proved; trials raise it step by step."""
         assert outgrown.level is not None
         pairs = zip(outgrown.level.found(history), history.explained, strict=True)
         amount = max((at for at, sent in pairs if self._verdict(sent, now) is False), default=1.0)
         return Hypothesis(outgrown.level, Fit(amount, 0.0, fit_chance(0, 0).chance), weight=1.0)
 
-    def _compete(self, history: History, now: float) -> list[Hypothesis]:
+    def _compete(self, history: AttemptHistory, now: float) -> list[Hypothesis]:
         """The plausible hypotheses with their probabilities, the best first."""
         verdicts = [self._verdict(sent, now) for sent in history.explained]
         known = [index for index, verdict in enumerate(verdicts) if verdict is not None]
@@ -454,7 +454,7 @@ class Bank:
             hypothesis.weight = math.exp(hypothesis.score - best) / total
         return kept
 
-    def _rates(self, measure: int, history: History, now: float) -> Iterator[tuple[Level, float]]:
+    def _rates(self, measure: int, history: AttemptHistory, now: float) -> Iterator[tuple[Level, float]]:
         """Levels that may limit a rate, with their relative probabilities."""
         explained, told = history.explained, self.retry_afters
         span_s = now - explained[0].sent_at
@@ -472,7 +472,7 @@ class Bank:
         for per_s in self._drains(measure, history):
             yield BucketLevel(measure, per_s), 1.0
 
-    def _drains(self, measure: int, history: History) -> Iterable[float]:
+    def _drains(self, measure: int, history: AttemptHistory) -> Iterable[float]:
         """Rates at which a bucket may drain: units that passed between refusals."""
         records, sums = history.attempts, history.sums(measure)
         refused = [index for index in history.judged if records[index].refused]
@@ -500,7 +500,7 @@ class Bank:
             return sent.refused
         return False if sent.stamp in self.open and now >= sent.sent_at + self.verdict_s else None
 
-    def _changed_at(self, best: Hypothesis, history: History, now: float) -> int | None:
+    def _changed_at(self, best: Hypothesis, history: AttemptHistory, now: float) -> int | None:
         """Index of the first attempt that contradicts the best hypothesis; None: the attempts do not."""
         against, answered_at = 0.0, -_NEVER
         since: int | None = None
@@ -540,7 +540,11 @@ def _telling(attempts: Sequence[Sent], first: int) -> Sequence[int]:
 
 
 def _fitted(
-    levels: Sequence[tuple[Level, float]], share: float, history: History, known: Sequence[int], refused: Sequence[int]
+    levels: Sequence[tuple[Level, float]],
+    share: float,
+    history: AttemptHistory,
+    known: Sequence[int],
+    refused: Sequence[int],
 ) -> Iterator[Hypothesis]:
     """The levels that explain better than chance. `known`, `refused`: indexes of explained attempts."""
     total, bucket = sum(part for _, part in levels), -_NEVER

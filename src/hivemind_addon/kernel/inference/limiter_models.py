@@ -8,8 +8,8 @@ limiter of that kind refuses exactly the attempts that would rise above the limi
     WindowLevel        units sent since the window began
     BucketLevel        units sent, less the units drained at `per_s`; a small amount enforces a spacing
 
-Levels have no state: they read a `History`. The likelihood of a level is that of a decision stump: refusals are chance
-below some amount, which `fit` finds, and the rule above.
+Levels have no state: they read an `AttemptHistory`. The likelihood of a level is that of a decision stump: refusals are
+chance below some amount, which `fit` finds, and the rule above.
 """
 
 import math
@@ -154,7 +154,7 @@ def _between(passed: float, refused: float, step: float) -> float:
     return max((passed + refused) / 2, refused - step)
 
 
-class History:
+class AttemptHistory:
     """Attempts in the order in which they were sent, and running sums of the units that a limiter counts."""
 
     def __init__(
@@ -182,9 +182,9 @@ class History:
         """The attempts whose verdicts are weighed."""
         return [self.attempts[index] for index in self.judged]
 
-    def counted_by(self, counts: Callable[[Sent], bool]) -> "History":
+    def counted_by(self, counts: Callable[[Sent], bool]) -> "AttemptHistory":
         """The same attempts for a limiter that counts other attempts."""
-        return self if counts is self.counts else History(self.attempts, counts, self.first, self.judged)
+        return self if counts is self.counts else AttemptHistory(self.attempts, counts, self.first, self.judged)
 
     def ends(self) -> Iterator[float]:
         """When the counted attempts that have to be explained ended."""
@@ -221,7 +221,7 @@ class ConcurrencyLevel:
     """How long a slot stays taken after the attempt's end."""
     measure: int = 0
 
-    def found(self, history: History) -> list[float]:
+    def found(self, history: AttemptHistory) -> list[float]:
         """See Level."""
         if not self.linger_s:
             return [sent.in_flight for sent in history.explained]
@@ -231,7 +231,7 @@ class ConcurrencyLevel:
             for sent in history.explained
         ]
 
-    def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
+    def opens_at(self, history: AttemptHistory, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""
         free = amount - in_flight
         if free < 1:
@@ -249,7 +249,7 @@ class SlidingLevel:
     measure: int
     window_s: float
 
-    def found(self, history: History) -> list[float]:
+    def found(self, history: AttemptHistory) -> list[float]:
         """See Level."""
         sums, sent_at, measure, window_s = history.sums(self.measure), history.sent_at, self.measure, self.window_s
         return [
@@ -257,13 +257,13 @@ class SlidingLevel:
             for index, sent in zip(history.judged, history.explained, strict=True)
         ]
 
-    def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
+    def opens_at(self, history: AttemptHistory, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""
         sums = history.sums(self.measure)
         leaving = bisect_left(sums, sums[-1] + units - max(amount, units) - 1e-9)
         return max(now, history.sent_at[leaving - 1] + self.window_s) if leaving else now
 
-    def turns_at(self, history: History, now: float) -> float | None:
+    def turns_at(self, history: AttemptHistory, now: float) -> float | None:
         """When the first units are free again; None: all are."""
         oldest = bisect_right(history.sent_at, now - self.window_s + _INSTANT_S)
         return history.sent_at[oldest] + self.window_s if oldest < len(history.sent_at) else None
@@ -278,7 +278,7 @@ class WindowLevel:
     ends: tuple[float, ...]
     """Known ends of windows, in order."""
 
-    def found(self, history: History) -> list[float]:
+    def found(self, history: AttemptHistory) -> list[float]:
         """See Level."""
         sums, sent_at, measure = history.sums(self.measure), history.sent_at, self.measure
         found: list[float] = []
@@ -290,14 +290,14 @@ class WindowLevel:
             found.append(sums[index] - before + sent.units[measure])
         return found
 
-    def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
+    def opens_at(self, history: AttemptHistory, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""
         sums = history.sums(self.measure)
         begins_at, ends_at = self._around(now)
         used = sums[-1] - sums[bisect_left(history.sent_at, begins_at)]
         return now if used + units <= max(amount, units) + 1e-9 else ends_at
 
-    def turns_at(self, history: History, now: float) -> float | None:  # noqa: ARG002
+    def turns_at(self, history: AttemptHistory, now: float) -> float | None:  # noqa: ARG002
         """When the window ends."""
         return self._around(now)[1]
 
@@ -323,18 +323,18 @@ class BucketLevel:
     """With an amount, each verdict corrects the level: errors and others' usage add up in a bucket that is never
     full."""
 
-    def found(self, history: History) -> list[float]:
+    def found(self, history: AttemptHistory) -> list[float]:
         """See Level."""
         levels, attempts, measure = self._levels(history), history.attempts, self.measure
         return [levels[index] + attempts[index].units[measure] for index in history.judged]
 
-    def opens_at(self, history: History, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
+    def opens_at(self, history: AttemptHistory, units: float, amount: float, in_flight: int, now: float) -> float:  # noqa: ARG002
         """See Level."""
         drained = self.per_s * max(0.0, now - history.sent_at[-1]) if history.attempts else 0.0
         surplus = max(0.0, self._levels(history)[-1] - drained) + units - max(amount, units)
         return now if surplus <= 1e-9 else now + surplus / self.per_s
 
-    def _levels(self, history: History) -> list[float]:
+    def _levels(self, history: AttemptHistory) -> list[float]:
         """The level before each attempt, and after the last attempt."""
         levels = history.levels.setdefault(self, [0.0])
         known = len(levels) - 1

@@ -25,7 +25,7 @@ from hivemind_addon.kernel.limits.learned import LearnedPool
 from hivemind_addon.kernel.limits.meters import FAILURES, Meters, ServiceTime, dominant_s, reading_s
 from hivemind_addon.kernel.limits.owner import Owner, owner_of, plan_wait_s
 from hivemind_addon.kernel.limits.refused_requests import RefusedRequests
-from hivemind_addon.kernel.limits.sharing import Ended, Share, Sharing
+from hivemind_addon.kernel.limits.sharing import EndedAttempt, Share, Sharing
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
 from hivemind_addon.kernel.order.entry import InFlight, QueueEntry
@@ -458,13 +458,15 @@ class Capacity:
         known = throttles.known, overloads.known
         if outcome.kind is OutcomeKind.SUCCESS:
             self._succeeded(attempt, result, now)
-            self.share.ended.append(Ended(self, attempt, outcome.kind, result.charged, now))
+            self.share.ended.append(EndedAttempt(self, attempt, outcome.kind, result.charged, now))
         else:
             owner = self._owner_of(attempt, result, now)
             wait_s = sane_retry_after_s(outcome.retry_after_s)
             is_refusal = outcome.kind in (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED)
             kind = None if is_refusal and owner not in (Owner.LIMIT, Owner.CAPACITY) else outcome.kind
-            self.share.ended.append(Ended(self, attempt, kind, result.charged, now, now + wait_s if wait_s else _NEVER))
+            self.share.ended.append(
+                EndedAttempt(self, attempt, kind, result.charged, now, now + wait_s if wait_s else _NEVER)
+            )
             self._judge(owner, attempt, result, now)
             self._judge_breaker(owner, attempt, outcome, now)
         if self.limit != limit:

@@ -506,7 +506,7 @@ class Meter:
     def _found(self) -> float | None:
         """The bucket's window that fits all readings, of two the shorter; None: several fit.
 
-        Until the reset a faster bucket has less, so the shorter window is the careful one. Resets within their own
+        Until the reset a faster bucket has less, so the shorter window is careful. Resets within their own
         rounding bound nothing.
         """
         least_s, most_s = (per_unit_s * self.limit for per_unit_s in self._per_unit_s)

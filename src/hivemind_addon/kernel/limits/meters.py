@@ -208,7 +208,7 @@ class Meters:
             self.by_name[common.name] = own
 
     def miss(self, readings: Iterable[Reading], now: float) -> None:
-        """Leave the common meters that an answer of this pool does not mention, unless an earlier one did."""
+        """Leave the common meters that an answer of this pool does not mention, unless an earlier response did."""
         if self._trials:
             names = {reading.meter for reading in readings}
             for name, trial in list(self._trials.items()):

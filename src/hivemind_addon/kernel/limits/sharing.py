@@ -39,13 +39,12 @@ from hivemind_addon.kernel.limits.meters import CommonMeters
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings, Slots
 from hivemind_addon.kernel.limits.stated_limits import StatedLimits
 from hivemind_addon.kernel.order.shares import StartTimes
-from hivemind_addon.kernel.values.ticket import Attempt, Demand, OutcomeKind
+from hivemind_addon.kernel.values.ticket import Attempt, Demand, OutcomeKind, PoolKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from hivemind_addon.kernel.limits.capacity import Capacity
-    from hivemind_addon.kernel.pool import Pool
 
 _LONG_AGO, _NEVER = float("-inf"), float("inf")
 
@@ -106,12 +105,12 @@ class AnnouncedWait:
 
 
 _REMEMBERED = 256
-"""Ended attempts kept for a separation."""
+"""EndedAttempt attempts kept for a separation."""
 _REPLAYED = 24
 """Attempts of a separated pool that teach the pool's own limits."""
 
 
-class Ended(NamedTuple):
+class EndedAttempt(NamedTuple):
     """An attempt that ended."""
 
     by: "Capacity"
@@ -155,7 +154,7 @@ class Share:
         self.went_at = _LONG_AGO
         """When the newest attempt of a member was answered, or a new request was sent."""
         self.members: dict[Capacity, None] = {}
-        self.ended: deque[Ended] = deque(maxlen=_REMEMBERED)
+        self.ended: deque[EndedAttempt] = deque(maxlen=_REMEMBERED)
         """The newest ended attempts of all members, with the ends."""
         self.why = why
         """Why the share belongs to a single pool; empty: it is the account's."""
@@ -193,10 +192,10 @@ class Share:
         del self.members[member]
         self.in_flight -= member.in_flight
 
-    def replay(self, member: "Capacity", ended: "Iterable[Ended]") -> None:
+    def replay(self, member: "Capacity", ended: "Iterable[EndedAttempt]") -> None:
         """Teach the hidden limits of a separated pool by the newest of the pool's attempts."""
         sent = sorted((one for one in ended if one.by is member), key=lambda one: one.attempt.stamp)[-_REPLAYED:]
-        sent += (Ended(member, attempt, None, None, _NEVER) for attempt in member.flights.attempts)
+        sent += (EndedAttempt(member, attempt, None, None, _NEVER) for attempt in member.flights.attempts)
         for _, attempt, kind, charged, at, _ in sent:
             for hidden, refusal in ((self.throttles, OutcomeKind.THROTTLED), (self.overloads, OutcomeKind.OVERLOADED)):
                 hidden.sent(attempt.stamp, attempt.demand, attempt.own, attempt.admitted_at)
@@ -226,8 +225,8 @@ class Sharing:
         self.stated = StatedLimits()
         self.order = StartTimes()
         self.members: dict[Capacity, None] = {}
-        self.waiting: dict[Pool, None] = {}
-        """Pools with waiting tickets, as of their last polls. Changed by the scheduler only."""
+        self.waiting: dict[PoolKey, None] = {}
+        """Keys of the pools with waiting tickets, as of their last polls. Changed by the scheduler only."""
         self._common: Share | None = None
         self._stamps = itertools.count(1) if stamps is None else stamps
 
@@ -251,7 +250,7 @@ class Sharing:
         member.share.leave(member)
 
     def separate(
-        self, member: "Capacity", concurrency: ConcurrencySettings, why: str, row: "Sequence[Ended]" = ()
+        self, member: "Capacity", concurrency: ConcurrencySettings, why: str, row: "Sequence[EndedAttempt]" = ()
     ) -> Share:
         """Give a pool a share of its own. `row`: the refusals that the account's limits did not cause."""
         common = member.share
@@ -277,7 +276,7 @@ class Sharing:
 
     def evidence(
         self, member: "Capacity", kind: OutcomeKind, verdict_s: float, now: float
-    ) -> "tuple[str, Sequence[Ended]]":
+    ) -> "tuple[str, Sequence[EndedAttempt]]":
         """Why a refused pool has to be separated, empty if it has not, and the row of the pool's refusals.
 
         `verdict_s`: an attempt that is not refused for so long has passed.
@@ -287,9 +286,9 @@ class Sharing:
             return "", ()
         seen = [*common.ended]
         for other in common.members:
-            seen += (Ended(other, attempt, None, None, _NEVER) for attempt in other.flights.attempts)
+            seen += (EndedAttempt(other, attempt, None, None, _NEVER) for attempt in other.flights.attempts)
         seen.sort(key=lambda one: one.attempt.stamp)
-        row: list[Ended] = []
+        row: list[EndedAttempt] = []
         own: list[Attempt] = []
         since = 0
         for one in reversed([one for one in seen if one.by is member]):

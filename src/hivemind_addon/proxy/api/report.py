@@ -56,7 +56,7 @@ class ProxyView(Struct, frozen=True, gc=False):
     tool_hosts: tuple[str, ...] = ()
     """Of `hosts` those of services that are no models."""
     sharing: tuple[tuple[str, str], ...] = ()
-    """Pools of accounts with several, and with whom each shares limits."""
+    """Pools of accounts with several, and which models share limits."""
     key_variables: tuple[str, ...] = ()
     """Names of the variables of its environment from which it has keys of its profiles' upstreams."""
 
