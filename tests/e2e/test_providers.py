@@ -345,7 +345,7 @@ def test_a_spent_window_is_told_to_everybody_at_once(stand):
             assert "until 20" in error["message"]
     assert stand.claude.served == 1
     pool = pool_of(stand, "k1")
-    assert pool["account_block"]["reason"] == "429 rate_limit_error"
+    assert pool["account_block"]["reason"] == "This would exceed your limit.", "in the provider's words"
     assert [one["name"] for one in pool["windows"]] == ["5h", "unified"]
     assert "the account is refused for" in stand.proxy.log
     assert stand.proxy.state()["snapshot"]["counters"]["refused"] == refused_before + 3

@@ -23,6 +23,7 @@ WAITS = (
     Reason.PAUSED,
     Reason.BREAKER,
     Reason.ACCOUNT_BLOCK,
+    Reason.MODEL_BLOCK,
     Reason.FUNDS,
     Reason.BACKOFF,
     Reason.LEADER,
