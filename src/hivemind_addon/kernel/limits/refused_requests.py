@@ -109,6 +109,11 @@ class RefusedRequests:
         return bool(self._requests) and _name(ticket) in self._requests
 
     @property
+    def is_new(self) -> bool:
+        """Whether no request of the pool has passed since the start."""
+        return self._largest == math.inf
+
+    @property
     def are_chance(self) -> bool:
         """Whether chance refuses, as far as is known, and no limit."""
         return self._disproved >= max(1.0, _MANY * self._counted)
@@ -119,7 +124,7 @@ class RefusedRequests:
         self._row, self._is_model = 0, False
         self._passed_stamp = max(self._passed_stamp, attempt.stamp)
         tokens = attempt.demand.total_tokens
-        if self._largest == math.inf:
+        if self.is_new:
             for other in self._requests.values():
                 other.passed = 0
         self._largest = tokens if self._largest == math.inf else max(self._largest, tokens)
@@ -133,7 +138,7 @@ class RefusedRequests:
 
     def passed_elsewhere(self, attempt: Attempt) -> None:
         """Note an accepted attempt of another model of the account. Called once for each."""
-        if self._largest == math.inf:
+        if self.is_new:
             for other in self._requests.values():
                 other.passed += _proves(attempt, other.last, _UNSURE)
 
@@ -168,7 +173,7 @@ class RefusedRequests:
         request.last, request.at, request.times = attempt, now, request.times + 1
         if request.passed:
             is_proved = self._is_at_fault(request, attempt, now, pending)
-            if is_proved or self._is_model or self._largest < math.inf:
+            if is_proved or self._is_model or not self.is_new:
                 before, request.stamps = request.stamps, []
                 return Owner.REQUEST if is_proved else Owner.UNKNOWN, before
         return self._evidence(request, is_evidence=tells), ()

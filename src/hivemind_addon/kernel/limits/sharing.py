@@ -211,7 +211,8 @@ class Share:
 _ODDS = 6
 """Odds at which a pool is separated."""
 _ODDS_UNTOLD = 30
-"""The same where a limit may have opened between a refusal and a pass: no wait was announced."""
+"""The same where a limit may have opened between a refusal and a pass: no wait was announced, and the pool's requests
+have passed before."""
 _ODDS_AGAIN = 3
 """The same after another pool was separated: then more are likely."""
 
@@ -318,7 +319,8 @@ class Sharing:
         if not is_told:
             # What happens between two turns of a limit has one cause.
             order = [what for what, _ in itertools.groupby(order)]
-        odds = _ODDS_AGAIN if len(common.members) < len(self.members) else _ODDS if is_told else _ODDS_UNTOLD
+        is_sure = is_told or member.refused.is_new
+        odds = _ODDS_AGAIN if len(common.members) < len(self.members) else _ODDS if is_sure else _ODDS_UNTOLD
         count, passes, refusals = (order.count(what) for what in ("refused", "passed", "other refused"))
         if comb(count + passes + refusals, count) < odds * comb(count + refusals, count):
             return "", ()
