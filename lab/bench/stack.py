@@ -265,12 +265,13 @@ class Stack:
         for option, values in (("--set", settings), ("--mode", modes), ("-s", (*scripts, self.beside))):
             for value in values:
                 command += [option, str(value)]
-        pages = len(modes) + (program == "mitmweb")
+        # The addon closes mitmproxy's listeners and opens them again, and says so when they stay open.
+        listens = "hivemind: listening at " if script_path() in scripts else " listening at "
         log = self.folder / f"{name}.log"
         with log.open("wb") as out:
             process = self.spawn(*command, core=0, stdout=out, stderr=subprocess.STDOUT)
         deadline = time.perf_counter() + _START_S
-        while (text := log.read_text(errors="replace")).count(" listening at ") < pages:
+        while (text := log.read_text(errors="replace")).count(listens) < len(modes):
             if process.poll() is not None or time.perf_counter() > deadline:
                 raise SystemExit(f"mitmdump ({name}) did not start:\n{text}")
             select.select([], [], [], 0.05)
