@@ -127,7 +127,7 @@ class RefusedRequests:
         if self.is_new:
             for other in self._requests.values():
                 other.passed = 0
-        self._largest = tokens if self._largest == math.inf else max(self._largest, tokens)
+        self._largest = tokens if self.is_new else max(self._largest, tokens)
         request = self._requests.pop(_name(attempt.ticket), None) if self._requests else None
         times = 0 if request is None else request.times
         self._share += (times - (times + 1) * self._share) / (_SHARE_OVER + times)
@@ -185,7 +185,7 @@ class RefusedRequests:
             return False
         ticket = attempt.ticket
         least_s = min(_LEAST_S, (ticket.deadline_at - ticket.arrived_at) / 2)
-        if self._largest == math.inf:
+        if self.is_new:
             is_model = now - self._since >= least_s and all(other.stamp > attempt.stamp for other in pending)
             self._is_model |= is_model
             return is_model
