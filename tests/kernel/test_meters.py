@@ -68,16 +68,6 @@ def test_a_limit_that_becomes_known_late_counts_what_is_in_flight():
     assert [meter.reserved for meter in meters] == [1]
 
 
-def test_scarce_is_what_has_not_enough_for_all():
-    meters = known(requests_reading(limit=60, remaining=3, reset_in_s=57))
-    assert meters.are_scarce(Demand(), 4, 5)
-    assert not meters.are_scarce(Demand(), 3, 5)
-
-
-def test_tokens_are_never_scarce_for_they_are_not_shared_out_one_by_one():
-    assert not known(INPUT).are_scarce(Demand(input_tokens=1_000), 400, 5)
-
-
 def test_what_was_learned_is_resumed_full():
     meters = Meters()
     meters.resume(known(INPUT).learned, 100)

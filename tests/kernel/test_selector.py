@@ -152,14 +152,74 @@ class TestMeters:
         assert bench.advance(0.99) == []
         assert bench.advance(0.01) == ["b"]
 
-    def test_a_large_ticket_at_the_head_is_not_passed_by_small_ones(self):
+
+INPUT = Dimension.INPUT_TOKENS
+
+
+class TestBackfill:
+    """Of a limit of a million tokens a tenth is left when a ticket comes first that needs nearly all."""
+
+    def reserved(self, *, slots: int = 50, reset_in_s: float = 150.0) -> Bench:
+        bench = Bench(slots=slots)
+        bench.submit("teller")
+        bench.observe("teller", Reading("input", INPUT, 300.0, limit=1e6, remaining=1e5, reset_in_s=reset_in_s))
+        bench.submit("large", demand=Demand(input_tokens=950_000))
+        bench.scheduler.command(MoveToFront("large"), bench.now)
+        return bench
+
+    def pass_by(self, bench: Bench, tokens: int, until: float) -> int:
+        """Small tickets come every second and end at once. Returns the number of those that went before the large."""
+        served = 0
+        while "large" not in bench.running:
+            assert bench.now < until
+            bench.submit(f"small{bench.now}", demand=Demand(input_tokens=tokens), patience_s=600)
+            bench.advance(1)
+            for name in bench.running.keys() - {"teller", "large"}:
+                bench.settle(name)
+                served += 1
+        return served
+
+    def test_units_of_a_window_that_expire_delay_nobody(self):
+        assert self.pass_by(self.reserved(), 200, until=152) >= 149
+
+    def test_a_bucket_fills_for_the_first_and_others_lengthen_its_wait_by_a_tenth(self):
+        bench = self.reserved(reset_in_s=270.0)
+        waits_s = 850_000 / 1e6 * 300
+        served = self.pass_by(bench, 10_000, until=1.1 * waits_s + 2)
+        assert 0 < served < 0.1 * waits_s / 3 + 2, "each lengthens it by 3 s"
+
+    def test_later_tickets_have_a_claim_on_the_rest_of_a_young_window(self):
+        bench = self.reserved()
+        assert bench.submit("most", demand=Demand(input_tokens=60_000)) == [], "half of the window has passed"
+        assert bench.submit("some", demand=Demand(input_tokens=9_000)) == ["some"]
+        bench.advance(70)
+        assert "most" in bench.running
+
+    def test_the_last_slot_is_for_the_first_unless_it_is_free_again_in_time(self):
+        bench = self.reserved(slots=2)
+        assert bench.submit("small", demand=Demand(input_tokens=200)) == ["small"], "an answer takes 10 s at first"
+        bench.advance(20)
+        bench.settle("small")
+        bench.advance(120)
+        assert bench.submit("late", demand=Demand(input_tokens=200)) == []
+        assert bench.advance(11) == ["large"]
+
+    def test_nobody_passes_where_a_request_is_what_lacks(self):
         bench = Bench()
         bench.submit("a")
-        bench.observe("a", requests_reading(limit=60, remaining=10, reset_in_s=50))
-        assert bench.submit("large", demand=Demand(requests=20)) == []
+        bench.observe("a", requests_reading(limit=60, remaining=0, reset_in_s=60))
+        bench.submit("large", demand=Demand(input_tokens=950_000))
         assert bench.submit("small") == []
         assert [event.reason for event in bench.of(Held)] == [Reason.METER, Reason.METER]
-        assert bench.advance(10) == ["large"]
+        assert bench.advance(1) == ["large"]
+
+    def test_a_ticket_of_another_model_keeps_the_reservation_on_a_limit_that_both_share(self):
+        bench = self.reserved(reset_in_s=270.0)
+        other = replace(POOL, model_group="other")
+        bench.submit("told", pool=other)
+        bench.observe("told", Reading("input", INPUT, 300.0, limit=1e6, remaining=1e5, reset_in_s=270.0))
+        assert bench.submit("big", pool=other, demand=Demand(input_tokens=90_000)) == []
+        assert bench.submit("tiny", pool=other, demand=Demand(input_tokens=100)) == ["tiny"]
 
 
 class TestProbes:
@@ -204,7 +264,7 @@ class TestProbes:
         assert bench.pool.breaker == "half-open"
 
 
-class TestLastChance:
+class TestLate:
     def spent(self) -> Bench:
         """A window that is used up, and turns after 55 s."""
         bench = Bench(slots=50)
@@ -221,19 +281,6 @@ class TestLastChance:
         bench.advance(30)
         bench.observe("teller", requests_reading(limit=20, remaining=1, reset_in_s=25))
         assert set(bench.running) == {"teller", "dying"}
-
-    def test_a_small_one_goes_before_a_head_that_does_not_fit_in_time(self):
-        """Of a window of a million tokens 100,000 are left, and its head wants 950,000."""
-        bench = Bench(slots=50)
-        bench.submit("teller")
-        left = Reading("input", Dimension.INPUT_TOKENS, 300.0, limit=1e6, remaining=1e5, reset_in_s=150.0)
-        bench.observe("teller", left)
-        bench.submit("huge", demand=Demand(input_tokens=950_000), patience_s=600)
-        bench.scheduler.command(MoveToFront("huge"), bench.now)
-        bench.submit("small", demand=Demand(input_tokens=200), patience_s=100)
-        bench.submit("patient", demand=Demand(input_tokens=200), patience_s=600)
-        assert bench.advance_to_wakeup() == ["small"]
-        assert bench.now == 90
 
     def test_a_bucket_fills_in_time_for_a_large_one_and_the_small_ones_stand_back(self):
         bench = Bench(slots=50)
@@ -258,7 +305,7 @@ class TestLastChance:
         bench.advance(1)
         bench.settle("teller")
         bench.submit("dying", "next", patience_s=51)
-        assert bench.advance(53.6 - bench.now) == ["dying"]
+        assert bench.advance(55 - bench.now) == ["dying"], "half a second before an answer would come too late"
         bench.observe("dying", requests_reading(limit=20, remaining=19, reset_in_s=60.5))
         assert "next" in bench.running
 

@@ -5,7 +5,7 @@ change. Reading the first item, the most frequent operation, is reading an attri
 """
 
 import heapq
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 
 _NEVER = float("inf")
 _STALE_ALLOWED = 16
@@ -29,6 +29,21 @@ class KeyedHeap[Item: Hashable]:
 
     def __contains__(self, item: Item) -> bool:
         return item in self._living
+
+    def __iter__(self) -> Iterator[Item]:
+        """The items in order, not to be changed meanwhile: the first k cost O(k log k)."""
+        heap, children = self._heap, [0]
+        ahead: list[tuple[tuple[float, int, int, Item], int]] = []
+        while True:
+            for child in children:
+                if child < len(heap):
+                    heapq.heappush(ahead, (heap[child], child))
+            if not ahead:
+                return
+            entry, place = heapq.heappop(ahead)
+            if self._living.get(entry[3]) is entry:
+                yield entry[3]
+            children = [2 * place + 1, 2 * place + 2]
 
     def put(self, item: Item, key: float, rank: int = 0) -> None:
         """Add an item, or change key and rank. If both are unchanged, the item keeps its place among equals."""

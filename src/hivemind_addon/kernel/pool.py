@@ -30,7 +30,7 @@ from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
 from hivemind_addon.kernel.order.entry import EntryState, QueueEntry
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
-from hivemind_addon.kernel.order.selector import SOONEST_COME_BACK_S, Gate, Selector
+from hivemind_addon.kernel.order.selector import SOONEST_COME_BACK_S, Gate, Reservation, Selector
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.retry import (
     ActiveBlock,
@@ -199,6 +199,8 @@ class Pool:
         self._next: QueueEntry | None = None
         self.gate: Gate | None = None
         """The next ticket and its gate, as of the last poll. Read only."""
+        self._look_at = _NEVER
+        """When a ticket may go before the next ticket, as of the last poll."""
         self._block: ActiveBlock | None = None
         """The account block for which all waiting tickets were checked."""
 
@@ -481,13 +483,33 @@ class Pool:
         self.gate = None
         return None if entry is None else (self._selector.may_refuse_again(entry, now), *self.queue.common.key(entry))
 
-    def step(self, now: float) -> list[Admitted | Refused] | None:
-        """Admit or refuse the next ticket; None: the ticket, and thereby the pool, has to wait."""
-        entry = self._next
+    def step(self, reservations: list[Reservation], now: float) -> list[Admitted | Refused] | None:
+        """Admit or refuse the next ticket, or another that delays no reservation; None: all have to wait.
+
+        `reservations`: of the account's pools. The next ticket's is added if a limit holds the ticket.
+        """
+        entry, selector = self._next, self._selector
         assert entry is not None, "it was looked for"
-        self.gate = self._selector.gate(entry.ticket, now)
-        if self.gate is not None:
-            return None
+        gate = self.gate = selector.gate(entry.ticket, now)
+        self._look_at = _NEVER
+        if gate is not None:
+            if not gate.holds_one:
+                return None
+            reservation = selector.reservation(entry, gate, now)
+            entry.promised_at = reservation.promised_at
+            reservations.append(reservation)
+            return self._backfill(reservations, now)
+        demand = selector.demand(entry.ticket, now)
+        if any(reservation.is_delayed(demand, self.capacity, now) for reservation in reservations):
+            self.gate = Gate(Reason.ORDER, _NEVER)
+            return self._backfill(reservations, now)
+        return self._take(entry, now)
+
+    def _backfill(self, reservations: list[Reservation], now: float) -> list[Admitted | Refused] | None:
+        entry, self._look_at = self._selector.backfill(self.queue.due(), reservations, now)
+        return None if entry is None or self._look_at > now else self._take(entry, now)
+
+    def _take(self, entry: QueueEntry, now: float) -> list[Admitted | Refused]:
         short = self._budgets.reserve(entry.ticket, now)
         if short is None:
             return [self._admit(entry, now)]
@@ -502,25 +524,6 @@ class Pool:
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
         """Whether less is left than this many times a demand, in addition to the waiting tickets."""
         return self.capacity.is_near(demand, times + len(self.queue.entries), now)
-
-    def in_the_way(self, now: float) -> set[object]:
-        """The limits that the next ticket waits for."""
-        entry = self._next
-        if entry is None or self.gate is None or self.gate.reason is not Reason.METER:
-            return set()
-        capacity = self.capacity
-        in_the_way: set[object] = {*capacity.meters.in_the_way(self._selector.demand(entry.ticket, now), now)}
-        if capacity.stated_until(entry.ticket, now) > now:
-            in_the_way.add(capacity.sharing.stated)
-        return in_the_way
-
-    def give_way(self, to: set[object]) -> bool:
-        """Make the next ticket wait if the pool draws on one of these limits. Returns whether it does."""
-        capacity = self.capacity
-        if to.isdisjoint(capacity.meters) and (not capacity.sharing.stated.limits or capacity.sharing.stated not in to):
-            return False
-        self.gate = Gate(Reason.ORDER, _NEVER)
-        return True
 
     def end_poll(self, now: float) -> None:
         """Announce the waits that began, and set the next wakeup."""
@@ -730,7 +733,7 @@ class Pool:
     def _wakeup_at(self, gate: Gate | None, now: float) -> float | None:
         opens_at = gate.opens_at if gate else _NEVER
         if gate and gate.reason is not Reason.PAUSED:
-            opens_at = min(opens_at, self._selector.last_chance_at(now))
+            opens_at = min(opens_at, self._selector.late_at(now), self._look_at)
         at = min(self.queue.changes_at(), opens_at)
         return None if at == _NEVER else max(at, now + _TIMER_STEP_S)
 

@@ -25,6 +25,7 @@ from hivemind_addon.kernel.heap import KeyedHeap
 from hivemind_addon.kernel.jobs import UNSEEN, Jobs, RunningJob, read_jobs
 from hivemind_addon.kernel.limits.learned import LearnedPool, NamedAccount, Saved, UnreadableError, read_saved
 from hivemind_addon.kernel.limits.sharing import Sharing
+from hivemind_addon.kernel.order.selector import Reservation
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.pool import Pool, PoolSettings, PoolTold
 from hivemind_addon.kernel.retry import Admitted, Backoff, History, Patience, Refused, Shed, Verdict
@@ -330,20 +331,13 @@ class Scheduler:
             self._wakeups.put(pool, pool.wakeup_at)
 
     def _step_of(self, pools: Sequence[Pool], now: float) -> list[Admitted | Refused] | None:
-        """Admit the first ticket that may go; None: all wait.
-
-        A ticket that waits for a shared limit holds back tickets of other pools that use that limit, and no others.
-        """
+        """Admit the first ticket that may go; None: all wait."""
         heads = [(key, number) for number, pool in enumerate(pools) if (key := pool.next_key(now)) is not None]
-        waited_for: set[object] = set()
+        reservations = list[Reservation]()
         for _, number in sorted(heads):
-            pool = pools[number]
-            if pool.give_way(waited_for):
-                continue
-            step = pool.step(now)
+            step = pools[number].step(reservations, now)
             if step is not None:
                 return step
-            waited_for |= pool.in_the_way(now)
         return None
 
     def next_wakeup(self) -> float | None:

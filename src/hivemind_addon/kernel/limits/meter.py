@@ -214,16 +214,16 @@ class Meter:
         self._advance(now)
         return None if self._refills else self._next_reset_at()
 
-    def earliest(self, units: int, now: float, *, hoped: bool = False) -> float:
+    def earliest(self, units: int, now: float, *, hoped: bool = False, before: int = 0) -> float:
         """First instant at which `units` fit, if nothing else changes; infinite until a settle.
 
-        `hoped`: as if no unit that is only assumed was taken. A demand above the whole limit fits when the meter is
-        full and nothing is reserved.
+        `hoped`: as if no unit that is only assumed was taken. `before`: units that another ticket takes now. A demand
+        above the whole limit fits when the meter is full and nothing is reserved.
         """
         self._advance(now)
         if units <= 0:
             return now
-        if units > self.limit and self.reserved:
+        if units > self.limit and (self.reserved or before):
             return float("inf")
         if self._learned_stamp < 0 and now < self._one_by_one_until and self.reserved > self._reserved_elsewhere:
             return self._one_by_one_until  # unless a header or a settle comes first
@@ -231,7 +231,7 @@ class Meter:
             # Any unit left admits a whole answer; the excess is paid by later refills.
             units = 1
         promised = self._promised if self._is_charged_late else 0
-        level = self._level - promised
+        level = self._level - promised - before
         if units <= level and self._others_units <= 0:
             return now  # the usual case
         needed = min(units + self._kept_for_others(now), self.limit)
@@ -251,7 +251,9 @@ class Meter:
             enough = max(room, _FEW_OTHERS * self._rate * self._way_s, 0.9)
             fades_s = _OTHERS_OVER_S * max(0.0, math.log((needed - units) / enough))
             return min(reset_at, now + fades_s + 0.01)
-        if self.limit - promised - self._carried_over(reset_at - self._guard_s) + self._slack >= needed:
+        turns_at = reset_at - self._guard_s
+        carried_over = self._carried_over(turns_at) + (before if now >= turns_at - _TRANSIT_S else 0)
+        if self.limit - promised - carried_over + self._slack >= needed:
             return reset_at
         return reset_at + self.window_s if needed <= self.limit - promised else float("inf")
 

@@ -21,9 +21,12 @@ from hivemind_addon.kernel.order.entry import InFlight
 from hivemind_addon.kernel.values.snapshot import MeterView
 from hivemind_addon.kernel.values.ticket import Attempt, Demand, Dimension, Outcome, OutcomeKind, Reading
 
+_NEVER = float("inf")
 _FIRST_VOTES = 2
 _MOST_VOTES = 4
 """A pool belongs to a common meter for sure from then on."""
+_LEAST_SHARE = 0.1
+"""Share of a window's level that a demand may take however long the window lasts."""
 _LONGER = 5.0
 """A limit over a window that is longer by this factor is another limit."""
 _NOISE = 0.02
@@ -289,6 +292,26 @@ class Meters:
             fits_at = max(fits_at, meter.earliest(meter.units_of(demand), now, hoped=hoped))
         return fits_at
 
+    def fits_after(self, demand: Demand, other: Demand, others: "Meters", now: float) -> float:
+        """When all meters have room for the demand if another demand on the meters `others` goes now."""
+        fits_at = now
+        for name, meter in self.by_name.items():
+            before = meter.units_of(other) if others.by_name.get(name) is meter else 0
+            fits_at = max(fits_at, meter.earliest(meter.units_of(demand), now, before=before))
+        return fits_at
+
+    def spare_at(self, demand: Demand, now: float) -> float:
+        """When the windows can spare the demand; infinite: not before they end.
+
+        Tickets that come later have a claim, too: a demand takes a share of the rest that grows with the window's age.
+        """
+        spare_at = now
+        for meter in self:
+            ends_at, units = meter.window_ends_at(now), meter.units_of(demand)
+            if ends_at is not None and units > max(1, _LEAST_SHARE * (level := meter.level(now))):
+                spare_at = max(spare_at, ends_at - (1.0 - units / level) * meter.window_s if units < level else _NEVER)
+        return spare_at
+
     def last_to_fit(self, demand: Demand, now: float) -> str:
         """Name of the last meter to have room for a demand; empty if all have room now."""
         fits_at = {meter.name: meter.earliest(meter.units_of(demand), now) for meter in self.by_name.values()}
@@ -309,28 +332,10 @@ class Meters:
             for meter in self
         )
 
-    def are_scarce(self, demand: Demand, waiting: int, now: float) -> bool:
-        """Whether a meter that counts requests has less left than `waiting` times a demand.
-
-        Tokens are left out: a ticket takes more of them the longer the wait, because the prompt cache has lapsed.
-        """
-        return any(
-            meter.level(now) < waiting * demand.requests
-            for meter in self.by_name.values()
-            if meter.dimension is Dimension.REQUESTS
-        )
-
-    def fills_at(self, demand: Demand, now: float) -> float:
-        """When the buckets will hold a demand if nobody else takes units. Buckets smaller than that are ignored."""
-        fits_at = (meter.earliest(meter.units_of(demand), now) for meter in self._buckets(now))
-        return max((at for at in fits_at if at < float("inf")), default=now)
-
     def filling_s(self, demand: Demand, now: float) -> float:
         """Seconds that the buckets need to fill for a demand."""
-        return max((meter.units_of(demand) / meter.limit * meter.window_s for meter in self._buckets(now)), default=0.0)
-
-    def _buckets(self, now: float) -> Iterator[Meter]:
-        return (meter for meter in self.by_name.values() if meter.window_ends_at(now) is None)
+        buckets = (meter for meter in self if meter.window_ends_at(now) is None)
+        return max((meter.units_of(demand) / meter.limit * meter.window_s for meter in buckets), default=0.0)
 
     def next_window_at(self, now: float) -> float | None:
         """When the first fixed window turns; None where there is none."""

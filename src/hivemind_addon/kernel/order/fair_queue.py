@@ -18,15 +18,17 @@ Each part is bounded, and the start of a served agent moves on, so every wait is
 
 **Passing.** These tickets let others pass, so that they delay no ticket and idle no slot: a ticket in backoff; a
 follower of a cold prefix whose leader was just sent (`cache.py`); a sub-agent of a tree with all granted attempts in
-flight. Any other first ticket that does not fit blocks the tickets behind: else small tickets would starve a large
-ticket.
+flight. Any other first ticket that does not fit has a reservation, which the tickets behind may not delay
+(`selector.py`).
 
 Every operation is O(log n), except for `in_order` and `head_where`.
 """
 
+import heapq
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from operator import itemgetter
 
 from hivemind_addon.kernel.heap import KeyedHeap
@@ -40,6 +42,8 @@ _NEVER = float("inf")
 _LONG_AGO = float("-inf")
 _CLASSES = len(Priority)
 """Classes above the background."""
+_MOST_ROWS = 32
+"""The most agents of which `due` gives tickets."""
 _PART = 500
 """Tickets sorted at once: one or two milliseconds."""
 _SESSIONS = 10_000
@@ -274,6 +278,13 @@ class FairQueue:
                 return entry
             self._set_aside(entry, reason)
         return None
+
+    def due(self) -> Iterator[QueueEntry]:
+        """The due tickets in order, the agents' rows merged: the first k cost O(k log n)."""
+        ahead = ((self._ahead.key_of(ticket_id), 0, self.entries[ticket_id]) for ticket_id in self._ahead)
+        rows = (self._row(self._agents[agent]) for agent in islice(self._turns_of_agents, _MOST_ROWS))
+        for _, _, entry in heapq.merge(ahead, *rows, key=itemgetter(0, 1)):
+            yield entry
 
     def head_where(self, is_meant: Callable[[Ticket], bool]) -> QueueEntry | None:
         """The first such ticket that satisfies the condition. O(n): asked once per probe."""
@@ -538,11 +549,15 @@ class FairQueue:
                 by_agent.setdefault(entry.ticket.agent, []).append(entry)
         for entries in by_agent.values():
             entries.sort(key=lambda entry: (entry.turn_s - entry.bonus_s, entry.order))
-            start_s = _LONG_AGO
-            for entry in entries:
-                start_s = max(start_s, self._starts.start_s(entry))
-                yield start_s - entry.bonus_s, entry.order, entry
-                start_s += self._cost_s(entry.ticket.demand) / entry.weight
+            yield from self._row(entries)
+
+    def _row(self, entries: Iterable[QueueEntry]) -> Iterator[tuple[float, float, QueueEntry]]:
+        """An agent's tickets, given in their order, each with the sort key if no ticket arrives."""
+        start_s = _LONG_AGO
+        for entry in entries:
+            start_s = max(start_s, self._starts.start_s(entry))
+            yield start_s - entry.bonus_s, entry.order, entry
+            start_s += self._cost_s(entry.ticket.demand) / entry.weight
 
 
 def _parent(entry: QueueEntry) -> tuple[str, str]:

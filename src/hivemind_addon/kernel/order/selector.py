@@ -1,19 +1,33 @@
-"""Selects the ticket of a pool that goes next, and names the gate that keeps this ticket.
+"""Selects the tickets of a pool that go next: backfilling with deadlines, as batch schedulers do.
 
-The next ticket is the first in the queue's order, with three exceptions. While the provider is down, the probe is next.
-A ticket that would be shed before more room comes goes ahead after a long wait. Where an attempt may be refused, a
-ticket that was not refused before replaces a ticket that was.
+**The rule.** The first ticket in the queue's order has a reservation: the instant at which its limits will admit it.
+Another ticket goes before if it fits now and the reservation does not move beyond its slack. Units of a fixed window
+that end with the window before the reservation delay nobody. Of a young window a ticket takes a part only, as tickets
+that come later have a claim on the rest.
+
+**Deadlines.** A ticket whose client may leave soon has the reservation in place of the first ticket, from `need / rate`
+before the latest start on, unless the first ticket would be lost by it. A ticket that would be held until it is lost
+tries shortly before, alone: a refusal costs no more than the loss.
+
+**The bound.** All who go before a reservation lengthen its wait by at most a tenth of the wait when it was made. A
+ticket becomes the first after a bounded time (`fair_queue.py`), so every wait is bounded, and agents pay for all they
+get, so shares are fair over time.
+
+**Source.** EASY backfilling: only the first job has a reservation (Lifka 1995; Mu'alem and Feitelson 2001); slack:
+Talby and Feitelson 1999.
+
+Two other rules change who is first. While the provider is down, the probe is. Where an attempt may be refused, a ticket
+that was not refused before replaces a ticket that was.
 
 The gate of a ticket is the later of two:
 
     trusted   what people, headers and confirmed announcements say, an account block, the breaker, slots: no time limit
     advised   what is inferred from refusals or assumed of charges: expires when nothing went for a while
-
-The gate holds all tickets: no ticket passes the next one. Each poll selects again.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from copy import copy
+from itertools import islice
 from operator import itemgetter
 
 from msgspec import Struct
@@ -27,22 +41,22 @@ from hivemind_addon.kernel.values.ticket import Demand, Reason, Ticket
 _NEVER = float("inf")
 SOONEST_COME_BACK_S = 1.0
 """The least time for which a client that is sent away is asked to stay away."""
-_LAST_CHANCE_S = 10.0
-"""A ticket goes ahead this shortly before the shed time."""
+_SLACK = 0.1
+"""The most that others may lengthen the wait of a reservation, as a share of the wait when the reservation was made."""
+_LOOK_AT = 32
+"""The most tickets asked whether they may go before a reservation."""
+_LATE_S = 10.0
+"""A ticket is late if its client may leave within this time after the limits admit the ticket."""
 _LAST_SHARE = 0.1
-"""A ticket also goes ahead if less than this share of the patience would be left after the next window's turn."""
+"""A ticket is also late if less than this share of the patience would be left after the next window's turn."""
 _LONG_WAIT = 0.4
-"""The least share of the patience that such a ticket has waited."""
-_LARGE = 0.1
-"""A bucket starts to fill in time for a ticket if filling takes more than this share of the ticket's patience."""
+"""The least share of the patience that a late ticket has waited."""
+_LAST_TRY_S = 0.5
+"""A ticket that a limit would hold until it is lost may try this long before."""
 _SURE_S = 0.25
 """A ticket that fits at an instant has surely gone after this time, if the ticket goes at all."""
-_HURRIED_S = 2.0
-"""With less time than this after a window's turn there may be no second try."""
-_HURRY_S = 1.6
-"""A ticket that cannot wait may try this long before the assumed turn of a window, which may be a second late."""
-_SCARCE = 2
-"""A limit is scarce if less is left than this many times the need of all waiting tickets: some make two attempts."""
+_LEAST = Demand()
+"""A demand that takes no more of any limit than any ticket's."""
 
 
 class Gate(Struct, frozen=True):
@@ -52,9 +66,43 @@ class Gate(Struct, frozen=True):
     opens_at: float
     """Infinite: at the end of another attempt, or when a person acts."""
 
+    @property
+    def holds_one(self) -> bool:
+        """Whether the gate may let other tickets of the pool pass, which need less."""
+        return self.reason in (Reason.METER, Reason.BLOCKED)
+
+
+class Reservation(Struct, frozen=True):
+    """The instant at which the limits admit the first ticket of a pool, and how far others may move it."""
+
+    capacity: Capacity
+    demand: Demand
+    at: float
+    until: float
+    """The reservation is kept if the ticket fits until then."""
+    promised_at: float
+    """The latest instant, by all reservations of the ticket so far, to which others may move the reservation."""
+
+    def is_delayed(self, by: Demand, capacity: Capacity, now: float) -> bool:
+        """Whether the ticket would miss the reservation if another ticket of the pool with this capacity went now."""
+        own = self.capacity
+        if own.share is capacity.share:
+            is_over = now + capacity.service.mean_s <= self.at
+            if capacity.free_slots < 2 and not is_over:
+                return True
+            delay_s = own.throttles.cost_s(by) if own.throttles.turns_at(now) is None else 0.0
+            if self.at + delay_s > self.until:
+                return True
+        return own.meters.fits_after(self.demand, by, capacity.meters, now) > self.until
+
 
 _PATIENCE_S = 16.0
 """Advice expires when nothing was sent or answered for this time; no divisor of a minute."""
+
+
+def _leaves_at(entry: QueueEntry) -> float:
+    """The latest start of a ticket, by its client's patience."""
+    return min(entry.shed_at, entry.leaves_at)
 
 
 def _latest(*gates: tuple[float, Reason]) -> Gate:
@@ -73,6 +121,8 @@ class Selector:
         """Since when tickets are due while nothing goes; None: no ticket is due."""
         self._probe: str | None = None
         """The ticket that probes next; the same ticket until the probe goes or cannot go."""
+        self._late = ""
+        """The last ticket that was late: it stays late while others change what its limits admit."""
 
     def next(self, now: float) -> QueueEntry | None:
         """The next ticket: the head, or the probe while the provider is down."""
@@ -86,7 +136,7 @@ class Selector:
         queue, breaker = self._queue, self.capacity.breaker
         if breaker.passes_at == -_NEVER:
             head = queue.head()
-            entry = self.last_chance(head, now) or head
+            entry = self._late_ticket(head, now) or head
             return entry if entry is None else self._unless_refused(entry, now)
         if breaker.passes_at > now:
             return queue.head() or queue.soonest()
@@ -127,7 +177,7 @@ class Selector:
         seen.capacity = self.capacity.glance(now)
         return seen
 
-    def likely_next(self, order: Iterable[QueueEntry], now: float) -> tuple[QueueEntry | None, Gate | None]:
+    def likely_next(self, order: Sequence[QueueEntry], now: float) -> tuple[QueueEntry | None, Gate | None]:
         """The ticket that will go next, of waiting tickets in this order, and the present gate. Ask a glance.
 
         Chooses no probe; an open breaker's probe is named ahead of time.
@@ -138,75 +188,112 @@ class Selector:
             probe = queue.entries.get(self._probe) if self._probe else None
             entry = probe or self._other_probe() or first or queue.soonest()
         else:
-            entry = self.last_chance(first, now) or first
+            entry = self._late_ticket(first, now) or first
             entry = None if entry is None else self._unless_refused(entry, now)
             refused = self.capacity.refused
             gate = self.gate(entry.ticket, now) if entry is not None and entry.ticket in refused else None
             if gate is not None and gate.opens_at >= self.expires_at(now):  # a fresh ticket goes first then
                 entry = queue.head_where(lambda ticket: ticket not in refused) or entry
-        return entry, self.gate(entry.ticket, now) if entry else None
+        gate = self.gate(entry.ticket, now) if entry else None
+        if entry is not None and gate is not None and gate.holds_one:
+            other, at = self.backfill(order, [self.reservation(entry, gate, now)], now)
+            if other is not None and at < gate.opens_at:
+                return other, self.gate(other.ticket, now)
+        return entry, gate
 
     def choose_anew(self) -> None:
         """Forget the ticket that probes next, because the probe went or cannot go."""
         self._probe = None
 
-    def last_chance(self, head: QueueEntry | None, now: float) -> QueueEntry | None:
-        """A ticket that would be shed before there is room again, or very soon, and has waited for long.
-
-        Only where a limit has not enough for all tickets, or where the head waits for more than is left and this ticket
-        fits. The ticket pays for the units like any other. A bucket that has to fill for the ticket starts in time.
-        """
+    def _late_ticket(self, head: QueueEntry | None, now: float) -> QueueEntry | None:
+        """The ticket whose client may leave first, if the ticket is late and the head is not lost by it."""
         entry = self._queue.first_to_leave()
-        if entry is None or entry.not_before > now:
+        if entry is None or entry is head or entry.not_before > now or self._queue.why_passed(entry):
             return None
-        ticket, meters = entry.ticket, self.capacity.meters
-        is_hidden = self.capacity.is_rate_hidden
-        if not meters and not is_hidden:
+        ticket, capacity, meters = entry.ticket, self.capacity, self.capacity.meters
+        ends_at, demand = _leaves_at(entry), self.demand(ticket, now)
+        patience_s, fits_at = ends_at - ticket.arrived_at, meters.fits_at(demand, now)
+        if fits_at > ends_at:
+            is_last = now >= capacity.hopeless_at(ticket) - _LAST_TRY_S and not capacity.flights
+            return entry if is_last else None
+        if fits_at - ticket.arrived_at < _LONG_WAIT * patience_s:
             return None
-        ends_at = min(entry.shed_at, entry.leaves_at)
-        patience_s, waited_s = ends_at - ticket.arrived_at, now - ticket.arrived_at
-        # Checked before the limits: most polls end here. No bucket takes longer to fill than a window.
-        longest_s = max((meter.window_s for meter in meters), default=0.0)
-        if waited_s + longest_s < _LONG_WAIT * patience_s or self._queue.why_passed(entry):
+        turns = (meters.next_window_at(now), *(hidden.turns_at(now) for hidden in capacity.hidden))
+        turns_at = min((at for at in turns if at is not None), default=-_NEVER)
+        # A large request also takes long to answer.
+        margin_s = max(_LATE_S, meters.filling_s(demand, now))
+        is_early = ends_at > max(fits_at + margin_s, turns_at + _LAST_SHARE * patience_s)
+        if (is_early and ticket.id != self._late) or (head is not None and self._is_lost(head, demand, now)):
             return None
-        demand = self.demand(ticket, now)
-        fills_at, margin_s, filling_s = now, _LAST_CHANCE_S, meters.filling_s(demand, now)
-        if filling_s > _LARGE * patience_s:
-            # A large request also takes long to answer.
-            fills_at, margin_s = meters.fills_at(demand, now), max(_LAST_CHANCE_S, filling_s)
-        if fills_at - ticket.arrived_at < _LONG_WAIT * patience_s:
-            return None
-        turns_at = (meters.next_window_at(now), *(hidden.turns_at(now) for hidden in self.capacity.hidden))
-        soonest_at = min((at for at in turns_at if at is not None), default=now)
-        if ends_at > max(fills_at + margin_s, soonest_at + _LAST_SHARE * patience_s):
-            return None
-        wanted = _SCARCE * len(self._queue)
-        if is_hidden or meters.are_scarce(ticket.demand, wanted, now) or fills_at > now:
-            return entry
-        # The ticket fits now, but not together with the head.
-        if head is None or meters.explain(demand, now):
-            return None
-        return entry if meters.explain(demand.plus(self.demand(head.ticket, now)), now) else None
+        self._late = ticket.id
+        return entry
 
-    def last_chance_at(self, now: float) -> float:
-        """When the ticket that ends first may get a last chance; infinite: already asked, or no limit holds tickets."""
+    def _is_lost(self, entry: QueueEntry, by: Demand, now: float) -> bool:
+        """Whether a ticket would be lost if another ticket went before."""
+        meters, demand = self.capacity.meters, self.demand(entry.ticket, now)
+        return meters.fits_at(demand, now) <= _leaves_at(entry) < meters.fits_after(demand, by, meters, now)
+
+    def late_at(self, now: float) -> float:
+        """When the ticket whose client may leave first may be late; infinite: already asked."""
         entry = self._queue.first_to_leave()
-        has_limits = self.capacity.meters.by_name or self.capacity.is_rate_hidden
-        at = _NEVER if entry is None or not has_limits else min(entry.shed_at, entry.leaves_at) - _LAST_CHANCE_S
+        at = _NEVER if entry is None else _leaves_at(entry) - _LATE_S
         return at if at > now else _NEVER
+
+    def reservation(self, entry: QueueEntry, gate: Gate, now: float) -> Reservation:
+        """The reservation of a pool's first ticket, which this gate holds."""
+        capacity, demand = self.capacity, self.demand(entry.ticket, now)
+        at = max(gate.opens_at, capacity.meters.fits_at(demand, now))
+        promised_at = min(entry.promised_at, at + _SLACK * (at - now))
+        until = max(at, min(promised_at, _leaves_at(entry)))
+        return Reservation(capacity, demand, at, until, promised_at)
+
+    def backfill(
+        self, order: Iterable[QueueEntry], reservations: Sequence[Reservation], now: float
+    ) -> tuple[QueueEntry | None, float]:
+        """The ticket in this order that may go soonest and delays no reservation, and when that may be.
+
+        Without such a ticket: when to look again; infinite: after any change.
+        """
+        capacity, soonest, at = self.capacity, None, _NEVER
+        fits_at = max(
+            capacity.meters.fits_at(_LEAST, now),
+            capacity.announced_until(_LEAST, now),
+            capacity.throttled_until(_LEAST, now),
+        )
+        if capacity.is_full or fits_at > now:
+            return None, fits_at if fits_at > now else _NEVER
+        for entry in islice(order, _LOOK_AT):
+            demand = self.demand(entry.ticket, now)
+            if (
+                entry.not_before > now
+                or self._queue.why_passed(entry)
+                or any(reservation.is_delayed(demand, capacity, now) for reservation in reservations)
+            ):
+                continue
+            gate = self.gate(entry.ticket, now)
+            goes_at = max(capacity.meters.spare_at(demand, now), now if gate is None else gate.opens_at)
+            if goes_at <= now and not capacity.is_probe(demand, now):
+                return entry, now
+            if now < goes_at < at:
+                soonest, at = entry, goes_at
+        return soonest, at
 
     def gate(self, ticket: Ticket, now: float) -> Gate | None:
         """The gate that holds a ticket now, by trusted rules or by advice that has not expired; None: it may go."""
-        trusted = self.trusted(ticket, now)
+        capacity, trusted = self.capacity, self.trusted(ticket, now)
         advised = trusted if trusted.opens_at == _NEVER else self.advised(ticket, now)
-        if advised.opens_at <= trusted.opens_at:
-            return trusted if trusted.opens_at > now else None
-        opens_at = max(trusted.opens_at, min(advised.opens_at, self.expires_at(now)))
-        return Gate(advised.reason, opens_at) if opens_at > now else None
+        gate = trusted
+        if advised.opens_at > trusted.opens_at:
+            gate = Gate(advised.reason, max(trusted.opens_at, min(advised.opens_at, self.expires_at(now))))
+        if gate.opens_at > now and gate.reason is Reason.METER and not capacity.flights:
+            tries_at = capacity.hopeless_at(ticket) - _LAST_TRY_S
+            if gate.opens_at > tries_at:
+                gate = Gate(gate.reason, max(now, tries_at))
+        return gate if gate.opens_at > now else None
 
     def trusted(self, ticket: Ticket, now: float) -> Gate:
         """What people, headers and announcements say: may hold a ticket without a time limit."""
-        capacity = self.capacity
+        capacity, demand = self.capacity, self.demand(ticket, now)
         if capacity.paused:
             return Gate(Reason.PAUSED, _NEVER)
         if capacity.breaker.passes_at > now:
@@ -214,10 +301,10 @@ class Selector:
         block = capacity.account_block
         if block.closure is not None and block.passes_at > now:
             return Gate(block.closure.why, block.passes_at)
-        told_at = self._meters_at(ticket, now, hoped=True)
+        told_at = capacity.meters.fits_at(demand, now, hoped=True)
         return _latest(
             (max(told_at, capacity.stated_until(ticket, now)), Reason.METER),
-            (capacity.announced_until(self.demand(ticket, now), now), Reason.BLOCKED),
+            (capacity.announced_until(demand, now), Reason.BLOCKED),
             (capacity.slot_at(now), Reason.CONCURRENCY),
         )
 
@@ -225,7 +312,7 @@ class Selector:
         """What is inferred from refusals and assumed of charges: holds a ticket until the advice expires."""
         capacity, demand = self.capacity, self.demand(ticket, now)
         return _latest(
-            (self._meters_at(ticket, now), Reason.METER),
+            (capacity.meters.fits_at(demand, now), Reason.METER),
             (capacity.throttled_until(demand, now), Reason.BLOCKED),
             (capacity.overloaded_until(demand, now), Reason.CONCURRENCY),
         )
@@ -235,14 +322,6 @@ class Selector:
         capacity = self.capacity
         idle_since = now if self.idle_since is None else self.idle_since
         return _NEVER if capacity.is_full else max(idle_since, capacity.share.went_at) + _PATIENCE_S
-
-    def _meters_at(self, ticket: Ticket, now: float, *, hoped: bool = False) -> float:
-        capacity = self.capacity
-        fits_at = capacity.meters.fits_at(self.demand(ticket, now), now, hoped=hoped)
-        # A ticket that cannot wait tries a little earlier: alone, since a refusal is possible.
-        if fits_at > now and not capacity.flights and fits_at + _HURRIED_S > capacity.hopeless_at(ticket):
-            return max(now, fits_at - _HURRY_S)
-        return fits_at
 
     def demand(self, ticket: Ticket, now: float) -> Demand:
         """The expected demand of an attempt that goes now."""
