@@ -25,6 +25,7 @@ from hivemind_addon.kernel.budget import Budgets, actual_usage
 from hivemind_addon.kernel.forecast import Callers, foresee, foretell, view_pool
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.capacity import Capacity
+from hivemind_addon.kernel.limits.machine import MachineSettings
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
@@ -133,6 +134,7 @@ class PoolSettings:
     retry: RetryPolicy = field(default_factory=RetryPolicy)
     order: OrderSettings = field(default_factory=OrderSettings)
     stated: tuple[StatedLimit, ...] = ()
+    machine: MachineSettings | None = None
 
 
 class PoolTold(Struct, frozen=True):
@@ -184,6 +186,7 @@ class Pool:
             sharing=sharing,
         )
         self.capacity.state(settings.stated)
+        sharing.serve_on(settings.machine)
         self.queue = FairQueue(
             settings.order, cost_s=self.capacity.cost_s, saved_s=self.capacity.saved_s, common=sharing.order
         )
@@ -230,12 +233,14 @@ class Pool:
         self.settings = settings
         self.capacity.configure(settings.concurrency, settings.breaker, now)
         self.capacity.state(settings.stated)
+        self.capacity.sharing.serve_on(settings.machine)
         self.queue.configure(settings.order)
 
     def rename(self, key: PoolKey, sharing: Sharing, now: float) -> None:
         """Move the pool to another account, which proved to be the same and has no such pool."""
         self.capacity.key = key
         self.capacity.move(sharing, now)
+        sharing.serve_on(self.settings.machine)
         self.queue.common = sharing.order
 
     def submit(
@@ -481,7 +486,11 @@ class Pool:
         """
         entry = self._next = self._selector.next(now)
         self.gate = None
-        return None if entry is None else (self._selector.may_refuse_again(entry, now), *self.queue.common.key(entry))
+        if entry is None:
+            return None
+        key, machine = self.queue.common.key(entry), self.capacity.sharing.machine
+        lag_s = 0.0 if machine is None else machine.lag_s(self.capacity.flights, now)
+        return (self._selector.may_refuse_again(entry, now), key[0] + lag_s, *key[1:])
 
     def step(self, reservations: list[Reservation], now: float) -> list[Admitted | Refused] | None:
         """Admit or refuse the next ticket, or another that delays no reservation; None: all have to wait.
@@ -493,12 +502,11 @@ class Pool:
         gate = self.gate = selector.gate(entry.ticket, now)
         self._look_at = _NEVER
         if gate is not None:
-            if not gate.holds_one:
-                return None
             reservation = selector.reservation(entry, gate, now)
-            entry.promised_at = reservation.promised_at
-            reservations.append(reservation)
-            return self._backfill(reservations, now)
+            if gate.holds_one or reservation.machine is not None:
+                entry.promised_at = reservation.promised_at
+                reservations.append(reservation)
+            return self._backfill(reservations, now) if gate.holds_one else None
         demand = selector.demand(entry.ticket, now)
         if any(reservation.is_delayed(demand, self.capacity, now) for reservation in reservations):
             self.gate = Gate(Reason.ORDER, _NEVER)

@@ -80,6 +80,10 @@ def lower_bound_of_models(
             lower_bound(one, limits, concurrency=slots, late_units=late_units, outages=outages, beside=others)
             for one in together.values()
         )
+    if held := settings.models_loaded:
+        services_s = [its.service_s for its in spent.values() if its.service_s]
+        loads = len(services_s) if held == 1 else 1
+        bounds.append(Bound(sum(services_s) / held + loads * settings.load_s, "a machine that loads each model"))
     return max(bounds, key=lambda bound: bound.bound_s)
 
 

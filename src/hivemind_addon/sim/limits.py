@@ -159,3 +159,34 @@ class SimPromptCache:
     def _is_usable(self, key: str, now: float) -> bool:
         entry = self._entries.get(key)
         return entry is not None and entry.usable_at <= now < entry.expires_at
+
+
+class SimMachine:
+    """One machine that loads models as calls need them: first come, first served; one call of each model at a time.
+
+    A call whose client leaves is worked on.
+    """
+
+    def __init__(self, models: int, load_s: float) -> None:
+        self._models = models
+        self._load_s = load_s
+        self._free_at: dict[str, float] = {}
+        """By loaded model: the end of all its calls so far."""
+        self._next_at = 0.0
+        """When the call that came last is at the front, its model loaded."""
+
+    def __repr__(self) -> str:
+        return f"<SimMachine with {', '.join(self._free_at)}>"
+
+    def waits_s(self, model: str, service_s: float, now: float) -> float:
+        """How long a call waits that comes now, and then takes `service_s`."""
+        at = max(now, self._next_at)
+        if model not in self._free_at:
+            if len(self._free_at) == self._models:
+                evicted = min(self._free_at, key=self._free_at.__getitem__)
+                at = max(at, self._free_at.pop(evicted))
+            at += self._load_s
+        self._next_at = at
+        begins_at = max(at, self._free_at.get(model, at))
+        self._free_at[model] = begins_at + service_s
+        return begins_at - now

@@ -23,7 +23,7 @@ from hivemind_addon.sim import faults
 from hivemind_addon.sim.call import AnswerEnding, SimAnswer, SimRequestFacts, Truth, Witness
 from hivemind_addon.sim.dialect import Headers, LimitView, Reply, SimDialect
 from hivemind_addon.sim.faults import OK, Fault, FaultCourse, FaultMix, Script
-from hivemind_addon.sim.limits import Limit, ModelScope, SimAllowance, SimPromptCache
+from hivemind_addon.sim.limits import Limit, ModelScope, SimAllowance, SimMachine, SimPromptCache
 from hivemind_addon.sim.shapes import REFUSALS, WordedAnswer, written
 
 
@@ -110,6 +110,10 @@ class ProviderSettings:
     """How long a prompt cache keeps what requests mark, counted from their start; 0: there is none."""
     websocket_s: float = 0
     """How long a WebSocket of Responses may live (OpenAI: 3600); 0: it speaks none."""
+    models_loaded: int = 0
+    """It is one machine that holds so many models at once, with a silent queue and one call of each; 0: it is not."""
+    load_s: float = 0
+    """How long such a machine loads a model."""
 
     def slots(self, models: Iterable[str]) -> int | None:
         """Calls of these models that may run at once, all together; None: any number."""
@@ -142,6 +146,7 @@ class SimProvider:
         self._storms = [(storm, FaultMix(storm.faults)) for storm in settings.storms]
         self._concurrency = settings.concurrency
         self._cache = SimPromptCache(settings.cache_ttl_s) if settings.cache_ttl_s else None
+        self._machine = SimMachine(settings.models_loaded, settings.load_s) if settings.models_loaded else None
         self._first_call_at: float | None = None
         self._allowances: dict[tuple[str, Limit, str], SimAllowance] = {}
         """By account, limit, and what stands for the models that are counted together."""
@@ -181,6 +186,10 @@ class SimProvider:
             or self._overload(now, request, account)
             or self._admission(now, request, account)
         )
+        if self._machine and answer.reply is not None:
+            stream_s = (answer.reply.output_tokens - 1) * answer.interval_s if answer.streamed else 0.0
+            waits_s = self._machine.waits_s(answer.model, answer.latency_s + stream_s, now)
+            answer = replace(answer, latency_s=waits_s + answer.latency_s)
         self._open[answer.request_id] = answer
         if answer.ending not in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
             self._running[self._slots(account, request.model)] += 1
@@ -210,6 +219,8 @@ class SimProvider:
         drives the limit below zero.
         """
         account = self._account(request.credential)
+        if self._machine and self._running.total() >= self.settings.models_loaded:
+            return math.inf
         if self._concurrency is not None and self._running[self._slots(account, request.model)] >= self._concurrency:
             return math.inf
         if self._cache and request.prefixes:

@@ -15,6 +15,7 @@ from hivemind_addon.formats.profile import prices
 from hivemind_addon.formats.profile.format import WireFormat
 from hivemind_addon.formats.profile.upstreams import EqualUpstream
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
+from hivemind_addon.kernel.limits.machine import MachineSettings
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
 from hivemind_addon.kernel.order.cache import CacheSettings
@@ -525,6 +526,9 @@ class Profile:
     """How long the beginning of an answer is kept back to be judged."""
     concurrency: ConcurrencySettings = field(default_factory=ConcurrencySettings)
     """How many attempts may be in flight at once."""
+    machine: MachineSettings | None = None
+    """One machine serves all models of the host, and a change of the model takes a while; without it changes cost
+    nothing."""
     breaker: BreakerSettings = field(default_factory=BreakerSettings)
     """When a provider counts as down, and how it is probed."""
     retry: RetryPolicy = field(default_factory=RetryPolicy)
@@ -587,4 +591,5 @@ def _pool_settings(profile: Profile) -> PoolSettings:
         retry=profile.retry,
         order=OrderSettings(cache=profile.cache),
         stated=profile.stated,
+        machine=profile.machine,
     )

@@ -44,6 +44,7 @@ from hivemind_addon.formats.profile.model import (
 )
 from hivemind_addon.formats.profile.upstreams import EqualUpstream, upstream_url
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
+from hivemind_addon.kernel.limits.machine import MachineSettings
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
 from hivemind_addon.kernel.order.cache import CacheSettings
@@ -354,6 +355,8 @@ PROFILE_RULES = FORMAT_RULES | DocumentRules(
         (Peek, "whole_max_s"): positive,
         (ConcurrencySettings, "initial"): positive,
         (ConcurrencySettings, "maximum"): positive,
+        (MachineSettings, "models"): positive,
+        (MachineSettings, "load_s"): positive,
         (BreakerSettings, "failures_to_open"): positive,
         (BreakerSettings, "first_probe_s"): positive,
         (BreakerSettings, "max_probe_s"): positive,

@@ -179,6 +179,12 @@ class Capacity:
         return len(self.flights.by_ticket) + self._bypassing
 
     @property
+    def taken(self) -> int:
+        """Attempts that take slots: the account's; on a machine that holds several models, those of this model."""
+        machine = self.sharing.machine
+        return self.in_flight if machine is not None and machine.has_slots_each else self.share.in_flight
+
+    @property
     def bypassing(self) -> int:
         """Attempts in flight that bypass the scheduler."""
         return self._bypassing
@@ -211,7 +217,7 @@ class Capacity:
 
         Other limits are learned, still growing, or capped by a person.
         """
-        if self.share.in_flight < self.limit or self.limit < self.slots.maximum:
+        if self.taken < self.limit or self.limit < self.slots.maximum:
             return ""
         is_learned = min(hidden.most_in_flight for hidden in self.hidden) <= self.slots.maximum
         return "" if is_learned else self.slots.maximum_from
@@ -243,14 +249,16 @@ class Capacity:
     @property
     def free_slots(self) -> int:
         """Free slots: the account's, all models counted, and those within a person's cap of this pool."""
-        least = min(self.slots.limit, *(hidden.most_in_flight for hidden in self.hidden)) - self.share.in_flight
+        least = min(self.slots.limit, *(hidden.most_in_flight for hidden in self.hidden)) - self.taken
         return least if self.cap is None else min(least, self.cap - self.in_flight)
 
     def slot_at(self, now: float) -> float:
         """When there is a free slot; infinite: when an attempt ends, or a person raises the cap."""
         if self.cap is not None and self.in_flight >= self.cap:
             return _NEVER
-        return self.slots.opens_at(self.share.in_flight, now)
+        machine = self.sharing.machine
+        opens_at = self.slots.opens_at(self.taken, now)
+        return opens_at if machine is None else max(opens_at, machine.opens_at(self.flights, now))
 
     def announced_until(self, demand: Demand, now: float) -> float:
         """When the wait that refusals announced admits an attempt."""
@@ -263,7 +271,7 @@ class Capacity:
         throttles = self.hidden[0]
         if not throttles.has_refused or self.refused.are_chance:
             return now
-        opens_at = throttles.opens_at(demand, self.share.in_flight, now)
+        opens_at = throttles.opens_at(demand, self.taken, now)
         limit = throttles.limit
         if opens_at > now and limit is not None and self._refused < _FEW_REFUSED:
             return now if self.meters.contradict(limit, demand, now) else opens_at
@@ -272,11 +280,11 @@ class Capacity:
     def overloaded_until(self, demand: Demand, now: float) -> float:
         """The same for the limit inferred from overloads."""
         overloads = self.hidden[1]
-        return overloads.opens_at(demand, self.share.in_flight, now) if overloads.has_refused else now
+        return overloads.opens_at(demand, self.taken, now) if overloads.has_refused else now
 
     def is_probe(self, demand: Demand, now: float) -> bool:
         """Whether an attempt that goes now may be refused, by the limit inferred from rate limits' refusals."""
-        return self.hidden[0].may_refuse(demand, self.share.in_flight, now)
+        return self.hidden[0].may_refuse(demand, self.taken, now)
 
     def state(self, limits: Sequence[StatedLimit]) -> None:
         """Replace the limits of the account that the profile states."""
@@ -338,9 +346,14 @@ class Capacity:
         took = result.charged
         if took is None:
             took = Demand(requests=0) if result.outcome.kind in FAILURES else attempt.demand
-        held_s = now - attempt.admitted_at
+        held_s = self._served_s(attempt, now)
         cost_s = dominant_s(took, self.meters.by_name.values(), service_s=held_s, slots=self.limit)
         return self._longest_s(cost_s, took, attempt.ticket) if took.requests else cost_s
+
+    def _served_s(self, attempt: Attempt, now: float) -> float:
+        """How long an attempt was served, a model's load apart."""
+        machine = self.sharing.machine
+        return now - attempt.admitted_at if machine is None else machine.served_s(self.flights, attempt, now)
 
     # An attempt's way ------------------------------------------------------------------------------------------------
 
@@ -348,8 +361,8 @@ class Capacity:
         """Start a ticket's next attempt: all limits count it. While the provider is down, the attempt is the probe."""
         ticket, sharing, share = entry.ticket, self.sharing, self.share
         stamp = sharing.next_stamp()
+        in_flight = self.taken + 1
         share.in_flight += 1
-        in_flight = share.in_flight
         attempt = entry.attempt = Attempt(
             ticket=ticket,
             number=entry.history.attempts,
@@ -363,6 +376,8 @@ class Capacity:
         self.meters.reserve(demand, stamp=stamp, now=now)
         if sharing.stated.limits:
             sharing.stated.sent(ticket, self.key.model_group, now)
+        if sharing.machine is not None:
+            sharing.machine.sent(self.flights, ticket.arrived_at, now)
         self.account_block.sent(ticket.id)
         self.slots.sent(in_flight, now)
         self.throttles.sent(stamp, demand, in_flight, now)
@@ -385,6 +400,8 @@ class Capacity:
         entry.attempt.stamp, entry.attempt.is_probe = self.sharing.next_stamp(), False
         self.flights.add(entry)
         self.share.in_flight += 1
+        if self.sharing.machine is not None:
+            self.sharing.machine.sent(self.flights, entry.ticket.arrived_at, now)
         self.meters.adopt(entry.attempt, now, is_elsewhere=is_elsewhere)
 
     def take_in_flight(self, entry: QueueEntry, demand: Demand, admitted_at: float, now: float) -> Attempt:
@@ -394,7 +411,7 @@ class Capacity:
             number=entry.history.attempts,
             admitted_at=admitted_at,
             demand=demand,
-            in_flight=self.share.in_flight + 1,
+            in_flight=self.taken + 1,
             own=self.in_flight + 1,
         )
         self.take_over(entry, now, is_elsewhere=True)
@@ -421,9 +438,11 @@ class Capacity:
         """End an attempt: the charge replaces the reservation. Returns the cost in seconds of the bottleneck."""
         self.flights.remove(attempt)
         self.share.in_flight -= 1
+        if self.sharing.machine is not None:
+            self.sharing.machine.ended(self.flights, attempt, now)
         self.meters.settle(attempt, result.charged, result.outcome, stamp=self.sharing.next_stamp(), now=now)
         if result.outcome.kind is OutcomeKind.SUCCESS:
-            self.service.succeeded(max(0.0, now - attempt.admitted_at))
+            self.service.succeeded(max(0.0, self._served_s(attempt, now)))
         return self._took_s(attempt, result, now)
 
     def _passed(self, attempt: Attempt, now: float) -> None:
@@ -431,6 +450,8 @@ class Capacity:
         limit, stamp = self.limit, attempt.stamp
         if not attempt.has_passed:
             attempt.has_passed = True
+            if self.sharing.machine is not None:
+                self.sharing.machine.answered(self.flights, attempt, now)
             self.refused.passed(attempt)
             self.overloaded.passed(attempt)
             for other in self.sharing.members:

@@ -35,6 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hivemind_addon.kernel.inference.hidden_limits import HiddenLimits
 from hivemind_addon.kernel.inference.hypotheses import OF_OVERLOADS, OF_THROTTLES
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
+from hivemind_addon.kernel.limits.machine import Machine, MachineSettings
 from hivemind_addon.kernel.limits.meters import CommonMeters
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings, Slots
 from hivemind_addon.kernel.limits.stated_limits import StatedLimits
@@ -225,6 +226,8 @@ class Sharing:
         self.meters = CommonMeters()
         self.stated = StatedLimits()
         self.order = StartTimes()
+        self.machine: Machine | None = None
+        """The machine that serves all models; None: changes of the model cost nothing."""
         self.members: dict[Capacity, None] = {}
         self.waiting: dict[PoolKey, None] = {}
         """Keys of the pools with waiting tickets, as of their last polls. Changed by the scheduler only."""
@@ -238,6 +241,11 @@ class Sharing:
         """Count an admission or settle of any pool."""
         return next(self._stamps)
 
+    def serve_on(self, machine: MachineSettings | None) -> None:
+        """Say whether one machine serves all models of the account."""
+        if machine != (self.machine and self.machine.settings):
+            self.machine = None if machine is None else Machine(machine)
+
     def join(self, member: "Capacity", concurrency: ConcurrencySettings) -> Share:
         """Add a pool to the account. Returns the account's share, which the pool draws on."""
         self.members[member] = None
@@ -248,6 +256,8 @@ class Sharing:
     def leave(self, member: "Capacity") -> None:
         """Remove a pool from the account."""
         del self.members[member]
+        if self.machine is not None:
+            self.machine.left(member.flights)
         member.share.leave(member)
 
     def separate(

@@ -33,6 +33,7 @@ from operator import itemgetter
 from msgspec import Struct
 
 from hivemind_addon.kernel.limits.capacity import Capacity
+from hivemind_addon.kernel.limits.machine import Machine
 from hivemind_addon.kernel.order.entry import EntryState, QueueEntry
 from hivemind_addon.kernel.order.fair_queue import FairQueue
 from hivemind_addon.kernel.values.snapshot import BreakerState
@@ -82,10 +83,14 @@ class Reservation(Struct, frozen=True):
     """The reservation is kept if the ticket fits until then."""
     promised_at: float
     """The latest instant, by all reservations of the ticket so far, to which others may move the reservation."""
+    machine: Machine | None = None
+    """The machine that the ticket's model waits for: no other model may use it before."""
 
     def is_delayed(self, by: Demand, capacity: Capacity, now: float) -> bool:
         """Whether the ticket would miss the reservation if another ticket of the pool with this capacity went now."""
         own = self.capacity
+        if self.machine is not None and self.machine is capacity.sharing.machine:
+            return True
         if own.share is capacity.share:
             is_over = now + capacity.service.mean_s <= self.at
             if capacity.free_slots < 2 and not is_over:
@@ -245,7 +250,10 @@ class Selector:
         at = max(gate.opens_at, capacity.meters.fits_at(demand, now))
         promised_at = min(entry.promised_at, at + _SLACK * (at - now))
         until = max(at, min(promised_at, _leaves_at(entry)))
-        return Reservation(capacity, demand, at, until, promised_at)
+        machine = capacity.sharing.machine
+        if machine is not None and machine.opens_at(capacity.flights, now) <= now:
+            machine = None
+        return Reservation(capacity, demand, at, until, promised_at, machine)
 
     def backfill(
         self, order: Iterable[QueueEntry], reservations: Sequence[Reservation], now: float
