@@ -1,6 +1,6 @@
-"""A machine that serves all models of an account: which models its memory holds, and what a change of the model costs.
+"""A machine that serves all models of an account: which models the memory holds, and what a change of the model costs.
 
-    a model is held   if fewer than `models` others were used since its last use
+    a model is held   if fewer than `models` others were used since the last use
     a change          a call of a model that is not held: the machine loads the model for `load_s`, other calls wait
 
 Answers show both numbers. The first answer of a model that returns is slower than the model's answers without a change,
@@ -12,9 +12,9 @@ critical ticket of another model pays a change at once. Then the order is as fai
 llama-swap and disks batch in the same way (Iyer and Druschel 2001: "anticipatory scheduling"). The first turn is
 short, and the first model returns after one call of the second, which shows whether changes cost anything.
 
-**A change waits** while attempts of `models` other models are in flight, once a change was seen to cost a load; until
-then no ticket of another model goes. In a turn a change also waits for the model's next call, as long as three of four
-calls came within half a load.
+**A change waits** while attempts of `models` other models are in flight, and no ticket behind the change goes: always
+once a change was seen to cost a load, before only in a turn. In a turn a change also waits, for at most half a load,
+for the next call of the model that was used last, where three of four calls came so soon.
 """
 
 from collections import deque
@@ -38,7 +38,7 @@ _SLOWER = 1.25
 _GAPS = 3.0
 """A model waits so many usual gaps for its next call, instead of another model's load."""
 _KEPT_S = 240.0
-"""Ollama unloads a model that nobody used for five minutes (its FAQ, 2026), which is no change."""
+"""Ollama unloads a model that nobody used for five minutes (FAQ of 2026), which is no change."""
 
 
 def _newest() -> deque[float]:
@@ -86,7 +86,7 @@ class _Model:
 
 
 class Machine:
-    """What the attempts of an account have shown of the machine. A model is named by its pool's attempts in flight."""
+    """What the attempts of an account have shown of the machine. The pool's attempts in flight name a model."""
 
     def __init__(self, settings: MachineSettings) -> None:
         self.settings = settings
@@ -106,7 +106,7 @@ class Machine:
 
     @property
     def has_slots_each(self) -> bool:
-        """Whether each held model has slots of its own."""
+        """Whether a held model shares no slots with others."""
         return self.models > 1 and not self.settings.shares_slots
 
     def lag_s(self, flights: InFlight, now: float) -> float:
