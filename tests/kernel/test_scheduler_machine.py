@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.learned import MeterKind
+from hivemind_addon.kernel.limits.machine import MachineSettings
 from hivemind_addon.kernel.limits.owner import as_block, plan_wait_s
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
@@ -95,12 +96,18 @@ READINGS = st.builds(
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    @initialize(seed=st.integers(0, 2**16), slots=st.integers(1, 4), failures=st.integers(2, 6))
-    def start(self, seed, slots, failures):
+    @initialize(
+        seed=st.integers(0, 2**16),
+        slots=st.integers(1, 4),
+        failures=st.integers(2, 6),
+        machine=st.sampled_from([None, None, MachineSettings(), MachineSettings(models=2, shares_slots=True)]),
+    )
+    def start(self, seed, slots, failures, machine):
         self.scheduler = Scheduler(rng=random.Random(seed))
         self.settings = PoolSettings(
             concurrency=ConcurrencySettings(initial=slots, maximum=6),
             breaker=BreakerSettings(failures_to_open=failures),
+            machine=machine,
         )
         self.now = 100.0
         self.submitted = 0
