@@ -7,12 +7,19 @@ import random
 import socket
 import threading
 import time
+import urllib.request
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import httpx
 import pytest
+import requests
+import uvicorn
+from mcp.client.session import ClientSession
+from mcp.client.streamable_http import streamable_http_client
+from mcp.server.fastmcp import FastMCP
 
 from lab.services import SimGithub
 from tests.e2e.proxy import PATIENCE_S, in_flight, options, profiles, queued, running
@@ -24,8 +31,10 @@ PIECE = bytes(range(256)) * 1024
 MINE = """
 kind: plain
 hosts: ['127.0.0.1:{port}']
-groups: {{narrow: ["/narrow/*"], paced: ["/paced"]}}
-stated: [{{limit: pace, amount: 2, per_s: 600, groups: [paced]}}]
+groups: {{narrow: ["/narrow/*"], paced: ["/paced"], turns: ["/turns"]}}
+stated:
+  - {{limit: pace, amount: 2, per_s: 600, groups: [paced]}}
+  - {{limit: turn, amount: 1, per_s: 5, groups: [turns]}}
 patience: {{default_s: 60, clients: {{"hasty/*": 1}}}}
 safe_paths: ["/find"]
 retry: {{first_backoff_s: 0.02, max_backoff_s: 0.1}}
@@ -299,6 +308,86 @@ def test_a_call_that_waits_too_long_comes_back_before_its_client_gives_up(proxy,
     assert 500 < int(refused.headers["retry-after"]) <= 601
     assert "retry" in refused.json()["message"]
     assert service.calls["GET /paced"] == 2
+
+
+def test_a_held_client_of_python_hears_that_its_call_waits(proxy, service):
+    """Each waits 4 s for the next byte, and the last one is held for 15 s."""
+    url, address = f"{service.url}/turns", f"http://one@127.0.0.1:{proxy.port}"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({"http": address}))
+    calls = (
+        lambda: httpx.get(url, proxy=address, timeout=4).status_code,
+        lambda: requests.get(url, proxies={"http": address}, timeout=4).status_code,
+        lambda: opener.open(url, timeout=4).status,
+        lambda: httpx.post(url, proxy=address, timeout=4, content=b"x").status_code,
+    )
+    with ThreadPoolExecutor(len(calls)) as pool:
+        assert [call.result() for call in [pool.submit(call) for call in calls]] == [200] * len(calls)
+
+
+class RefusesForAWhile:
+    """An MCP server whose provider refuses tool calls for 7 s."""
+
+    def __init__(self):
+        self.server = FastMCP("adds", stateless_http=True, json_response=True)
+        self.server.add_tool(lambda a, b: a + b, name="add")
+        self.app = self.server.streamable_http_app()
+        self.opens_at = None
+        self.refused = 0
+
+    async def __call__(self, scope, receive, send):
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        first = await receive()
+        if b'"tools/call"' in first.get("body", b""):
+            now = time.monotonic()
+            self.opens_at = self.opens_at or now + 7
+            if now < self.opens_at:
+                self.refused += 1
+                await send({"type": "http.response.start", "status": 429, "headers": [(b"retry-after", b"2")]})
+                return await send({"type": "http.response.body"})
+        came = iter([first])
+
+        async def again():
+            return next(came, None) or await receive()
+
+        return await self.app(scope, again, send)
+
+
+@contextmanager
+def running_mcp(app):
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    try:
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE_S)
+
+
+async def add_one(proxy, url, number):
+    """As agents' programs do it: MCP's own client, on httpx."""
+    async with (
+        httpx.AsyncClient(proxy=f"http://one@127.0.0.1:{proxy.port}", timeout=httpx.Timeout(30, read=300)) as client,
+        streamable_http_client(url, http_client=client) as (reads, writes, _),
+        ClientSession(reads, writes) as session,
+    ):
+        await session.initialize()
+        return (await session.call_tool("add", {"a": number, "b": 1})).content[0].text
+
+
+def test_mcps_own_clients_wait_for_their_tools_in_the_queue(tmp_path):
+    app = RefusesForAWhile()
+
+    async def all_of_them(proxy, url):
+        return await asyncio.gather(*(add_one(proxy, url, number) for number in range(6)))
+
+    with running_mcp(app) as port, running(tmp_path / "conf", *options(tools=f"mcp=127.0.0.1:{port}")) as proxy:
+        assert asyncio.run(all_of_them(proxy, f"http://127.0.0.1:{port}/mcp")) == [str(n + 1) for n in range(6)]
+        assert 1 <= app.refused <= 12
+        assert "Traceback" not in proxy.log, proxy.log
 
 
 def test_a_budget_counts_calls(proxy, service):

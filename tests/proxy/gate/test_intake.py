@@ -115,13 +115,24 @@ async def test_of_a_client_that_announces_nothing_its_user_agent_tells(proxy):
 
 
 @pytest.mark.parametrize(
-    ("headers", "client"),
-    [({}, "python-httpx"), ({"x_stainless_timeout": "100"}, "")],
-    ids=["how long it waits is to be learned", "it says how long it waits"],
+    ("agent", "version", "headers", "client"),
+    [
+        ("node/20 (Linux)", "HTTP/1.1", {}, "node"),
+        ("node/20 (Linux)", "HTTP/1.1", {"x_stainless_timeout": "100"}, ""),
+        ("python-httpx/0.28", "HTTP/1.1", {}, ""),
+        ("python-httpx/0.28", "HTTP/1.0", {}, "python-httpx"),
+        ("python-httpx/0.28", "HTTP/2.0", {}, "python-httpx"),
+    ],
+    ids=["to be learned", "announced", "interim responses", "HTTP/1.0 has none", "HTTP/2 gets none"],
 )
-async def test_a_client_that_announces_nothing_is_known_by_its_kind(proxy, headers, client):
-    flow = make_flow(user_agent="python-httpx/0.28 (Linux)", **headers)
-    assert proxy.make_exchange(flow).ticket.client == client
+async def test_a_client_that_waits_in_silence_and_announces_nothing_is_known_by_its_kind(
+    proxy, agent, version, headers, client
+):
+    flow = make_flow(user_agent=agent, **headers)
+    flow.request.http_version = version
+    exchange = proxy.make_exchange(flow)
+    assert exchange.ticket.client == client
+    assert bool(exchange.interim) == (not client and not headers)
 
 
 async def test_a_stream_that_hears_blank_lines_is_held_longer_unless_its_client_says_how_long_it_waits(proxy):

@@ -286,6 +286,7 @@ class FakeExchange:
         self.refusal = None
         self.over = False
         self.outgoing = None
+        self.interim = b""
         self.tripped = False
         self.decided = True
         self.retry = []
@@ -568,6 +569,23 @@ def test_nothing_is_sent_upstream_while_a_request_is_held_and_a_close_is_seen_at
     book.answer(book.hooks[-1])
     assert book.opened == []
     assert book.layer.streams == {}
+
+
+@pytest.mark.parametrize("interim", [b"HTTP/1.1 100 Continue\r\n\r\n", b""])
+@pytest.mark.parametrize("decided", [True, False])
+def test_a_held_client_hears_interim_responses_until_its_request_goes(interim, decided):
+    def prepare(exchange):
+        exchange.interim, exchange.decided = interim, decided
+
+    book, port = play(prepare, on_hook=lambda hook: hook.name != "hivemind_hold")
+    book.from_client(request())
+    if not decided:
+        for what in (Next.PULSE, Next.PULSE, Next.SEND) if interim else (Next.SEND,):
+            assert book.opened == []
+            port.exchanges[0].next = what
+            book.answer(book.hooks[-1])
+    book.from_server(response())
+    assert book.to_client == interim * 3 * (not decided) + named(response())
 
 
 def test_a_refusal_goes_to_the_client_and_nothing_upstream():

@@ -286,7 +286,17 @@ class PatienceRule:
     clients: Mapping[str, float] = field(default_factory=dict)
     """Glob of user agents → seconds, for clients that announce nothing; the first match counts."""
     kept_alive_s: float = 0
-    """At least so long where they stream and hear `keep_alive_s` meanwhile; 0: no longer than otherwise."""
+    """At least so long where they hear `keep_alive_s`, or `interim`, meanwhile; 0: no longer than otherwise."""
+    interim: tuple[str, ...] = (
+        "python-httpx/*",
+        "python-requests/*",
+        "python-urllib3/*",
+        "Python-urllib/*",
+        "pip/*",
+        "PyGithub*",
+    )
+    """Globs of user agents whose time-out begins anew with each `100 Continue`: a held client that speaks HTTP/1.1 gets
+    this interim response every 2 s, so that only the service's own silence counts."""
     margin_s: float = 5
     """A held client is refused this long before it would give up, or after 90 % of its patience where that is
     later."""

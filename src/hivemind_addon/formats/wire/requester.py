@@ -50,6 +50,8 @@ class Requester(Struct, frozen=True, gc=False):
     """How long it says that it waits; None: it does not say."""
     known_patience_s: float | None
     """The same, or what the profile knows of its kind; None: neither."""
+    reads_interim: bool
+    """Whether an interim response renews the client's time-out."""
 
 
 class _Requesters:
@@ -88,6 +90,7 @@ def read_requester(
             is_headless=is_headless(profile, headers),
             announced_s=announced_s,
             known_patience_s=known_s,
+            reads_interim=any(glob_matches(glob, headers.get("user-agent", "")) for glob in profile.patience.interim),
         )
         if sum([len(one) for one in said if isinstance(one, str)]) <= _REMEMBERED_CHARS:
             if len(requesters.known) >= _MOST_REQUESTERS:

@@ -88,6 +88,9 @@ MOST_LABELS = 100
 _KEEP_ALIVE_S = 20.0
 """Between the signs of life that a client gets while its stream, or its WebSocket, is silent, where its profile says
 nothing: no answer's status is lost by them."""
+INTERIM = b"HTTP/1.1 100 Continue\r\n\r\n"
+_INTERIM_S = 2.0
+"""httpx waits 5 s."""
 _NEVER_S: float | None = None
 _instant = itemgetter(0)
 """Of an alarm."""
@@ -158,6 +161,8 @@ class Exchange:
     """False: the provider would not take the same request again, so its client has to send another."""
     is_safe: bool = True
     """False: what its service may have run already is not sent again."""
+    interim: bytes = b""
+    """The interim response that the held client gets from time to time; empty: none."""
     misdirected: str = ""
     """Why no endpoint's key may go with it, for its client; empty: nothing is in the way."""
 
@@ -257,9 +262,10 @@ class Exchange:
         if not self._submitted:
             self.enter()
         self._show_held(held=True)
-        answer: Awaited = self._broke or await self.driver.wait(
-            self.ticket.id, until_at=self._pulse_at if self._keeps_alive else None
-        )
+        pulse_at = self._pulse_at if self._keeps_alive else None
+        if self.interim:
+            pulse_at = self.driver.clock.monotonic() + _INTERIM_S
+        answer: Awaited = self._broke or await self.driver.wait(self.ticket.id, until_at=pulse_at)
         self._keep(answer)
         if self._is_to_be_kept(answer):
             answer = await self._keep_conversation(answer)

@@ -29,7 +29,7 @@ from hivemind_addon.kernel.values.events import OddityNoted
 from hivemind_addon.kernel.values.ticket import CallKind, Delivery, Demand, PoolKey, Priority, Ticket, Usage
 from hivemind_addon.proxy.api.words import lasting
 from hivemind_addon.proxy.gate.authentication import Authentication, basic
-from hivemind_addon.proxy.gate.exchange import Exchange
+from hivemind_addon.proxy.gate.exchange import INTERIM, Exchange
 from hivemind_addon.proxy.gate.upstream_request import endpoints_of, upstreams_of, why_without_key
 from hivemind_addon.proxy.host.flow_parts import destination, peer_of, plain_headers, plain_request
 
@@ -169,6 +169,8 @@ class Intake:
         # A client that receives keep-alives during the wait is not silent all that time.
         keeps_alive = bool(profile.keep_alive_s or is_turn)
         is_kept_alive = keeps_alive and facts.stream and told.dialect.may_keep_alive(request.path)
+        hears_interim = told.requester.reads_interim and flow.request.is_http11 and not (is_turn or is_kept_alive)
+        is_kept_alive |= hears_interim
         if is_kept_alive and not words.patience_s and told.requester.announced_s is None:
             patience_s = max(patience_s, patience.kept_alive_s)
         if signed_s is not None:
@@ -241,6 +243,7 @@ class Intake:
             unedited=edited.came if edited else None,
             compactor=self._compactor if edited and not edited.taken else None,
             may_repeat=not flow.request.stream,
+            interim=INTERIM if hears_interim else b"",
             is_safe=not is_plain or may_repeat(profile, flow.request.method, request.headers, request.path),
         )
 

@@ -107,6 +107,9 @@ class ExchangePort(Protocol):
     outgoing: Outgoing | None
     """What the admitted attempt sends in place of the flow's request; None: that, as it came."""
 
+    interim: bytes
+    """The interim response that renews the held client's time-out; empty: none does."""
+
     @property
     def ticket_id(self) -> str:
         """What the request is known by."""

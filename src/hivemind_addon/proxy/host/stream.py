@@ -601,11 +601,13 @@ class ScheduledStream(HttpStream):
                 yield HivemindHoldHook(exchange)
                 if (yield from self._left(exchange)):
                     return False
+                if exchange.interim and exchange.next in (Next.SEND, Next.PULSE):
+                    yield commands.SendData(self.context.client, exchange.interim)
             decided = False
             match exchange.next:
                 case Next.SEND:
                     return True
-                case Next.PULSE:
+                case Next.PULSE if not exchange.interim:
                     yield from self._send_keep_alive(exchange)
                 case Next.REFUSE | Next.LEAVE:
                     yield from self._refuse(exchange)
