@@ -250,13 +250,14 @@ class Pool:
 
         `history`: the attempts of a ticket that waited at another process, which sets the age.
         """
-        entry = self._new_entry(ticket, now)
+        entry = self._new_entry(ticket)
         if history is not None:
             entry.history, entry.since, entry.not_before = history, ticket.arrived_at, not_before
             if history.attempts:
                 entry.wait_began_at = now
         if (left := self._kept_positions.claim(ticket, now)) is not None:
             entry.come_back_for(left)
+            self._patience.shed(left.ticket, came_back=True)
         old = self._supersede(ticket, now)
         if old is not None:
             entry.not_before = max(entry.not_before, now + _MOST_ENDING_S)
@@ -278,7 +279,7 @@ class Pool:
         self, ticket: Ticket, demand: Demand, history: History, admitted_at: float, now: float
     ) -> Attempt:
         """Count an attempt that another process admitted, whatever is free; `history` includes this start."""
-        entry = self._new_entry(ticket, now)
+        entry = self._new_entry(ticket)
         entry.history, entry.since = history, ticket.arrived_at
         if history.attempts > 1:
             entry.wait_began_at = admitted_at
@@ -287,14 +288,14 @@ class Pool:
         self._note_started(entry, attempt, now)
         return attempt
 
-    def _new_entry(self, ticket: Ticket, now: float) -> QueueEntry:
+    def _new_entry(self, ticket: Ticket) -> QueueEntry:
         """The entry of a ticket that is new here and not queued yet."""
         self.callers.called(ticket)
+        ticket = self._patience.believed(ticket)
         entry = QueueEntry(ticket=ticket, wait_began_at=ticket.arrived_at)
         entry.history = History(rebuffs=int(self.capacity.lack_ends))
         if self.capacity.service.is_known:
             entry.shed_at = last_moment(ticket, self.capacity.service.mean_s)
-        entry.leaves_at = self._leaves_at(entry, now)
         entry.priority = self._overrides.priority_of(ticket.agent, ticket.priority)
         return entry
 
@@ -461,8 +462,6 @@ class Pool:
             if not self._hold_on(entry, now):
                 decisions.append(self._shed(entry, now, Reason.DEADLINE, self._selector.come_back_s(entry, now)))
         decisions.extend(self._refuse_unfunded(now))
-        while (entry := self.queue.first_to_leave()) and entry.leaves_at <= now:
-            self.queue.expect(entry, self._leaves_at(entry, now))
         self.queue.wake(now)
         return decisions
 
@@ -694,6 +693,8 @@ class Pool:
         self._take_out(entry.ticket.id, now)
         self._kept_positions.keep(entry, now)
         self._client_stayed(entry, now)
+        if reason is Reason.DEADLINE:
+            self._patience.shed(entry.ticket)
         self._end_ticket(entry, now, end="shed", reason=reason.value)
         return Shed(ticket=entry.ticket, reason=reason, come_back_s=come_back_s)
 
@@ -745,25 +746,16 @@ class Pool:
         at = min(self.queue.changes_at(), opens_at)
         return None if at == _NEVER else max(at, now + _TIMER_STEP_S)
 
-    def _leaves_at(self, entry: QueueEntry, now: float) -> float:
-        """When a client may leave, as learned from clients of the same kind."""
-        ticket = entry.ticket
-        return ticket.arrived_at + self._patience.leaves_after_s(ticket.client, now - ticket.arrived_at)
-
     def _client_left(self, entry: QueueEntry, now: float) -> None:
         """Learn from a client that left without a byte."""
-        ticket = entry.ticket
-        if not entry.shows_patience or not self._patience.left(ticket.client, now - ticket.arrived_at):
-            return
-        for other in self.queue:
-            if other.ticket.client == ticket.client:
-                self.queue.expect(other, self._leaves_at(other, now))
+        if entry.shows_patience:
+            self._patience.left(entry.ticket, now - entry.ticket.arrived_at)
 
     def _client_stayed(self, entry: QueueEntry, now: float) -> None:
         """Learn from a client that waited until the first byte."""
         if entry.shows_patience:
             entry.shows_patience = False
-            self._patience.stayed(entry.ticket.client, now - entry.ticket.arrived_at)
+            self._patience.stayed(entry.ticket, now - entry.ticket.arrived_at)
 
     def _hold_on(self, entry: QueueEntry, now: float) -> bool:
         """Keep a ticket past the shed time if there will surely be room and an answer in time."""

@@ -11,6 +11,7 @@ This file also holds the scheduler's replies to a request, and the learned patie
 
 import math
 import random
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -244,12 +245,17 @@ def sane_retry_after_s(retry_after_s: float | None) -> float:
     return max(0.0, retry_after_s)
 
 
-_USUAL_S = (60.0, 120.0, 300.0, 600.0)
+_USUAL_S = (5.0, 10.0, 15.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 _ALIKE = 0.03
 """Two waits are equal if they differ by at most this fraction."""
-_LEAST_S = 20.0
+_LEAST_S = 2.0
 """A client that leaves sooner shows no time-out."""
-_LIKELY = 0.2
+_DOUBTED = 0.25
+"""`stayed ÷ left` above this: nobody is shed then."""
+_LOST = 0.125
+"""How much a shed client counts as a client that stayed, until the client comes back."""
+_HELD_S = 300.0
+"""Where the assumed time is doubted. The longest usual time-out of a read (undici, aiohttp, MCP's clients)."""
 _MOST = 20.0
 """`left + stayed` above this halves both, so old observations count less."""
 _MOST_TIMES = 8
@@ -262,74 +268,107 @@ _MARGIN = 0.05
 
 @dataclass(slots=True)
 class LeavingTime:
-    """A wait after which clients of one kind leave."""
+    """A wait after which clients of the same kind leave."""
 
     after_s: Annotated[float, Meta(ge=1, le=86_400)]
     left: Annotated[float, Meta(ge=0, le=1e15)]
     stayed: Annotated[float, Meta(ge=0, le=1e15)] = 0.0
 
-    @property
-    def is_likely(self) -> bool:
-        """Whether enough clients have left then."""
-        return self.left >= 1 and self.left >= _LIKELY * (self.left + self.stayed)
+    def is_sure(self, *, assumed: bool) -> bool:
+        """Whether nearly all clients have left then. An assumption counts as a client."""
+        left = self.left + assumed
+        return left >= 1 and self.stayed <= _DOUBTED * left
 
-    def count(self, *, left: int = 0, stayed: int = 0) -> None:
+    def count(self, *, left: float = 0, stayed: float = 0) -> None:
         """Add observations."""
         self.left += left
-        self.stayed += stayed
+        self.stayed = max(0.0, self.stayed + stayed)
         if self.left + self.stayed > _MOST:
             self.left /= 2
             self.stayed /= 2
 
 
 class Patience:
-    """Learns how long each kind of client waits: a kind is the product in the user agent, or empty for clients that
-    announce their patience.
+    """Learns how long clients wait that do not announce it. A kind is an agent's clients of a product.
 
-    Most clients leave silently if no byte has come for a usual time: a single client that leaves then is enough to
-    learn this time. At any other time a person may have given up, so two clients must leave after the same wait. A
-    client that waits longer counts against the time. A time is likely if `left / (left + stayed)` is at least
-    `_LIKELY`. Likely times change only the order of tickets, never a refusal: so clients that stay are seen, and a
-    wrong time is forgotten. Guessing usual times before any client has left did harm.
+    Several programs with different time-outs stand behind a product, but rarely behind an agent, so no agent's
+    clients are shed because another agent's left.
+
+    The profile assumes a time for a kind. Most clients leave silently if no byte has come for a usual time: a single
+    client that leaves then is enough to learn this time. At any other time a person may have given up, so two clients
+    must leave after the same wait. A client that waits longer counts against each time that it outlasts, the assumed
+    time included. A time is sure if `stayed` is at most a quarter of `left`; the assumed time counts as a client that
+    left. The first sure time is the ticket's deadline, which changes the order, and sheds: the client gets a refusal
+    shortly before, and keeps its position if it comes back, so it has no less than without a proxy. Where no time is
+    sure, the client is held for `_HELD_S`. Guessing usual times before any client has left did harm.
+
+    A shed client never shows that it would have waited. So a shed counts a little against the time, until the client
+    comes back: where sheds lose clients, the next client is held, at no cost, since a shed loses clients as surely.
+    Where shed clients come back, nobody is tried.
     """
 
     def __init__(self) -> None:
         self.times: dict[str, list[LeavingTime]] = {}
         """Kind of client → times; saved for the next run."""
 
-    def leaves_after_s(self, client: str, waited_s: float) -> float:
-        """The next likely time, less a margin, after which a waiting client may leave; infinite: none is known."""
-        times = self.times.get(client)
-        if times is None:
-            return math.inf
-        likely = ((1 - _MARGIN) * time.after_s for time in times if time.is_likely)
-        return min((after_s for after_s in likely if after_s > waited_s), default=math.inf)
+    def believed(self, ticket: Ticket) -> Ticket:
+        """The ticket with the deadline that its kind has shown."""
+        if not ticket.client:
+            return ticket
+        assumed_s = ticket.deadline_at - ticket.arrived_at
+        times = self.times.get(_kind(ticket), ())
+        assumed = _alike(times, assumed_s)
+        sure = [time.after_s for time in times if time.is_sure(assumed=time is assumed)]
+        if assumed is None:
+            sure.append(assumed_s)
+        waits_s = min(sure, default=max(_HELD_S, assumed_s))
+        if waits_s == assumed_s:
+            return ticket
+        shed_at = ticket.arrived_at + (1 - _MARGIN) * waits_s
+        return replace(ticket, deadline_at=ticket.arrived_at + waits_s, shed_at=shed_at)
 
-    def left(self, client: str, waited_s: float) -> bool:
-        """Learn that a client left after this wait without a byte. Returns whether a time became likely."""
-        if not client or waited_s < _LEAST_S:
-            return False
-        times = self.times.setdefault(client, [])
-        time = next((time for time in times if _are_alike(time.after_s, waited_s)), None)
-        if time is not None:
-            was_likely = time.is_likely
+    def left(self, ticket: Ticket, waited_s: float) -> None:
+        """Learn that a client left after this wait without a byte."""
+        if ticket.client and waited_s >= _LEAST_S:
+            time = self._time(ticket, waited_s)
+            is_first = not time.left and _alike((time,), *_USUAL_S) is None
             time.after_s = min(time.after_s, waited_s)
-            time.count(left=1)
-            return time.is_likely and not was_likely
-        if len(times) == _MOST_TIMES:
-            times.remove(min(times, key=lambda time: time.left))
-        if len(self.times) > _MOST_KINDS:
-            del self.times[next(iter(self.times))]
-        is_usual = any(_are_alike(usual_s, waited_s) for usual_s in _USUAL_S)
-        times.append(LeavingTime(waited_s, left=1.0 if is_usual else _ALONE))
-        return is_usual
+            time.count(left=_ALONE if is_first else 1)
 
-    def stayed(self, client: str, waited_s: float) -> None:
+    def stayed(self, ticket: Ticket, waited_s: float) -> None:
         """Learn that a client was still there after this wait without a byte."""
-        for time in self.times.get(client, ()):
+        deadline_s = ticket.deadline_at - ticket.arrived_at
+        if ticket.client and waited_s > (1 + _ALIKE) * deadline_s >= _LEAST_S:
+            self._time(ticket, deadline_s)
+        for time in self.times.get(_kind(ticket), ()):
             if waited_s > (1 + _ALIKE) * time.after_s:
                 time.count(stayed=1)
 
+    def shed(self, ticket: Ticket, *, came_back: bool = False) -> None:
+        """Learn that a client was shed at the deadline, or came back later."""
+        deadline_s = ticket.deadline_at - ticket.arrived_at
+        if ticket.client and _LEAST_S <= deadline_s < _HELD_S:
+            self._time(ticket, deadline_s).count(stayed=-_LOST if came_back else _LOST)
 
-def _are_alike(one_s: float, other_s: float) -> bool:
-    return abs(one_s - other_s) <= _ALIKE * one_s
+    def _time(self, ticket: Ticket, after_s: float) -> LeavingTime:
+        """The time of a kind that is alike, or a new time."""
+        if len(self.times) > _MOST_KINDS:
+            del self.times[next(iter(self.times))]
+        times = self.times.setdefault(_kind(ticket), [])
+        time = _alike(times, after_s)
+        if time is None:
+            if len(times) == _MOST_TIMES:
+                times.remove(min(times, key=lambda time: time.left))
+            times.append(time := LeavingTime(after_s, left=0))
+        return time
+
+
+def _kind(ticket: Ticket) -> str:
+    return f"{ticket.client} of {ticket.agent}"
+
+
+def _alike(times: Iterable[LeavingTime], *waits_s: float) -> LeavingTime | None:
+    """The first time that equals a wait."""
+    return next(
+        (time for time in times if any(abs(time.after_s - wait_s) <= _ALIKE * wait_s for wait_s in waits_s)), None
+    )

@@ -280,11 +280,11 @@ class PatienceRule:
     """How long this provider's clients wait for an answer."""
 
     default_s: float = 600
-    """Where the client announces nothing."""
+    """Assumed where the client announces nothing, until clients have shown how long they wait."""
     headers: tuple[str, ...] = ("x-stainless-read-timeout", "x-stainless-timeout")
     """Request headers in which a client announces it, in seconds; the first that is there counts."""
     clients: Mapping[str, float] = field(default_factory=dict)
-    """Glob of user agents → seconds, for clients that announce nothing; the first match counts."""
+    """Glob of user agents → seconds, assumed instead; the first match counts."""
     kept_alive_s: float = 0
     """At least so long where they hear `keep_alive_s`, or `interim`, meanwhile; 0: no longer than otherwise."""
     interim: tuple[str, ...] = (

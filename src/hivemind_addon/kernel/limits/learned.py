@@ -128,7 +128,7 @@ class Saved(Struct, frozen=True, kw_only=True):
     same_account: dict[str, str]
     """The account that stands for another, by that other account."""
     patience: dict[str, list[LeavingTime]] = {}
-    """Of clients that do not state their patience, by client kind. Absent in files of earlier versions."""
+    """Of clients that do not state their patience, by product and agent. Absent in files of earlier versions."""
 
     def to_json(self) -> dict[str, object]:
         """Convert to plain JSON values."""

@@ -78,8 +78,6 @@ class QueueEntry(Struct, eq=False):
     """The ticket's `shed_at`, or a later instant that the pool has computed."""
     shows_patience: bool = True
     """Whether a disconnect would show the client's patience: no byte was sent, and nothing else ended the ticket."""
-    leaves_at: float = _NEVER
-    """When the client may leave, as learned from clients of the same kind."""
     promised_at: float = _NEVER
     """The latest instant to which others may move the ticket's reservation; infinite: the ticket had none."""
     priority: Priority = Priority.NORMAL
@@ -143,7 +141,6 @@ class QueueEntry(Struct, eq=False):
         )
         self.wait_began_at += slept_s
         self.shed_at += slept_s
-        self.leaves_at += slept_s
         self.promised_at += slept_s
         self.since += slept_s
         self.turn_s += slept_s

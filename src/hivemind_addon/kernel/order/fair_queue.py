@@ -99,8 +99,6 @@ class FairQueue:
         """The due tickets that were sent before, or that a person moved to the front."""
         self._later: KeyedHeap[str] = KeyedHeap()
         self._shed: KeyedHeap[str] = KeyedHeap()
-        self._leaving: KeyedHeap[str] = KeyedHeap()
-        """By the instant of the shed time, or at which the client may leave, if sooner."""
         self._aside: dict[str, dict[str, None]] = {}
         """Tickets aside, by the prefix or the family that they wait for."""
         self._roots: dict[tuple[str, str], str] = {}
@@ -304,20 +302,10 @@ class FairQueue:
         """When a ticket is due or shed next, or the next follower goes without a leader; infinite: never."""
         return min(self._later.first_key, self._gates.first_key, self._shed.first_key)
 
-    def first_to_shed(self, now: float) -> QueueEntry | None:
-        """A ticket whose `shed_at` has come."""
+    def first_to_shed(self, now: float = _NEVER) -> QueueEntry | None:
+        """The ticket that is shed first, if its `shed_at` has come by `now`."""
         first = self._shed.first
         return None if first is None or self._shed.first_key > now else self.entries[first]
-
-    def first_to_leave(self) -> QueueEntry | None:
-        """The ticket whose client may leave first, or that is shed first."""
-        first = self._leaving.first
-        return None if first is None else self.entries[first]
-
-    def expect(self, entry: QueueEntry, leaves_at: float) -> None:
-        """Change when a waiting ticket's client may leave."""
-        entry.leaves_at = leaves_at
-        self._leaving.put(entry.ticket.id, min(entry.shed_at, leaves_at))
 
     def why_passed(self, entry: QueueEntry) -> Reason | None:
         """Why others may pass a waiting ticket that is not in backoff; None: they may not."""
@@ -391,7 +379,6 @@ class FairQueue:
         ticket = entry.ticket
         self.entries[ticket.id] = entry
         self._shed.put(ticket.id, entry.shed_at)
-        self._leaving.put(ticket.id, min(entry.shed_at, entry.leaves_at))
         if entry.cache_entry:
             self._cached.setdefault(entry.cache_entry, {})[ticket.id] = None
         if entry.not_before == _NEVER:
@@ -440,7 +427,6 @@ class FairQueue:
         ticket = entry.ticket
         del self.entries[ticket.id]
         self._shed.drop(ticket.id)
-        self._leaving.drop(ticket.id)
         if entry.cache_entry:
             self._turns.drop(ticket.id)
             alike = self._cached[entry.cache_entry]

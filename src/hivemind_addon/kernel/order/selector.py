@@ -105,11 +105,6 @@ _PATIENCE_S = 16.0
 """Advice expires when nothing was sent or answered for this time; no divisor of a minute."""
 
 
-def _leaves_at(entry: QueueEntry) -> float:
-    """The latest start of a ticket, by its client's patience."""
-    return min(entry.shed_at, entry.leaves_at)
-
-
 def _latest(*gates: tuple[float, Reason]) -> Gate:
     opens_at, reason = max(gates, key=itemgetter(0))
     return Gate(reason, opens_at)
@@ -211,12 +206,12 @@ class Selector:
         self._probe = None
 
     def _late_ticket(self, head: QueueEntry | None, now: float) -> QueueEntry | None:
-        """The ticket whose client may leave first, if the ticket is late and the head is not lost by it."""
-        entry = self._queue.first_to_leave()
+        """The ticket that is shed first, if the ticket is late and the head is not lost by it."""
+        entry = self._queue.first_to_shed()
         if entry is None or entry is head or entry.not_before > now or self._queue.why_passed(entry):
             return None
         ticket, capacity, meters = entry.ticket, self.capacity, self.capacity.meters
-        ends_at, demand = _leaves_at(entry), self.demand(ticket, now)
+        ends_at, demand = entry.shed_at, self.demand(ticket, now)
         patience_s, fits_at = ends_at - ticket.arrived_at, meters.fits_at(demand, now)
         if fits_at > ends_at:
             is_last = now >= capacity.hopeless_at(ticket) - _LAST_TRY_S and not capacity.flights
@@ -236,12 +231,12 @@ class Selector:
     def _is_lost(self, entry: QueueEntry, by: Demand, now: float) -> bool:
         """Whether a ticket would be lost if another ticket went before."""
         meters, demand = self.capacity.meters, self.demand(entry.ticket, now)
-        return meters.fits_at(demand, now) <= _leaves_at(entry) < meters.fits_after(demand, by, meters, now)
+        return meters.fits_at(demand, now) <= entry.shed_at < meters.fits_after(demand, by, meters, now)
 
     def late_at(self, now: float) -> float:
-        """When the ticket whose client may leave first may be late; infinite: already asked."""
-        entry = self._queue.first_to_leave()
-        at = _NEVER if entry is None else _leaves_at(entry) - _LATE_S
+        """When the ticket that is shed first may be late; infinite: already asked."""
+        entry = self._queue.first_to_shed()
+        at = _NEVER if entry is None else entry.shed_at - _LATE_S
         return at if at > now else _NEVER
 
     def reservation(self, entry: QueueEntry, gate: Gate, now: float) -> Reservation:
@@ -249,7 +244,7 @@ class Selector:
         capacity, demand = self.capacity, self.demand(entry.ticket, now)
         at = max(gate.opens_at, capacity.meters.fits_at(demand, now))
         promised_at = min(entry.promised_at, at + _SLACK * (at - now))
-        until = max(at, min(promised_at, _leaves_at(entry)))
+        until = max(at, min(promised_at, entry.shed_at))
         machine = capacity.sharing.machine
         if machine is not None and machine.opens_at(capacity.flights, now) <= now:
             machine = None

@@ -175,7 +175,7 @@ class Intake:
             patience_s = max(patience_s, patience.kept_alive_s)
         if signed_s is not None:
             patience_s = min(patience_s, max(signed_s, 0.0))
-        is_silent = told_s is None and not is_kept_alive
+        is_silent = not (words.patience_s or told.requester.announced_s or is_kept_alive)
         ticket = Ticket(
             id=os.urandom(ID_BYTES).hex(),
             pool=PoolKey(told.pool.host, driver.account_of(told.pool.account), told.pool.model_group),
