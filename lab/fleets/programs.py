@@ -91,6 +91,8 @@ OPENCODE = NpmPackage("opencode-ai", "1.18.33", "opencode")
 QWEN_CODE = NpmPackage("@qwen-code/qwen-code", "0.24.4", "qwen")
 AIDER = PythonPackage("aider-chat", "0.86.2", "aider")
 MINI_SWE_AGENT = PythonPackage("mini-swe-agent", "2.4.6", "mini", beside=("mcp",))
+LLAMA_CPP = PythonPackage("xllamacpp", "2026.10.11549", "python", beside=("gguf==0.19.0",))
+"""llama.cpp's server, ready to run: `lab/bench/llama_server.py` starts it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +114,9 @@ class Programs:
 
 
 def install(packages: Iterable[Package]) -> Programs:
-    """Install what is missing of these, and Node. Raises NotInstalled."""
-    wanted = dict.fromkeys([NODE, *packages])
+    """Install what is missing of these, and Node for agents. Raises NotInstalled."""
+    packages = list(packages)
+    wanted = dict.fromkeys([*([] if packages == [LLAMA_CPP] else [NODE]), *packages])
     for package in wanted:
         ready = package.folder / ".ready"
         if not ready.is_file():
