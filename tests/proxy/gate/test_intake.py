@@ -122,8 +122,16 @@ async def test_of_a_client_that_announces_nothing_its_user_agent_tells(proxy):
         ("python-httpx/0.28", "HTTP/1.1", {}, ""),
         ("python-httpx/0.28", "HTTP/1.0", {}, "python-httpx"),
         ("python-httpx/0.28", "HTTP/2.0", {}, "python-httpx"),
+        ("python-httpx/0.28", "HTTP/1.1", {"via": "1.1 front"}, "python-httpx"),
     ],
-    ids=["to be learned", "announced", "interim responses", "HTTP/1.0 has none", "HTTP/2 gets none"],
+    ids=[
+        "to be learned",
+        "announced",
+        "interim responses",
+        "HTTP/1.0 has none",
+        "HTTP/2 gets none",
+        "nor who comes by a proxy",
+    ],
 )
 async def test_a_client_that_waits_in_silence_and_announces_nothing_is_known_by_its_kind(
     proxy, agent, version, headers, client

@@ -170,6 +170,7 @@ class Intake:
         keeps_alive = bool(profile.keep_alive_s or is_turn)
         is_kept_alive = keeps_alive and facts.stream and told.dialect.may_keep_alive(request.path)
         hears_interim = told.requester.reads_interim and flow.request.is_http11 and not (is_turn or is_kept_alive)
+        hears_interim = hears_interim and _FORWARDED.isdisjoint(request.headers)
         is_kept_alive |= hears_interim
         if is_kept_alive and not words.patience_s and told.requester.announced_s is None:
             patience_s = max(patience_s, patience.kept_alive_s)
@@ -337,6 +338,10 @@ class Intake:
             settings=self._settings.current,
             on_end=self._on_end,
         )
+
+
+_FORWARDED = frozenset({"via", "forwarded", "x-forwarded-for"})
+"""Of a proxy before ours, which may end a request that has many interim responses (Go's does after five)."""
 
 
 def _sizes(size: Size, price: Price | None) -> dict[str, Any]:

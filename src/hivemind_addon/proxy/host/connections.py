@@ -93,6 +93,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("hivemind")
 
+_CONTINUE = 100
+"""As a proxy like ours sends it to a held client, as often as the wait needs."""
 MOST_INTERIMS = 16
 _HEAD_END = b"\r\n\r\n"
 _LARGE_BYTES = 16 * 1024
@@ -507,7 +509,7 @@ class BoundedHttp1Client(WithOutlets, QuickHttp1, Http1Client):
         while (response := take_response(self.buf)) is not None:
             if response.status_code >= 200 or response.status_code == _SWITCHING_PROTOCOLS:
                 return response
-            self._interims += 1
+            self._interims += response.status_code != _CONTINUE or bool(response.headers)
             if self._interims > MOST_INTERIMS:
                 raise BadHead(f"more than {MOST_INTERIMS} interim answers are before it")
         return None
