@@ -1,7 +1,6 @@
-"""What a request's head, and the names in its body, say of its client: its account, what for, and how long it waits.
+"""The client of a request, by the head and by names in the body: account, purpose, and how long the client waits.
 
-Most of it is the same with every request of an agent, so that answers are remembered by what stands at the places that
-a profile asks for.
+Most of an agent's requests say the same, so the result is kept for the texts at the places that a profile asks for.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ _REMEMBERED_CHARS = 4096
 
 
 class Requester(Struct, frozen=True, gc=False):
-    """The client of a request, as far as this one tells of it."""
+    """The client of a request, as far as the request says."""
 
     account: str
-    """What the request names; else `key-` and a hash of the credential; else `anonymous`."""
+    """As the request names the account; else `key-` and a hash of the credential; else `anonymous`."""
     product: str
-    """Its client: `claude-cli`."""
+    """The client's product: `claude-cli`."""
     calls: tuple[CallTest, ...]
-    """Rules of what a request is for that it may fit, as far as its head and path tell."""
+    """Rules for the purpose of a request that may fit, by the head and the path."""
     is_headless: bool
-    """It says that nobody watches it."""
+    """Whether the client says that nobody watches."""
     announced_s: float | None
-    """How long it says that it waits; None: it does not say."""
+    """How long the client says that it waits; None: nothing is said."""
     known_patience_s: float | None
-    """The same, or what the profile knows of its kind; None: neither."""
+    """The same, or the profile's assumption for the user agent; None: neither."""
     reads_interim: bool
     """Whether an interim response renews the client's time-out."""
 
@@ -62,7 +61,7 @@ class _Requesters:
         self.headers = sorted({*headers, *profile.patience.headers, "user-agent"})
         self.members = sorted(members)
         self.known: dict[tuple[object, ...], Requester] = {}
-        """By all that it depends on, credentials among it: it is never told."""
+        """By all texts that matter, also credentials: never shown."""
 
 
 _requesters_of = by_thing(_Requesters)
@@ -71,7 +70,7 @@ _requesters_of = by_thing(_Requesters)
 def read_requester(
     profile: Profile, headers: Mapping[str, str], members: Mapping[str, str], path: str = "", machine: Machine = ALONE
 ) -> Requester:
-    """All but the names of its sessions; for the same words it is worked out once. `headers` has lower-case names."""
+    """The client of a request, worked out once for the same texts. `headers` has lower-case names."""
     requesters = _requesters_of(profile)
     said = (
         path,
