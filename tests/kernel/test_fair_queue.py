@@ -6,7 +6,7 @@ import pytest
 from hivemind_addon.kernel import heap
 from hivemind_addon.kernel.order.entry import EntryState, QueueEntry
 from hivemind_addon.kernel.sliced_work import whole
-from hivemind_addon.kernel.values.ticket import CallKind, Priority, Reason
+from hivemind_addon.kernel.values.ticket import CallKind, Priority, Reason, Usage
 from tests.kernel.waiting import Line
 
 PREFIX = {"prefix": "p", "prefix_tokens": 20_000}
@@ -374,13 +374,31 @@ class TestAffinity:
         line.add("warm2", session="warm", cached_tokens=10_000)
         assert line.serve_all() == ["warm2", "cold"]
 
-    def test_what_saves_less_than_the_credit_goes_before_nobody(self):
+    def test_a_warm_session_has_no_lead_until_its_entry_is_about_as_old_as_others_that_were_read(self):
         line = Line()
-        line.add("warm1", session="warm", cached_tokens=3_000)
+        line.queue.cache.lifetime.learn(0.5, 1.0)
+        line.add("warm1", session="warm", cached_tokens=10_000)
         line.serve()
-        line.add("cold", cached_tokens=3_000)
-        line.add("warm2", session="warm", cached_tokens=3_000)
-        assert line.serve_all() == ["cold", "warm2"]
+        line.add("cold", cached_tokens=10_000)
+        line.add("warm2", session="warm", cached_tokens=10_000)
+        assert line.queue.head().ticket.id == "cold"
+        line.now = 145
+        assert line.serve_all() == ["warm2", "cold"]
+
+    def test_a_waiting_ticket_loses_its_lead_when_answers_show_that_its_entry_is_cold(self):
+        line = Line()
+        for session in ("a", "b"):
+            line.add(f"{session}1", session=session, cached_tokens=10_000)
+            line.serve()
+        line.now = 100
+        line.add("cold")
+        line.add("a2", session="a", cached_tokens=10_000)
+        line.add("b2", session="b", cached_tokens=10_000)
+        assert line.send() == "a2"
+        line.begin("a2")
+        assert line.queue.head().ticket.id == "b2"
+        line.end("a2", usage=Usage(input_tokens=10_000, reported=True))
+        assert line.queue.head().ticket.id == "cold"
 
     def test_no_more_than_a_bound(self):
         line = Line()
@@ -416,17 +434,17 @@ class TestAffinity:
 
     def test_a_session_whose_prefix_is_about_to_lapse_goes_in_time(self):
         line = Line()
-        line.add("old", session="old", cached_tokens=2_000)
+        line.add("old", session="old", cached_tokens=40_000)
         line.serve()
         line.now = 200
         line.add("young", session="young", cached_tokens=50_000)
         line.serve()
-        line.add("hurry", session="old", cached_tokens=2_000)
+        line.add("hurry", session="old", cached_tokens=40_000)
         line.add(*(f"y{i}" for i in range(50)), session="young", cached_tokens=50_000)
-        line.now = 279
+        line.now = 289
         line.queue.wake(line.now)
         assert line.queue.head().ticket.id != "hurry"
-        line.now = 280
+        line.now = 290
         assert line.serve() == "hurry"
 
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from hivemind_addon.kernel.order.entry import QueueEntry
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.kernel.order.shares import StartTimes
-from hivemind_addon.kernel.values.ticket import Demand, Ticket
+from hivemind_addon.kernel.values.ticket import Demand, Ticket, Usage
 from tests.kernel.samples import ticket
 
 TOKENS_S = 1000
@@ -54,10 +54,12 @@ class Line:
     def begin(self, name: str) -> None:
         self.queue.began(self.running[name], sent_at=self.sent_at[name], now=self.now)
 
-    def end(self, name: str, *, answered: bool = True, took_s: float | None = None) -> QueueEntry:
+    def end(
+        self, name: str, *, answered: bool = True, took_s: float | None = None, usage: Usage | None = None
+    ) -> QueueEntry:
         place = self.running.pop(name)
         seconds = place.ticket.demand.input_tokens / TOKENS_S if took_s is None else took_s
-        self.queue.settle(place, seconds, self.now, answered=answered)
+        self.queue.settle(place, seconds, self.now, answered=answered, usage=usage)
         return place
 
     def serve(self) -> str | None:

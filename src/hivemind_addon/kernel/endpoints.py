@@ -248,7 +248,7 @@ class Endpoints:
         if failed_often or entry.shed_at < now + _LEAVING_S:
             return 0.0
         ticket = entry.ticket
-        lost = source.warm_tokens(ticket, now) - target.warm_tokens(ticket, now)
+        lost = source.queue.cache.warm_tokens(ticket, now) - target.queue.cache.warm_tokens(ticket, now)
         if lost > 0:
             return target.capacity.saved_s(lost)
         # The whole tree follows the ticket. Not worth a move to a fuller pool if this pool opens in a moment.

@@ -422,12 +422,6 @@ class Pool:
         found = foretell(self.capacity, self.queue.in_order(), now)
         return {ticket_id: foretold.at for ticket_id, foretold in found.items()}
 
-    def warm_tokens(self, ticket: Ticket, now: float) -> int:
-        """The tokens of a ticket's input that the provider's prompt cache probably holds."""
-        if self.queue.is_cold(ticket, now):
-            return 0
-        return max(ticket.cached_tokens, ticket.prefix_tokens)
-
     def release(self, entry: QueueEntry) -> None:
         """Hand a waiting ticket to an equal pool."""
         ticket_id = entry.ticket.id
@@ -581,7 +575,8 @@ class Pool:
             capacity.share.went_at = now
             queue.began(entry, sent_at=attempt.admitted_at, now=now)
         answered = outcome.kind is OutcomeKind.SUCCESS or outcome.status is None or outcome.status < 400
-        queue.settle(entry, took_s, now, answered=answered)
+        usage = result.usage if outcome.kind is OutcomeKind.SUCCESS else None
+        queue.settle(entry, took_s, now, answered=answered, usage=usage)
         if result.job is None:
             self._emit(
                 AttemptEnded(

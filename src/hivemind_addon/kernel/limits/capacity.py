@@ -339,7 +339,7 @@ class Capacity:
 
     def saved_s(self, tokens: int) -> float:
         """The seconds that this many warm tokens save."""
-        return reading_s(tokens, self.meters)
+        return self._longest_s(reading_s(tokens, self.meters), Demand(0, input_tokens=tokens, total_tokens=tokens))
 
     def _took_s(self, attempt: Attempt, result: AttemptResult, now: float) -> float:
         """The actual cost of an attempt."""

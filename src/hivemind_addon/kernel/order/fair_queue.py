@@ -9,8 +9,9 @@ holds no other session up.
 **Bonus** of a ticket, in seconds, the sum of:
 
     class     `class_lead_s` for each class below the ticket's: critical, high, normal, low, background
-    cache     the seconds that a warm prefix saves, at most `affinity_s`, and nothing below `least_saving_s`; just
-              before the prefix lapses all of `affinity_s`, so that the ticket goes in time
+    cache     the seconds that a warm prefix saves, when the prefix is about as old as the oldest that an answer has
+              read, so that no prefix gets much older than the others; twice as many just before the prefix lapses; at
+              most `affinity_s`
 
 Each part is bounded, and the start of a served agent moves on, so every wait is bounded.
 
@@ -25,6 +26,7 @@ Every operation is O(log n), except for `in_order` and `head_where`.
 """
 
 import heapq
+import itertools
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -36,7 +38,7 @@ from hivemind_addon.kernel.order.cache import CacheSettings, PromptCache
 from hivemind_addon.kernel.order.entry import EntryState, QueueEntry
 from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.sliced_work import whole
-from hivemind_addon.kernel.values.ticket import CallKind, Demand, Priority, Reason, Ticket
+from hivemind_addon.kernel.values.ticket import CallKind, Demand, Priority, Reason, Ticket, Usage
 
 _NEVER = float("inf")
 _LONG_AGO = float("-inf")
@@ -46,6 +48,10 @@ _MOST_ROWS = 32
 """The most agents of which `due` gives tickets."""
 _PART = 500
 """Tickets sorted at once: one or two milliseconds."""
+_MANY = 8
+"""A saving below `least_saving_s` counts too if it is this many times the cost of the rest."""
+_OLD, _LATE = 0.7, 0.85
+"""A warm prefix counts half, then in full, from these parts of the greatest age at which answers have read entries."""
 _SESSIONS = 10_000
 """The most sub-agents whose tree of sessions is remembered."""
 
@@ -57,10 +63,10 @@ class OrderSettings:
     class_lead_s: float = 30.0
     """From one priority class to the next."""
     affinity_s: float = 60.0
-    """The most that a warm prefix may save; a prefix that is about to lapse always counts in full."""
+    """The most that a warm prefix counts."""
     least_saving_s: float = 4.0
-    """A prefix that saves less moves no ticket."""
-    expiring_s: float = 20.0
+    """A prefix that saves less moves no ticket, unless the rest of the attempt costs far less still."""
+    expiring_s: float = 10.0
     """This close to the end a prefix is about to lapse."""
     cache: CacheSettings = field(default_factory=CacheSettings)
 
@@ -238,8 +244,13 @@ class FairQueue:
         self._charge(entry)
         self._refresh(entry.ticket.agent)
 
-    def settle(self, entry: QueueEntry, cost_s: float, now: float, *, answered: bool) -> None:
-        """Settle an attempt with the actual cost. `answered`: the response, if any began, was not a refusal."""
+    def settle(
+        self, entry: QueueEntry, cost_s: float, now: float, *, answered: bool, usage: Usage | None = None
+    ) -> None:
+        """Settle an attempt with the actual cost. `answered`: the response, if any began, was not a refusal.
+
+        `usage`: of a complete answer.
+        """
         self._starts.settle(entry, cost_s)
         self.common.settle(entry, cost_s)
         self._refresh(entry.ticket.agent)
@@ -248,12 +259,11 @@ class FairQueue:
             if not self._running[family]:
                 del self._running[family]
             self._release(family, now)
+        if usage is not None and self.cache.learn(entry.ticket, usage):
+            for ticket_id in itertools.chain.from_iterable(self._cached.values()):
+                self._revalue(self.entries[ticket_id], now)
         if self.cache.ended(entry.ticket, answered=answered):
             self._release(entry.ticket.prefix, now)
-
-    def is_cold(self, ticket: Ticket, now: float) -> bool:
-        """Whether the provider's cache probably holds nothing of a ticket's input."""
-        return self.cache.warm_until(ticket, now) == _LONG_AGO
 
     # The next ticket -------------------------------------------------------------------------------------------------
 
@@ -505,15 +515,21 @@ class FairQueue:
         bonus_s = (_CLASSES - entry.priority) * settings.class_lead_s
         if not entry.cache_entry:
             return bonus_s, _NEVER
-        lapses_at = self.cache.lapses_at(entry.cache_entry, now)
-        expiring_at = lapses_at - settings.expiring_s
-        if lapses_at == _LONG_AGO:
+        saved_s = self._saved_s(self.cache.warm_tokens(ticket, now))
+        if saved_s < min(settings.least_saving_s, _MANY * self._cost_s(ticket.demand)):
             return bonus_s, _NEVER
-        if expiring_at <= now:
-            return bonus_s + settings.affinity_s, lapses_at
-        saved_s = self._saved_s(_warm_tokens(ticket))
-        # Fairness lends smaller savings anyway; a lead would keep new conversations out until others end.
-        return bonus_s + (min(settings.affinity_s, saved_s) if saved_s >= settings.least_saving_s else 0.0), expiring_at
+        used_at, proven_s, lasts_s = self.cache.used_at(entry.cache_entry), *self.cache.lasts_s(ticket)
+        # A fresh prefix comes in time by fairness alone; a lead would keep new conversations out until others end.
+        stages = (
+            (used_at + lasts_s, 0.0),
+            (used_at + lasts_s - settings.expiring_s, 2 * saved_s),
+            (used_at + _LATE * proven_s, saved_s),
+            (used_at + _OLD * proven_s, saved_s / 2),
+            (_LONG_AGO, 0.0),
+        )
+        lead_s = next(lead_s for begins_at, lead_s in stages if begins_at <= now)
+        changes_at = min((begins_at for begins_at, _ in stages if begins_at > now), default=_NEVER)
+        return bonus_s + min(settings.affinity_s, lead_s), changes_at
 
     def _revalue(self, entry: QueueEntry, now: float) -> None:
         """Update a waiting ticket's bonus."""

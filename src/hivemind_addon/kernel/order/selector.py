@@ -328,9 +328,9 @@ class Selector:
 
     def demand(self, ticket: Ticket, now: float) -> Demand:
         """The expected demand of an attempt that goes now."""
-        if ticket.cold_tokens and self._queue.is_cold(ticket, now):
-            return ticket.cold_demand
-        return ticket.demand
+        if not ticket.cold_tokens:
+            return ticket.demand
+        return ticket.demand_reading(self._queue.cache.warm_share(ticket, now))
 
     def reason(self, entry: QueueEntry, gate: Gate | None, now: float) -> Reason:
         """Why a ticket waits; `gate`: the gate of the next ticket."""

@@ -283,10 +283,10 @@ class Ticket(Struct, frozen=True, gc=False):
     cache_s: float = 0.0
     """How long the provider caches the input, from the start of the attempt; 0: not at all, or unknown."""
 
-    @property
-    def cold_demand(self) -> Demand:
-        """The demand of an attempt without any cached input."""
-        return self.demand.plus(Demand(0, input_tokens=self.cold_tokens, total_tokens=self.cold_tokens))
+    def demand_reading(self, share: float) -> Demand:
+        """The demand of an attempt that reads this share of the cached input from the cache."""
+        cold = round(self.cold_tokens * (1 - share))
+        return self.demand.plus(Demand(0, input_tokens=cold, total_tokens=cold)) if cold else self.demand
 
 
 class Attempt(Struct, eq=False):
