@@ -26,11 +26,10 @@ Every operation is O(log n), except for `in_order` and `head_where`.
 """
 
 import heapq
-import itertools
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 
 from hivemind_addon.kernel.heap import KeyedHeap
@@ -260,7 +259,7 @@ class FairQueue:
                 del self._running[family]
             self._release(family, now)
         if usage is not None and self.cache.learn(entry.ticket, usage):
-            for ticket_id in itertools.chain.from_iterable(self._cached.values()):
+            for ticket_id in chain.from_iterable(self._cached.values()):
                 self._revalue(self.entries[ticket_id], now)
         if self.cache.ended(entry.ticket, answered=answered):
             self._release(entry.ticket.prefix, now)
