@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from hivemind_addon.kernel.values.ticket import ContractError, Dimension
+from hivemind_addon.kernel.values.ticket import ContractError, Demand, Dimension
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.call import AgentTruth, AnswerEnding, SimAnswer, SimRequestFacts, Truth, Witness
 from hivemind_addon.sim.dialect import SimDialect
@@ -103,6 +103,28 @@ def test_a_cap_counts_the_models_of_its_scope_together(scope, passed):
     for answer in answers:
         sim.end(2, answer)
     assert [sim.begin(3, replace(MESSAGES, model=model)).status for model in models].count(200) == passed
+
+
+def test_a_queue_of_its_own_is_silent_and_in_the_order_of_arrival():
+    sim = provider(serves_at_once=2)
+    calls = [sim.begin(0.0, replace(MESSAGES, latency_s=2.0)) for _ in range(5)]
+    assert [(call.status, call.latency_s, call.queued_s) for call in calls] == [
+        (200, 2.0, 0.0),
+        (200, 2.0, 0.0),
+        (200, 4.0, 2.0),
+        (200, 4.0, 2.0),
+        (200, 6.0, 4.0),
+    ]
+    assert math.isinf(sim.serves_in_s(0.0, MESSAGES, Demand()))
+    for call in calls[:4]:
+        sim.end(call.latency_s, call)
+    assert sim.begin(5.0, replace(MESSAGES, latency_s=2.0)).latency_s == 2.0
+
+
+def test_beyond_a_number_of_calls_each_takes_longer_by_the_square():
+    sim = provider(slows_beyond=2)
+    took_s = [sim.begin(0.0, replace(MESSAGES, latency_s=1.0)).latency_s for _ in range(4)]
+    assert took_s == [1.0, 1.0, 2.25, 4.0]
 
 
 def test_headers_tell_the_limit_that_binds_first_of_those_that_count_a_model():

@@ -40,6 +40,18 @@ def test_one_seed_gives_one_result(policy):
     assert run(STRESS, seed=3, policy=policy) == run(STRESS, seed=3, policy=policy)
 
 
+@each(("works_on", "overloaded"), [(False, False), (True, True)])
+def test_a_call_whose_client_left_holds_a_slot_if_the_provider_works_on(works_on, overloaded):
+    provider = ProviderSettings(concurrency=1, works_on=works_on)
+    crowds = (
+        Crowd("leaves", 1, 1, think_s=(0, 0), latency_s=30, timeout_s=10),
+        Crowd("comes", 1, 1, think_s=(15, 15), timeout_s=5),
+    )
+    result = run(Scenario("x", crowds, provider), seed=0, policy=Policy.DIRECT)
+    assert (result.statuses[529] > 0) == overloaded
+    assert result.crowds["comes"].lost == overloaded
+
+
 def test_other_seeds_give_other_results():
     assert run(STRESS, seed=1) != run(STRESS, seed=2)
 

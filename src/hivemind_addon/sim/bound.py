@@ -74,7 +74,8 @@ def lower_bound_of_models(
         limits = [limit for limit in settings.limits if limit.scope is scope]
         slots = concurrency if scope is settings.concurrency_scope else None
         for other, _ in beside:
-            slots = None if slots is None or other.concurrency is None else slots + other.concurrency
+            most = other.most_at_once(other.concurrency)
+            slots = None if slots is None or most is None else slots + most
         others = [([limit for limit in other.limits if limit.scope is scope], down) for other, down in beside]
         bounds.extend(
             lower_bound(one, limits, concurrency=slots, late_units=late_units, outages=outages, beside=others)

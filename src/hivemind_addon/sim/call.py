@@ -78,6 +78,8 @@ class SimAnswer:
     ending: AnswerEnding
     dialect: SimDialect = SimDialect.MESSAGES
     latency_s: float = 0
+    queued_s: float = 0
+    """Of it, in the provider's own queue."""
     interval_s: float = 0
     fault: Fault = OK
     streamed: bool = False

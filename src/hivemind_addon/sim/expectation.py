@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median
+from statistics import mean, median
 
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import Policy
@@ -51,6 +51,8 @@ class Expectation:
     """Seconds that 95 % of the answered turns take at most, from the first ask to the whole answer, in any run."""
     overspent_worst: float | None = None
     """Spending of an agent ÷ its budget, at most in any run."""
+    turn_mean_s: Mapping[str, float] = field(default_factory=dict)
+    """Seconds by crowd that an answered turn takes on average, from the first ask to the whole answer, in any run."""
     wait_p95_s: Mapping[str, float] = field(default_factory=dict)
     """Seconds by crowd that 95 % of its requests wait at most, in any run."""
     wait_p95_to_fifo: Mapping[str, float] = field(default_factory=dict)
@@ -106,6 +108,10 @@ class Expectation:
         if self.time_to_fifo is not None:
             ratios = (ours.makespan_s / theirs.makespan_s for ours, theirs in zip(runs, fifo, strict=True))
             yield Verdict("time ÷ fifo's, median", self.time_to_fifo, median(ratios))
+        for name, bound in self.turn_mean_s.items():
+            yield Verdict(
+                f"mean of a turn of {name}, s", bound, max(mean(run.crowds[name].latencies_s) for run in runs)
+            )
         for name, bound in self.wait_p95_s.items():
             yield Verdict(f"p95 wait of {name}, s", bound, max(run.crowds[name].wait_s(0.95) for run in runs))
         for name, bound in self.wait_p95_to_fifo.items():

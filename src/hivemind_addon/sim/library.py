@@ -302,7 +302,7 @@ def _check(read: ScenarioFile, file: Path) -> None:
                 file, f"{place}.families", f"{twice} is of two families", "name each model once at most"
             )
     for index, one in enumerate(read.expect):
-        for crowd_name in (*one.wait_p95_s, *one.wait_p95_to_fifo):
+        for crowd_name in (*one.turn_mean_s, *one.wait_p95_s, *one.wait_p95_to_fifo):
             if crowd_name not in names:
                 raise DocumentError(
                     file, f"expect[{index}]", f"no crowd {crowd_name}", f"name one of {', '.join(names)}"
@@ -350,7 +350,7 @@ _POSITIVE: Mapping[type, Sequence[str]] = {
         "budget_tokens",
     ),
     Limit: ("amount", "window_s"),
-    ProviderSettings: ("concurrency", "hang_s"),
+    ProviderSettings: ("concurrency", "serves_at_once", "slows_beyond", "hang_s"),
     Neighbour: ("calls_per_s", "latency_s"),
     CapChange: ("concurrency",),
     Expectation: ("to_no_proxy",),

@@ -495,7 +495,7 @@ class LiveFleet:
         bound = lower_bound_of_models(
             spent,
             settings,
-            concurrency=settings.concurrency,
+            concurrency=settings.most_at_once(settings.concurrency),
             late_units=books.most_output_tokens * min(slots or len(agents), len(agents)),
         )
         return Result(

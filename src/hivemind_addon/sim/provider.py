@@ -77,6 +77,13 @@ class ProviderSettings:
     concurrency_scope: ModelScope = ModelScope.KEY
     families: tuple[tuple[str, ...], ...] = ()
     """Models that limits of this scope count together."""
+    serves_at_once: int | None = None
+    """Calls that are worked on at once; the others wait in the provider's own queue, silently and in order of arrival.
+    None: any number."""
+    slows_beyond: int | None = None
+    """Calls at once beyond which each takes longer: twice as many take four times as long. None: any number."""
+    works_on: bool = False
+    """Whether a call whose client left goes on, and keeps its slot until the answer would be over."""
     concurrency_status: int = 529
     """What a call beyond it gets: 529, 503, or 429 with a text that says concurrency."""
     refused_as: str = ""
@@ -121,6 +128,11 @@ class ProviderSettings:
             return None
         return self.concurrency * max(1, len({self.counted_as(self.concurrency_scope, model) for model in models}))
 
+    def most_at_once(self, concurrency: int | None) -> int | None:
+        """Calls at once beyond which no more are answered in the same time, with this cap; None: any number."""
+        known = (concurrency, self.serves_at_once, self.slows_beyond)
+        return min((one for one in known if one is not None), default=None)
+
     def counted_as(self, scope: ModelScope, model: str) -> str:
         """What stands for all models that a limit of this scope counts together with one; empty: for all there are."""
         match scope:
@@ -158,6 +170,8 @@ class SimProvider:
         self._open: dict[str, SimAnswer] = {}
         self._running: Counter[tuple[str, str]] = Counter()
         """Open calls that hold a slot, by account and what stands for the models that share the slots."""
+        self._ends_at: dict[tuple[str, str], dict[str, float]] = {}
+        """When the open calls of a provider with a queue of its own are over, by request, as known at their arrival."""
         self._witness = Witness()
 
     def __repr__(self) -> str:
@@ -204,7 +218,9 @@ class SimProvider:
             raise ContractError(f"{answer.request_id} is not open")
         if answer.ending in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
             return
-        self._running[self._slots(answer.account, answer.model)] -= 1
+        slots = self._slots(answer.account, answer.model)
+        self._running[slots] -= 1
+        self._ends_at.get(slots, {}).pop(answer.request_id, None)
         if answer.charged_output:
             for allowance in self._counts(now, answer.account, answer.model):
                 if allowance.limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS):
@@ -221,7 +237,8 @@ class SimProvider:
         account = self._account(request.credential)
         if self._machine and self._running.total() >= self.settings.models_loaded:
             return math.inf
-        if self._concurrency is not None and self._running[self._slots(account, request.model)] >= self._concurrency:
+        most = self.settings.most_at_once(self._concurrency)
+        if most is not None and self._running[self._slots(account, request.model)] >= most:
             return math.inf
         if self._cache and request.prefixes:
             request = replace(request, cached_tokens=self._cache.cached_tokens(request.prefixes, now))
@@ -353,10 +370,22 @@ class SimProvider:
                 fault=fault,
                 latency_s=latency_s,
             )
-        if self._cache:
-            self._cache.write(request.prefixes, now, usable_at=now + latency_s)
         streamed = request.stream and not isinstance(fault, faults.JsonForStream)
         reply = self._reply(request)
+        interval_s = self.settings.interval_s if request.interval_s is None else request.interval_s
+        slots, queued_s = self._slots(account, request.model), 0.0
+        if beyond := self.settings.slows_beyond:
+            slower = max(1.0, (self._running[slots] + 1) / beyond) ** 2
+            latency_s, interval_s = latency_s * slower, interval_s * slower
+        if served := self.settings.serves_at_once:
+            ends_at, service_s = self._ends_at.setdefault(slots, {}), latency_s
+            if streamed:
+                service_s += (reply.output_tokens - 1) * interval_s
+            over = sorted(ends_at.values())[: max(0, len(ends_at) + 1 - served)]
+            queued_s = max(0.0, over[-1] - now) if over else 0.0
+            latency_s, ends_at[reply.request_id] = latency_s + queued_s, now + queued_s + service_s
+        if self._cache:
+            self._cache.write(request.prefixes, now, usable_at=now + latency_s)
         content_type = wire.stream_type(request.dialect) if streamed else "application/json"
         return SimAnswer(
             request_id=reply.request_id,
@@ -373,7 +402,8 @@ class SimProvider:
             ),
             ending=_ending(fault),
             latency_s=latency_s,
-            interval_s=self.settings.interval_s if request.interval_s is None else request.interval_s,
+            queued_s=queued_s,
+            interval_s=interval_s,
             fault=fault,
             streamed=streamed,
             charged_output=request.dialect.charges_output_late or request.dialect.settles_output,

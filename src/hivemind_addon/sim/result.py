@@ -456,7 +456,7 @@ class RunLedger:
         return lower_bound_of_models(
             spent,
             settings,
-            concurrency=None if self._scenario.caps else settings.concurrency,
+            concurrency=settings.most_at_once(None if self._scenario.caps else settings.concurrency),
             late_units=sum(
                 upstream.late_tokens * self._most_in_flight(len(agents), upstream.settings.slots(upstream.taken))
                 for upstream in upstreams

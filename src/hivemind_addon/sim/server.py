@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import concurrent.futures
 import dataclasses
+import functools
 import random
 import signal
 import ssl
@@ -211,7 +212,8 @@ class SimServer:
         asked = facts(target, incoming.headers, incoming.body, incoming.size)
         if wrong := self._forged(incoming):
             asked = dataclasses.replace(asked, unfit=wrong)
-        answer = provider.begin(loop.time(), asked)
+        arrived_at = loop.time()
+        answer = provider.begin(arrived_at, asked)
         output_tokens = 0
         ending: AnswerEnding | None = AnswerEnding.ABANDONED
         try:
@@ -225,7 +227,13 @@ class SimServer:
                 ending = AnswerEnding.CUT
             elif answer.reply is not None and output_tokens >= answer.reply.output_tokens:
                 ending = None  # all of it was generated, whoever leaves now
-            provider.end(loop.time(), answer, output_tokens=output_tokens, ending=ending)
+            if ending is AnswerEnding.ABANDONED and self._settings.works_on and answer.reply is not None:
+                generated_s = (answer.reply.output_tokens - 1) * answer.interval_s if answer.streamed else 0.0
+                over_at = max(loop.time(), arrived_at + answer.latency_s + generated_s)
+                end = functools.partial(provider.end, over_at, answer, output_tokens=output_tokens, ending=ending)
+                loop.call_at(over_at, end)
+            else:
+                provider.end(loop.time(), answer, output_tokens=output_tokens, ending=ending)
 
     def _forged(self, incoming: Incoming) -> ErrorStatus | None:
         """What is wrong with a signed request, if anything is."""

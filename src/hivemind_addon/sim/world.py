@@ -505,13 +505,13 @@ class World:
         answer = attempt.answer
         assert answer is not None
         tokens = round(answer.reply.output_tokens * share) if answer.reply else 0
-        self._close(attempt, answer, tokens, None)
+        self._close(attempt, answer, tokens, AnswerEnding.ABANDONED if attempt.over else None)
 
     def _abandon(self, attempt: _Attempt) -> None:
         """The waiting side goes, and closes the attempt."""
         attempt.over = True
         self._ledger.attempt_over(attempt, self.now)
-        if attempt.is_open:
+        if attempt.is_open and not attempt.upstream.settings.works_on:
             attempt.is_open = False
             assert attempt.answer is not None
             self._close(attempt, attempt.answer, 0, AnswerEnding.ABANDONED)
@@ -525,9 +525,10 @@ class World:
         if ending not in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
             self._ledger.call_ended(upstream, self.now)
         if ending in (AnswerEnding.FAILED, AnswerEnding.CUT, AnswerEnding.ABANDONED):
-            wasted_s = self.now - attempt.arrived_at
+            wasted_s = max(0.0, self.now - attempt.arrived_at - answer.queued_s)
             upstream.taken[attempt.call.agent.crowd.model].service_s += wasted_s
-            attempt.call.agent.path_s += wasted_s
+            # Where a call goes on without its client, the agent does not wait for all of that.
+            attempt.call.agent.path_s += 0.0 if upstream.settings.works_on else wasted_s
         if answer.reply:
             self._ledger.book_attempt(
                 attempt.call.agent, upstream, answer.reply, tokens, is_whole=ending is AnswerEnding.COMPLETED
