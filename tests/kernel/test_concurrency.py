@@ -1,6 +1,13 @@
+import heapq
+import random
+from collections import Counter
+
 import pytest
 
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings, Slots
+from tests.cases import each
+
+NEVER = float("inf")
 
 
 def filled(limit: int, *, maximum: int = 256) -> Slots:
@@ -128,3 +135,77 @@ class TestConfigure:
         slots.configure(ConcurrencySettings(initial=6))
         assert slots.limit == 6
         assert slots.opens_at(6, now=10.0) == float("inf"), "what filled one slot proves none of six"
+
+
+class Server:
+    """Closed loop: so many agents ask at once, whenever the slots let them. `time_s`: of an answer that found n."""
+
+    def __init__(self, slots, agents, time_s, *, at_once=None):
+        self.slots, self.agents, self.time_s, self.at_once = slots, agents, time_s, at_once
+        self.now, self.answers, self.levels = 0.0, 0, Counter()
+        self.flying = []
+
+    def run(self, until):
+        rng = random.Random(1)
+        while self.now < until:
+            while len(self.flying) < self.agents and self.slots.opens_at(len(self.flying), self.now) <= self.now:
+                found = len(self.flying) + 1
+                self.slots.sent(found, self.now)
+                begins = self.now
+                if self.at_once and found > self.at_once:
+                    begins = sorted(end for end, *_ in self.flying)[found - 1 - self.at_once]
+                heapq.heappush(self.flying, (begins + self.time_s(found, rng), rng.random(), self.now, found))
+            opens_at = self.slots.opens_at(len(self.flying), self.now) if len(self.flying) < self.agents else NEVER
+            if opens_at < self.flying[0][0]:
+                self.now = opens_at
+                continue
+            self.now, _, sent_at, found = heapq.heappop(self.flying)
+            self.slots.ended(len(self.flying), self.now, found=found, took_s=self.now - sent_at)
+            self.answers += self.now > until / 2
+            self.levels[len(self.flying) + 1] += self.now > until / 2
+        return self
+
+
+@each(
+    ("agents", "at_once", "most"),
+    [(24, 2, 4), (40, 8, 11), (60, 1, 3)],
+)
+def test_taken_back_is_what_only_waits_in_the_providers_own_queue(agents, at_once, most):
+    server = Server(Slots(ConcurrencySettings()), agents, lambda _, rng: rng.uniform(1.5, 2.5), at_once=at_once)
+    server.run(1200)
+    assert server.levels.most_common(1)[0][0] <= most
+    assert server.answers >= 0.95 * 600 * at_once / 2
+
+
+def test_taken_back_is_what_slows_all_down():
+    server = Server(Slots(ConcurrencySettings()), 40, lambda n, rng: rng.uniform(1.5, 2.5) * max(1, n / 24) ** 2)
+    server.run(1200)
+    assert 20 <= server.levels.most_common(1)[0][0] <= 30
+    assert server.answers >= 0.88 * 600 * 24 / 2
+
+
+@each("sigma", [0.05, 0.4, 1.0])
+@each("agents", [3, 24, 100])
+def test_nothing_is_taken_back_where_an_answers_time_does_not_depend_on_the_others(agents, sigma):
+    server = Server(Slots(ConcurrencySettings()), agents, lambda _, rng: rng.lognormvariate(0, sigma)).run(600)
+    free = Server(Slots(ConcurrencySettings(agents, agents)), agents, server.time_s)
+    free.slots.ended = lambda *_, **__: None
+    assert server.answers >= 0.95 * free.run(600).answers
+
+
+def test_it_grows_again_when_the_provider_does():
+    server = Server(Slots(ConcurrencySettings()), 24, lambda _, rng: rng.uniform(0.9, 1.1), at_once=2).run(300)
+    assert server.slots.limit <= 4
+    server.at_once = None
+    server.run(3000)
+    assert server.slots.limit >= 20
+
+
+def test_who_waits_is_due_though_every_slot_is_held_for_long():
+    server = Server(Slots(ConcurrencySettings()), 24, lambda _, rng: rng.uniform(0.9, 1.1), at_once=2).run(300)
+    slots, flying, now = server.slots, len(server.flying), server.now
+    for in_flight in range(flying, 24):
+        opens_at = slots.opens_at(in_flight, now)
+        assert opens_at < now + 60
+        now = max(now, opens_at)
+        slots.sent(in_flight + 1, now)

@@ -477,6 +477,12 @@ class Capacity:
         limit = self.limit
         throttles, overloads = self.hidden
         known = throttles.known, overloads.known
+        took_s = max(0.0, now - attempt.admitted_at) if outcome.kind is OutcomeKind.SUCCESS else None
+        whose = self.key.model_group, attempt.ticket.session
+        self.slots.ended(self.share.in_flight, now, found=attempt.in_flight, took_s=took_s, kind=whose)
+        if self.limit != limit:
+            limit = self.limit
+            self._tell_limit("by the answers per second", now)
         if outcome.kind is OutcomeKind.SUCCESS:
             self._succeeded(attempt, result, now)
             self.share.ended.append(EndedAttempt(self, attempt, outcome.kind, result.charged, now))
