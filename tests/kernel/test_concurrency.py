@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from hivemind_addon.kernel.limits.sharing import LeftSlots
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings, Slots
 from tests.cases import each
 
@@ -209,3 +210,20 @@ def test_who_waits_is_due_though_every_slot_is_held_for_long():
         assert opens_at < now + 60
         now = max(now, opens_at)
         slots.sent(in_flight + 1, now)
+
+
+def test_slots_of_clients_that_left_are_free_until_a_refusal_says_that_they_are_not():
+    left = LeftSlots()
+    for now in (100.0, 101.0, 102.0):
+        left.left(now - 1, 10.0, now)
+    assert left.held(102.0) == 0
+    assert not left.explain(11, 10, 10.0, 103.0), "beyond the known limit"
+    assert not left.explain(7, 10, 10.0, 103.0), "three more are within the limit, too"
+    assert left.held(103.0) == 0
+    assert left.explain(9, 10, 10.0, 103.0)
+    assert left.held(103.0) == 2, "with the eight others they fill the limit of ten"
+    assert left.opens_at(103.0) == 110.0
+    assert not left.explain(9, 10, 10.0, 104.0), "an attempt beyond the limit, held slots counted, teaches the limit"
+    assert left.held(125.0) == 0
+    left.left(500.0, 10.0, 505.0)
+    assert left.held(505.0) == 0, "the provider may have changed"

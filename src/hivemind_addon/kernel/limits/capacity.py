@@ -279,8 +279,12 @@ class Capacity:
 
     def overloaded_until(self, demand: Demand, now: float) -> float:
         """The same for the limit inferred from overloads."""
-        overloads = self.hidden[1]
-        return overloads.opens_at(demand, self.taken, now) if overloads.has_refused else now
+        overloads, left = self.hidden[1], self.share.left_slots
+        if not overloads.has_refused:
+            return now
+        held = left.held(now)
+        opens_at = overloads.opens_at(demand, self.taken + held, now)
+        return min(opens_at, left.opens_at(now)) if held else opens_at
 
     def is_probe(self, demand: Demand, now: float) -> bool:
         """Whether an attempt that goes now may be refused, by the limit inferred from rate limits' refusals."""
@@ -381,7 +385,7 @@ class Capacity:
         self.account_block.sent(ticket.id)
         self.slots.sent(in_flight, now)
         self.throttles.sent(stamp, demand, in_flight, now)
-        self.overloads.sent(stamp, demand, in_flight, now)
+        self.overloads.sent(stamp, demand, in_flight + share.left_slots.held(now), now)
         share.wait.sent(now)
         self.flights.add(entry)
         if attempt.is_probe:
@@ -542,7 +546,13 @@ class Capacity:
             if attempt.number == 1 or result.by_others:  # a request that is refused again may be the cause
                 self.slots.crowded(attempt.in_flight, now, by_others=result.by_others)
         elif owner is Owner.CAPACITY and not self.share.is_provider_down:
-            self._refuse(self.overloads, attempt, outcome, now)
+            cap, mean_s = self.overloads.most_in_flight, self.service.mean_s
+            if self.share.left_slots.explain(attempt.in_flight, cap, mean_s, now):
+                owner = Owner.UNKNOWN  # no lower limit
+            else:
+                self._refuse(self.overloads, attempt, outcome, now)
+        elif outcome.kind is OutcomeKind.CANCELLED:
+            self.share.left_slots.left(attempt.admitted_at, self.service.mean_s, now)
         elif owner is Owner.LIMIT:
             closed_until = self.hidden[0].closed_until
             self._refuse(self.throttles, attempt, outcome, now)

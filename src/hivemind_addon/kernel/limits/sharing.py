@@ -23,6 +23,9 @@ once.
 probe. If the probe is refused, the wait holds all pools of the share; if it passes, the wait holds the refused pool at
 most. Waits of about the same length that came true before hold at once.
 
+**Clients that left.** Some providers work on for nobody. A slot of an attempt whose client left is free at once, until
+a refusal within the known limit shows the contrary (`LeftSlots`).
+
 **The order** over the heads of pools that draw on a common limit is fair among agents, whichever model they use: the
 same starts as within a pool (`order/shares.py`), of all the account's tickets.
 """
@@ -140,6 +143,41 @@ class EndedAttempt(NamedTuple):
         return self.at < attempt.admitted_at < self.until
 
 
+_BELIEVED = 30
+"""Mean service times for which a refusal shows that the provider works on when a client left."""
+
+
+class LeftSlots:
+    """Slots of attempts whose clients left, each held for the rest of a mean service time where refusals say so."""
+
+    def __init__(self) -> None:
+        self._free_at: list[float] = []
+        self._believed_until = _LONG_AGO
+
+    def left(self, admitted_at: float, mean_s: float, now: float) -> None:
+        """Note that the client of an attempt left."""
+        self._free_at = [at for at in self._free_at if at + mean_s > now]
+        self._free_at.append(max(admitted_at + mean_s, now + mean_s / 2))
+
+    def held(self, now: float) -> int:
+        """The slots that are held."""
+        return sum(at > now for at in self._free_at) if now < self._believed_until else 0
+
+    def opens_at(self, now: float) -> float:
+        """When the first of them is free."""
+        return min((at for at in self._free_at if at > now), default=_NEVER)
+
+    def explain(self, in_flight: int, cap: int, mean_s: float, now: float) -> bool:
+        """Whether they explain a refusal that the known cap does not; `in_flight`: with the refused attempt."""
+        late = [at for at in self._free_at if at + mean_s > now]
+        if not in_flight + self.held(now) <= cap < in_flight + len(late):
+            return False
+        # So many are not free yet: probably those of the clients that left last.
+        self._free_at = [max(at, now + mean_s / 2) for at in late[in_flight - cap - 1 :]]
+        self._believed_until = now + _BELIEVED * mean_s
+        return True
+
+
 class Share:
     """The limits by refusals of one or several pools."""
 
@@ -150,6 +188,7 @@ class Share:
         """The limit inferred from overloads."""
         self.slots = Slots(concurrency)
         self.wait = AnnouncedWait()
+        self.left_slots = LeftSlots()
         self.in_flight = 0
         """Attempts in flight of all members, bypassing attempts included."""
         self.went_at = _LONG_AGO
