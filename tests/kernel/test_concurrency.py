@@ -227,3 +227,10 @@ def test_slots_of_clients_that_left_are_free_until_a_refusal_says_that_they_are_
     assert left.held(125.0) == 0
     left.left(500.0, 10.0, 505.0)
     assert left.held(505.0) == 0, "the provider may have changed"
+
+
+def test_nothing_is_tried_where_some_answers_take_hundreds_of_times_as_long():
+    server = Server(Slots(ConcurrencySettings()), 10, lambda _, rng: 600.0 if rng.random() < 0.02 else 1.0).run(6000)
+    free = Server(Slots(ConcurrencySettings(10, 10)), 10, server.time_s)
+    free.slots.ended = lambda *_, **__: None
+    assert server.answers >= 0.95 * free.run(6000).answers

@@ -35,6 +35,8 @@ _REMEMBERED = 128
 _FEW, _ENOUGH = 4, 8
 """Answers that show a time, and a rate."""
 _LEAST_SPREAD = 0.1
+_UNEQUAL = 1.5
+"""A spread beyond which nothing is tried: others would wait for the slots of the longest, and counts prove little."""
 _KINDS = 1024
 """Sessions whose usual times are remembered."""
 _LOW = 4
@@ -229,9 +231,11 @@ class Slots:
         """Begin a trial if one is due."""
         level, limit, is_growing = self._level, self.limit, self._ceiling is None
         self._due -= 1 / limit
-        if self._due > 0 or level.answers < (_ENOUGH if is_growing else 2 * _ENOUGH):
+        if self._due > 0 or level.answers < (_ENOUGH if is_growing else 2 * _ENOUGH) or level.spread > _UNEQUAL:
             return
-        if limit > 1 and level.is_slower(self._low, _LONGER if is_growing else _TWICE):
+        # In no queue does an answer take more times as long as there are attempts: those are longer answers.
+        is_queue = level.time_s < 2 * limit * self._low.time_s
+        if limit > 1 and is_queue and level.is_slower(self._low, _LONGER if is_growing else _TWICE):
             self._try(min(limit - 1, level.least_for(self._low.time_s)), now)
         elif not is_growing:
             self._try(self._more if self._is_least else self._fewer, now)
@@ -318,7 +322,8 @@ class Slots:
         if in_flight < self.limit:
             return now
         if self.limit == self._ceiling:
-            return max(now, self._heard_at + self._silent_s)
+            drained_by = self._trial.drained_by if self._trial and in_flight > self._ceiling else _NEVER
+            return max(now, min(drained_by, self._heard_at + self._silent_s))
         if in_flight > self.limit or self._filled_at is None or self.limit == self.maximum:
             return _NEVER
         return max(now, self._filled_at + _PROOF_S, self._crowded_until)
