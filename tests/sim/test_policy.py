@@ -147,12 +147,12 @@ def test_nothing_alone_does_no_better_than_agents_on_their_own():
 
 
 @each("kind", list(LimitKind))
-def test_last_chance_is_what_saves_those_who_do_not_say_how_long_they_wait(kind):
+def test_backfilling_is_what_saves_those_who_do_not_say_how_long_they_wait(kind):
     def lost(policy):
         case = case_named("silent-patience")
         return sum(run(case.at(kind, headers=True), seed=seed, policy=policy).lost for seed in range(2))
 
-    assert lost(without(Primitive.LAST_CHANCE)) > lost(Policy.HIVEMIND)
+    assert lost(without(Primitive.BACKFILLING)) > lost(Policy.HIVEMIND)
 
 
 def test_without_budgets_loops_take_the_day_from_those_who_work():

@@ -7,7 +7,7 @@ two primitives: the watchdog is outside the scheduler, and without retries the d
 """
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 
@@ -21,7 +21,7 @@ from hivemind_addon.kernel.limits.meters import Meters
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.order.entry import QueueEntry
 from hivemind_addon.kernel.order.fair_queue import OrderSettings
-from hivemind_addon.kernel.order.selector import Selector
+from hivemind_addon.kernel.order.selector import Reservation, Selector
 from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.pool import KeptPositions, Pool, PoolSettings
 from hivemind_addon.kernel.retry import History
@@ -49,8 +49,8 @@ class Primitive(Enum):
     """A leader for a cold prefix, and warm ones before they lapse."""
     COMEBACK = "comeback"
     """Refusing shortly before a client gives up, but keeping the place; without: holding until the client goes."""
-    LAST_CHANCE = "last-chance"
-    """Preferring a ticket that would expire before the next window."""
+    BACKFILLING = "backfilling"
+    """Letting others go before a ticket that waits, and late tickets; without: the first ticket holds all others."""
     WATCHDOG = "watchdog"
     """Closing silent attempts, and trying them again."""
     BUDGETS = "budgets"
@@ -115,7 +115,7 @@ def _take_away(pool: Pool, without: frozenset[Primitive], rng: random.Random) ->
         capacity.breaker = _NoBreaker(pool.settings.breaker, rng=rng)
     if Primitive.ORDER in without:
         pool.queue._starts = _OneStart()  # noqa: SLF001 - see above, as are the following
-    selector = _NoLastChance if Primitive.LAST_CHANCE in without else Selector
+    selector = _NoBackfilling if Primitive.BACKFILLING in without else Selector
     pool._selector = selector(queue=pool.queue, capacity=capacity)  # noqa: SLF001
     if Primitive.COMEBACK in without:
         pool._kept_positions = _NoKeptPositions()  # noqa: SLF001
@@ -163,9 +163,17 @@ class _NoBreaker(Breaker):
         return False
 
 
-class _NoLastChance(Selector):
-    def last_chance(self, head: QueueEntry | None, now: float) -> QueueEntry | None:  # noqa: ARG002
+class _NoBackfilling(Selector):
+    def _late_ticket(self, head: QueueEntry | None, now: float) -> QueueEntry | None:  # noqa: ARG002
         return None
+
+    def backfill(
+        self,
+        order: Iterable[QueueEntry],  # noqa: ARG002
+        reservations: Sequence[Reservation],  # noqa: ARG002
+        now: float,  # noqa: ARG002
+    ) -> tuple[QueueEntry | None, float]:
+        return None, float("inf")
 
 
 class _NoKeptPositions(KeptPositions):

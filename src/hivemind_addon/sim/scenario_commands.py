@@ -111,7 +111,7 @@ def run_scenarios(
     \b
     Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-without-X,
     only-X; X is among meters, hidden-limits, breaker, retry, fair-order,
-    cache-order, comeback, last-chance, watchdog, budgets, priority, or A+B.
+    cache-order, comeback, backfilling, watchdog, budgets, priority, or A+B.
 
     \b
     Examples:
