@@ -188,6 +188,23 @@ class TestBackfill:
         served = self.pass_by(bench, 10_000, until=1.1 * waits_s + 2)
         assert 0 < served < 0.1 * waits_s / 3 + 2, "each lengthens it by 3 s"
 
+    def test_a_demand_above_the_whole_limit_waits_little_longer_for_small_ones_in_flight(self):
+        bench = Bench(slots=50)
+        bench.submit("teller")
+        bench.observe("teller", Reading("input", INPUT, 300.0, limit=1e6, remaining=1e5, reset_in_s=270.0))
+        bench.settle("teller")
+        bench.submit("large", demand=Demand(input_tokens=1_200_000))
+        served = 0
+        while "large" not in bench.running:
+            assert bench.now < 1.1 * 270 + 5
+            bench.submit(f"small{bench.now}", demand=Demand(input_tokens=2_000), patience_s=600)
+            for name in bench.running.keys() - {"large"}:
+                if bench.running[name].admitted_at <= bench.now - 3:
+                    bench.settle(name)
+                    served += 1
+            bench.advance(1)
+        assert served > 20
+
     def test_later_tickets_have_a_claim_on_the_rest_of_a_young_window(self):
         bench = self.reserved()
         assert bench.submit("most", demand=Demand(input_tokens=60_000)) == [], "half of the window has passed"

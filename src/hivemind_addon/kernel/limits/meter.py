@@ -214,17 +214,18 @@ class Meter:
         self._advance(now)
         return None if self._refills else self._next_reset_at()
 
-    def earliest(self, units: int, now: float, *, hoped: bool = False, before: int = 0) -> float:
+    def earliest(self, units: int, now: float, *, hoped: bool = False, before: int | None = None) -> float:
         """First instant at which `units` fit, if nothing else changes; infinite until a settle.
 
-        `hoped`: as if no unit that is only assumed was taken. `before`: units that another ticket takes now. A demand
-        above the whole limit fits when the meter is full and nothing is reserved.
+        `hoped`: as if no unit that is only assumed was taken. A demand above the whole limit fits when the meter is
+        full and nothing is reserved. `before`: if another ticket takes these units now, and all attempts end in time.
         """
         self._advance(now)
         if units <= 0:
             return now
-        if units > self.limit and (self.reserved or before):
+        if units > self.limit and self.reserved and before is None:
             return float("inf")
+        before = before or 0
         if self._learned_stamp < 0 and now < self._one_by_one_until and self.reserved > self._reserved_elsewhere:
             return self._one_by_one_until  # unless a header or a settle comes first
         if self._is_charged_late:

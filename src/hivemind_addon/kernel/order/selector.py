@@ -56,6 +56,7 @@ _LAST_TRY_S = 0.5
 """A ticket that a limit would hold until it is lost may try this long before."""
 _SURE_S = 0.25
 """A ticket that fits at an instant has surely gone after this time, if the ticket goes at all."""
+_NOTHING = Demand(requests=0)
 _LEAST = Demand()
 """A demand that takes no more of any limit than any ticket's."""
 
@@ -242,7 +243,9 @@ class Selector:
     def reservation(self, entry: QueueEntry, gate: Gate, now: float) -> Reservation:
         """The reservation of a pool's first ticket, which this gate holds."""
         capacity, demand = self.capacity, self.demand(entry.ticket, now)
-        at = max(gate.opens_at, capacity.meters.fits_at(demand, now))
+        at = capacity.meters.fits_after(demand, _NOTHING, capacity.meters, now)
+        if gate.opens_at < _NEVER:
+            at = max(at, gate.opens_at)
         promised_at = min(entry.promised_at, at + _SLACK * (at - now))
         until = max(at, min(promised_at, entry.shed_at))
         machine = capacity.sharing.machine
