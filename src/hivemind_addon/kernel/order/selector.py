@@ -212,11 +212,10 @@ class Selector:
         if entry is None or entry is head or entry.not_before > now or self._queue.why_passed(entry):
             return None
         ticket, capacity, meters = entry.ticket, self.capacity, self.capacity.meters
-        ends_at, demand = entry.shed_at, self.demand(ticket, now)
+        ends_at, demand = min(entry.shed_at, capacity.hopeless_at(ticket)), self.demand(ticket, now)
         patience_s, fits_at = ends_at - ticket.arrived_at, meters.fits_at(demand, now)
         if fits_at > ends_at:
-            is_last = now >= capacity.hopeless_at(ticket) - _LAST_TRY_S and not capacity.flights
-            return entry if is_last else None
+            return entry if fits_at > now and self.gate(ticket, now) is None else None
         if fits_at - ticket.arrived_at < _LONG_WAIT * patience_s:
             return None
         turns = (meters.next_window_at(now), *(hidden.turns_at(now) for hidden in capacity.hidden))
