@@ -7,7 +7,7 @@ that come later have a claim on the rest.
 
 **Deadlines.** A ticket whose client may leave soon has the reservation in place of the first ticket, from `need / rate`
 before the latest start on, unless the first ticket would be lost by it. A ticket that would be held until it is lost
-tries shortly before, alone: a refusal costs no more than the loss.
+tries shortly before, alone, unless a header says that the limit has no room: a refusal costs no more than the loss.
 
 **The bound.** All who go before a reservation lengthen its wait by at most a tenth of the wait when it was made. A
 ticket becomes the first after a bounded time (`fair_queue.py`), so every wait is bounded, and agents pay for all they
@@ -54,6 +54,8 @@ _LONG_WAIT = 0.4
 """The least share of the patience that a late ticket has waited."""
 _LAST_TRY_S = 0.5
 """A ticket that a limit would hold until it is lost may try this long before."""
+_EARLY_S = 1.6
+"""So much earlier than a header reports may a window turn: instants are rounded, and the gate is careful."""
 _SURE_S = 0.25
 """A ticket that fits at an instant has surely gone after this time, if the ticket goes at all."""
 _NOTHING = Demand(requests=0)
@@ -291,7 +293,7 @@ class Selector:
         if advised.opens_at > trusted.opens_at:
             gate = Gate(advised.reason, max(trusted.opens_at, min(advised.opens_at, self.expires_at(now))))
         if gate.opens_at > now and gate.reason is Reason.METER and not capacity.flights:
-            tries_at = capacity.hopeless_at(ticket) - _LAST_TRY_S
+            tries_at = max(capacity.hopeless_at(ticket) - _LAST_TRY_S, trusted.opens_at - _EARLY_S)
             if gate.opens_at > tries_at:
                 gate = Gate(gate.reason, max(now, tries_at))
         return gate if gate.opens_at > now else None
