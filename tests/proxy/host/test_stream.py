@@ -23,20 +23,18 @@ from mitmproxy.proxy.layers.http._http1 import Http1Client, Http1Server, make_er
 from mitmproxy.proxy.layers.http._http2 import Http2Client, Http2Server
 from mitmproxy.proxy.layers.http._http_h2 import BufferedH2Connection
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
-from mitmproxy.proxy.layers.tls import ClientTLSLayer, ServerTLSLayer, TLSLayer
 from mitmproxy.proxy.layers.websocket import WebsocketConnection, WebsocketLayer
 from mitmproxy.proxy.mode_servers import ServerInstance
-from mitmproxy.proxy.tunnel import TunnelLayer
 from mitmproxy.test import tflow
 
 from hivemind_addon.formats.wire.outcome import TransportTrouble
-from hivemind_addon.proxy.host import connections, hooks, tls, upstream_client
+from hivemind_addon.proxy.host import connections, hooks, upstream_client
 from hivemind_addon.proxy.host import http_layer as our_layer
 from hivemind_addon.proxy.host import stream as ours
 from hivemind_addon.proxy.host.port import Alarm, Handling, Look, Next, Stage
 from tests.proxy.gate.playbook import Playbook, make_context
 
-WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as proxy/host/{{stream,http_layer,hooks,connections,tls,upstream_client}}.py need it"
+WHICH = f"mitmproxy {mitmproxy.version.VERSION} is not as proxy/host/{{stream,http_layer,hooks,connections,upstream_client}}.py need it"
 
 
 # The canary ---------------------------------------------------------------------------------------------------------------
@@ -54,8 +52,6 @@ def make_samples():
     http_layer = mhttp.HttpLayer(context, HTTPMode.regular)
     stream = mhttp.HttpStream(context.fork(), 1)
     stream.flow = http.HTTPFlow(context.client, context.server)
-    tunnelled = make_context()
-    tunnelled.layers.append(http_layer)
     return {
         "ScheduledStream": stream,
         "SchedulingHttpLayer": http_layer,
@@ -75,16 +71,13 @@ def make_samples():
         "BoundedHttp2Server": Http2Server(context),
         "DirectAddonManager": AddonManager(SimpleNamespace(options=context.options)),
         "TurnsLayer": begun(WebsocketLayer(context, tflow.twebsocketflow())),
-        "QuickTls": ServerTLSLayer(context),
-        "QuickServerTls": ServerTLSLayer(context),
-        "QuickClientTls": ClientTLSLayer(tunnelled),
         "BoundedUpstreamProxy": HttpUpstreamProxy(context, Server(address=("127.0.0.1", 9)), send_connect=True),
     }
 
 
 SAMPLES = make_samples()
 FUNCTIONS = ast.FunctionDef, ast.AsyncFunctionDef
-MODULES = (connections, hooks, our_layer, tls, upstream_client, ours)
+MODULES = (connections, hooks, our_layer, upstream_client, ours)
 CLASSES = {
     node.name: node
     for module in MODULES
@@ -263,10 +256,6 @@ def test_shapes_that_no_signature_tells():
     for speaks in (Http1Client, Http2Client):
         said = inspect.getsource(inspect.getmodule(speaks))
         assert not re.search(r"yield .*(Hook|OpenConnection)\(|blocking", said), f"{WHICH}: a connection waits"
-    assert hasattr(mlayer.Layer, "_Layer__process"), f"{WHICH}: a layer waits in another way"
-    said = inspect.getsource(TLSLayer) + inspect.getsource(TunnelLayer)
-    for how in ("self.conn.state &= ~connection.ConnectionState.CAN_READ", "isinstance(command, commands.SendData)"):
-        assert how in said, f"{WHICH}: TLS does more with what comes"
     assert "HttpClient(context)" in inspect.getsource(mhttp.HttpLayer.get_connection), (
         f"{WHICH}: get_connection builds another client"
     )

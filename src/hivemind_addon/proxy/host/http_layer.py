@@ -40,7 +40,6 @@ from hivemind_addon.proxy.host.connections import (
 )
 from hivemind_addon.proxy.host.heads import twin
 from hivemind_addon.proxy.host.stream import EndAttempt, ScheduledStream, SocketWord
-from hivemind_addon.proxy.host.tls import quicken
 from hivemind_addon.proxy.host.upstream_client import (
     DrainingHttpLayer,
     FreshConnection,
@@ -275,9 +274,7 @@ class SchedulingHttpLayer(DrainingHttpLayer):
 
 def _bound(child: layer.Layer) -> None:
     """Give a new upstream connection a client that survives a graceful GOAWAY, and bound a proxy's answer."""
-    stack = list(_stack(child))
-    quicken(stack)
-    for inner in stack:
+    for inner in _stack(child):
         if type(inner) is HttpClient:
             # The base class builds it inside get_connection and offers no factory to override.
             inner.__class__ = GracefulHttpClient
@@ -304,9 +301,7 @@ def _stack(top: layer.Layer | None) -> Iterator[layer.Layer]:
 
 
 def scheduling_layer(chosen: layer.Layer | None, port: Port) -> layer.Layer | None:
-    """Replace the `HttpLayer` in the stack that mitmproxy chose by ours; of any other only TLS takes the short way."""
-    if chosen is not None:
-        quicken(chosen.context.layers)
+    """Replace the `HttpLayer` in the stack that mitmproxy chose by ours; any other stack stays as it is."""
     above: layer.Layer | None = None
     current: Any = chosen
     while current is not None and type(current) is not HttpLayer:

@@ -1,7 +1,7 @@
 """Hold, peek, retry and keep-alive inside mitmproxy's HTTP layer.
 
 Every private mitmproxy name we use is in this file and, of its layer, hooks, connections and TLS, in `http_layer.py`,
-`hooks.py`, `tls.py`, `connections.py` and `upstream_client.py` beside it.
+`hooks.py`, `connections.py` and `upstream_client.py` beside it.
 
 mitmproxy builds one `HttpStream` per request inside one `HttpLayer` per client connection. We subclass both:
 
