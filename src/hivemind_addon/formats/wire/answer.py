@@ -1,7 +1,7 @@
 """Reads a streamed answer as the answer passes: phase, error and usage.
 
 Before the first content the reader judges every event with care. Afterwards an event costs a look at the name or a
-search for a word, and a piece with nothing but content events (a run) costs a single look. Events are kept unread.
+search for a word. Events are kept unread.
 Their text is extracted and counted only if the provider reports no output by the end (a stream that was cut, a chat
 without `include_usage`), and is read once at the end, to detect garbage.
 """
@@ -10,8 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from enum import Enum
-from itertools import groupby
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from hivemind_addon.formats.base.json_values import read_object, read_value
 from hivemind_addon.formats.base.pointer import Pointer
@@ -24,9 +23,6 @@ from hivemind_addon.formats.wire.sse import SseEvent
 from hivemind_addon.formats.wire.transcript import Transcript, answer_of_events
 from hivemind_addon.formats.wire.usage import MOST_COUNTED_CHARS, NOTHING_EXPECTED, count_words
 from hivemind_addon.kernel.values.ticket import Usage
-
-if TYPE_CHECKING:
-    from hivemind_addon.formats.wire.runs import IsRun
 
 # With the newest, over a thousand chat chunks: enough to learn how many tokens a byte of the stream is.
 _MAX_OLDEST_BYTES = 128 * 1024
@@ -69,27 +65,21 @@ class AnswerReader:
         """`media_type`: the media type of the answer."""
         self._dialect = dialect
         self._unwrapper = dialect.unwrapper
-        self._media_type = media_type
         self._parser = dialect.parser(media_type)
-        self._run_test = dialect.run_test(media_type)
-        self._is_run: IsRun | None = None
-        """Tests whether the next piece is a run; None: no run can come next (before content, or amid an event)."""
         self._report: dict[str, int] = {}
         """The parts of the usage that were reported."""
         self._reported_at = 0
         """The content bytes before the last report of an output."""
-        self._last: SseEvent | bytes | None = None
-        """The last content event, or the run that contains this event."""
-        self._oldest: list[SseEvent | bytes] = []
-        """The pieces before the newest; of a long answer only the beginning."""
+        self._last: SseEvent | None = None
+        """The last content event."""
+        self._oldest: list[SseEvent] = []
+        """The content events before the newest; of a long answer only the beginning."""
         self._oldest_bytes = 0
-        self._newest: deque[SseEvent | bytes] = deque()
-        """Events and runs, to be read when the answer ends."""
+        self._newest: deque[SseEvent] = deque()
+        """The last content events, to be read when the answer ends."""
         self._newest_bytes = 0
-        self._events_bytes = 0
-        """Data of the content events that were read."""
-        self._runs_bytes = 0
-        """All bytes of the runs, including more than the data of the events."""
+        self._content_bytes = 0
+        """Data of all content events."""
         self._ended = False
         self._terminal: SseEvent | None = None
         self.phase = Phase.BEFORE_CONTENT
@@ -124,18 +114,8 @@ class AnswerReader:
                 self._lose(str(error))
         if self._is_lost:
             return b""
-        if self._is_run is not None and self._is_run(chunk):
-            self._last, self.has_stopped = chunk, False
-            size = len(chunk)
-            self._runs_bytes += size
-            self._keep(chunk, size)
-        elif not self._ended:
-            self._cut(chunk)
-            self.may_end = self.has_stopped or (not self._parser.is_between and chunk.rstrip().endswith((b"}", b"]")))
-        return chunk
-
-    def _cut(self, chunk: bytes) -> None:
-        """Read a piece that is no run, event by event."""
+        if self._ended:
+            return chunk
         for event in self._unwrapped(self._parser.feed(chunk)):
             if self._ended:
                 self._note_report(event)  # some gateways report the usage after the end
@@ -147,25 +127,11 @@ class AnswerReader:
         if self._parser.broken is not None and self.broken is None:
             self.broken = self._parser.broken
             self._pass_on()
-        may_run = self.content_seen and not self._ended and self.broken is None and self._parser.is_between
-        self._is_run = self._run_test if may_run else None
+        self.may_end = self.has_stopped or (not self._parser.is_between and chunk.rstrip().endswith((b"}", b"]")))
+        return chunk
 
     def _unwrapped(self, events: list[SseEvent]) -> list[SseEvent]:
         return events if self._unwrapper is None else list(map(self._unwrapper.unwrap, events))
-
-    def _events(self, kept: Iterable[SseEvent | bytes]) -> list[SseEvent]:
-        """The events of kept pieces; runs are cut into events."""
-        events: list[SseEvent] = []
-        for kind, some in groupby(kept, type):
-            if kind is bytes:
-                events += self._unwrapped(self._dialect.parser(self._media_type).feed(b"".join(some)))  # type: ignore[arg-type]
-            else:
-                events += some  # type: ignore[arg-type]
-        return events
-
-    @property
-    def _last_event(self) -> SseEvent | None:
-        return self._events((self._last,))[-1] if self._last is not None else None
 
     def finish(self) -> bytes:
         """End a body that ended properly; returns the last decoded bytes. Decides between CONTENT and COMPLETE."""
@@ -180,7 +146,7 @@ class AnswerReader:
             if not self._ended and (event.data.strip() == _DONE or read_object(event.data) is not None):
                 self._read(event)
         if not self._ended:
-            last = self._last_event
+            last = self._last
             if self.has_stopped or (last is not None and self._dialect.ends_without_terminal(last)):
                 self._end(Phase.COMPLETE)
         return decoded
@@ -201,13 +167,13 @@ class AnswerReader:
         if self.broken:
             return None
         last = () if self._terminal is None else (self._terminal,)
-        answer = answer_of_events(self._dialect, self._events((*self._newest, *last)))
-        answer.is_tail = self._newest_bytes < self._events_bytes + self._runs_bytes
+        answer = answer_of_events(self._dialect, (*self._newest, *last))
+        answer.is_tail = self._newest_bytes < self._content_bytes
         return answer
 
     def sum_at(self, pointer: Pointer) -> int:
         """The sum of the numbers at a place of the newest event with numbers there; 0: no event has any."""
-        for event in reversed(self._events(self._newest)):
+        for event in reversed(self._newest):
             found = sum_of(pointer.find_all(read_object(event.data)))
             if found:
                 return found
@@ -229,20 +195,19 @@ class AnswerReader:
         return self._dialect.usage.usage(self._report, counted_tokens, expected)
 
     def _must_count(self) -> bool:
-        """Whether no output is reported, or words came after the last report. Reads the newest pieces."""
-        usage, unseen_bytes = self._dialect.usage, self._events_bytes + self._runs_bytes - self._reported_at
-        for piece in reversed(self._newest):
+        """Whether no output is reported, or words came after the last report. Reads the newest events."""
+        usage, unseen_bytes = self._dialect.usage, self._content_bytes - self._reported_at
+        for event in reversed(self._newest):
             if unseen_bytes <= 0:
                 break
-            unseen_bytes -= _size(piece)
-            for event in reversed(self._events((piece,))):
-                if self._note_report(event):
+            unseen_bytes -= len(event.data)
+            if self._note_report(event):
+                return not usage.output_of(self._report)
+            if any(part.text for part in answer_of_events(self._dialect, (event,)).parts):
+                if not self._report:  # some gateways send a whole answer as an event
+                    self._report |= usage.in_answer(self._dialect.inner(read_object(event.data) or {}))
                     return not usage.output_of(self._report)
-                if any(part.text for part in answer_of_events(self._dialect, (event,)).parts):
-                    if not self._report:  # some gateways send a whole answer as an event
-                        self._report |= usage.in_answer(self._dialect.inner(read_object(event.data) or {}))
-                        return not usage.output_of(self._report)
-                    return True
+                return True
         return unseen_bytes > 0 or not usage.output_of(self._report)
 
     def _note_report(self, event: SseEvent) -> bool:
@@ -250,7 +215,7 @@ class AnswerReader:
         report = self._dialect.usage.in_event(event)
         self._report |= report
         if has_output := "output" in report or "total" in report:
-            self._reported_at = self._events_bytes + self._runs_bytes
+            self._reported_at = self._content_bytes
         return has_output
 
     def _read(self, event: SseEvent) -> None:
@@ -283,32 +248,25 @@ class AnswerReader:
     def _keep_event(self, event: SseEvent) -> None:
         self._last = event
         size = len(event.data)
-        if size:  # without data the event says nothing, and the length bounds nothing
-            self._events_bytes += size
-            self._keep(event, size)
-
-    def _keep(self, piece: SseEvent | bytes, size: int) -> None:
-        self._newest.append(piece)
+        if not size:  # without data the event says nothing, and the length bounds nothing
+            return
+        self._content_bytes += size
+        self._newest.append(event)
         self._newest_bytes += size
         while self._newest_bytes > _MAX_READ_BYTES:
-            self._age(self._newest.popleft())
-
-    def _age(self, piece: SseEvent | bytes) -> None:
-        """Move a piece from the newest to the oldest."""
-        size = _size(piece)
-        self._newest_bytes -= size
-        if self._oldest_bytes < _MAX_OLDEST_BYTES:
-            self._oldest.append(piece)
-            self._oldest_bytes += size + _EVENT_OVERHEAD_BYTES
+            old = self._newest.popleft()
+            self._newest_bytes -= len(old.data)
+            if self._oldest_bytes < _MAX_OLDEST_BYTES:
+                self._oldest.append(old)
+                self._oldest_bytes += len(old.data) + _EVENT_OVERHEAD_BYTES
 
     def _end(self, phase: Phase) -> None:
         self._ended, self.has_stopped = True, False
-        self._is_run = None
         self.phase = phase
 
     def _lose(self, why: str) -> None:
         self.broken = why
-        self._decoder = self._is_run = None
+        self._decoder = None
         self._is_lost = True
         self._pass_on()
 
@@ -319,28 +277,14 @@ class AnswerReader:
 
     def _count_output(self, counter: Callable[[str], int]) -> int:
         answer = Assembly()
-        read_bytes = runs_bytes = told_bytes = 0
-        for piece in (*self._oldest, *self._newest):
-            events = self._events((piece,))
-            if isinstance(piece, bytes):
-                runs_bytes += len(piece)
-                told_bytes += sum(len(event.data) for event in events)
-            for event in events:
-                top = read_value(event.data)
-                if isinstance(top, dict):
-                    self._dialect.wording.read_event(event.event or word_of(top.get("type")), top, answer)
-                read_bytes += len(event.data)
-                if sum(len(part.text) for part in answer.out.parts) >= MOST_COUNTED_CHARS:
-                    break
-            else:
-                continue
-            break
+        read_bytes = 0
+        for event in (*self._oldest, *self._newest):
+            top = read_value(event.data)
+            if isinstance(top, dict):
+                self._dialect.wording.read_event(event.event or word_of(top.get("type")), top, answer)
+            read_bytes += len(event.data)
+            if sum(len(part.text) for part in answer.out.parts) >= MOST_COUNTED_CHARS:
+                break
         if not (tokens := count_words(answer.said(), counter)):
             return 0
-        content_bytes = self._events_bytes + (self._runs_bytes * told_bytes / runs_bytes if runs_bytes else 0)
-        return round(tokens * (content_bytes / read_bytes))
-
-
-def _size(piece: SseEvent | bytes) -> int:
-    """Bytes of an event's data, or of a run."""
-    return len(piece) if isinstance(piece, bytes) else len(piece.data)
+        return round(tokens * (self._content_bytes / read_bytes))

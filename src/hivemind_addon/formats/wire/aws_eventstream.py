@@ -151,26 +151,6 @@ class EventStreamParser:
         self._headers_bytes = self._crc = self._missing = 0
 
 
-def name_of_message(piece: bytes) -> bytes | None:
-    """The name of the event that a piece is: one sound message whose payload is an object. None: it is something else,
-    or not that for sure.
-    """
-    size = len(piece)
-    if size < PRELUDE_BYTES + _CRC_BYTES:
-        return None
-    told_bytes, headers_bytes, crc = _PRELUDE.unpack_from(piece)
-    payload_at = PRELUDE_BYTES + headers_bytes
-    if (
-        told_bytes != size
-        or headers_bytes > _MAX_MEMOIZED_BYTES
-        or not piece.startswith(b"{", payload_at, size - _CRC_BYTES)
-        or crc32(piece[:8]) != crc
-        or crc32(piece[8:-_CRC_BYTES], crc) != int.from_bytes(piece[-_CRC_BYTES:])
-    ):
-        return None
-    return _name_in(piece[PRELUDE_BYTES:payload_at])
-
-
 def _event(headers: bytes, payload: bytes) -> SseEvent:
     heading = _known_heading(headers) if len(headers) <= _MAX_MEMOIZED_BYTES else _heading(headers)
     kind, name, said = heading
@@ -196,13 +176,6 @@ def _heading(headers: bytes) -> tuple[str, str, str]:
 
 
 _known_heading = lru_cache(maxsize=64)(_heading)
-
-
-@lru_cache(maxsize=64)
-def _name_in(headers: bytes) -> bytes | None:
-    """The event's name; None: it is an error."""
-    kind, name, _ = _heading(headers)
-    return None if kind in _TROUBLES else name.encode()
 
 
 def _strings(headers: bytes) -> dict[str, str]:

@@ -14,7 +14,7 @@ from hivemind_addon.formats.base.json_values import read_object, read_value
 from hivemind_addon.formats.base.memo import by_thing
 from hivemind_addon.formats.base.patterns import glob_matches
 from hivemind_addon.formats.base.pointer import Pointer
-from hivemind_addon.formats.profile.format import Framing, WireFormat, Wording
+from hivemind_addon.formats.profile.format import EventRules, Framing, WireFormat, Wording
 from hivemind_addon.formats.profile.formats import format_named
 from hivemind_addon.formats.wire.aws_eventstream import PRELUDE_BYTES, EventStreamParser, is_prelude
 from hivemind_addon.formats.wire.conversation_parts import Assembly, Part, Values, message_parts
@@ -24,7 +24,6 @@ from hivemind_addon.formats.wire.error_form import error_body, error_event, erro
 from hivemind_addon.formats.wire.json_array import JsonArrayParser
 from hivemind_addon.formats.wire.ndjson import NdjsonParser
 from hivemind_addon.formats.wire.request import RequestPlan
-from hivemind_addon.formats.wire.runs import LEAST_BYTES, ContentMarks, IsRun, run_test
 from hivemind_addon.formats.wire.sse import BOM, SseEvent, SseParser
 from hivemind_addon.formats.wire.usage import UsageReader
 from hivemind_addon.formats.wire.wordings.chat import ChatWording
@@ -35,6 +34,8 @@ from hivemind_addon.formats.wire.wordings.responses import ResponsesWording
 
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 """One of them begins a stream of server-sent events."""
+_LEAST_BYTES = 16
+"""Of the data of an event without a name that surely is content: shorter data may be `[DONE]`."""
 _MOST_NAMES = 200
 
 type Steps = tuple[str, ...]
@@ -71,6 +72,23 @@ _WORDINGS: Mapping[Wording, type[WordingReader]] = {
 }
 
 
+class _ContentMarks:
+    """The words whose presence or absence shows that an event without a name surely is content."""
+
+    def __init__(self, rules: EventRules) -> None:
+        self._with = tuple(one.encode() for one in rules.surely_content_with)
+        stops = [f'"{one.rpartition("/")[2]}"' for one in rules.complete_if] if rules.surely_content_without else ()
+        without = dict.fromkeys((*rules.surely_content_without, *stops))
+        self._without = tuple((mark := one.encode(), mark + b":null") for one in without)
+
+    def fit(self, data: bytes) -> bool:
+        """Whether the event surely is content: of one that is long enough not to be `[DONE]`."""
+        for mark, null in self._without:
+            if mark in data and data.count(mark) != data.count(null):
+                return False
+        return bool(self._without) and all(map(data.__contains__, self._with))
+
+
 class Dialect:
     """One wire format. Holds nothing of any stream; nothing here raises on what a provider sends."""
 
@@ -86,7 +104,7 @@ class Dialect:
         self.unwrapper = Unwrapper(envelope.at, base64=envelope.base64) if envelope else None
         """Takes its events out of what they are wrapped in; None: they are not."""
         self._done = events.done.encode()
-        self._long = len(self._done) + LEAST_BYTES if self._done else 0
+        self._long = len(self._done) + _LEAST_BYTES if self._done else 0
         """Longer data cannot be the closing one."""
         self._kinds = {
             **dict.fromkeys((*events.bookkeeping, *events.opening), EventClass.BOOKKEEPING),
@@ -99,15 +117,8 @@ class Dialect:
         self._complete_if = tuple((_mark(_steps(one)[-1]), Pointer.parse(one)) for one in events.complete_if)
         error_marks = {ERROR_MARK, *(_mark(_steps(one)[0]) for one in form.error.at)}
         self._worth_a_look = (*error_marks, *(_mark(_steps(one)[-1]) for one in events.done_if))
-        self._marks = ContentMarks(events)
+        self._marks = _ContentMarks(events)
         self._sure_names: dict[str, bool] = {}
-        self._sure_raw: set[bytes] = set()
-        """Those of them that are sure, as streams have them."""
-        # An envelope in base64 hides what is in it, and what another one has before it is not known.
-        shows = envelope is None or (not envelope.base64 and self._marks.tell_several)
-        self._run_tests: dict[Framing, IsRun | None] = {
-            one: run_test(one, events, self._marks, self._sure_raw) for one in (form.framing.values() if shows else ())
-        }
         self.usage = UsageReader(form.usage)
 
     # Streamed answers and errors.
@@ -123,10 +134,6 @@ class Dialect:
                 return JsonArrayParser()
             case Framing.AWS_EVENTSTREAM:
                 return EventStreamParser()
-
-    def run_test(self, media_type: str = "") -> IsRun | None:
-        """Whether a piece of such an answer, after content and between two events, is a run; None: none is."""
-        return self._run_tests.get(self.framing_of(media_type))
 
     def framing_of(self, media_type: str) -> Framing:
         """How a streamed answer of a media type is cut into events; the usual way where the format has no such."""
@@ -192,12 +199,9 @@ class Dialect:
             if sure is None:
                 if len(self._sure_names) >= _MOST_NAMES:
                     self._sure_names.clear()
-                    self._sure_raw.clear()
                 sure = self._sure_names[name] = self._is_sure(name)
-                if sure:
-                    self._sure_raw.add(name.encode())
             return sure and (len(data) >= self._long or not self._is_done(data))
-        return self._marks.tell and len(data) >= LEAST_BYTES and self._marks.fit(data)
+        return len(data) >= _LEAST_BYTES and self._marks.fit(data)
 
     def _is_sure(self, name: str) -> bool:
         return any(glob_matches(glob, name) for glob in self.form.events.surely_content)
