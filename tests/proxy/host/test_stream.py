@@ -62,7 +62,6 @@ def make_samples():
         "GracefulH2Connection": Http2Client(context).h2_conn,
         "NeverWaits": Http1Client(context),
         "QuickHttp1": Http1Client(context),
-        "WithOutlets": Http1Client(context),
         "BoundedHttp1Client": Http1Client(context),
         "BoundedHttp1Server": Http1Server(context),
         "BoundedH2Connection": Http2Client(context).h2_conn,

@@ -8,8 +8,7 @@
 
 What is said of a broken message never quotes it: a provider may echo a key in it, and the words go far.
 
-What passes here passes in few calls: a body that is kept comes in one piece, a streamed one goes from one connection to
-the other (`WithOutlets`).
+A body that is kept comes in one piece.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ import logging
 import re
 import time
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
 
 import h2.connection
@@ -81,10 +79,9 @@ from hivemind_addon.proxy.host.heads import (
     take_response,
 )
 from hivemind_addon.proxy.host.heads import with_field as with_field  # noqa: PLC0414
-from hivemind_addon.proxy.host.writes import Flush
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from h11._readers import ChunkedReader
     from h11._receivebuffer import ReceiveBuffer
@@ -150,22 +147,6 @@ class _Chunks:
             buf.maybe_extract_at_most(taken)
         self._come_whole = taken == len(data)
         return pieces
-
-    def whole(self, data: bytes) -> bytes | None:
-        """What is in a read that is chunks from its first to its last byte, and not the last one; None: it is not."""
-        if self._after is not None or not self._come_whole:
-            return None
-        pieces, taken, size = list[bytes](), 0, len(data)
-        while taken < size and (head := _CHUNK_HEAD.match(data, taken)):
-            begin = head.end()
-            end = begin + int(head[1], 16)
-            if end == begin or data[end : end + 2] != b"\r\n":
-                return None
-            pieces.append(data[begin:end])
-            taken = end + 2
-        if taken != size:
-            return None
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def __call__(self, buf: ReceiveBuffer) -> h11.Data | h11.EndOfMessage | None:
         after, self._after = self._after, None
@@ -248,41 +229,9 @@ class QuickHttp1(NeverWaits, Http1Connection):
         return _nothing()
 
 
-class WithOutlets(HttpConnection):
-    """A provider's connection that gives the pieces of an answer's body away the short way: not through all layers."""
-
-    outlets: Mapping[int, Callable[[bytes], commands.Command | None]] = MappingProxyType({})
-    """By stream. None: this piece has to go the usual way."""
-
-    def open_outlet(self, stream_id: int, outlet: Callable[[bytes], commands.Command | None]) -> None:
-        """From now on."""
-        self.outlets = {**self.outlets, stream_id: outlet}
-
-    def close_outlet(self, stream_id: int) -> None:
-        """Or it was closed before."""
-        self.outlets = {known: outlet for known, outlet in self.outlets.items() if known != stream_id}
-
-    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        commands_ = super()._handle_event(event)
-        if self.outlets and isinstance(event, events.DataReceived):
-            return self._let_out(commands_)
-        return commands_
-
-    def _let_out(self, commands_: layer.CommandGenerator[None]) -> layer.CommandGenerator[None]:
-        for command in commands_:
-            passed = None
-            if isinstance(command, ReceiveHttp) and isinstance(command.event, ResponseData):
-                outlet = self.outlets.get(command.event.stream_id)
-                passed = None if outlet is None else outlet(command.event.data)
-            yield passed or command
-
-
 class BoundedHttp1Server(QuickHttp1, Http1Server):
     """A client's HTTP/1 connection."""
 
-    _framed: http.Response | None = None
-    """The answer of which it is known whether it goes out in chunks."""
-    _is_chunked = False
     _missing_bytes = 0
     """Of a body that goes on in one piece."""
     _pieces: Sequence[bytes | memoryview] = ()
@@ -355,15 +304,6 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
         yield from _in_one_piece(self.conn, http1.assemble_response_head(response), event.content)
         yield from self.mark_done(response=True)
 
-    def framed(self, stream_id: int, data: bytes) -> commands.Command | None:
-        """What sends a piece of an answer's body; None: this connection is about something else."""
-        if self._paused is not None or self.stream_id != stream_id or self.response is None:
-            return None
-        if self.response is not self._framed:
-            self._framed = self.response
-            self._is_chunked = "chunked" in self.response.headers.get("transfer-encoding", "").lower()
-        return commands.SendData(self.conn, b"%x\r\n%b\r\n" % (len(data), data) if self._is_chunked else data)
-
     def read_headers(self, event: events.ConnectionEvent) -> layer.CommandGenerator[None]:
         """Read a request's head."""
         if isinstance(event, events.ConnectionClosed):
@@ -404,28 +344,10 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
             yield from self.state(event)
 
 
-class BoundedHttp1Client(WithOutlets, QuickHttp1, Http1Client):
+class BoundedHttp1Client(QuickHttp1, Http1Client):
     """A provider's HTTP/1 connection."""
 
     _interims = 0
-
-    def handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        """Handle it; a piece of a stream that has an outlet goes there at once."""
-        if self.outlets and type(event) is events.DataReceived and (passed := self.passed_on(event.data)) is not None:
-            return passed  # type: ignore[return-value]  # who asks goes through it
-        return super().handle_event(event)
-
-    def passed_on(self, data: bytes) -> tuple[commands.Command, ...] | None:
-        """What a read leads to whose all goes to a stream's outlet; None: it has to go the usual way."""
-        outlet = self.outlets.get(self.stream_id or 0)
-        reader: object = self.body_reader if outlet else None
-        if outlet is None or not isinstance(reader, _Chunks) or self.buf or self.state != self.read_body:
-            return None
-        piece = reader.whole(data)
-        passed = outlet(piece) if piece else None
-        if passed is None:
-            return None
-        return () if type(passed) is Flush else (passed,)
 
     def read_body(self, event: events.Event) -> layer.CommandGenerator[None]:
         """Tell the end of an answer when this connection can take the next request: it may come at once."""
@@ -746,16 +668,8 @@ class BoundedHttp2(NeverWaits, Http2Connection):
 class BoundedHttp2Server(BoundedHttp2, Http2Server):
     """A client's HTTP/2 connection."""
 
-    def framed(self, stream_id: int, data: bytes) -> commands.Command | None:
-        """What sends a piece of an answer's body; None: this connection is about something else."""
-        if self._paused is not None or not self.is_open_for_us(stream_id):
-            return None
-        self.h2_conn.send_data(stream_id, data)
-        frames = self.h2_conn.data_to_send()
-        return commands.SendData(self.conn, frames) if frames else Flush()  # its client's window is full
 
-
-class BoundedHttp2Client(WithOutlets, BoundedHttp2, Http2Client):
+class BoundedHttp2Client(BoundedHttp2, Http2Client):
     """A provider's HTTP/2 connection."""
 
 

@@ -22,7 +22,7 @@ from mitmproxy.proxy.layers.http import (
     RegisterHttpConnection,
     SendHttp,
 )
-from mitmproxy.proxy.layers.http._base import HttpConnection, ReceiveHttp
+from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
     ErrorCode,
     RequestHeaders,
@@ -32,7 +32,6 @@ from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy_rs.udp import UdpServer
 
 from hivemind_addon.proxy.host.connections import (
-    BoundedHttp1Client,
     BoundedHttp1Server,
     BoundedUpstreamProxy,
     dissolve,
@@ -72,8 +71,6 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         """Those that are over, or about to be."""
         self.tunnel: tuple[ScheduledStream, BoundedHttp1Server] | None = None
         """Where all that comes goes once a client has asked for a tunnel, and who speaks with it until that is made."""
-        self.sources: dict[str, BoundedHttp1Client] = {}
-        """By connection id: whose pieces of a stream go to an outlet, and come here as they are to be read."""
         self._idle_alarms: set[commands.RequestWakeup] = set()
         """Nobody waits for them any more: each alarm is a task, which mitmproxy lets sleep to its end."""
 
@@ -106,11 +103,6 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         """The innermost layer of a connection: the one that speaks HTTP."""
         return deque(_stack(self.connections.get(peer)), maxlen=1).pop() if peer in self.connections else None
 
-    def speaks_itself(self, speaker: HttpConnection) -> bool:
-        """Whether nothing, TLS for one, is between what comes from a connection and who speaks HTTP there."""
-        top = self.connections.get(speaker.conn)
-        return top is speaker or (isinstance(top, GracefulHttpClient) and top.child_layer is speaker)
-
     def ready_connection(self, wanted: FreshConnection) -> Server | None:
         """The one that `get_connection` would answer with at once; None: it has to be asked."""
         is_http2 = self.context.client.alpn == b"h2"
@@ -132,9 +124,6 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         """Handle it; what comes from a connection that is known goes there with no step in between."""
         if type(event) is not events.DataReceived or self._paused is not None or self.debug is not None:
             return super().handle_event(event)
-        source = self.sources.get(event.connection.id)
-        if source is not None and (passed := source.passed_on(event.data)) is not None:
-            return passed  # type: ignore[return-value]  # who asks goes through it
         if self.tunnel is not None:
             tunnel, speaker = self.tunnel
             if speaker.is_pipe and not tunnel.waits:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from mitmproxy import http
@@ -76,11 +75,9 @@ from hivemind_addon.proxy.host.body import Body
 from hivemind_addon.proxy.host.connections import (
     BoundedHttp1Client,
     BoundedHttp1Server,
-    BoundedHttp2Server,
     BoundedUpstreamProxy,
     WholeRequest,
     WholeResponse,
-    WithOutlets,
     error_page,
     over,
 )
@@ -104,7 +101,7 @@ from hivemind_addon.proxy.host.upstream_client import (
 from hivemind_addon.proxy.host.writes import Flush
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Iterable
 
     from mitmproxy.proxy.context import Context
 
@@ -230,13 +227,9 @@ class ScheduledStream(HttpStream):
         self._alarm: commands.RequestWakeup | None = None
         self._keeps_answer = True
         """What has come of the answer is kept, to be in the flow at its end."""
-        self._read_bytes = 0
-        """Of the answer that comes the usual way, and was read before."""
         self._waiting_bytes = 0
         """Of the request's body, which goes on as it comes, since this stream waits."""
         self._holds_reading = False
-        self._source: tuple[WithOutlets, int] | None = None
-        """Whose pieces go the short way, and its name for this stream."""
 
     @property
     def takes_whole(self) -> bool:
@@ -779,7 +772,6 @@ class ScheduledStream(HttpStream):
             yield from self._send_chunk(decoded if self.committed else held_back)
         yield Flush()  # the first content goes now, whatever else has come with it
         yield from self._arm(exchange, Stage.STREAMED)
-        self._open_outlet(exchange)
 
     def _streamed_head(self, *, is_read: bool) -> http.Response:
         """The head of a streamed answer: an HTTP/1.1 client must be able to tell its end from a cut.
@@ -804,8 +796,9 @@ class ScheduledStream(HttpStream):
         exchange = self._scheduled()
         assert self.flow.response
         if isinstance(event, ResponseData):
-            read, self._read_bytes = self._read_bytes, max(0, self._read_bytes - len(event.data))
-            decoded = event.data[:read] + self._tee(exchange, event.data[read:])
+            if self._keeps_answer:
+                self.response_body_buf += event.data
+            decoded = exchange.tee(event.data)
             yield from self._send_chunk(decoded if self.committed else event.data)
             if exchange.is_ending:
                 yield from self._arm(exchange, Stage.STREAMED)
@@ -817,48 +810,6 @@ class ScheduledStream(HttpStream):
             exchange.streamed()
             self._store_body()
             yield from self._finish()
-
-    def _open_outlet(self, exchange: ExchangePort) -> None:
-        """Step 8, the short way from one connection to the other; looked up once, for it is asked for each piece."""
-        source = self.parent.connection_to(self.context.server)
-        client = self.parent.connections.get(self.context.client)
-        if self.committed or self.attempt_id is None or not isinstance(source, WithOutlets):
-            return
-        if isinstance(client, (BoundedHttp1Server, BoundedHttp2Server)):
-            source.open_outlet(self.attempt_id, partial(self._pass_on, exchange, client.framed))
-            self._source = source, self.attempt_id
-            if isinstance(source, BoundedHttp1Client) and self.parent.speaks_itself(source):
-                self.parent.sources[source.conn.id] = source
-
-    def _pass_on(
-        self, exchange: ExchangePort, framed: Callable[[int, bytes], commands.Command | None], data: bytes
-    ) -> commands.Command | None:
-        """Send a piece on. None: it goes the usual way."""
-        response = self.flow.response
-        if self._paused is not None or self.server_state != self.state_stream or self._read_bytes:
-            return None
-        if response is None or callable(response.stream):
-            return None
-        self._tee(exchange, data)
-        # From the end of an answer on, an alarm watches the transport: only the usual way can set the alarm.
-        sending = None if exchange.is_ending else framed(self.stream_id, data)
-        if sending is None:
-            self._read_bytes = len(data)
-        else:
-            self._seen_end = (self._seen_end + data[-4:])[-4:]
-        return sending
-
-    def _tee(self, exchange: ExchangePort, data: bytes) -> bytes:
-        if self._keeps_answer:
-            self.response_body_buf += data
-        return exchange.tee(data)
-
-    def _close_outlet(self) -> None:
-        if self._source is not None:
-            source, stream_id = self._source
-            source.close_outlet(stream_id)
-            self.parent.sources.pop(source.conn.id, None)
-            self._source = None
 
     def _send_chunk(self, chunk: bytes) -> layer.CommandGenerator[None]:
         """One chunk to the client, through the stream function that another addon may have set."""
@@ -951,7 +902,6 @@ class ScheduledStream(HttpStream):
             yield from self._drop()
             return
         self._cancel_alarm()
-        self._close_outlet()
         if self.exchange:
             self.exchange.finished()
 
@@ -1013,7 +963,6 @@ class ScheduledStream(HttpStream):
     def _end_attempt(self) -> layer.CommandGenerator[None]:
         """Nothing runs upstream for this stream any more: the h2 stream is reset, the h1 connection closed."""
         attempt_id, self.attempt_id = self.attempt_id, None
-        self._close_outlet()
         server = self.context.server
         if attempt_id is None or not self._request_sent:
             return
@@ -1026,7 +975,6 @@ class ScheduledStream(HttpStream):
     def _drop(self) -> layer.CommandGenerator[None]:
         """Leave no trace in the layer: the stream itself, its alias, its alarm."""
         self._cancel_alarm()
-        self._close_outlet()
         if self.attempt_id is not None and self.attempt_id != self.stream_id:
             self.parent.streams.pop(self.attempt_id, None)
         self.held_back = []
