@@ -184,14 +184,6 @@ def _body_reader(size: int | None) -> TBodyReader:
     return _Chunks(reader) if size is None else reader  # type: ignore[arg-type, return-value]  # it reads chunks
 
 
-class NeverWaits(HttpConnection):
-    """A connection that speaks HTTP. It says nothing that has to be answered, so that it does without a way to wait."""
-
-    def handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        """Handle it, now."""
-        return self._handle_event(event) if self.debug is None else super().handle_event(event)
-
-
 @dataclass
 class WholeRequest(RequestHeaders):
     """A request whose body, which is not empty, has come with its head, or is to be sent so: no other event follows."""
@@ -206,30 +198,7 @@ class WholeResponse(ResponseHeaders):
     content: bytes = b""
 
 
-class QuickHttp1(NeverWaits, Http1Connection):
-    """An HTTP/1 connection that hands an event to what handles it, without a generator in between."""
-
-    def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
-        if isinstance(event, HttpEvent):
-            return self.send(event)
-        if isinstance(event, events.DataReceived) and self.state != self.passthrough:
-            self.buf += event.data
-        return self.state(event)
-
-    def mark_done(self, *, request: bool = False, response: bool = False) -> layer.CommandGenerator[None]:
-        """Note that a message has ended; where both have and the connection just goes on, with no closer look."""
-        request, response = request or self.request_done, response or self.response_done
-        asked, answer = self.request, self.response
-        if not (request and response and asked and answer) or self.buf or not leave_open(asked, answer):
-            return super().mark_done(request=request, response=response)
-        self.request_done = self.response_done = False
-        self.request = self.response = None
-        self.stream_id = self.stream_id + 2 if isinstance(self, Http1Server) else None
-        self.state = self.read_headers
-        return _nothing()
-
-
-class BoundedHttp1Server(QuickHttp1, Http1Server):
+class BoundedHttp1Server(Http1Server):
     """A client's HTTP/1 connection."""
 
     _missing_bytes = 0
@@ -344,7 +313,7 @@ class BoundedHttp1Server(QuickHttp1, Http1Server):
             yield from self.state(event)
 
 
-class BoundedHttp1Client(QuickHttp1, Http1Client):
+class BoundedHttp1Client(Http1Client):
     """A provider's HTTP/1 connection."""
 
     _interims = 0
@@ -616,7 +585,7 @@ def _one_piece(run: list[h2.events.DataReceived]) -> h2.events.DataReceived:
     return last
 
 
-class BoundedHttp2(NeverWaits, Http2Connection):
+class BoundedHttp2(Http2Connection):
     """What both sides have in common."""
 
     connection_type: ClassVar = BoundedH2Connection
