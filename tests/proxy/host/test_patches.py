@@ -12,7 +12,6 @@ from h2.exceptions import ProtocolError
 from hpack.table import HeaderTable
 from mitmproxy import exceptions, http, options, optmanager
 from mitmproxy.coretypes import multidict
-from mitmproxy.proxy import layers
 
 from hivemind_addon.proxy.host import patches as ours
 
@@ -140,39 +139,9 @@ def test_an_options_value_is_looked_up_once_until_one_changes(monkeypatch):
     assert copy.deepcopy(known) == known
 
 
-@pytest.mark.parametrize("check", [True, False])
-@pytest.mark.parametrize("kind", [str, bytes])
-def test_a_host_is_read_as_mitmproxy_reads_it(check, kind):
-    texts = [
-        "a.test",
-        "a.test:8080",
-        "[::1]:1",
-        "::1",
-        "bücher.test",
-        "a b",
-        "",
-        "a:99999",
-        "a" * 300,
-        "xn--a",
-        "a_b:1",
-    ]
-    for text in texts:
-        authority = text if kind is str else text.encode()
-        for _ in range(2):
-            assert told(ours._parse_authority, authority, check) == told(ours._THEIR_PARSING, authority, check)
-
-
-def told(ask, *of):
-    try:
-        return ask(*of)
-    except ValueError as error:
-        return type(error), str(error)
-
-
 def test_what_has_moved_in_mitmproxy_stays_as_it_is_with_one_warning(monkeypatch, caplog):
     monkeypatch.delattr(http.MessageData, "__post_init__")
     monkeypatch.delattr(http.Headers, "_kconv")
-    monkeypatch.delattr(layers.http, "validate_headers")
     known = options.Options()
     monkeypatch.setattr(known.changed, "receivers", ())
     before = vars(http.Headers).copy(), vars(http.MessageData).copy()
@@ -181,7 +150,6 @@ def test_what_has_moved_in_mitmproxy_stays_as_it_is_with_one_warning(monkeypatch
     moved = [
         "Headers._kconv",
         "Options.changed",
-        "layers.http.validate_headers",
         "MessageData.__post_init__",
     ]
     (line,) = caplog.messages

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-from functools import partial
 from operator import itemgetter, methodcaller
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -16,14 +15,10 @@ from h2 import utilities
 from hpack.table import HeaderTable
 from hyperframe import frame as h2_frame
 from mitmproxy import http, version
-from mitmproxy.net.http import http1, url
 from mitmproxy.options import Options
-from mitmproxy.proxy import layers
 from mitmproxy.utils import strutils
 
-from hivemind_addon.formats.base.memo import by_text
 from hivemind_addon.proxy.host.flow_parts import field_names, plain_headers
-from hivemind_addon.proxy.host.heads import expected_body_size, validate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -35,7 +30,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("hivemind")
 
 _IMMUTABLE = frozenset({bool, int, float, str, bytes, type(None)})
-_THEIR_PARSING: Callable[..., tuple[str, int | None]] = getattr(url.parse_authority, "theirs", url.parse_authority)
 _MOST_COMBINATIONS = 1000
 """Combinations of types to remember; a dozen is usual."""
 
@@ -45,7 +39,6 @@ def take_short_ways(options: Options) -> None:
     if moved := [
         *look_up_quickly(),
         *remember_options(options),
-        *check_heads_quickly(),
         *check_messages_quickly(),
         *show_frames_quickly(),
         *code_heads_quickly(),
@@ -142,28 +135,6 @@ def remember_options(options: Options) -> list[str]:
         # Before all other receivers: they ask for values when they receive a change.
         receivers.insert(0, WeakMethod(cast("RememberingOptions", options).forget))
     return [] if hasattr(options, "remembered") else ["Options.changed"]
-
-
-def check_heads_quickly() -> list[str]:
-    """Let mitmproxy check heads, hosts and the length of bodies with remembered results.
-
-    mitmproxy does each check several times per request. Returns the missing name.
-    """
-    if not hasattr(layers.http, "validate_headers"):
-        return ["layers.http.validate_headers"]
-    layers.http.validate_headers = validate
-    http1.expected_http_body_size = expected_body_size
-    url.parse_authority = _parse_authority  # type: ignore[assignment]  # bytes or text
-    return []
-
-
-def _parse_authority(authority: str, check: bool) -> tuple[str, int | None]:
-    return (_checked_authority if check else _any_authority)(authority)
-
-
-_checked_authority = by_text(partial(_THEIR_PARSING, check=True))
-_any_authority = by_text(partial(_THEIR_PARSING, check=False))
-_parse_authority.theirs = _THEIR_PARSING  # type: ignore[attr-defined]
 
 
 def check_messages_quickly() -> list[str]:
