@@ -250,11 +250,6 @@ class BoundedHttp1Server(Http1Server):
         yield ReceiveHttp(RequestEndOfMessage(self.stream_id))
         yield from self.mark_done(request=True)
 
-    @property
-    def is_pipe(self) -> bool:
-        """Whether what comes is no HTTP any more."""
-        return self.state == self.passthrough
-
     def send(self, event: HttpEvent) -> layer.CommandGenerator[None]:
         """Pass trailers over, which the base class does not know."""
         if type(event) is WholeResponse:

@@ -24,15 +24,12 @@ from mitmproxy.proxy.layers.http import (
 )
 from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
-    ErrorCode,
     RequestHeaders,
-    ResponseProtocolError,
 )
 from mitmproxy.proxy.layers.http._upstream_proxy import HttpUpstreamProxy
 from mitmproxy_rs.udp import UdpServer
 
 from hivemind_addon.proxy.host.connections import (
-    BoundedHttp1Server,
     BoundedUpstreamProxy,
     dissolve,
     server_for,
@@ -69,8 +66,6 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         self.port = port
         self.leaving: set[ScheduledStream] = set()
         """Those that are over, or about to be."""
-        self.tunnel: tuple[ScheduledStream, BoundedHttp1Server] | None = None
-        """Where all that comes goes once a client has asked for a tunnel, and who speaks with it until that is made."""
         self._idle_alarms: set[commands.RequestWakeup] = set()
         """Nobody waits for them any more: each alarm is a task, which mitmproxy lets sleep to its end."""
 
@@ -124,29 +119,10 @@ class SchedulingHttpLayer(DrainingHttpLayer):
         """Handle it; what comes from a connection that is known goes there with no step in between."""
         if type(event) is not events.DataReceived or self._paused is not None or self.debug is not None:
             return super().handle_event(event)
-        if self.tunnel is not None:
-            tunnel, speaker = self.tunnel
-            if speaker.is_pipe and not tunnel.waits:
-                return self._through(tunnel, event)
         known = self.connections.get(event.connection)
         if known is None:
             return super().handle_event(event)
         return in_one_write(self.event_to_child(known, event), then=self._let_go)
-
-    def _through(self, tunnel: ScheduledStream, event: events.DataReceived) -> layer.CommandGenerator[None]:
-        """Give it to the layers inside a tunnel; what they write is written as it is."""
-        assert tunnel.child_layer is not None
-        client = self.context.client
-        for command in tunnel.child_layer.handle_event(event):
-            if isinstance(command, commands.SendData):
-                yield command
-            elif isinstance(command, commands.CloseConnection) and command.connection == client:
-                end = ResponseProtocolError(tunnel.stream_id, "EOF", ErrorCode.PASSTHROUGH_CLOSE)
-                yield from self.event_to_child(self.connections[client], end)
-            elif isinstance(command, commands.CloseTcpConnection):
-                yield commands.CloseConnection(command.connection)  # as the host does: never by half
-            else:
-                yield from self._obey(command, tunnel)
 
     def _handle_event(self, event: events.Event) -> layer.CommandGenerator[None]:
         return in_one_write(self._handle_turn(event), then=self._let_go)

@@ -536,14 +536,7 @@ class ScheduledStream(HttpStream):
     def handle_connect_upstream(self) -> layer.CommandGenerator[None]:
         """Tunnel what is not ours through a proxy whose answer is bounded."""
         self.child_layer = BoundedUpstreamProxy.make(self.context, send_connect=True)[0]
-        yield from self.handle_connect_finish()
-
-    def handle_connect_finish(self) -> layer.CommandGenerator[None]:
-        """Answer a client that has asked for a tunnel."""
-        yield from super().handle_connect_finish()  # type: ignore[no-untyped-call]  # the host's own
-        speaker = self.parent.connections[self.context.client]
-        if self.child_layer is not None and isinstance(speaker, BoundedHttp1Server):
-            self.parent.tunnel = self, speaker
+        yield from self.handle_connect_finish()  # type: ignore[no-untyped-call]  # the host's own
 
     # The gate --------------------------------------------------------------------------------------------------------
 
