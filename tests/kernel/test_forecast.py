@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from hivemind_addon.kernel.forecast import ForecastSlots, Supply, forecast
+from hivemind_addon.kernel.forecast import Forecast, ForecastSlots, Supply
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.order.entry import QueueEntry
 from hivemind_addon.kernel.pool import PoolSettings
@@ -39,7 +39,7 @@ def places(*not_before):
 
 def starts(waiting, *, supplies=(), slots=None, first_at=0.0, others_at=0.0):
     slots = slots or ForecastSlots(limit=1, service_s=10.0)
-    found = forecast(waiting, supplies=supplies, slots=slots, first_at=first_at, others_at=others_at)
+    found = Forecast([slots, *supplies], first_at=first_at, others_at=others_at).play(waiting)
     return [found[place.ticket.id].at if place.ticket.id in found else None for place in waiting]
 
 
@@ -51,13 +51,11 @@ class TestQueue:
         assert starts(places(0, 0, 0)) == [0, 10, 20]
 
     def test_what_runs_comes_first_and_what_overran_is_not_over(self):
-        slots = ForecastSlots(limit=2, service_s=10.0)
-        slots.run([4, 30], now=0)
+        slots = ForecastSlots(limit=2, service_s=10.0, ran_s=[4, 30])
         assert starts(places(0, 0, 0), slots=slots) == [2.5, 6, 12.5]
 
     def test_above_a_limit_that_was_lowered_several_have_to_end(self):
-        slots = ForecastSlots(limit=1, service_s=10.0)
-        slots.run([0, 2, 4], now=0)
+        slots = ForecastSlots(limit=1, service_s=10.0, ran_s=[0, 2, 4])
         assert starts(places(0), slots=slots) == [10]
 
     def test_a_full_pool_of_which_no_time_is_known_tells_nothing(self):
@@ -86,6 +84,44 @@ class TestSupply:
     def test_more_than_the_whole_limit_waits_for_all_of_it(self):
         bucket = Supply("requests", Dimension.REQUESTS, limit=0.5, level=0, at=0, per_s=0.5)
         assert starts(places(0, 0), supplies=[bucket], slots=ForecastSlots(**NO_LIMIT)) == [1, 3]
+
+
+class TestBackfilling:
+    SMALL = ("small0", "small1", "small2", "small3", "small4")
+
+    @pytest.mark.parametrize(
+        ("future", "before"),
+        [
+            pytest.param({"turns_at": 40, "window_s": 60}, 5, id="units that end with the window delay nobody"),
+            pytest.param({"per_s": 10}, 4, id="a bucket refills a tenth of the wait later at most"),
+        ],
+    )
+    def test_small_ones_go_before_a_huge_one_within_its_slack(self, future, before):
+        tokens = Supply("tokens", Dimension.INPUT_TOKENS, limit=1000, level=500, at=0, **future)
+        sizes = {"huge": 900, **dict.fromkeys(self.SMALL, 10)}
+        waiting = [
+            QueueEntry(ticket=ticket(name, demand=Demand(input_tokens=size)), wait_began_at=0.0)
+            for name, size in sizes.items()
+        ]
+        found = Forecast([ForecastSlots(**NO_LIMIT), tokens], first_at=0.0, others_at=0.0).play(waiting)
+        assert list(found) == [*self.SMALL[:before], "huge", *self.SMALL[before:]]
+        assert [found[name].at for name in self.SMALL[:before]] == [0] * before
+        assert 40 <= found["huge"].at <= 44
+
+    def test_a_view_shows_them_before_it_where_they_wait_for_a_slot(self):
+        bench = Bench(slots=1)
+        bench.submit("first", demand=Demand(input_tokens=10))
+        bench.advance(4)
+        tokens = Reading("input-tokens", Dimension.INPUT_TOKENS, 300, limit=1000, remaining=500, reset_in_s=100)
+        bench.observe("first", tokens)
+        bench.settle("first")
+        bench.submit("runs", demand=Demand(input_tokens=10))
+        bench.submit("huge", demand=Demand(input_tokens=900))
+        bench.submit(*self.SMALL, demand=Demand(input_tokens=10))
+        told = {view.ticket.id: view.starts_in_s for view in bench.pool.tickets if view.position}
+        assert list(told) == [*self.SMALL, "huge"]
+        assert [told[name] for name in self.SMALL] == [4, 8, 12, 16, 20]
+        assert told["huge"] > 30
 
 
 class World:
@@ -312,9 +348,8 @@ class TestViews:
 
 
 class TestLimits:
-    def of(self, waiting, **options):
-        slots = options.pop("slots", None) or ForecastSlots(**NO_LIMIT)
-        found = forecast(waiting, slots=slots, first_at=0.0, others_at=0.0, **options)
+    def of(self, waiting, *, supplies, slots=None):
+        found = Forecast([slots or ForecastSlots(**NO_LIMIT), *supplies], first_at=0.0, others_at=0.0).play(waiting)
         return [found[place.ticket.id].by for place in waiting]
 
     def test_the_limit_that_comes_last_decides_and_those_behind_wait_for_the_same(self):

@@ -1,25 +1,28 @@
 """Forecasts when each waiting ticket is likely to go, from the present limits and queue, for views and equal pools.
 
-The forecast plays the queue through once, in order: each ticket takes a slot and its demand of every limit at the first
-instant at which both are free, and not before the ticket ahead. A slot is free again after the mean service time.
-A ticket in backoff lets others pass until due. Future arrivals and the lessons of future attempts are unknown.
+The forecast plays the rule of `selector.py` forward on simplified limits. Each ticket in the queue's order takes a slot
+and its demand of every limit at the first instant at which all are free. While a window or a bucket holds a ticket,
+those behind that fit go before, as far as the ticket's slack allows. A slot is free again after the mean service time.
+Future arrivals and the lessons of future attempts are unknown.
 
-**A call not made yet** is seated as a guest at its place in the queue's order, and viewed like a waiting ticket.
+**A call not made yet** is seated as a guest in the queue's order, and viewed like a waiting ticket.
 `Callers` describes an agent's next call by the last calls.
 """
 
 import heapq
+from bisect import bisect_right, insort
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.capacity import Capacity
 from hivemind_addon.kernel.order.entry import QueueEntry
 from hivemind_addon.kernel.order.fair_queue import FairQueue
-from hivemind_addon.kernel.order.selector import Gate, Selector
+from hivemind_addon.kernel.order.selector import LOOK_AT, SLACK, Selector
 from hivemind_addon.kernel.values.command import ForeseeWait, Foresight
 from hivemind_addon.kernel.values.snapshot import (
     CONCURRENCY,
@@ -35,6 +38,8 @@ from hivemind_addon.kernel.values.ticket import CallKind, Demand, Dimension, Poo
 _NEVER = float("inf")
 _LEAST_LEFT = 0.25
 """An attempt that has run for longer than the mean is expected to run for this part of the mean more."""
+_MOST_RESERVATIONS = 50
+"""The tickets behind later reservations keep their places: a view of many tickets takes milliseconds."""
 
 
 @dataclass(slots=True)
@@ -54,16 +59,16 @@ class Supply:
     """The end of a window."""
     window_s: float = _NEVER
 
-    def fits_at(self, units: float, at: float) -> float:
-        """The first instant from `at` on with this many units, or with the whole limit if the demand is larger."""
-        missing = min(units, self.limit) - self._level_at(at)
+    def fits_at(self, demand: Demand, at: float) -> float:
+        """The first instant from `at` on with enough units, or with the whole limit if the demand is larger."""
+        missing = min(demand.of(self.dimension), self.limit) - self._level_at(at)
         if missing <= 0:
             return at
         return at + missing / self.per_s if self.per_s > 0 else self.turns_at
 
-    def take(self, units: float, at: float) -> None:
+    def take(self, demand: Demand, at: float) -> None:
         """Take units at an instant."""
-        self.level = self._level_at(at) - units
+        self.level = self._level_at(at) - demand.of(self.dimension)
         self.at = max(at, self.at)
         if at >= self.turns_at:
             self.turns_at += self.window_s * (1 + (at - self.turns_at) // self.window_s)
@@ -77,40 +82,32 @@ class Supply:
 class ForecastSlots:
     """The slots for attempts in flight, and when they are free again. Ask and take in the order of time."""
 
-    def __init__(self, *, limit: int, service_s: float | None) -> None:
-        """`service_s`: mean service time (None: unknown)."""
+    name = CONCURRENCY
+
+    def __init__(self, limit: int, service_s: float | None, ran_s: Iterable[float] = (), now: float = 0.0) -> None:
+        """`service_s`: mean service time (None: unknown); `ran_s`: how long the attempts have been in flight."""
         self._limit = limit
-        self._service_s = service_s
-        self._ends: list[float] = []
+        self._service_s = mean_s = _NEVER if service_s is None else service_s
+        self._ends = sorted(
+            now + (_NEVER if mean_s == _NEVER else max(mean_s - s, _LEAST_LEFT * mean_s)) for s in ran_s
+        )
+        """A list that never changes, so that copies may share it."""
 
-    def run(self, for_s: Iterable[float], now: float) -> None:
-        """Add attempts that have been in flight for this long."""
-        for ran_s in for_s:
-            mean_s = _NEVER if self._service_s is None else self._service_s
-            left_s = _NEVER if mean_s == _NEVER else max(mean_s - ran_s, _LEAST_LEFT * mean_s)
-            heapq.heappush(self._ends, now + left_s)
-
-    def free_at(self, at: float) -> float:
+    def fits_at(self, _: Demand, at: float) -> float:
         """The first instant from `at` on with a free slot; infinite: unknown."""
-        self._end_until(at)
-        surplus = len(self._ends) - self._limit
-        if surplus < 0:
-            return at
         # After a cut of the limit several attempts have to end.
-        return self._ends[0] if surplus == 0 else heapq.nsmallest(surplus + 1, self._ends)[-1]
+        surplus = len(self._ends) - self._limit
+        return at if surplus < 0 else max(at, self._ends[surplus])
 
-    def take(self, at: float) -> None:
+    def take(self, _: Demand, at: float) -> None:
         """Start an attempt."""
-        self._end_until(at)
-        heapq.heappush(self._ends, _NEVER if self._service_s is None else at + self._service_s)
-
-    def _end_until(self, at: float) -> None:
-        while self._ends and self._ends[0] <= at:
-            heapq.heappop(self._ends)
+        ends = self._ends[bisect_right(self._ends, at) :]
+        insort(ends, at + self._service_s)
+        self._ends = ends
 
 
-def _supplies(capacity: Capacity, now: float) -> list[Supply]:
-    """All limits of a pool; those that no header reports, as buckets."""
+def _limits(capacity: Capacity, now: float) -> list[Supply]:
+    """All limits of a pool, except for slots; those that no header reports, as buckets."""
     supplies = []
     for meter in capacity.meters:
         supply = Supply(meter.name, meter.dimension, meter.limit, meter.level(now), now)
@@ -132,70 +129,87 @@ def _supplies(capacity: Capacity, now: float) -> list[Supply]:
     return supplies
 
 
-class Foretold(Struct, frozen=True, gc=False):
+class Foretold(NamedTuple):
     """When a ticket is likely to go."""
 
     at: float
     by: str
-    """The limit that the ticket, or a ticket ahead, waits for: a supply's name or CONCURRENCY; empty: none."""
+    """The limit that the ticket, or a ticket ahead, waits for: a limit's name; empty: none."""
 
 
-def forecast(
-    entries: Iterable[QueueEntry],
-    *,
-    supplies: Sequence[Supply],
-    slots: ForecastSlots,
-    first_at: float,
-    others_at: float,
-    next_at: float | None = None,
-) -> dict[str, Foretold]:
-    """The likely starts of tickets by id, in this order; a ticket with an unknown start is left out.
+class Forecast:
+    """The play: `of` has the likely starts of tickets by id, in this order; unknown starts are left out."""
 
-    `entries` are in the queue's order. `first_at`: when the first ticket may go; `others_at`: when the later ones may.
-    `next_at`: when the first ticket goes, if known.
-    """
-    found: dict[str, Foretold] = {}
-    ready = deque(entries)
-    later: list[tuple[float, int, QueueEntry]] = []
-    at, by = first_at, ""
-    while ready or later:
-        if later and (not ready or later[0][0] <= at):
-            entry = heapq.heappop(later)[2]
-        else:
+    def __init__(self, limits: Sequence[Supply | ForecastSlots], *, first_at: float, others_at: float) -> None:
+        """`first_at`: when the first ticket may go; `others_at`: when the later ones may."""
+        self.of: dict[str, Foretold] = {}
+        self._limits = limits
+        self._at = Foretold(first_at, "")
+        self._others_at = others_at
+        self._reservations = 0
+
+    def play(self, entries: Iterable[QueueEntry]) -> dict[str, Foretold]:
+        """Play the tickets in the queue's order."""
+        ready = deque(entries)
+        later: list[tuple[float, int, QueueEntry]] = []
+        while ready or later:
+            if later and (not ready or later[0][0] <= self._at.at):
+                entry = heapq.heappop(later)[2]
+            else:
+                entry = ready.popleft()
+                if entry.not_before > self._at.at:
+                    heapq.heappush(later, (entry.not_before, -len(ready), entry))
+                    continue
+            start = self._start(entry)
+            if start.by != CONCURRENCY and start.at > self._at.at and self._reservations < _MOST_RESERVATIONS:
+                self._reservations += 1
+                self._backfill(entry, start.at, ready)
+                start = self._start(entry)
+            if start.at == _NEVER:
+                break
+            self._go(entry, start)
+        return self.of
+
+    def _start(self, entry: QueueEntry) -> Foretold:
+        """The first instant at which all limits admit a ticket, and the limit that comes last."""
+        at, by = max(self._at.at, entry.not_before), self._at.by
+        for limit in self._limits:
+            if at < _NEVER and (fits_at := limit.fits_at(entry.ticket.demand, at)) > at:
+                at, by = fits_at, limit.name
+        return Foretold(at, by)
+
+    def _backfill(self, held: QueueEntry, held_until: float, ready: deque[QueueEntry]) -> None:
+        """Let tickets behind a held ticket go before, as far as the slack allows."""
+        until, stay = held_until + SLACK * (held_until - self._at.at), []
+        for _ in range(min(len(ready), LOOK_AT)):
             entry = ready.popleft()
-            if entry.not_before > at:
-                heapq.heappush(later, (entry.not_before, -len(ready), entry))
-                continue
-        demand, asked_at = entry.ticket.demand, max(at, entry.not_before)
-        starts = slots.free_at(asked_at)
-        by = CONCURRENCY if starts > asked_at else by
-        for supply in supplies:
-            if starts < _NEVER and (fits_at := supply.fits_at(demand.of(supply.dimension), starts)) > starts:
-                starts, by = fits_at, supply.name
-        if next_at is not None and not found:
-            starts = next_at
-        if starts == _NEVER:
-            break
-        found[entry.ticket.id] = Foretold(starts, by)
-        slots.take(starts)
-        for supply in supplies:
-            supply.take(demand.of(supply.dimension), starts)
-        at = max(starts, others_at)
-    return found
+            start, before = self._start(entry), (self._at, self._limits)
+            if entry.not_before <= self._at.at and start.at < held_until:
+                self._limits = [copy(limit) for limit in self._limits]
+                self._go(entry, start)
+                if self._start(held).at <= until:
+                    continue
+                del self.of[entry.ticket.id]
+                self._at, self._limits = before
+            stay.append(entry)
+        ready.extendleft(reversed(stay))
+
+    def _go(self, entry: QueueEntry, start: Foretold) -> None:
+        self.of[entry.ticket.id] = start
+        for limit in self._limits:
+            limit.take(entry.ticket.demand, start.at)
+        self._at = Foretold(max(start.at, self._others_at), start.by)
 
 
-def foretell(
-    capacity: Capacity, entries: Iterable[QueueEntry], now: float, *, next_gate: Gate | None = None
-) -> dict[str, Foretold]:
-    """When tickets, in this order, are likely to go; `next_gate`: the gate of the first ticket."""
+def foretell(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> dict[str, Foretold]:
+    """When tickets, in this order, are likely to go."""
     if capacity.paused:
         return {}
     service_s = capacity.service.mean_s if capacity.service.is_known else None
-    slots = ForecastSlots(limit=capacity.limit, service_s=service_s)
     # A shared limit counts the attempts of all pools of the account.
-    for user in capacity.share.members:
-        slots.run((now - attempt.admitted_at for attempt in user.flights.attempts), now)
-        slots.run([0.0] * user.bypassing, now)
+    users = capacity.share.members
+    ran_s = [now - attempt.admitted_at for user in users for attempt in user.flights.attempts]
+    slots = ForecastSlots(capacity.limit, service_s, ran_s + [0.0] * sum(user.bypassing for user in users), now)
     first_at = others_at = max(now, *(hidden.closed_until for hidden in capacity.hidden))
     probes_at = max(capacity.breaker.passes_at, capacity.account_block.ends_at(now))
     if probes_at > -_NEVER:  # a probe goes first, the others wait for the answer; infinite: the probe is in flight
@@ -203,16 +217,7 @@ def foretell(
         is_sent = probes_at == _NEVER
         first_at = max(first_at, now + answer_s if is_sent else probes_at)
         others_at = first_at if is_sent else first_at + answer_s
-    # The gate asks the limits themselves, which this forecast simplifies. A slot may be free earlier, at any end.
-    knows_next = next_gate is not None and next_gate.reason in (Reason.METER, Reason.BLOCKED)
-    return forecast(
-        entries,
-        supplies=_supplies(capacity, now),
-        slots=slots,
-        first_at=first_at,
-        others_at=others_at,
-        next_at=next_gate.opens_at if next_gate and knows_next and next_gate.opens_at < _NEVER else None,
-    )
+    return Forecast([slots, *_limits(capacity, now)], first_at=first_at, others_at=others_at).play(entries)
 
 
 def view_pool(
@@ -275,11 +280,9 @@ def _waiting(
     following, gate = glance.likely_next(order, now)
     if following is not None and following is not entries[0]:
         entries = [following, *(entry for entry in entries if entry is not following)]
-    starts = foretell(
-        capacity, (entry for entry in entries if queue.why_passed(entry) is not Reason.FAN_OUT), now, next_gate=gate
-    )
+    starts = foretell(capacity, (entry for entry in entries if queue.why_passed(entry) is not Reason.FAN_OUT), now)
     place_of = {ticket_id: place for place, ticket_id in enumerate(starts)}
-    supplies = {supply.name: supply for supply in _supplies(capacity, now)}
+    supplies = {supply.name: supply for supply in _limits(capacity, now)}
     waiting_for: Counter[str] = Counter()
     ordered = sorted(entries, key=lambda entry: place_of.get(entry.ticket.id, len(place_of)))
     for position, entry in enumerate(ordered, start=1):
@@ -290,7 +293,12 @@ def _waiting(
             by = foretold.by if foretold else CONCURRENCY if reason is Reason.CONCURRENCY else ""
             if not by and reason is Reason.METER:
                 by = capacity.meters.last_to_fit(demand, now)
-            limit = _need(capacity, supplies.get(by), demand, by, waiting_for[by])
+            if by == CONCURRENCY:
+                free = max(0.0, capacity.free_slots)
+                limit = LimitNeed(by, 1, free, capacity.limit, waiting_for[by], capacity.maximum_from)
+            elif supply := supplies.get(by):
+                needs, left = demand.of(supply.dimension), max(0.0, supply.level)
+                limit = LimitNeed(by, needs, left, supply.limit, waiting_for[by])
             waiting_for[by] += 1
         missing = short(ticket) if reason is Reason.FUNDS else None
         yield TicketView(
@@ -306,16 +314,6 @@ def _waiting(
             limit=limit,
             budget=None if missing is None else missing.budget,
         )
-
-
-def _need(capacity: Capacity, supply: Supply | None, demand: Demand, by: str, before: int) -> LimitNeed | None:
-    """A ticket's need of the limit with the name `by`; None: there is no such limit."""
-    if by == CONCURRENCY:
-        left = max(0.0, capacity.free_slots)
-        return LimitNeed(by, 1, left, capacity.limit, before, capacity.maximum_from)
-    if supply is None:
-        return None
-    return LimitNeed(by, demand.of(supply.dimension), max(0.0, supply.level), supply.limit, before)
 
 
 def _waited_s(entry: QueueEntry, now: float) -> float:

@@ -42,9 +42,9 @@ from hivemind_addon.kernel.values.ticket import Demand, Reason, Ticket
 _NEVER = float("inf")
 SOONEST_COME_BACK_S = 1.0
 """The least time for which a client that is sent away is asked to stay away."""
-_SLACK = 0.1
+SLACK = 0.1
 """The most that others may lengthen the wait of a reservation, as a share of the wait when the reservation was made."""
-_LOOK_AT = 32
+LOOK_AT = 32
 """The most tickets asked whether they may go before a reservation."""
 _LATE_S = 10.0
 """A ticket is late if its client may leave within this time after the limits admit the ticket."""
@@ -247,7 +247,7 @@ class Selector:
         at = capacity.meters.fits_after(demand, _NOTHING, capacity.meters, now)
         if gate.opens_at < _NEVER:
             at = max(at, gate.opens_at)
-        promised_at = min(entry.promised_at, at + _SLACK * (at - now))
+        promised_at = min(entry.promised_at, at + SLACK * (at - now))
         until = max(at, min(promised_at, entry.shed_at))
         machine = capacity.sharing.machine
         if machine is not None and machine.opens_at(capacity.flights, now) <= now:
@@ -269,7 +269,7 @@ class Selector:
         )
         if capacity.is_full or fits_at > now:
             return None, fits_at if fits_at > now else _NEVER
-        for entry in islice(order, _LOOK_AT):
+        for entry in islice(order, LOOK_AT):
             demand = self.demand(entry.ticket, now)
             if (
                 entry.not_before > now
