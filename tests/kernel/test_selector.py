@@ -60,10 +60,6 @@ class Waiting:
     def send(self, ticket_id: str, now: float = 0.0) -> Attempt:
         return self.capacity.reserve(self.place(ticket_id), Demand(), now)
 
-    def takes(self, service_s: float) -> None:
-        """An attempt takes so long."""
-        self.capacity.settle(self.send("measured"), AttemptResult(SUCCESS), service_s)
-
     def pause(self, *, paused: bool) -> None:
         self.overrides.pause("*", paused=paused)
         self.capacity.apply_overrides(0.0)
@@ -88,30 +84,12 @@ def test_the_first_that_stops_it_is_its_gate():
     assert reason(100) is None
 
 
-class TestHolding:
-    """A ticket whose time has come at 10, and whose client goes at 15; one attempt fills the pool."""
-
-    @pytest.mark.parametrize(("service_s", "until"), [(1.0, 11.25), (2.0, None)], ids=["in time", "too late"])
-    def test_it_is_held_longer_when_a_slot_and_an_answer_come_surely(self, service_s, until):
-        waiting = Waiting()
-        waiting.takes(service_s)
-        while waiting.capacity.in_flight < waiting.capacity.limit:
-            waiting.send(f"t{waiting.capacity.in_flight}", now=9.0)
-        assert waiting.capacity.limit == 1
-        assert waiting.selector.worth_holding_until(waiting.place(patience_s=10), 10.0) == until
-
-    def test_not_while_a_person_lets_nothing_go(self):
-        waiting = Waiting()
-        waiting.takes(1.0)
-        waiting.pause(paused=True)
-        assert waiting.selector.worth_holding_until(waiting.place(patience_s=10), 10.0) is None
-
-    def test_one_that_is_shed_is_told_when_it_is_due_again_or_to_come_at_once(self):
-        waiting = Waiting()
-        place = waiting.place()
-        assert waiting.selector.come_back_s(place, 10.0) == 1
-        place.not_before = 40.0
-        assert waiting.selector.come_back_s(place, 10.0) == 30
+def test_one_that_is_shed_is_told_when_it_is_due_again_or_to_come_at_once():
+    waiting = Waiting()
+    place = waiting.place()
+    assert waiting.selector.come_back_s(place, 10.0) == 1
+    place.not_before = 40.0
+    assert waiting.selector.come_back_s(place, 10.0) == 30
 
 
 class TestTrial:
@@ -322,7 +300,7 @@ class TestLate:
         bench.advance(1)
         bench.settle("teller")
         bench.submit("dying", "next", patience_s=51)
-        assert bench.advance(55 - bench.now) == ["dying"], "half a second before an answer would come too late"
+        assert bench.advance(52.5 - bench.now) == ["dying"], "half a second before it is shed"
         bench.observe("dying", requests_reading(limit=20, remaining=19, reset_in_s=60.5))
         assert "next" in bench.running
 

@@ -245,7 +245,7 @@ class Endpoints:
             return None  # not at once: the request itself may be the cause of the failures
         if gate is not None and gate.reason is Reason.METER and gate.opens_at > now + _LONG_S:
             return 0.0
-        if failed_often or entry.shed_at < now + _LEAVING_S:
+        if failed_often or entry.ticket.shed_at < now + _LEAVING_S:
             return 0.0
         ticket = entry.ticket
         lost = source.queue.cache.warm_tokens(ticket, now) - target.queue.cache.warm_tokens(ticket, now)

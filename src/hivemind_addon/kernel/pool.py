@@ -270,7 +270,7 @@ class Pool:
     def _supersede(self, ticket: Ticket, now: float) -> QueueEntry | None:
         """The entry with the attempt that a new ticket supersedes, as its client gave up; None: there is none."""
         for entry in self.capacity.flights.alike(ticket):
-            if now >= entry.shed_at and entry.ticket.id not in self._successors:
+            if now >= entry.ticket.shed_at and entry.ticket.id not in self._successors:
                 self._successors[entry.ticket.id] = ticket.id
                 return entry
         return None
@@ -292,10 +292,10 @@ class Pool:
         """The entry of a ticket that is new here and not queued yet."""
         self.callers.called(ticket)
         ticket = self._patience.believed(ticket)
+        if self.capacity.service.is_known:
+            ticket = replace(ticket, shed_at=last_moment(ticket, self.capacity.service.mean_s))
         entry = QueueEntry(ticket=ticket, wait_began_at=ticket.arrived_at)
         entry.history = History(rebuffs=int(self.capacity.lack_ends))
-        if self.capacity.service.is_known:
-            entry.shed_at = last_moment(ticket, self.capacity.service.mean_s)
         entry.priority = self._overrides.priority_of(ticket.agent, ticket.priority)
         return entry
 
@@ -453,8 +453,7 @@ class Pool:
         if closure := self.capacity.account_block.stands(now):
             decisions.extend(self._refuse(entry, closure, now) for entry in self._doomed_by(closure, now))
         while entry := self.queue.first_to_shed(now):
-            if not self._hold_on(entry, now):
-                decisions.append(self._shed(entry, now, Reason.DEADLINE, self._selector.come_back_s(entry, now)))
+            decisions.append(self._shed(entry, now, Reason.DEADLINE, self._selector.come_back_s(entry, now)))
         decisions.extend(self._refuse_unfunded(now))
         self.queue.wake(now)
         return decisions
@@ -467,7 +466,8 @@ class Pool:
         doomed = [
             entry
             for entry in entries
-            if not block.is_end_told or block.until >= max(entry.shed_at, self.capacity.hopeless_at(entry.ticket))
+            if not block.is_end_told
+            or block.until >= max(entry.ticket.shed_at, self.capacity.hopeless_at(entry.ticket))
         ]
         looks = self.capacity.account_block.passes_at <= now and len(doomed) == len(self.queue)
         return sorted(doomed, key=lambda entry: entry.order)[looks:]
@@ -603,7 +603,7 @@ class Pool:
             self._rng,
             owner=owner,
             # After a first attempt the ticket is retried as long as an answer can come in time.
-            shed_at=max(entry.shed_at, capacity.hopeless_at(entry.ticket)),
+            shed_at=max(entry.ticket.shed_at, capacity.hopeless_at(entry.ticket)),
             provider_down=capacity.is_provider_down,
             nobody_answered=capacity.breaker.is_one_sessions,
             believes_told=capacity.believes_told(outcome.kind, attempt.demand),
@@ -751,15 +751,6 @@ class Pool:
         if entry.shows_patience:
             entry.shows_patience = False
             self._patience.stayed(entry.ticket, now - entry.ticket.arrived_at)
-
-    def _hold_on(self, entry: QueueEntry, now: float) -> bool:
-        """Keep a ticket past the shed time if there will surely be room and an answer in time."""
-        shed_at = self._selector.worth_holding_until(entry, now)
-        if shed_at is None:
-            return False
-        entry.shed_at = shed_at
-        self.queue.move(entry, entry.not_before, now)
-        return True
 
     def _bring_forward(self, now: float) -> None:
         """Requeue tickets whose retry-after proved too long by the attempts of others."""

@@ -74,8 +74,6 @@ class QueueEntry(Struct, eq=False):
     """The attempt in flight, if any."""
     waited_s: float = 0.0
     """Sum of the finished waits."""
-    shed_at: float = _NEVER
-    """The ticket's `shed_at`, or a later instant that the pool has computed."""
     shows_patience: bool = True
     """Whether a disconnect would show the client's patience: no byte was sent, and nothing else ended the ticket."""
     promised_at: float = _NEVER
@@ -106,7 +104,7 @@ class QueueEntry(Struct, eq=False):
     """Cost charged for the attempt in flight."""
 
     def __post_init__(self) -> None:
-        self.shed_at, self.priority = self.ticket.shed_at, self.ticket.priority
+        self.priority = self.ticket.priority
 
     def become(self, state: EntryState) -> None:
         """Change the state. Raises ContractError if `TRANSITIONS` does not allow the change."""
@@ -140,7 +138,6 @@ class QueueEntry(Struct, eq=False):
             shed_at=ticket.shed_at + slept_s,
         )
         self.wait_began_at += slept_s
-        self.shed_at += slept_s
         self.promised_at += slept_s
         self.since += slept_s
         self.turn_s += slept_s

@@ -387,7 +387,7 @@ class FairQueue:
     def _insert(self, entry: QueueEntry, now: float) -> None:
         ticket = entry.ticket
         self.entries[ticket.id] = entry
-        self._shed.put(ticket.id, entry.shed_at)
+        self._shed.put(ticket.id, entry.ticket.shed_at)
         if entry.cache_entry:
             self._cached.setdefault(entry.cache_entry, {})[ticket.id] = None
         if entry.not_before == _NEVER:

@@ -56,8 +56,6 @@ _LAST_TRY_S = 0.5
 """A ticket that a limit would hold until it is lost may try this long before."""
 _EARLY_S = 1.6
 """So much earlier than a header reports may a window turn: instants are rounded, and the gate is careful."""
-_SURE_S = 0.25
-"""A ticket that fits at an instant has surely gone after this time, if the ticket goes at all."""
 _NOTHING = Demand(requests=0)
 _LEAST = Demand()
 """A demand that takes no more of any limit than any ticket's."""
@@ -214,7 +212,7 @@ class Selector:
         if entry is None or entry is head or entry.not_before > now or self._queue.why_passed(entry):
             return None
         ticket, capacity, meters = entry.ticket, self.capacity, self.capacity.meters
-        ends_at, demand = min(entry.shed_at, capacity.hopeless_at(ticket)), self.demand(ticket, now)
+        ends_at, demand = min(ticket.shed_at, capacity.hopeless_at(ticket)), self.demand(ticket, now)
         patience_s, fits_at = ends_at - ticket.arrived_at, meters.fits_at(demand, now)
         if fits_at > ends_at:
             return entry if fits_at > now and self.gate(ticket, now) is None else None
@@ -230,15 +228,18 @@ class Selector:
         self._late = ticket.id
         return entry
 
+    def _last_try_at(self, ticket: Ticket) -> float:
+        return min(self.capacity.hopeless_at(ticket), ticket.shed_at) - _LAST_TRY_S
+
     def _is_lost(self, entry: QueueEntry, by: Demand, now: float) -> bool:
         """Whether a ticket would be lost if another ticket went before."""
         meters, demand = self.capacity.meters, self.demand(entry.ticket, now)
-        return meters.fits_at(demand, now) <= entry.shed_at < meters.fits_after(demand, by, meters, now)
+        return meters.fits_at(demand, now) <= entry.ticket.shed_at < meters.fits_after(demand, by, meters, now)
 
     def late_at(self, now: float) -> float:
         """When the ticket that is shed first may be late; infinite: already asked."""
         entry = self._queue.first_to_shed()
-        at = _NEVER if entry is None else entry.shed_at - _LATE_S
+        at = _NEVER if entry is None else entry.ticket.shed_at - _LATE_S
         return at if at > now else _NEVER
 
     def reservation(self, entry: QueueEntry, gate: Gate, now: float) -> Reservation:
@@ -248,7 +249,7 @@ class Selector:
         if gate.opens_at < _NEVER:
             at = max(at, gate.opens_at)
         promised_at = min(entry.promised_at, at + SLACK * (at - now))
-        until = max(at, min(promised_at, entry.shed_at))
+        until = max(at, min(promised_at, entry.ticket.shed_at))
         machine = capacity.sharing.machine
         if machine is not None and machine.opens_at(capacity.flights, now) <= now:
             machine = None
@@ -293,7 +294,7 @@ class Selector:
         if advised.opens_at > trusted.opens_at:
             gate = Gate(advised.reason, max(trusted.opens_at, min(advised.opens_at, self.expires_at(now))))
         if gate.opens_at > now and gate.reason is Reason.METER and not capacity.flights:
-            tries_at = max(capacity.hopeless_at(ticket) - _LAST_TRY_S, trusted.opens_at - _EARLY_S)
+            tries_at = max(self._last_try_at(ticket), trusted.opens_at - _EARLY_S)
             if gate.opens_at > tries_at:
                 gate = Gate(gate.reason, max(now, tries_at))
         return gate if gate.opens_at > now else None
@@ -354,12 +355,3 @@ class Selector:
         fits_at = now if gate is None or gate.opens_at == _NEVER else gate.opens_at
         due_at = now if entry.state is EntryState.UNFUNDED else entry.not_before
         return max(SOONEST_COME_BACK_S, fits_at - now, due_at - now)
-
-    def worth_holding_until(self, entry: QueueEntry, now: float) -> float | None:
-        """How long past its shed time to keep a ticket that will surely find room and an answer; None: not sure."""
-        capacity, gate = self.capacity, self.gate(entry.ticket, now)
-        opens_at = now if gate is None else gate.opens_at
-        if capacity.is_full and not capacity.paused:
-            opens_at = now + capacity.service.mean_s / capacity.limit
-        until = max(opens_at, entry.not_before) + _SURE_S
-        return None if until > capacity.hopeless_at(entry.ticket) else until
