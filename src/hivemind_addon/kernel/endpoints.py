@@ -12,7 +12,7 @@ that pool would admit the ticket now. The price is the input to read again, in s
     free of charge         no warm prompt is lost; the ticket's pool is shut, or full for more than a minute; the ticket
                            failed there twice; the client leaves soon
     for the price          once the idle pool has idled, while tickets waited elsewhere, for a part of the price
-                           (`_PRICE`), if by the forecast the ticket waits longer than the price
+                           (`_PRICE`)
 
 So the idle time bounds the input that is read again (the ski-rental problem: buy after paying as much rent), and two
 busy pools exchange no tickets. A ticket that lets others pass, for a leader or a fan-out limit, stays. Tickets that may
@@ -39,10 +39,6 @@ _SETBACKS = 2
 _PRICE = 0.3
 """Seconds that a pool has to idle for each second that a moved ticket reads again. `two-endpoints` on windows, 8 runs:
 up to 1.12 times the bound with 1.0 (the rest of a window lapses), up to 1.04 with 0.3; up to 1.04 for input."""
-_SURELY = 3.0
-"""A ticket that waits for a running attempt moves, against the forecast, after idling of this many reading times."""
-_LOOK_EVERY_S = 0.5
-"""Least time between two forecasts for a pool: each plays the queue through."""
 _MOST_IDLED_S = 60.0
 """A pool saves at most this much idle time."""
 _MOVABLE = frozenset({EntryState.DUE, EntryState.BACKING_OFF})
@@ -62,8 +58,6 @@ class _Place:
     """Seconds in which the pool could have served tickets that waited elsewhere, less the reading of moved tickets."""
     idles: bool = False
     """Whether the pool was idle at the last look."""
-    look_at: float = 0.0
-    """When the next forecast for this pool is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,31 +200,16 @@ class Endpoints:
         return self._hired(place, dear, now)
 
     def _hired(self, place: _Place, dear: list[tuple[float, float, Move]], now: float) -> Move | None:
-        """The cheapest move that the idle pool has paid for by idling and that serves the ticket sooner."""
+        """The cheapest move, once the idle pool has paid for it by idling."""
         place.idles = any(move.source.gate is not None for _, _, move in dear)
-        dear.sort(key=lambda option: option[:2])
-        price_s = _PRICE * dear[0][0]
-        if price_s > place.idled_s:
+        read_s, _, move = min(dear, key=lambda option: option[:2])
+        missing_s = _PRICE * read_s - place.idled_s
+        if missing_s > 0:
             if place.idles:
-                self._wake(now + price_s - place.idled_s, now)
+                self._wake(now + missing_s, now)
             return None
-        if now < place.look_at:
-            self._wake(place.look_at, now)
-            return None
-        starts: dict[str, float] = {}
-        for source in dict.fromkeys(move.source for _, _, move in dear):
-            starts |= source.starts(now)
-        for read_s, _, move in dear:
-            if _PRICE * read_s > place.idled_s:
-                break
-            gate = move.source.gate
-            is_stuck = gate is not None and gate.opens_at == _NEVER and place.idled_s > _SURELY * read_s
-            if is_stuck or starts.get(move.entry.ticket.id, _NEVER) > now + read_s:
-                place.idled_s -= _PRICE * read_s
-                return move
-        place.look_at = now + _LOOK_EVERY_S
-        self._wake(place.look_at, now)
-        return None
+        place.idled_s = -missing_s
+        return move
 
     def _wake(self, at: float, now: float) -> None:
         self.wakeup_at = min(self.wakeup_at, max(at, now + _LEAST_S))

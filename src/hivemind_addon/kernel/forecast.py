@@ -1,4 +1,4 @@
-"""Forecasts when each waiting ticket is likely to go, from the present limits and queue, for views and equal pools.
+"""Forecasts when each waiting ticket is likely to go, from the present limits and queue, for views.
 
 The forecast plays the rule of `selector.py` forward on simplified limits. Each ticket in the queue's order takes a slot
 and its demand of every limit at the first instant at which all are free. While a window or a bucket holds a ticket,

@@ -22,7 +22,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.budget import Budgets, actual_usage
-from hivemind_addon.kernel.forecast import Callers, foresee, foretell, view_pool
+from hivemind_addon.kernel.forecast import Callers, foresee, view_pool
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.capacity import Capacity
 from hivemind_addon.kernel.limits.machine import MachineSettings
@@ -416,11 +416,6 @@ class Pool:
         """When a ticket could go as the next; infinite: at another attempt's end, or when a person acts."""
         gate = self._selector.gate(ticket, now)
         return now if gate is None else gate.opens_at
-
-    def starts(self, now: float) -> dict[str, float]:
-        """The likely starts of the waiting tickets, by ticket; unknown starts are left out."""
-        found = foretell(self.capacity, self.queue.in_order(), now)
-        return {ticket_id: foretold.at for ticket_id, foretold in found.items()}
 
     def release(self, entry: QueueEntry) -> None:
         """Hand a waiting ticket to an equal pool."""
