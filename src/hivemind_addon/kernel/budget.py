@@ -414,30 +414,28 @@ class Budgets:
                 return []
             held = (), _NOTHING  # the ticket had no budget at admission
         payers, expected = held
-        woken: dict[str, None] = {}
-        for account in (*payers, *self._opened_since(ticket, payers)):
+        # The attempt counts in accounts that were opened meanwhile, too.
+        accounts = dict.fromkeys([*payers, *self._opened(holders_of(ticket.agent, ticket.group))])
+        for account in accounts:
             account.renew(now)
             account.settle(expected if account in payers else _NOTHING, actual)
             self.changed(account, now)
-            self._wake(account, woken)
-        return list(woken)
+        return self._wake(accounts)
 
-    def _opened_since(self, ticket: Ticket, payers: Sequence[Account]) -> list[Account]:
-        """Accounts of a ticket's holders that were opened during the attempt: the attempt counts there, too."""
-        found = (
-            self._accounts.get((*holder, per)) for holder in holders_of(ticket.agent, ticket.group) for per in Period
-        )
-        return [account for account in found if account is not None and account not in payers]
+    def _opened(self, holders: Iterable[tuple[Scope, str]]) -> list[Account]:
+        """The accounts of these holders."""
+        keys = ((*holder, per) for holder in holders for per in Period)
+        return [self._accounts[key] for key in keys if key in self._accounts]
 
     # Time -------------------------------------------------------------------------------------------------------------
 
     def renewed(self, now: float) -> list[str]:
         """Begin new periods where due. Returns the ids of the tickets to check again, in waiting order."""
-        woken: dict[str, None] = {}
+        woken: list[str] = []
         while self.renewals.first_key <= now and (account := self.renewals.first) is not None:
             self._renew(account, now)
-            self._wake(account, woken)
-        return list(woken)
+            woken += self._wake([account])
+        return woken
 
     def views(self, now: float) -> tuple[BudgetView, ...]:
         """Every account with a limit."""
@@ -475,14 +473,13 @@ class Budgets:
         """
         keys = dict.fromkeys([*((budget.scope, budget.name) for budget in budgets), *holders])
         payers = self._payers([(budget, True) for budget in budgets] + self._given_to(keys), now)
-        opened = (self._accounts.get((*holder, per)) for holder in keys for per in Period)
-        woken: dict[str, None] = {}
-        for account in dict.fromkeys([*payers, *(account for account in opened if account is not None)]):
+        booked = []
+        for account in dict.fromkeys([*payers, *self._opened(keys)]):
             self._renew(account, now)
             if spend != _NOTHING and age_s < account.key[2].length_s:
                 self._book(account, spend, now - max(0.0, age_s), now)
-                self._wake(account, woken)
-        return list(woken)
+                booked.append(account)
+        return self._wake(booked)
 
     def _book(self, account: Account, spend: Spend, spent_at: float, now: float) -> None:
         account.book(spend, spent_at)
@@ -526,10 +523,7 @@ class Budgets:
 
     def wake(self) -> list[str]:
         """The ids of all tickets that wait for budgets, to check again."""
-        woken: dict[str, None] = {}
-        for account in self._accounts.values():
-            self._wake(account, woken)
-        return list(woken)
+        return self._wake(self._accounts.values())
 
     # Accounts ---------------------------------------------------------------------------------------------------------
 
@@ -572,10 +566,13 @@ class Budgets:
         if account.renew(now):
             self._emit(account.booked(now))
 
-    def _wake(self, account: Account, woken: dict[str, None]) -> None:
-        woken.update(account.waiting)
-        account.waiting.clear()
-        self.renewals.drop(account)
+    def _wake(self, accounts: Iterable[Account]) -> list[str]:
+        woken: dict[str, None] = {}
+        for account in accounts:
+            woken.update(account.waiting)
+            account.waiting.clear()
+            self.renewals.drop(account)
+        return list(woken)
 
 
 def holders_of(agent: str, group: str) -> list[tuple[Scope, str]]:

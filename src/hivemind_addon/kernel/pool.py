@@ -573,18 +573,9 @@ class Pool:
         usage = result.usage if outcome.kind is OutcomeKind.SUCCESS else None
         queue.settle(entry, took_s, now, answered=answered, usage=usage)
         if result.job is None:
-            self._emit(
-                AttemptEnded(
-                    at=now,
-                    ticket_id=entry.ticket.id,
-                    pool=capacity.key,
-                    attempt=attempt.number,
-                    outcome=outcome,
-                    usage=actual_usage(entry.ticket, result),
-                    duration_s=max(0.0, now - attempt.admitted_at),
-                    spend=spend,
-                )
-            )
+            usage, duration_s = actual_usage(entry.ticket, result), max(0.0, now - attempt.admitted_at)
+            ticket_id, number = entry.ticket.id, attempt.number
+            self._emit(AttemptEnded(now, ticket_id, capacity.key, number, outcome, usage, duration_s, spend))
         owner = capacity.learn(attempt, result, now)
         self._bring_forward(now)
         if outcome.kind is OutcomeKind.SUCCESS and judged is None:
@@ -717,16 +708,9 @@ class Pool:
         for ticket_id in self._to_announce:
             entry = self.queue.entries.get(ticket_id)
             if entry is not None:
-                self._emit(
-                    Held(
-                        at=now,
-                        ticket_id=ticket_id,
-                        pool=self.key,
-                        reason=self._selector.reason(entry, gate, now),
-                        # Exact for a new ticket; a request that came back is somewhere before the end.
-                        position=1 if entry is head else len(self.queue),
-                    )
-                )
+                # Exact for a new ticket; a request that came back is somewhere before the end.
+                position = 1 if entry is head else len(self.queue)
+                self._emit(Held(now, ticket_id, self.key, self._selector.reason(entry, gate, now), position))
         self._to_announce.clear()
 
     def _wakeup_at(self, gate: Gate | None, now: float) -> float | None:
@@ -760,45 +744,19 @@ class Pool:
                     self.queue.move(entry, after_step, now)
 
     def _put_back(self, entry: QueueEntry, backoff: Backoff, now: float) -> None:
-        entry.priority = self._overrides.priority_of(entry.ticket.agent, entry.ticket.priority)
+        ticket = entry.ticket
+        entry.priority = self._overrides.priority_of(ticket.agent, ticket.priority)
         entry.weigh()
         self.queue.put_back(entry, backoff.until, now)
-        self._to_announce.append(entry.ticket.id)
-        self._emit(
-            BackedOff(
-                at=now,
-                ticket_id=entry.ticket.id,
-                pool=self.key,
-                attempt=entry.history.attempts,
-                until=backoff.until,
-                reason=backoff.reason,
-            )
-        )
+        self._to_announce.append(ticket.id)
+        self._emit(BackedOff(now, ticket.id, self.key, entry.history.attempts, backoff.until, backoff.reason))
 
     def _end_ticket(
-        self,
-        entry: QueueEntry,
-        now: float,
-        *,
-        end: str,
-        reason: str,
-        last_outcome: str = "",
-        goes_on: bool = False,
+        self, entry: QueueEntry, now: float, *, end: str, reason: str, last_outcome: str = "", goes_on: bool = False
     ) -> None:
         if entry.state is not EntryState.ENDED:
             self.queue.end(entry)
         if goes_on:  # the end of the job ends the ticket
             return
-        self._emit(
-            TicketEnded(
-                at=now,
-                ticket_id=entry.ticket.id,
-                pool=self.capacity.key,
-                end=end,
-                reason=reason,
-                attempts=entry.history.attempts,
-                ambiguous_resends=entry.history.ambiguous_resends,
-                waited_s=entry.waited_s,
-                last_outcome=last_outcome,
-            )
-        )
+        ticket_id, attempts, resends = entry.ticket.id, entry.history.attempts, entry.history.ambiguous_resends
+        self._emit(TicketEnded(now, ticket_id, self.key, end, reason, attempts, resends, entry.waited_s, last_outcome))

@@ -208,7 +208,16 @@ class Scheduler:
             return self._pools[key]
         if key.account in self._canonical:
             return self._pool(self._of_first_account(key), settings, now)
-        pool = self._pools[key] = self._new_pool(key, settings)
+        pool = self._pools[key] = Pool(
+            key=key,
+            settings=settings,
+            rng=self._rng,
+            emit=self.note,
+            budgets=self._budgets,
+            overrides=self._overrides,
+            sharing=self._sharing_of(key),
+            patience=self._patience,
+        )
         pool.capacity.bypassing = self._bypassing[key]
         if key in self._learned:
             pool.capacity.resume(self._learned.pop(key), now)
@@ -241,18 +250,6 @@ class Scheduler:
             if settings is not None and settings != pool.settings:
                 pool.configure(settings, now)
                 self._changed[pool] = None
-
-    def _new_pool(self, key: PoolKey, settings: PoolSettings) -> Pool:
-        return Pool(
-            key=key,
-            settings=settings,
-            rng=self._rng,
-            emit=self.note,
-            budgets=self._budgets,
-            overrides=self._overrides,
-            sharing=self._sharing_of(key),
-            patience=self._patience,
-        )
 
     def _sharing_of(self, key: PoolKey) -> Sharing:
         """The limits that the pools of an account share."""
@@ -559,14 +556,7 @@ class Scheduler:
         self._oddities(self._budgets.restore(standings, now), now)
 
     def book(
-        self,
-        budgets: Sequence[Budget],
-        spend: Spend,
-        age_s: float,
-        now: float,
-        *,
-        agent: str = "",
-        group: str = "",
+        self, budgets: Sequence[Budget], spend: Spend, age_s: float, now: float, *, agent: str = "", group: str = ""
     ) -> None:
         """Count the spending of another process `age_s` ago; a negative amount takes presumed spending back.
 

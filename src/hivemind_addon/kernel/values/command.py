@@ -38,6 +38,13 @@ class _Ordered(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unk
     """The person who gives the command, if known: `ann, on the page`."""
 
 
+class _OrderedByAgent(_Ordered, frozen=True, kw_only=True):
+    """Base of the commands that agents with the right may give, too."""
+
+    by: str = ""
+    """The agent that gives the command; empty: a person."""
+
+
 class Pause(_Ordered, frozen=True, tag="pause"):
     """Stop admissions; running attempts continue, and waiting tickets keep their places."""
 
@@ -61,7 +68,7 @@ class SetLimit(_Ordered, frozen=True, tag="limit"):
     """Glob over pools' names, or over their hosts."""
 
 
-class SetPriority(_Ordered, frozen=True, tag="priority"):
+class SetPriority(_OrderedByAgent, frozen=True, tag="priority"):
     """Serve the waiting and the future requests of agents with another priority than the agents ask for."""
 
     agent: str
@@ -70,8 +77,6 @@ class SetPriority(_Ordered, frozen=True, tag="priority"):
     """None: the priority that the agents ask for counts again."""
     for_s: float | None = None
     """Seconds until the priority ends; None: no end."""
-    by: str = ""
-    """The agent that gives the command; empty: a person."""
 
 
 class MoveToFront(_Ordered, frozen=True, tag="front"):
@@ -86,7 +91,7 @@ class Cancel(_Ordered, frozen=True, tag="cancel"):
     ticket_id: str
 
 
-class SetBudget(_Ordered, frozen=True, tag="set-budget"):
+class SetBudget(_OrderedByAgent, frozen=True, tag="set-budget"):
     """Give a holder a budget, instead of the agents file's budget for the same period."""
 
     scope: Scope
@@ -96,12 +101,10 @@ class SetBudget(_Ordered, frozen=True, tag="set-budget"):
     tokens: int | None = None
     micro_usd: int | None = None
     """All None: the agents file counts again."""
-    by: str = ""
-    """The agent that gives the command; empty: a person."""
     calls: int | None = None
 
 
-class AddBudget(_Ordered, frozen=True, tag="add-budget"):
+class AddBudget(_OrderedByAgent, frozen=True, tag="add-budget"):
     """Raise a holder's limits for the present period only."""
 
     scope: Scope
@@ -110,20 +113,16 @@ class AddBudget(_Ordered, frozen=True, tag="add-budget"):
     """None: all of the holder's budgets."""
     tokens: int = 0
     micro_usd: int = 0
-    by: str = ""
-    """The agent that gives the command; empty: a person."""
     calls: int = 0
 
 
-class ResetBudget(_Ordered, frozen=True, tag="reset-budget"):
+class ResetBudget(_OrderedByAgent, frozen=True, tag="reset-budget"):
     """Forget a holder's spending: a new period begins with the next request, without added amounts."""
 
     scope: Scope
     name: str = ""
     per: Period | None = None
     """None: all of the holder's budgets."""
-    by: str = ""
-    """The agent that gives the command; empty: a person."""
 
 
 class ForeseeWait(Struct, frozen=True, tag="wait", forbid_unknown_fields=True):

@@ -186,24 +186,21 @@ class AccountNamed(_OfPool, frozen=True, gc=False):
     name: str
 
 
-class BudgetWarned(_Fact, frozen=True, gc=False):
-    """A holder has spent 85 % of a budget. Emitted once per period and unit."""
+class _OfBudget(_Fact, frozen=True, gc=False):
+    """Base of the events about a unit of a budget."""
 
     budget: Budget
     unit: str
-    """The unit of `spent` and `limit`: `tokens`, `micro_usd` or `calls`."""
     spent: int
     limit: int
 
 
-class BudgetSpent(_Fact, frozen=True, gc=False):
-    """A holder has spent a budget, so new tickets are refused. Emitted once per period and unit."""
+class BudgetWarned(_OfBudget, frozen=True, gc=False):
+    """A holder has spent 85 % of a budget. Emitted once per period and unit: `tokens`, `micro_usd` or `calls`."""
 
-    budget: Budget
-    unit: str
-    """The unit of `spent` and `limit`: `tokens`, `micro_usd` or `calls`."""
-    spent: int
-    limit: int
+
+class BudgetSpent(_OfBudget, frozen=True, gc=False):
+    """A holder has spent a budget, so new tickets are refused. Emitted once per period and unit, as `BudgetWarned`."""
 
 
 class PriceMissing(_OfPool, frozen=True, gc=False):
