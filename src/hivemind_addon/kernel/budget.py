@@ -21,6 +21,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from msgspec.structs import astuple
 from msgspec.structs import replace as replace_limit
 
 from hivemind_addon.kernel.heap import KeyedHeap
@@ -118,10 +119,7 @@ class Account:
         if min(spend.tokens, spend.micro_usd, spend.calls) < 0 and spent_at < self.began_at - _SAME_S:
             return
         self.began_at = spent_at if self.is_untouched else min(self.began_at, spent_at)
-        sums = self.spent + spend
-        self.spent = Spend(
-            max(0, sums.tokens), max(0, sums.micro_usd), max(0, sums.calls), max(0, sums.unpriced_tokens)
-        )
+        self.spent = Spend(*(max(0, amount) for amount in astuple(self.spent + spend)))
 
     def renew(self, now: float) -> bool:
         """Begin a new period if the present period is over; attempts in flight are booked in the new period."""
@@ -156,12 +154,8 @@ class Account:
         """Raise the existing limits for this period."""
         if self.is_untouched:
             self.forgive(now)
-        budget = self.budget
-        self.added += Spend(
-            0 if budget.tokens is None else more.tokens,
-            0 if budget.micro_usd is None else more.micro_usd,
-            0 if budget.calls is None else more.calls,
-        )
+        limits = dict(self.budget.by_unit)
+        self.added += Spend(**{unit: amount for unit, amount in more.by_unit if limits[unit] is not None})
 
     @property
     def balances(self) -> list[Balance]:

@@ -221,25 +221,23 @@ def foretell(capacity: Capacity, entries: Iterable[QueueEntry], now: float) -> d
 
 
 def view_pool(
-    capacity: Capacity,
-    queue: FairQueue,
     selector: Selector,
-    account_name: str | None,
+    queue: FairQueue,
     now: float,
     *,
     order: Sequence[QueueEntry],
     most: int | None,
-    short: Callable[[Ticket], Shortage | None],
+    short: Callable[[Ticket, float], Shortage | None],
 ) -> PoolView:
     """The view of a pool. `order`: waiting tickets, of which `most` are shown; `short`: a ticket's shortage."""
-    breaker = capacity.breaker
+    capacity, breaker = selector.capacity, selector.capacity.breaker
     in_flight = (
         TicketView(_as_served(entry), RequestState.IN_FLIGHT, "", 0, entry.history.attempts, entry.waited_s)
         for entry in capacity.flights
     )
     return PoolView(
         key=capacity.key,
-        account_name=account_name,
+        account_name=None,
         in_flight=capacity.in_flight,
         bypassing=capacity.bypassing,
         limit=capacity.limit,
@@ -270,7 +268,7 @@ def _waiting(
     now: float,
     order: Sequence[QueueEntry],
     most: int | None,
-    short: Callable[[Ticket], Shortage | None],
+    short: Callable[[Ticket, float], Shortage | None],
 ) -> Iterator[TicketView]:
     """In the likely order of the starts."""
     entries = order[:most]
@@ -300,7 +298,7 @@ def _waiting(
                 needs, left = demand.of(supply.dimension), max(0.0, supply.level)
                 limit = LimitNeed(by, needs, left, supply.limit, waiting_for[by])
             waiting_for[by] += 1
-        missing = short(ticket) if reason is Reason.FUNDS else None
+        missing = short(ticket, now) if reason is Reason.FUNDS else None
         yield TicketView(
             ticket=_as_served(entry),
             state=RequestState.BACKING_OFF if entry.not_before > now else RequestState.QUEUED,
@@ -337,7 +335,7 @@ def foresee(
         return Foresight(pool, short.renews_in_s, 0, Reason.BUDGET, budget=short.budget)
     queue.seat(guest, now)
     order = queue.in_order(guest)
-    views = _waiting(queue, glance, now, order, None, lambda _: None)
+    views = _waiting(queue, glance, now, order, None, lambda *_: None)
     view = next(view for view in views if view.ticket.id == guest.ticket.id)
     before = view.position - 1
     if short is not None:

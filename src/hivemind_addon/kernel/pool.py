@@ -630,16 +630,8 @@ class Pool:
         """
         order = [] if most_queued == 0 else (yield from self.queue.in_order_in_parts())
         now = clock()
-        return view_pool(
-            self.capacity,
-            self.queue,
-            self._selector,
-            self.account_name,
-            now,
-            order=order,
-            most=most_queued,
-            short=lambda ticket: self._budgets.foresee(ticket, now),
-        )
+        view = view_pool(self._selector, self.queue, now, order=order, most=most_queued, short=self._budgets.foresee)
+        return replace(view, account_name=self.account_name)
 
     def foresee(self, asked: ForeseeWait, now: float) -> Foresight:
         """When a call would go that the agent made now."""

@@ -143,12 +143,8 @@ class Budget(Struct, frozen=True, gc=False):
         """The budget with all existing limits raised."""
         if added == Spend():
             return self
-        return replace(
-            self,
-            tokens=None if self.tokens is None else self.tokens + added.tokens,
-            micro_usd=None if self.micro_usd is None else self.micro_usd + added.micro_usd,
-            calls=None if self.calls is None else self.calls + added.calls,
-        )
+        more = dict(added.by_unit)
+        return replace(self, **{unit: limit + more[unit] for unit, limit in self.by_unit if limit is not None})
 
 
 class Balance(Struct, frozen=True, gc=False):
