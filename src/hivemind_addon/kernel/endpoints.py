@@ -30,8 +30,6 @@ from hivemind_addon.kernel.values.ticket import AttemptResult, PoolKey, Reason, 
 _NEVER = float("inf")
 _LONG_S = 60.0
 """A ticket that waits longer than this for a limit moves at any price."""
-_SOON_S = 2.0
-"""A ticket whose gate opens within this time does not move to a fuller endpoint."""
 _LEAVING_S = 20.0
 """A ticket moves at any price this shortly before the shed time, or before its client may leave."""
 _SETBACKS = 2
@@ -147,9 +145,8 @@ class Endpoints:
                         one for one in equal if not one.is_blocked(now) and (is_blocked or not one.capacity.paused)
                     ]
                     if others:
-                        target = min(
-                            others, key=lambda other: (other.opens_at(now), self._fullness(other, entry.ticket))
-                        )
+                        places = [(one.opens_at(now), self._fullness(one, entry.ticket)) for one in others]
+                        target = others[places.index(min(places))]
                         yield Move(entry, pool, target)
 
     def next_move(self, now: float) -> Move | None:
@@ -170,39 +167,24 @@ class Endpoints:
         return found
 
     def _move_to(self, target: Pool, place: _Place, waiting: Iterable[Pool], now: float) -> Move | None:
-        """The move of a ticket to an idle pool now; None: no ticket should move."""
-        best: tuple[float, float, Move] | None = None
-        dear: list[tuple[float, float, Move]] = []
+        """The cheapest move to an idle pool, once the pool has paid for it by idling; None: no ticket moves now."""
+        options: list[tuple[float, float, Move]] = []
         for source in waiting:
-            if source is target:
-                continue
-            for entry in source.queue:
+            for entry in source.queue if source is not target else ():
                 if source.queue.why_passed(entry) is not None:
                     continue
                 if entry.state not in _MOVABLE or entry.ticket.id in self._moved or not self._may_go(entry, target):
                     continue
                 read_s = self._read_s(entry, source, target, now)
-                if read_s is None:
-                    continue
-                option = read_s, entry.since, Move(entry, source, target)
-                if read_s:
-                    dear.append(option)
-                elif best is None or option[:2] < best[:2]:
-                    best = option
-        if best is None and not dear:
+                if read_s is not None:
+                    options.append((read_s, entry.since, Move(entry, source, target)))
+        if not options:
             return None
-        room_at = target.room_at((best or dear[0])[2].entry.ticket, now)
-        if room_at > now:
+        read_s, _, move = min(options, key=lambda option: option[:2])
+        if (room_at := target.room_at(move.entry.ticket, now)) > now:
             self._wake(room_at, now)
             return None
-        if best is not None:
-            return best[2]
-        return self._hired(place, dear, now)
-
-    def _hired(self, place: _Place, dear: list[tuple[float, float, Move]], now: float) -> Move | None:
-        """The cheapest move, once the idle pool has paid for it by idling."""
-        place.idles = any(move.source.gate is not None for _, _, move in dear)
-        read_s, _, move = min(dear, key=lambda option: option[:2])
+        place.idles = read_s > 0 and any(other.source.gate is not None for _, _, other in options)
         missing_s = _PRICE * read_s - place.idled_s
         if missing_s > 0:
             if place.idles:
@@ -228,12 +210,7 @@ class Endpoints:
             return 0.0
         ticket = entry.ticket
         lost = source.queue.cache.warm_tokens(ticket, now) - target.queue.cache.warm_tokens(ticket, now)
-        if lost > 0:
-            return target.capacity.saved_s(lost)
-        # The whole tree follows the ticket. Not worth a move to a fuller pool if this pool opens in a moment.
-        opens_soon = gate is not None and gate.opens_at < now + _SOON_S
-        is_fuller = self._fullness(target, ticket) > self._fullness(source, ticket)
-        return None if opens_soon and is_fuller else 0.0
+        return target.capacity.saved_s(lost) if lost > 0 else 0.0  # the whole tree follows the ticket
 
     def _count_idling(self, now: float) -> None:
         passed_s, self._looked_at = now - self._looked_at, now
