@@ -56,7 +56,7 @@ class _Rules[Subject, Value]:
         # A temporary rule replaces only temporary rules: the older rule counts again after the end.
         older = [rule for rule in older if rule.glob != glob or (not stands and rule.ends_at == _NEVER)]
         self._rules = [_Rule(glob, value, ends_at, by), *older]
-        self._tidy()
+        self.expire()
 
     def restore(self, saved: "Sequence[_Rule[Value]]") -> None:
         """Add saved rules, the newest first, below the present ones."""
@@ -71,19 +71,14 @@ class _Rules[Subject, Value]:
             rules.pop()
         return rules
 
-    def expire(self, now: float) -> None:
-        """Drop the rules that have ended."""
+    def expire(self, now: float = -_NEVER) -> None:
+        """Keep the standing rules only."""
         self._rules = self.standing(now)
-        self._tidy()
+        self.ends_at = min((rule.ends_at for rule in self._rules), default=_NEVER)
 
     def of(self, subject: Subject) -> Value | None:
         """The value for a pool, agent or holder; None: no rule matches."""
         return next((rule.value for rule in self._rules if self._matches(rule.glob, subject)), None)
-
-    def _tidy(self) -> None:
-        while self._rules and self._rules[-1].value is None:
-            self._rules.pop()  # there is no older rule to take back
-        self.ends_at = min((rule.ends_at for rule in self._rules), default=_NEVER)
 
 
 class Overrides:
