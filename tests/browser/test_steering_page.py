@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from hivemind_addon.kernel.values.command import OpenPage
+from hivemind_addon.proxy.api.command import OpenPage
 from hivemind_addon.proxy.api.control import control_socket, send_command
 from hivemind_addon.sim.server import running_server
 from tests.browser.conftest import look, running_mitmweb

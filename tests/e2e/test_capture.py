@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from hivemind_addon.kernel.values.command import CommandReply, Record
 from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind
 from hivemind_addon.plugins.captures.file import read_capture
 from hivemind_addon.plugins.captures.model import NotACapture
+from hivemind_addon.proxy.api.command import CommandReply, Record
 from hivemind_addon.proxy.api.control import send_command
 from hivemind_addon.sim.faults import NAMED, OK
 from hivemind_addon.sim.limits import Limit

@@ -3,17 +3,10 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.values.command import (
-    AddBudget,
-    CommandResult,
-    Declined,
-    Pause,
-    ResetBudget,
-    SetBudget,
-    read_command,
-)
+from hivemind_addon.kernel.values.command import AddBudget, CommandResult, Declined, Pause, ResetBudget, SetBudget
 from hivemind_addon.kernel.values.events import BudgetBooked, BudgetSpent
 from hivemind_addon.kernel.values.spend import AccountState, Balance, Period, Scope, Spend
+from hivemind_addon.proxy.api.command import read_command
 from tests.kernel.test_budget import PRICE, Till, budget, paid, used
 
 AGENT, GROUP, EVERYONE = Scope.AGENT, Scope.GROUP, Scope.EVERYONE

@@ -2,7 +2,6 @@ import msgspec
 import pytest
 
 from hivemind_addon.kernel.values.command import (
-    BadCommand,
     Cancel,
     MoveToFront,
     Pause,
@@ -12,9 +11,9 @@ from hivemind_addon.kernel.values.command import (
     names_agent,
     names_pool,
     nearest,
-    read_command,
 )
 from hivemind_addon.kernel.values.ticket import PoolKey, Priority
+from hivemind_addon.proxy.api.command import BadCommand, read_command
 
 KEY = PoolKey("api.test", "key-1", "claude-sonnet-4*")
 

@@ -12,10 +12,11 @@ import pytest
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.scheduler import Scheduler
-from hivemind_addon.kernel.values.command import CommandReply, Pause, Resume, SetLimit, SetPriority
+from hivemind_addon.kernel.values.command import Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
 from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.proxy.api import control
+from hivemind_addon.proxy.api.command import CommandReply
 from hivemind_addon.proxy.api.control import CommandUnanswered, UnreadableReport, read_report, send_command
 from hivemind_addon.proxy.api.control_server import (
     MAX_COMMAND_BYTES,

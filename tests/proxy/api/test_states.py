@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.values.command import WaitView
 from hivemind_addon.kernel.values.snapshot import CONCURRENCY, AccountBlockView, LimitNeed, RequestState
 from hivemind_addon.kernel.values.ticket import Reason
+from hivemind_addon.proxy.api.command import WaitView
 from hivemind_addon.proxy.api.pool_words import pool_state, queue_words, troubles, waiting_line, why_words
 from hivemind_addon.proxy.api.replies import wait_words
 from hivemind_addon.proxy.record.history import PAD, TicketHistory, present_line

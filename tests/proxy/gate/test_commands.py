@@ -5,8 +5,9 @@ from mitmproxy import exceptions
 from mitmproxy.addons.view import View
 from mitmproxy.test import taddons
 
-from hivemind_addon.kernel.values.command import Cancel, CommandReply, MoveToFront, Pause, Resume, SetLimit, SetPriority
+from hivemind_addon.kernel.values.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.kernel.values.ticket import Priority
+from hivemind_addon.proxy.api.command import CommandReply
 from hivemind_addon.proxy.gate.interfaces.commands import Commands
 from tests.proxy.gate.samples import make_flow, make_proxy
 

@@ -11,8 +11,9 @@ from mitmproxy.addons.proxyserver import Proxyserver
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import taddons
 
-from hivemind_addon.kernel.values.command import CommandReply, OpenPage, Pause, Record, SetConfig, ShowConfig
+from hivemind_addon.kernel.values.command import Pause
 from hivemind_addon.kernel.values.events import PersonActed
+from hivemind_addon.proxy.api.command import CommandReply, OpenPage, Record, SetConfig, ShowConfig
 from hivemind_addon.proxy.api.control import read_report, send_command
 from hivemind_addon.proxy.gate.interfaces.control_socket import option_views, set_option
 from hivemind_addon.proxy.gate.options import BadOption, add_options, read_settings

@@ -9,7 +9,8 @@ from mitmproxy import http
 from mitmproxy.proxy.mode_specs import ProxyMode
 from mitmproxy.test import taddons, tflow
 
-from hivemind_addon.kernel.values.command import AddBudget, Cancel, CommandReply, Pause
+from hivemind_addon.kernel.values.command import AddBudget, Cancel, Pause
+from hivemind_addon.proxy.api.command import CommandReply
 from hivemind_addon.proxy.api.report import ProxyView, Report
 from hivemind_addon.proxy.api.report_source import ReportSource
 from hivemind_addon.proxy.gate.addresses import is_in, is_loopback, parse_networks, parse_upstream

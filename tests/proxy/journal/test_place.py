@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.kernel.values.command import CommandReply, ShowConfig
+from hivemind_addon.proxy.api.command import CommandReply, ShowConfig
 from hivemind_addon.proxy.api.control import CommandUnanswered
 from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.tools.history import reader

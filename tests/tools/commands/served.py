@@ -4,7 +4,7 @@ import asyncio
 import threading
 from contextlib import contextmanager
 
-from hivemind_addon.kernel.values.command import CommandReply
+from hivemind_addon.proxy.api.command import CommandReply
 from hivemind_addon.proxy.api.control import control_socket
 from hivemind_addon.proxy.api.control_server import ControlServer
 from tests.proxy.api.samples import reports_of

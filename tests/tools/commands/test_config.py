@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.kernel.values.command import CommandReply, OptionView, SetConfig, ShowConfig
+from hivemind_addon.proxy.api.command import CommandReply, OptionView, SetConfig, ShowConfig
 from hivemind_addon.tools.cli import main
 from tests.tools.commands.served import serving
 from tests.tools.dash.samples import report

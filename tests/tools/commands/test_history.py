@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.formats.wire.proxy_user import given_id
-from hivemind_addon.kernel.values.command import CommandReply, MemberAnswer
+from hivemind_addon.proxy.api.command import CommandReply, MemberAnswer
 from hivemind_addon.proxy.journal.file import JournalFile
 from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.proxy.system.database import FileUnusable

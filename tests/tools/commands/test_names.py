@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from click.shell_completion import ShellComplete
 
-from hivemind_addon.kernel.values.command import CommandReply, OptionView
+from hivemind_addon.proxy.api.command import CommandReply, OptionView
 from hivemind_addon.proxy.api.control import control_socket
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import names

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.kernel.values.command import CommandReply, OpenPage, PageKey
+from hivemind_addon.proxy.api.command import CommandReply, OpenPage, PageKey
 from hivemind_addon.proxy.system.folders import runtime_folder
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import open_page

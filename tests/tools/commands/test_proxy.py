@@ -3,7 +3,8 @@
 import click
 import pytest
 
-from hivemind_addon.kernel.values.command import CommandReply, Pause
+from hivemind_addon.kernel.values.command import Pause
+from hivemind_addon.proxy.api.command import CommandReply
 from hivemind_addon.proxy.api.control import control_socket, serving_ports
 from hivemind_addon.tools.commands.proxy import ask, in_one_line, no_proxy, report_of, typed
 from tests.tools.commands.served import serving

@@ -9,19 +9,17 @@ from click.testing import CliRunner
 from hivemind_addon.kernel.values.command import (
     AddBudget,
     Cancel,
-    CommandReply,
     MoveToFront,
     Pause,
-    Record,
     ResetBudget,
     Resume,
     SetBudget,
-    SetConfig,
     SetLimit,
     SetPriority,
 )
 from hivemind_addon.kernel.values.spend import Period, Scope
 from hivemind_addon.kernel.values.ticket import Priority
+from hivemind_addon.proxy.api.command import CommandReply, Record, SetConfig
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.commands import proxy
 

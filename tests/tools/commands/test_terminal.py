@@ -8,7 +8,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.kernel.values.command import CommandReply, ShowConfig
+from hivemind_addon.proxy.api.command import CommandReply, ShowConfig
 from hivemind_addon.tools.cli import main
 from tests.tools.commands.served import serving
 from tests.tools.dash.samples import flying, pool, report, session, waiting

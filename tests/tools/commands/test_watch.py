@@ -12,10 +12,11 @@ import pytest
 from click.testing import CliRunner
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.values.command import CommandReply, ForeseeWait, WaitView
+from hivemind_addon.kernel.values.command import ForeseeWait
 from hivemind_addon.kernel.values.snapshot import AccountBlockView, BudgetView, LearnedView, MeterView, WindowView
 from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Spend
 from hivemind_addon.kernel.values.ticket import PoolKey, Usage
+from hivemind_addon.proxy.api.command import CommandReply, WaitView
 from hivemind_addon.proxy.api.report import LogLine
 from hivemind_addon.tools.cli import main
 from tests.tools.commands.served import serving

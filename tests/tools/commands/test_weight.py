@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from hivemind_addon.kernel.values.command import CommandReply
+from hivemind_addon.proxy.api.command import CommandReply
 from tests.cases import each
 from tests.tools.commands.served import serving
 from tests.tools.dash.samples import pool, report, session, waiting

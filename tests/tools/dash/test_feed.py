@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from hivemind_addon.kernel.values.command import Cancel, CommandReply, Pause
+from hivemind_addon.kernel.values.command import Cancel, Pause
+from hivemind_addon.proxy.api.command import CommandReply
 from hivemind_addon.tools.dash import feed as feeds
 from hivemind_addon.tools.dash.feed import Feed, ProxyGone
 from tests.tools.dash.samples import pool, report

@@ -6,9 +6,10 @@ from datetime import UTC
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.values.command import Cancel, CommandReply, MoveToFront, Pause, Resume, SetLimit, SetPriority
+from hivemind_addon.kernel.values.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.kernel.values.snapshot import MeterView, PriorityView
 from hivemind_addon.kernel.values.ticket import PoolKey, Priority
+from hivemind_addon.proxy.api.command import CommandReply
 from hivemind_addon.tools.dash.feed import ProxyGone
 from hivemind_addon.tools.dash.live import _AT_ONCE, Top
 from hivemind_addon.tools.dash.picture import PictureLook

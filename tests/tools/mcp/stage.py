@@ -8,10 +8,10 @@ import msgspec
 from mcp.shared.memory import create_connected_server_and_client_session as connected
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.values.command import Command, CommandReply, OptionView, SetConfig, ShowConfig
 from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
 from hivemind_addon.plugins.contexts.store import ContextStore
 from hivemind_addon.plugins.fleets.leases.sqlite_store import SqliteLeases
+from hivemind_addon.proxy.api.command import Command, CommandReply, OptionView, SetConfig, ShowConfig
 from hivemind_addon.proxy.api.control import control_socket
 from hivemind_addon.proxy.api.control_server import ControlServer
 from hivemind_addon.proxy.api.pool_words import with_words

@@ -10,10 +10,11 @@ import msgspec
 from msgspec import Struct
 
 from hivemind_addon.formats.base.json_values import packed_decoder
-from hivemind_addon.kernel.values.command import CommandReply, SchedulerCommand
+from hivemind_addon.kernel.values.command import SchedulerCommand
 from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.kernel.values.snapshot import Snapshot
 from hivemind_addon.plugins.cluster.node import ClusterNode, Question, Role
+from hivemind_addon.proxy.api.command import CommandReply
 from hivemind_addon.proxy.api.report import QUEUED_TOLD, ClusterView, StatsView
 from hivemind_addon.proxy.record.buffer import EventBuffer
 from hivemind_addon.proxy.record.history import Histories

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from hivemind_addon.formats.base.json_values import packed_decoder
-from hivemind_addon.kernel.values.command import MemberAnswer
+from hivemind_addon.proxy.api.command import MemberAnswer
 from hivemind_addon.proxy.api.words import failing
 
 logger = logging.getLogger("hivemind")

@@ -10,11 +10,12 @@ import msgspec
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.scheduler import Scheduler
-from hivemind_addon.kernel.values.command import CommandReply, SchedulerCommand
+from hivemind_addon.kernel.values.command import SchedulerCommand
 from hivemind_addon.plugins.cluster.asks import Asks, WholeStats
 from hivemind_addon.plugins.cluster.engine import Engine
 from hivemind_addon.plugins.cluster.journal_questions import Beside
 from hivemind_addon.plugins.cluster.node import ClusterNode, Role
+from hivemind_addon.proxy.api.command import CommandReply
 from hivemind_addon.proxy.api.report import ClusterView, StatsView
 from hivemind_addon.proxy.record.news import NOTICE
 from hivemind_addon.proxy.run.driven import ClusterMembership, DrivenScheduler

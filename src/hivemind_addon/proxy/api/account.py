@@ -1,8 +1,8 @@
 """How budgets stand, as values and as words of commands."""
 
-from hivemind_addon.kernel.values.command import AccountView
 from hivemind_addon.kernel.values.snapshot import BudgetView
 from hivemind_addon.kernel.values.spend import Budget, Period
+from hivemind_addon.proxy.api.command import AccountView
 from hivemind_addon.proxy.api.words import amount
 
 

@@ -22,8 +22,8 @@ from pathlib import Path
 import msgspec
 
 from hivemind_addon.formats.base import json_values
-from hivemind_addon.kernel.values.command import Command, CommandReply
 from hivemind_addon.kernel.values.snapshot import SCHEMA_VERSION
+from hivemind_addon.proxy.api.command import Command, CommandReply
 from hivemind_addon.proxy.api.report import Report
 from hivemind_addon.proxy.system.folders import runtime_folder
 from hivemind_addon.proxy.system.json_socket import ask, is_answered

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 
 from hivemind_addon.formats.base import json_values
-from hivemind_addon.kernel.values.command import BadCommand, Command, CommandReply, read_command
+from hivemind_addon.proxy.api.command import BadCommand, Command, CommandReply, read_command
 from hivemind_addon.proxy.api.control import CommandAnswer
 from hivemind_addon.proxy.api.report_source import LEAST_SHARE, ReportSource
 from hivemind_addon.proxy.system.line_server import LineConnection, LineServer

@@ -14,7 +14,6 @@ from hivemind_addon.kernel.values.command import (
     LONGEST_PRIORITY_S,
     AddBudget,
     Cancel,
-    CommandReply,
     CommandResult,
     Declined,
     ForeseeWait,
@@ -28,7 +27,6 @@ from hivemind_addon.kernel.values.command import (
     SetBudget,
     SetLimit,
     SetPriority,
-    WaitView,
     is_glob,
 )
 from hivemind_addon.kernel.values.events import (
@@ -43,6 +41,7 @@ from hivemind_addon.kernel.values.events import (
 from hivemind_addon.kernel.values.snapshot import Snapshot
 from hivemind_addon.kernel.values.spend import Budget, Scope, Spend
 from hivemind_addon.proxy.api.account import account_view, limits_of, words_of
+from hivemind_addon.proxy.api.command import CommandReply, WaitView
 from hivemind_addon.proxy.api.pool_words import waiting_line, why_words
 from hivemind_addon.proxy.api.words import amount
 

@@ -7,11 +7,12 @@ from typing import Protocol
 
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Refused, Shed, Verdict
-from hivemind_addon.kernel.values.command import CommandReply, CommandResult, SchedulerCommand
+from hivemind_addon.kernel.values.command import CommandResult, SchedulerCommand
 from hivemind_addon.kernel.values.events import Event, SchedulerEvent
 from hivemind_addon.kernel.values.snapshot import Snapshot
 from hivemind_addon.kernel.values.spend import AccountState, Shortage
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Hints, Job, PoolKey, Ticket
+from hivemind_addon.proxy.api.command import CommandReply
 from hivemind_addon.proxy.api.report import ClusterView, StatsView
 
 

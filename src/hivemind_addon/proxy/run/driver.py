@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from hivemind_addon.kernel.heap import KeyedHeap
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed, Verdict
-from hivemind_addon.kernel.values.command import Cancel, CommandReply, SchedulerCommand
+from hivemind_addon.kernel.values.command import Cancel, SchedulerCommand
 from hivemind_addon.kernel.values.events import Event, OrderEvent
 from hivemind_addon.kernel.values.snapshot import Snapshot
 from hivemind_addon.kernel.values.spend import AccountState, Shortage
@@ -33,6 +33,7 @@ from hivemind_addon.kernel.values.ticket import (
     PoolKey,
     Ticket,
 )
+from hivemind_addon.proxy.api.command import CommandReply
 from hivemind_addon.proxy.api.pool_words import with_words
 from hivemind_addon.proxy.api.replies import person_acted, reply
 from hivemind_addon.proxy.run.driven import DrivenScheduler

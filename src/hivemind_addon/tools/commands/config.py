@@ -10,7 +10,7 @@ import msgspec
 from hivemind_addon.formats.base import json_values
 from hivemind_addon.formats.base.resources import schemas_folder
 from hivemind_addon.formats.base.typed import DocumentError
-from hivemind_addon.kernel.values.command import OptionView, SetConfig, ShowConfig
+from hivemind_addon.proxy.api.command import OptionView, SetConfig, ShowConfig
 from hivemind_addon.proxy.api.config_file import FILE_NAME, RUN_KEYS, check_keys, run_setting, setting, user_file
 from hivemind_addon.proxy.api.control import control_socket
 from hivemind_addon.proxy.journal.file import default_journal

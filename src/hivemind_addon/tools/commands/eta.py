@@ -3,7 +3,8 @@
 import click
 import msgspec
 
-from hivemind_addon.kernel.values.command import ForeseeWait, WaitView
+from hivemind_addon.kernel.values.command import ForeseeWait
+from hivemind_addon.proxy.api.command import WaitView
 from hivemind_addon.proxy.api.replies import wait_words
 from hivemind_addon.proxy.api.words import printable
 from hivemind_addon.tools.commands.names import agent_names, pool_names

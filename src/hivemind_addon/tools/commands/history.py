@@ -10,7 +10,7 @@ import click
 import msgspec
 
 from hivemind_addon.formats.wire.proxy_user import given_id
-from hivemind_addon.kernel.values.command import MemberAnswer
+from hivemind_addon.proxy.api.command import MemberAnswer
 from hivemind_addon.proxy.api.words import failing, plain
 from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.proxy.system.folders import FolderNotPrivate

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import click
 from click.shell_completion import CompletionItem
 
-from hivemind_addon.kernel.values.command import ShowConfig
+from hivemind_addon.proxy.api.command import ShowConfig
 from hivemind_addon.proxy.api.control import control_socket, read_report, send_command
 from hivemind_addon.proxy.api.report import Report
 from hivemind_addon.tools.commands.options import configured_port

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from hivemind_addon.kernel.values.command import OpenPage, PageKey
+from hivemind_addon.proxy.api.command import OpenPage, PageKey
 from hivemind_addon.proxy.system.folders import runtime_folder
 from hivemind_addon.proxy.system.whole_file import write_whole
 from hivemind_addon.tools.commands.options import port_option

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import click
 import msgspec
 
-from hivemind_addon.kernel.values.command import Command, CommandReply
+from hivemind_addon.proxy.api.command import Command, CommandReply
 from hivemind_addon.proxy.api.control import (
     CommandUnanswered,
     UnreadableReport,

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from hivemind_addon.formats.base import json_values
-from hivemind_addon.kernel.values.command import Command, CommandReply
+from hivemind_addon.proxy.api.command import Command, CommandReply
 from hivemind_addon.proxy.api.control import CommandAnswer, UnreadableReport, command_line, decode_report
 from hivemind_addon.proxy.api.report import Report
 from hivemind_addon.proxy.system.json_socket import MAX_LINE_BYTES

@@ -23,16 +23,9 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import DataTable, Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from hivemind_addon.kernel.values.command import (
-    Cancel,
-    Command,
-    MoveToFront,
-    Pause,
-    Resume,
-    SetLimit,
-    SetPriority,
-)
+from hivemind_addon.kernel.values.command import Cancel, MoveToFront, Pause, Resume, SetLimit, SetPriority
 from hivemind_addon.kernel.values.ticket import Priority
+from hivemind_addon.proxy.api.command import Command
 from hivemind_addon.proxy.api.report import Report
 from hivemind_addon.proxy.api.words import printable, several
 from hivemind_addon.proxy.system.clock import Clock

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Struct
 
 from hivemind_addon.formats.base import json_values
-from hivemind_addon.kernel.values.command import AskMembers, MemberAnswer
+from hivemind_addon.proxy.api.command import AskMembers, MemberAnswer
 from hivemind_addon.proxy.api.control import CommandUnanswered, control_socket, send_command
 from hivemind_addon.tools.history import history, sums
 from hivemind_addon.tools.history.filters import RequestFilter, Span

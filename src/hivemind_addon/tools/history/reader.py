@@ -14,7 +14,7 @@ from typing import Self
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.kernel.values.command import OptionView, ShowConfig
+from hivemind_addon.proxy.api.command import OptionView, ShowConfig
 from hivemind_addon.proxy.api.control import CommandUnanswered, control_socket, send_command
 from hivemind_addon.proxy.journal.file import default_journal
 from hivemind_addon.proxy.journal.schema import APPLICATION_ID, VERSION

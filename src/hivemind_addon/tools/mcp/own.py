@@ -6,12 +6,13 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, convert
 
-from hivemind_addon.kernel.values.command import AccountView, ForeseeWait, SetPriority, WaitView, names_agent
+from hivemind_addon.kernel.values.command import ForeseeWait, SetPriority, names_agent
 from hivemind_addon.kernel.values.snapshot import PoolView, PriorityView, RequestState, Snapshot, TicketView
 from hivemind_addon.kernel.values.spend import Budget
 from hivemind_addon.kernel.values.spend import Scope as Holder
 from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.proxy.api.account import account_view
+from hivemind_addon.proxy.api.command import AccountView, WaitView
 from hivemind_addon.proxy.api.pool_words import maximum_words, troubles, waiting_line
 from hivemind_addon.proxy.api.report import ACTIVE_S, ContextPressure, Report, SessionStats
 from hivemind_addon.proxy.api.words import several, span

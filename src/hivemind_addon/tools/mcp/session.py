@@ -16,10 +16,10 @@ from urllib.parse import unquote, urlsplit
 from msgspec import Struct
 
 from hivemind_addon.formats.wire.proxy_user import clean
-from hivemind_addon.kernel.values.command import Command, CommandReply
 from hivemind_addon.plugins.contexts.store import FOLDER_NAME, ContextStore
 from hivemind_addon.plugins.fleets.leases.model import Lease, LeaseError, LeaseStore
 from hivemind_addon.plugins.fleets.tasks.model import RUNNER_VARIABLE, TASK_VARIABLE
+from hivemind_addon.proxy.api.command import Command, CommandReply
 from hivemind_addon.proxy.api.control import CommandUnanswered, control_socket, read_report, send_command, serving_ports
 from hivemind_addon.proxy.api.report import Report
 from hivemind_addon.proxy.system.clock import Clock

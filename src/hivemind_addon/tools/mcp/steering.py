@@ -6,21 +6,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct, convert
 
-from hivemind_addon.kernel.values.command import (
-    AccountView,
-    AddBudget,
-    Command,
-    OptionView,
-    ResetBudget,
-    SetBudget,
-    SetConfig,
-    SetPriority,
-    ShowConfig,
-)
+from hivemind_addon.kernel.values.command import AddBudget, ResetBudget, SetBudget, SetPriority
 from hivemind_addon.kernel.values.spend import Period
 from hivemind_addon.kernel.values.spend import Scope as HolderKind
 from hivemind_addon.kernel.values.ticket import Priority
 from hivemind_addon.proxy.api.account import account_view
+from hivemind_addon.proxy.api.command import AccountView, Command, OptionView, SetConfig, ShowConfig
 from hivemind_addon.tools.mcp.session import Permission, ToolFailed
 from hivemind_addon.tools.mcp.tool import ActionResult, Call, Effect, tool
 

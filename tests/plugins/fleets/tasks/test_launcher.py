@@ -5,12 +5,13 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.formats.wire.proxy_user import proxy_words
-from hivemind_addon.kernel.values.command import CommandReply, SetBudget
+from hivemind_addon.kernel.values.command import SetBudget
 from hivemind_addon.kernel.values.spend import Period, Scope
 from hivemind_addon.plugins.fleets.tasks import launcher as launchers
 from hivemind_addon.plugins.fleets.tasks.launcher import Launcher
 from hivemind_addon.plugins.fleets.tasks.model import TaskSpec
 from hivemind_addon.plugins.fleets.tasks.process import TaskNotStarted
+from hivemind_addon.proxy.api.command import CommandReply
 from hivemind_addon.proxy.api.control import CommandUnanswered
 from hivemind_addon.proxy.api.report import ProxyView
 from hivemind_addon.proxy.system.clock import SystemClock

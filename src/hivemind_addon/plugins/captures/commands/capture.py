@@ -5,9 +5,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from hivemind_addon.kernel.values.command import Record
 from hivemind_addon.plugins.captures.model import NotACapture, encode
 from hivemind_addon.plugins.captures.show import show as view
+from hivemind_addon.proxy.api.command import Record
 from hivemind_addon.tools.commands.group import IndexedGroup
 from hivemind_addon.tools.commands.options import in_one_line, json_option, port_option
 from hivemind_addon.tools.commands.proxy import tell

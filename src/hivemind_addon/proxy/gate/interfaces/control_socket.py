@@ -19,7 +19,8 @@ import msgspec
 from mitmproxy import ctx, exceptions
 
 from hivemind_addon.formats.wire.proxy_user import clean
-from hivemind_addon.kernel.values.command import (
+from hivemind_addon.kernel.values.events import PersonActed
+from hivemind_addon.proxy.api.command import (
     AskMembers,
     Command,
     CommandReply,
@@ -30,7 +31,6 @@ from hivemind_addon.kernel.values.command import (
     SetConfig,
     ShowConfig,
 )
-from hivemind_addon.kernel.values.events import PersonActed
 from hivemind_addon.proxy.api.config_file import ALERTS_VARIABLE, PREFIX
 from hivemind_addon.proxy.api.control import control_socket
 from hivemind_addon.proxy.api.control_server import ControlServer

@@ -25,13 +25,8 @@ import msgspec
 from mitmproxy import http
 
 from hivemind_addon.formats.base import json_values
-from hivemind_addon.kernel.values.command import (
-    BadCommand,
-    Command,
-    CommandReply,
-    Order,
-    read_command,
-)
+from hivemind_addon.kernel.values.command import Order
+from hivemind_addon.proxy.api.command import BadCommand, Command, CommandReply, read_command
 from hivemind_addon.proxy.gate.addresses import is_loopback
 from hivemind_addon.proxy.host.port import MAX_PAGE_BODY_BYTES
 
