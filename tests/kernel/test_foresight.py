@@ -82,6 +82,9 @@ def test_a_larger_call_waits_longer():
     starts_in_s, _, reason = foreseen(bench, input_tokens=900)
     assert starts_in_s > 20
     assert reason == "rate limit"
+    bench.submit("huge", demand=Demand(input_tokens=900))
+    assert foreseen(bench, input_tokens=20) == (0.0, 0, ""), "within the slack of the one that waits"
+    assert foreseen(bench, input_tokens=400)[0] > 20, "which others may not delay further"
 
 
 def test_a_call_is_as_large_as_the_last_one_of_its_agent():

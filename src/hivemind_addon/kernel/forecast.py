@@ -334,14 +334,12 @@ def foresee(
     if short is not None and not short.may_pass:
         return Foresight(pool, short.renews_in_s, 0, Reason.BUDGET, budget=short.budget)
     queue.seat(guest, now)
-    order = queue.in_order(guest)
-    views = _waiting(queue, glance, now, order, None, lambda *_: None)
+    views = _waiting(queue, glance, now, queue.in_order(guest), None, lambda *_: None)
     view = next(view for view in views if view.ticket.id == guest.ticket.id)
     before = view.position - 1
     if short is not None:
         return Foresight(pool, None, before, Reason.FUNDS, budget=short.budget)
-    following, gate = glance.likely_next(order, now)
-    if following is guest and gate is None:
+    if glance.gate(guest.ticket, now) is None and (not before or view.starts_in_s == 0):
         return Foresight(pool, 0.0, 0)
     return Foresight(pool, view.starts_in_s, before, Reason(view.reason), view.limit)
 

@@ -195,12 +195,7 @@ class Selector:
             gate = self.gate(entry.ticket, now) if entry is not None and entry.ticket in refused else None
             if gate is not None and gate.opens_at >= self.expires_at(now):  # a fresh ticket goes first then
                 entry = queue.head_where(lambda ticket: ticket not in refused) or entry
-        gate = self.gate(entry.ticket, now) if entry else None
-        if entry is not None and gate is not None and gate.holds_one:
-            other, at = self.backfill(order, [self.reservation(entry, gate, now)], now)
-            if other is not None and at < gate.opens_at:
-                return other, self.gate(other.ticket, now)
-        return entry, gate
+        return entry, self.gate(entry.ticket, now) if entry else None
 
     def choose_anew(self) -> None:
         """Forget the ticket that probes next, because the probe went or cannot go."""
