@@ -10,6 +10,7 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
+from typing import override
 
 import msgspec.structs
 
@@ -26,7 +27,7 @@ from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.pool import KeptPositions, Pool, PoolSettings
 from hivemind_addon.kernel.retry import History
 from hivemind_addon.kernel.scheduler import Scheduler
-from hivemind_addon.kernel.values.ticket import Attempt, OutcomeKind, PoolKey, Priority, Reading, Ticket
+from hivemind_addon.kernel.values.ticket import PoolKey, Priority, Ticket
 
 _NO_PRIOR = Prior(rate=0.0, concurrency=0.0)
 _AFTER_DEADLINE_S = 1.0
@@ -70,6 +71,7 @@ class AblatedScheduler(Scheduler):
         super().__init__(rng=rng)
         self._without = without
 
+    @override
     def submit(
         self,
         ticket: Ticket,
@@ -79,7 +81,6 @@ class AblatedScheduler(Scheduler):
         history: History | None = None,
         not_before: float | None = None,
     ) -> None:
-        """See Scheduler."""
         if Primitive.COMEBACK in self._without:
             # The client has gone by then.
             ticket = msgspec.structs.replace(ticket, shed_at=ticket.deadline_at + _AFTER_DEADLINE_S)
@@ -131,35 +132,17 @@ def _order_without(order: OrderSettings, without: frozenset[Primitive]) -> Order
 
 
 class _NoMeters(Meters):
-    def learn(
-        self,
-        reading: Reading,  # noqa: ARG002
-        attempt: Attempt,  # noqa: ARG002
-        now: float,  # noqa: ARG002
-        *,
-        answered: bool = True,  # noqa: ARG002
-    ) -> Meter | None:
+    def learn(self, *_: object, **__: object) -> Meter | None:
         return None
 
 
 class _NoHiddenLimits(HiddenLimits):
-    def refused(self, stamp: int, retry_after_s: float, now: float) -> None:
+    def refused(self, *_: object, **__: object) -> None:
         pass
 
 
 class _NoBreaker(Breaker):
-    def attempt_ended(
-        self,
-        kind: OutcomeKind,  # noqa: ARG002
-        *,
-        session: str,  # noqa: ARG002
-        probe: bool,  # noqa: ARG002
-        admitted_at: float,  # noqa: ARG002
-        now: float,  # noqa: ARG002
-        unreached: bool = False,  # noqa: ARG002
-        pending: Iterable[float] = (),  # noqa: ARG002
-        elsewhere: int = 0,  # noqa: ARG002
-    ) -> bool:
+    def attempt_ended(self, *_: object, **__: object) -> bool:
         return False
 
 
@@ -177,7 +160,7 @@ class _NoBackfilling(Selector):
 
 
 class _NoKeptPositions(KeptPositions):
-    def keep(self, entry: QueueEntry, now: float) -> None:
+    def keep(self, *_: object) -> None:
         pass
 
 
