@@ -10,7 +10,6 @@ import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 from hivemind_addon.formats.base.resources import script_path
@@ -132,7 +131,7 @@ class Stack:
     def __enter__(self):
         with ExitStack() as exits:  # what was started ends, too, when a later one does not start
             self._exits = exits
-            self.certificates = write_certificates(self.folder, "localhost", datetime.now(UTC))
+            self.certificates = write_certificates(self.folder, "localhost")
             tls = ("--tls", str(self.certificates.certificate), str(self.certificates.key))
             self._providers = [self._provider(), self._provider(*tls, "--http2"), self._provider(*tls)]
             others = {api: self._provider("--format", api) for api in STREAM_PROFILES}

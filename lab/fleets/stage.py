@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from hivemind_addon.sim.call import Truth
@@ -45,7 +44,7 @@ async def running_stage(folder: Path, settings: Mapping[str, ProviderSettings], 
     profiles.mkdir()
     (profiles / "openai.yaml").write_text("extends: openai\nwebsocket: turns\n", encoding="utf-8")
     first, *others = settings
-    certificates = write_certificates(folder, first, datetime.now(UTC), *others)
+    certificates = write_certificates(folder, first, *others)
     tls = (str(certificates.certificate), str(certificates.key))
     async with AsyncExitStack() as stack:
         servers = {}

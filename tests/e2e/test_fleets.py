@@ -14,7 +14,6 @@ import sys
 import threading
 from base64 import b64decode
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 from http.client import parse_headers
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -613,7 +612,7 @@ HEADLESS = Scenario(
 
 @simulated
 async def test_one_answer_in_ten_is_cut_and_no_headless_agent_is_lost(tmp_path):
-    certificates = write_certificates(tmp_path, HOST, datetime.now(UTC))
+    certificates = write_certificates(tmp_path, HOST)
     tls = (str(certificates.certificate), str(certificates.key))
     server = SimServer(HEADLESS.provider, seed="cuts", tls=tls)
     await server.start()

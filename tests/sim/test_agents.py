@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import ssl
 from contextlib import AsyncExitStack
-from datetime import UTC, datetime
 
 import pytest
 
@@ -23,7 +22,7 @@ CROWD = Crowd("agent", 1, 3, think_s=(0, 0), latency_s=1e-6, output_tokens=(50, 
 
 @pytest.fixture(scope="module")
 def provider(tmp_path_factory):
-    files = write_certificates(tmp_path_factory.mktemp("tls"), "api.anthropic.com", datetime.now(UTC))
+    files = write_certificates(tmp_path_factory.mktemp("tls"), "api.anthropic.com")
     settings = ProviderSettings(tokens_per_chunk=live.TOKENS_PER_CHUNK)
     with running_server(settings, tls=(str(files.certificate), str(files.key))) as server:
         yield server, Route(ssl.create_default_context(cafile=files.authority), direct=f"{server.host}:{server.port}")

@@ -1,5 +1,4 @@
 import ssl
-from datetime import UTC, datetime
 
 import pytest
 
@@ -25,7 +24,7 @@ def handshake(client: ssl.SSLContext, files, name):
 
 @pytest.fixture
 def files(tmp_path):
-    return write_certificates(tmp_path, "api.example.com", datetime.now(UTC))
+    return write_certificates(tmp_path, "api.example.com")
 
 
 def test_who_trusts_the_authority_accepts_the_host_even_when_checks_are_strict(files):
@@ -42,7 +41,7 @@ def test_another_name_is_refused(files):
 def test_another_authority_is_refused(files, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
-    stranger = write_certificates(other, "api.example.com", datetime.now(UTC))
+    stranger = write_certificates(other, "api.example.com")
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(ssl.create_default_context(cafile=stranger.authority), files, "api.example.com")
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import sys
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 
 from hivemind_addon.sim.agents import HOST
 from hivemind_addon.sim.certificate import write_certificates
@@ -18,7 +17,7 @@ _WARM = 50
 async def quick_provider(folder):
     """A provider that answers at once, a process of its own; what proxies must be told, as `--set` takes it."""
     folder.mkdir()
-    files = write_certificates(folder, HOST, datetime.now(UTC))
+    files = write_certificates(folder, HOST)
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "lab.bench.provider", "--tls", str(files.certificate), str(files.key)),
         stdin=asyncio.subprocess.PIPE,

@@ -14,7 +14,6 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 
@@ -141,7 +140,7 @@ async def _secured(scenario: Scenario, seed: int) -> AsyncIterator[tuple[SimServ
     """The provider with TLS, the certificates, and a temporary folder."""
     with tempfile.TemporaryDirectory(prefix="hivemind-live-") as name:
         folder = Path(name)
-        certificates = write_certificates(folder, HOST, datetime.now(UTC))
+        certificates = write_certificates(folder, HOST)
         tls = (str(certificates.certificate), str(certificates.key))
         async with serving(scenario, seed, tls=tls) as server:
             yield server, certificates, folder
