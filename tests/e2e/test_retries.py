@@ -348,7 +348,7 @@ async def test_what_waiting_cannot_cure_reaches_the_client_as_it_came(stage, sub
         with subtests.test(name, stream=call.stream):
             error = wire.error_object(dialect, fault.status, message=fault.message, error=fault.error)
             assert answer.status_code == fault.status
-            assert answer.content == wire.error_body(dialect, error, answer.headers["request-id"])
+            assert answer.content == wire.SHAPES[dialect].error_body(error, answer.headers["request-id"])
             check_told(stage, call, answer)
             assert stage.providers.attempts(call.key) == 1
             assert [one.attempts for one in stage.ended(call)] == [1]
@@ -432,7 +432,7 @@ async def test_after_many_failures_of_its_own_the_client_gets_the_providers_answ
             error = wire.error_object(SimDialect.MESSAGES, status, message="simulated fault")
             assert answer.status_code == status
             assert answer.headers["x-sim-attempt"] == "19"
-            assert answer.content == wire.error_body(SimDialect.MESSAGES, error, answer.headers["request-id"])
+            assert answer.content == wire.SHAPES[SimDialect.MESSAGES].error_body(error, answer.headers["request-id"])
             assert stage.providers.attempts(call.key) == 19
             ends = [(one.end, one.reason, one.attempts) for one in stage.ended(call)]
             assert ends == [("gave up", "attempts spent", 19)]

@@ -26,15 +26,15 @@ def test_a_truncated_answer_says_so(dialect, words):
 
 
 def test_retry_after_is_never_too_early():
-    assert wire.retry_after_headers(SimDialect.MESSAGES, 1.01) == (("retry-after", "2"),)
-    assert wire.retry_after_headers(SimDialect.CHAT, 1.01) == (("retry-after", "2"), ("retry-after-ms", "1010"))
+    assert wire.SHAPES[SimDialect.MESSAGES].retry_after_headers(1.01) == (("retry-after", "2"),)
+    assert wire.SHAPES[SimDialect.CHAT].retry_after_headers(1.01) == (("retry-after", "2"), ("retry-after-ms", "1010"))
 
 
 def test_errors_have_the_shape_of_their_dialect():
-    messages = wire.error_body(
-        SimDialect.MESSAGES, wire.error_object(SimDialect.MESSAGES, 529, message="m"), "req_000001"
+    messages = wire.SHAPES[SimDialect.MESSAGES].error_body(
+        wire.error_object(SimDialect.MESSAGES, 529, message="m"), "req_000001"
     )
-    chat = wire.error_body(SimDialect.CHAT, wire.error_object(SimDialect.CHAT, 503, message="m"), "req_000001")
+    chat = wire.SHAPES[SimDialect.CHAT].error_body(wire.error_object(SimDialect.CHAT, 503, message="m"), "req_000001")
     assert json.loads(messages) == {
         "type": "error",
         "error": {"type": "overloaded_error", "message": "m"},
@@ -51,26 +51,28 @@ def test_errors_have_the_shape_of_their_dialect():
 
 
 def test_spent_credit_is_told_from_a_rate_limit_by_its_code():
-    assert "enforced_spend_limit_reached" in str(wire.spent_credit(SimDialect.MESSAGES))
-    assert wire.spent_credit(SimDialect.CHAT)["type"] == "insufficient_quota"
+    assert "enforced_spend_limit_reached" in str(wire.SHAPES[SimDialect.MESSAGES].spent_credit())
+    assert wire.SHAPES[SimDialect.CHAT].spent_credit()["type"] == "insufficient_quota"
 
 
 def test_an_error_event_of_messages_is_named_error():
     error = wire.error_object(SimDialect.MESSAGES, 529, message="m")
-    assert wire.error_event(SimDialect.MESSAGES, error).data.startswith(b"event: error\ndata: ")
-    assert wire.error_event(SimDialect.CHAT, error).data.startswith(b"data: ")
+    assert wire.SHAPES[SimDialect.MESSAGES].error_event(error).data.startswith(b"event: error\ndata: ")
+    assert wire.SHAPES[SimDialect.CHAT].error_event(error).data.startswith(b"data: ")
 
 
 def test_each_dialect_lists_one_model():
     for dialect in SimDialect:
-        (models,) = (value for value in json.loads(wire.models_body(dialect)).values() if isinstance(value, list))
+        (models,) = (
+            value for value in json.loads(wire.SHAPES[dialect].models_body()).values() if isinstance(value, list)
+        )
         (name,) = (model.get("id") or model.get("modelId") or model["name"] for model in models)
         assert name.removeprefix("models/") == "sim-1"
 
 
 def test_each_dialect_names_the_organisation_in_its_own_header():
-    assert ("anthropic-organization-id", "org") in wire.identity_headers(SimDialect.MESSAGES, "r", "org")
-    assert ("openai-organization", "org") in wire.identity_headers(SimDialect.CHAT, "r", "org")
+    assert ("anthropic-organization-id", "org") in wire.SHAPES[SimDialect.MESSAGES].identity_headers("r", "org")
+    assert ("openai-organization", "org") in wire.SHAPES[SimDialect.CHAT].identity_headers("r", "org")
 
 
 # Shape ----------------------------------------------------------------------------------------------------------------
@@ -154,7 +156,7 @@ def test_messages_headers_hold_instants_and_rounded_tokens():
         LimitView(Dimension.INPUT_TOKENS, 30_000, 12_600.7, 34.9),
         LimitView(Dimension.OUTPUT_TOKENS, 8_000, -300, 62),
     ]
-    headers = dict(wire.limit_headers(SimDialect.MESSAGES, limits, 1_800_000_000.5))
+    headers = dict(wire.SHAPES[SimDialect.MESSAGES].limit_headers(limits, 1_800_000_000.5))
     assert headers == {
         "anthropic-ratelimit-requests-limit": "50",
         "anthropic-ratelimit-requests-remaining": "49",
@@ -197,7 +199,7 @@ def test_headers_hold_durations(dialect):
         LimitView(Dimension.TOTAL_TOKENS, 150_000, 149_984.2, 0.006),
         LimitView(Dimension.INPUT_TOKENS, 1, 1, 0),
     ]
-    assert dict(wire.limit_headers(dialect, limits, 0)) == {
+    assert dict(wire.SHAPES[dialect].limit_headers(limits, 0)) == {
         "x-ratelimit-limit-requests": "60",
         "x-ratelimit-remaining-requests": "59",
         "x-ratelimit-reset-requests": "1s",
@@ -295,7 +297,7 @@ def test_a_truncated_stream_ends_incomplete():
 
 def test_an_error_in_a_stream_is_a_failed_response():
     error = wire.error_object(SimDialect.RESPONSES, 529, message="m")
-    event = data_of(wire.error_event(SimDialect.RESPONSES, error))
+    event = data_of(wire.SHAPES[SimDialect.RESPONSES].error_event(error))
     assert event["type"] == "response.failed"
     assert event["response"]["error"] == {"code": "server_is_overloaded", "message": "m"}
 
@@ -327,7 +329,7 @@ def lines_of(events: list[wire.StreamEvent]) -> list[dict]:
 
 def test_each_event_is_one_line():
     assert all(event.data.endswith(b"\n") and event.data.count(b"\n") == 1 for event in wire.stream_events(OLLAMA))
-    assert wire.stream_type(SimDialect.OLLAMA) == "application/x-ndjson"
+    assert wire.SHAPES[SimDialect.OLLAMA].stream_type == "application/x-ndjson"
 
 
 def test_the_last_line_counts():
@@ -351,13 +353,13 @@ def test_a_tool_call_comes_whole_with_an_object_as_its_arguments():
 
 def test_errors_are_texts_also_in_a_stream():
     error = wire.error_object(SimDialect.OLLAMA, 500, message="m")
-    assert json.loads(wire.error_body(SimDialect.OLLAMA, error, "r")) == {"error": "m"}
-    assert wire.error_event(SimDialect.OLLAMA, error).data == b'{"error":"m"}\n'
+    assert json.loads(wire.SHAPES[SimDialect.OLLAMA].error_body(error, "r")) == {"error": "m"}
+    assert wire.SHAPES[SimDialect.OLLAMA].error_event(error).data == b'{"error":"m"}\n'
     assert "maximum pending requests exceeded" in str(wire.error_object(SimDialect.OLLAMA, 503, message="m"))
 
 
 def test_it_tells_of_no_limits():
-    assert wire.limit_headers(SimDialect.OLLAMA, [LimitView(Dimension.REQUESTS, 1, 1, 1)], 0) == ()
+    assert wire.SHAPES[SimDialect.OLLAMA].limit_headers([LimitView(Dimension.REQUESTS, 1, 1, 1)], 0) == ()
 
 
 # Cohere ---------------------------------------------------------------------------------------------------------------
@@ -394,6 +396,6 @@ def test_what_cohere_says_before_a_tool_call_is_a_plan():
 
 def test_coheres_error_in_a_stream_is_its_end():
     error = wire.error_object(SimDialect.COHERE, 529, message="m")
-    event = data_of(wire.error_event(SimDialect.COHERE, error))
+    event = data_of(wire.SHAPES[SimDialect.COHERE].error_event(error))
     assert event == {"type": "message-end", "delta": {"finish_reason": "ERROR", "error": "m"}}
-    assert json.loads(wire.error_body(SimDialect.COHERE, error, "r")) == {"id": "r", "message": "m"}
+    assert json.loads(wire.SHAPES[SimDialect.COHERE].error_body(error, "r")) == {"id": "r", "message": "m"}

@@ -34,7 +34,7 @@ CALLS = replace(SAYS, turn=TURN, output_tokens=TURN.output_tokens)
 
 
 def reader_of(dialect: SimDialect) -> AnswerReader:
-    return AnswerReader(dialect_named(FORMATS[dialect]), "", wire.stream_type(dialect).partition(";")[0])
+    return AnswerReader(dialect_named(FORMATS[dialect]), "", wire.SHAPES[dialect].stream_type.partition(";")[0])
 
 
 def read(dialect: SimDialect, pieces: list[bytes]) -> AnswerReader:
@@ -109,6 +109,8 @@ def test_a_cut_stream_is_not_complete(dialect):
 def test_an_error_in_a_stream_is_seen(dialect, at, status):
     events = [event.data for event in wire.stream_events(replace(SAYS, dialect=dialect))][:at]
     error = wire.error_object(dialect, status, message="m")
-    reader = read(dialect, [*events, wire.error_event(dialect, error, opening=not at).data])
+    shape = wire.SHAPES[dialect]
+    said = (shape.error_event if at else shape.opening_error_event)(error)
+    reader = read(dialect, [*events, said.data])
     assert reader.phase is Phase.FAILED
     assert reader.error is not None

@@ -27,6 +27,7 @@ from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.call import SimAnswer
 from hivemind_addon.sim.dialect import Headers, SimDialect, StreamEvent
+from hivemind_addon.sim.dialect.messages import PING
 from hivemind_addon.sim.faults import Encoding, Fault, Hangup, KeepAlive
 from hivemind_addon.sim.shapes import WAITS
 
@@ -242,10 +243,11 @@ def _at_place(answer: SimAnswer, index: int, *, http2: bool) -> Generator[Step, 
             return True
         case faults.StreamError(status=status) if answer.reply is not None:
             dialect = answer.reply.dialect
-            if wire.error_comes_alone(dialect) and index:
+            shape = wire.SHAPES[dialect]
+            if shape.error_comes_alone and index:
                 yield PauseStep(GAP_S)
             error = wire.error_object(dialect, status, message="Overloaded")
-            yield Data(wire.error_event(dialect, error, opening=not index).data)
+            yield Data((shape.error_event if index else shape.opening_error_event)(error).data)
             yield End()
             return True
         case fault:
@@ -255,7 +257,7 @@ def _at_place(answer: SimAnswer, index: int, *, http2: bool) -> Generator[Step, 
 
 def _held(hold: faults.Hold) -> Iterator[Step]:
     """The time of a hold, with a sign of life now and then."""
-    signs = {KeepAlive.COMMENTS: _COMMENT, KeepAlive.BLANK_LINES: b"\n", KeepAlive.PINGS: wire.ping()}
+    signs = {KeepAlive.COMMENTS: _COMMENT, KeepAlive.BLANK_LINES: b"\n", KeepAlive.PINGS: PING.data}
     yield from _kept_alive(signs[hold.keep_alive], hold.hold_s, hold.every_s)
 
 

@@ -309,7 +309,7 @@ class SimProvider:
             return self._worded(name, now, request, account, AnswerEnding.REFUSED, wait_s)
         retry_after: Headers = ()
         if self.settings.retry_after:
-            retry_after = wire.retry_after_headers(request.dialect, wait_s)
+            retry_after = wire.SHAPES[request.dialect].retry_after_headers(wait_s)
             message += f" Please try again in {wire.duration(wait_s)}."
         return self._error(
             request,
@@ -386,7 +386,7 @@ class SimProvider:
             latency_s, ends_at[reply.request_id] = latency_s + queued_s, now + queued_s + service_s
         if self._cache:
             self._cache.write(request.prefixes, now, usable_at=now + latency_s)
-        content_type = wire.stream_type(request.dialect) if streamed else "application/json"
+        content_type = wire.SHAPES[request.dialect].stream_type if streamed else "application/json"
         return SimAnswer(
             request_id=reply.request_id,
             attempt=reply.attempt,
@@ -481,12 +481,13 @@ class SimProvider:
         fault: Fault = OK,
         latency_s: float = 0,
     ) -> SimAnswer:
+        shape = wire.SHAPES[request.dialect]
         content_type, body = "text/html", f"<html><body><h1>{status}</h1></body></html>\n".encode()
         if error is not None:
-            headers = (*wire.error_headers(request.dialect, error), *headers)
-            content_type, body = "application/json", wire.error_body(request.dialect, error, self._request_id())
+            headers = (*shape.error_headers(error), *headers)
+            content_type, body = "application/json", shape.error_body(error, self._request_id())
         headers = (("content-type", content_type), *headers)
-        wording = WordedAnswer(wire.status_of(request.dialect, status), headers, body)
+        wording = WordedAnswer(shape.statuses.get(status, status), headers, body)
         return self._refused(wording, request, account, ending, fault, latency_s)
 
     def _reply(self, request: SimRequestFacts) -> Reply:
@@ -558,7 +559,7 @@ class SimProvider:
             # Where several limits count the same, a header has room for the one that binds first.
             if limit.told and (limit.dimension not in views or view.remaining < views[limit.dimension].remaining):
                 views[limit.dimension] = view
-        return wire.limit_headers(request.dialect, list(views.values()), now + self._wall_offset_s)
+        return wire.SHAPES[request.dialect].limit_headers(list(views.values()), now + self._wall_offset_s)
 
     def _counts(self, now: float, account: str, model: str) -> list[SimAllowance]:
         """What the limits that count a model's calls still allow; a window begins with the first of them."""
@@ -576,7 +577,7 @@ class SimProvider:
     def _identity(self, request: SimRequestFacts, request_id: str, account: str) -> Headers:
         return (
             ("x-sim-attempt", str(self._attempts[request.credential])),
-            *wire.identity_headers(request.dialect, request_id, account),
+            *wire.SHAPES[request.dialect].identity_headers(request_id, account),
         )
 
     def _account(self, credential: str) -> str:
@@ -618,7 +619,7 @@ def _failure(request: SimRequestFacts, fault: Fault) -> tuple[int, dict[str, obj
         case faults.ErrorStatus(status, retry_after_s, error, message, should_retry):
             headers: Headers = ()
             if retry_after_s is not None:
-                headers += wire.retry_after_headers(dialect, retry_after_s)
+                headers += wire.SHAPES[dialect].retry_after_headers(retry_after_s)
             if should_retry is not None:
                 headers += (("x-should-retry", str(should_retry).lower()),)
             return (
@@ -627,7 +628,7 @@ def _failure(request: SimRequestFacts, fault: Fault) -> tuple[int, dict[str, obj
                 headers,
             )
         case faults.SpentCredit():
-            return 429, wire.spent_credit(dialect), ()
+            return 429, wire.SHAPES[dialect].spent_credit(), ()
         case faults.HtmlError(status):
             return status, None, ()
         case _:

@@ -119,7 +119,7 @@ class RecordedServer(SimServer):
             for allowance in allowances
         ]
         # The headers hold instants that the proxy compares with its own clock.
-        return wire.limit_headers(dialect_of(call), views, time.time())  # noqa: TID251 - see above
+        return wire.SHAPES[dialect_of(call)].limit_headers(views, time.time())  # noqa: TID251 - see above
 
 
 class _Door:
@@ -189,10 +189,12 @@ def steps(
     yield from clock.until(attempt.head_after_s)
     if attempt.status != 200:
         error = _error(attempt)
-        body = wire.error_body(dialect, wire.error_object(dialect, attempt.status, message=error, error=error), "req_r")
+        body = wire.SHAPES[dialect].error_body(
+            wire.error_object(dialect, attempt.status, message=error, error=error), "req_r"
+        )
         more: Headers = ()
         if attempt.retry_after_s is not None:
-            more = wire.retry_after_headers(dialect, attempt.retry_after_s / pace)
+            more = wire.SHAPES[dialect].retry_after_headers(attempt.retry_after_s / pace)
         yield Head(attempt.status, (("content-type", "application/json"), *more, *told), len(body))
         yield from (Data(body), End())
         return
@@ -219,7 +221,7 @@ def _streamed(reply: Reply, attempt: CapturedAttempt, clock: "_Elapsed", told: H
     if fails:
         # As far as it came: its chunks tell no more than how many bytes that was.
         events = events[: len(events) // 2 if len(attempt.chunks) > 1 else 0]
-    yield Head(200, (("content-type", wire.stream_type(reply.dialect)), *told))
+    yield Head(200, (("content-type", wire.SHAPES[reply.dialect].stream_type), *told))
     all_bytes = sum(chunk.size for chunk in attempt.chunks) or 1
     sent, size = 0, 0
     for chunk in attempt.chunks:
@@ -237,7 +239,7 @@ def _streamed(reply: Reply, attempt: CapturedAttempt, clock: "_Elapsed", told: H
     elif attempt.reason.startswith("stream"):
         status = 529 if attempt.kind is OutcomeKind.OVERLOADED else 500
         error = wire.error_object(reply.dialect, status, message=attempt.reason, error=_error(attempt))
-        yield from (Data(wire.error_event(reply.dialect, error).data), End())
+        yield from (Data(wire.SHAPES[reply.dialect].error_event(error).data), End())
     else:
         yield Drop(Hangup.CLOSE)
 

@@ -178,11 +178,11 @@ class SimServer:
             case "GET", "/v1/responses":
                 await _whole(incoming, player, 426, "text/plain", b"POST here; this server speaks no WebSocket\n")
             case "GET", "/api/tags":
-                await _whole(incoming, player, 200, "application/json", wire.models_body(SimDialect.OLLAMA))
+                await _whole(incoming, player, 200, "application/json", wire.SHAPES[SimDialect.OLLAMA].models_body())
             case "GET", "/foundation-models":
-                await _whole(incoming, player, 200, "application/json", wire.models_body(SimDialect.CONVERSE))
+                await _whole(incoming, player, 200, "application/json", wire.SHAPES[SimDialect.CONVERSE].models_body())
             case "GET", "/v1/models":
-                await _whole(incoming, player, 200, "application/json", wire.models_body(dialect))
+                await _whole(incoming, player, 200, "application/json", wire.SHAPES[dialect].models_body())
             case "GET", "/echo":
                 await _json(
                     incoming,
@@ -204,7 +204,7 @@ class SimServer:
                 await _json(incoming, player, said)
             case _:
                 error = wire.error_object(dialect, 404, message=f"no such path: {incoming.path}")
-                body = wire.error_body(dialect, error, "req_none")
+                body = wire.SHAPES[dialect].error_body(error, "req_none")
                 await _whole(incoming, player, 404, "application/json", body)
 
     async def _model_call(self, target: SimTarget, incoming: Incoming, player: Player) -> None:

@@ -26,14 +26,13 @@ from hivemind_addon.kernel.values.ticket import OutcomeKind
 from hivemind_addon.plugins.contexts.handover import handed_over, whole_answer
 from hivemind_addon.proxy.host.http_layer import SchedulingHttpLayer
 from hivemind_addon.sim.dialect import (
+    SHAPES,
     Reply,
     SimDialect,
     TaskTurn,
-    error_body,
     error_object,
     eventstream,
     stream_events,
-    stream_type,
     whole_body,
 )
 from tests.conftest import FakeClock
@@ -71,7 +70,7 @@ class Form:
 
     @property
     def label(self):
-        return stream_type(self.dialect).partition(";")[0]
+        return SHAPES[self.dialect].stream_type.partition(";")[0]
 
     @property
     def ping(self):
@@ -439,7 +438,7 @@ def labelled(right):
 def cells(form):
     """(way, kind, variant, what is played) of all cells of a format."""
     events, whole = form.events(), form.whole()
-    refusal = error_body(form.dialect, error_object(form.dialect, 400, message="bad value"), "req_1")
+    refusal = SHAPES[form.dialect].error_body(error_object(form.dialect, 400, message="bad value"), "req_1")
     ends = {"events": [*ends_of(form, events)], "object": [*whole_ends(whole)], "refusal": [*whole_ends(refusal)]}
     for way, (body, some) in product(WAYS, ends.items()):
         right = form.label if body == "events" else JSON

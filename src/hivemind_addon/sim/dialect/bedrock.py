@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 import msgspec
 
@@ -19,7 +20,6 @@ _ERRORS = {
     429: "ThrottlingException",
     503: "ServiceUnavailableException",
 }
-_STATUSES = {401: 403, 402: 400, 413: 400, 502: 503, 504: 503, 529: 503}
 _DAY_S = 86_400
 _PADDING = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
@@ -28,13 +28,9 @@ class Bedrock(Shape):
     """AWS's errors: their name is in a header, and the body is a message. No header tells of a limit or a delay."""
 
     stream_type = eventstream.CONTENT_TYPE
-
-    def status(self, status: int) -> int:
-        """Those that the service's model knows."""
-        return _STATUSES.get(status, status)
+    statuses = MappingProxyType({401: 403, 402: 400, 413: 400, 502: 503, 504: 503, 529: 503})
 
     def error_object(self, problem: Problem) -> dict[str, object]:
-        """See Shape."""
         name = problem.error or _ERRORS.get(problem.status, "InternalServerException")
         message = problem.message
         if problem.limit is not None:
@@ -44,22 +40,18 @@ class Bedrock(Shape):
         return {"name": name, "message": message}
 
     def spent_credit(self) -> dict[str, object]:
-        """See Shape."""
         return {
             "name": "ThrottlingException",
             "message": "Too many tokens per day, please wait before trying again.",
         }
 
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:  # noqa: ARG002 - a header names it
-        """See Shape."""
         return json({"message": error["message"]})
 
     def error_headers(self, error: Mapping[str, object]) -> Headers:
-        """See Shape."""
         return (("x-amzn-errortype", str(error["name"])),)
 
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
-        """See Shape."""
         name, said = str(error["name"]), {"message": error["message"]}
         if name == "ModelErrorException":
             name = "ModelStreamErrorException"
@@ -67,11 +59,9 @@ class Bedrock(Shape):
         return StreamEvent(eventstream.exception(name[0].lower() + name[1:], json(said)))
 
     def models_body(self) -> bytes:
-        """See Shape."""
         return json({"modelSummaries": [{"modelId": "sim-1", "modelName": "Sim 1", "providerName": "Sim"}]})
 
     def identity_headers(self, request_id: str, organization: str) -> Headers:  # noqa: ARG002 - no header has it
-        """See Shape."""
         return (("request-id", request_id), ("x-amzn-requestid", request_id))
 
     def retry_after_headers(self, retry_after_s: float) -> Headers:  # noqa: ARG002 - see the class
@@ -83,7 +73,6 @@ class Converse(Bedrock):
     """The usage comes last, after the end of the message."""
 
     def whole_body(self, reply: Reply) -> bytes:
-        """See Shape."""
         content: list[dict[str, object]] = []
         if text := reply.text():
             content.append({"text": text})
@@ -93,9 +82,22 @@ class Converse(Bedrock):
         message = {"role": "assistant", "content": content}
         return json({"output": {"message": message}, "stopReason": _stop_reason(reply), **_metadata(reply)})
 
-    def stream_events(self, reply: Reply) -> list[StreamEvent]:
-        """See Shape."""
-        return list(_events(reply))
+    def events(self, reply: Reply) -> Iterator[StreamEvent]:
+        yield _event("messageStart", role="assistant")
+        index = 0
+        if reply.text():
+            for text, tokens in reply.deltas():
+                yield _event("contentBlockDelta", tokens, contentBlockIndex=0, delta={"text": text})
+            yield _event("contentBlockStop", contentBlockIndex=0)
+            index = 1
+        if call := reply.call:
+            start = {"toolUse": {"toolUseId": call.id, "name": call.name}}
+            yield _event("contentBlockStart", contentBlockIndex=index, start=start)
+            for text, tokens in reply.call_deltas():
+                yield _event("contentBlockDelta", tokens, contentBlockIndex=index, delta={"toolUse": {"input": text}})
+            yield _event("contentBlockStop", contentBlockIndex=index)
+        yield _event("messageStop", stopReason=_stop_reason(reply))
+        yield _event("metadata", **_metadata(reply))
 
 
 class Invoke(Bedrock):
@@ -104,39 +106,17 @@ class Invoke(Bedrock):
     _claude = Messages()
 
     def whole_body(self, reply: Reply) -> bytes:
-        """See Shape."""
         return self._claude.whole_body(reply)
 
-    def stream_events(self, reply: Reply) -> list[StreamEvent]:
-        """See Shape."""
-        events = []
-        for each in self._claude.stream_events(reply):
+    def events(self, reply: Reply) -> Iterator[StreamEvent]:
+        for each in self._claude.events(reply):
             data = each.data.partition(b"\ndata: ")[2].rstrip()
             if data == b'{"type":"ping"}':
                 continue
             if data == b'{"type":"message_stop"}':
                 data = json({"type": "message_stop", "amazon-bedrock-invocationMetrics": _invocation(reply)})
             payload = {"bytes": b64encode(data).decode(), "p": _padding(data)}
-            events.append(StreamEvent(eventstream.event("chunk", json(payload)), each.output_tokens))
-        return events
-
-
-def _events(reply: Reply) -> Iterator[StreamEvent]:
-    yield _event("messageStart", role="assistant")
-    index = 0
-    if reply.text():
-        for text, tokens in reply.deltas():
-            yield _event("contentBlockDelta", tokens, contentBlockIndex=0, delta={"text": text})
-        yield _event("contentBlockStop", contentBlockIndex=0)
-        index = 1
-    if call := reply.call:
-        start = {"toolUse": {"toolUseId": call.id, "name": call.name}}
-        yield _event("contentBlockStart", contentBlockIndex=index, start=start)
-        for text, tokens in reply.call_deltas():
-            yield _event("contentBlockDelta", tokens, contentBlockIndex=index, delta={"toolUse": {"input": text}})
-        yield _event("contentBlockStop", contentBlockIndex=index)
-    yield _event("messageStop", stopReason=_stop_reason(reply))
-    yield _event("metadata", **_metadata(reply))
+            yield StreamEvent(eventstream.event("chunk", json(payload)), each.output_tokens)
 
 
 def _event(kind: str, output_tokens: int = 0, /, **fields: object) -> StreamEvent:

@@ -1,6 +1,7 @@
 """Cohere's own chat format, version 2."""
 
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from hivemind_addon.sim.dialect.reply import (
     Problem,
@@ -17,12 +18,9 @@ class Cohere(Shape):
     of no limits.
     """
 
-    def status(self, status: int) -> int:
-        """Overload is 503."""
-        return 503 if status == 529 else status
+    statuses = MappingProxyType({529: 503})
 
     def whole_body(self, reply: Reply) -> bytes:
-        """See Shape."""
         message: dict[str, object] = {"role": "assistant"}
         if call := reply.call:
             message["tool_plan"] = reply.text()
@@ -34,54 +32,44 @@ class Cohere(Shape):
             {"id": reply.id(""), "finish_reason": _finish_reason(reply), "message": message, "usage": _usage(reply)}
         )
 
-    def stream_events(self, reply: Reply) -> list[StreamEvent]:
-        """See Shape."""
-        return list(_events(reply))
+    def events(self, reply: Reply) -> Iterator[StreamEvent]:
+        yield _event("message-start", id=reply.id(""), delta={"message": _message(role="assistant")})
+        if call := reply.call:
+            for text, tokens in reply.deltas():
+                yield _event("tool-plan-delta", tokens, delta={"message": {"tool_plan": text}})
+            begun = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
+            yield _event("tool-call-start", index=0, delta={"message": {"tool_calls": begun}})
+            for text, tokens in reply.call_deltas():
+                delta = {"message": {"tool_calls": {"function": {"arguments": text}}}}
+                yield _event("tool-call-delta", tokens, index=0, delta=delta)
+            yield _event("tool-call-end", index=0)
+        else:
+            yield _event("content-start", index=0, delta={"message": {"content": {"type": "text", "text": ""}}})
+            for text, tokens in reply.deltas():
+                yield _event("content-delta", tokens, index=0, delta={"message": {"content": {"text": text}}})
+            yield _event("content-end", index=0)
+        yield _event("message-end", delta={"finish_reason": _finish_reason(reply), "usage": _usage(reply)})
 
     def error_object(self, problem: Problem) -> dict[str, object]:
-        """See Shape."""
         message = problem.message
         if problem.limit is not None:
             message = f"You are past the per minute request limit, please wait and try again later. {message}"
         return {"message": f"{problem.error}: {message}" if problem.error else message}
 
     def spent_credit(self) -> dict[str, object]:
-        """See Shape."""
         return {
             "message": "You are using a Trial key, which is limited to 1000 API calls / month. You can continue to use "
             "the Trial key for free or upgrade to a Production key with higher rate limits."
         }
 
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:
-        """See Shape."""
         return json({"id": request_id, **error})
 
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
-        """See Shape."""
         return _event("message-end", delta={"finish_reason": "ERROR", "error": error["message"]})
 
     def models_body(self) -> bytes:
-        """See Shape."""
         return json({"models": [{"name": "sim-1", "endpoints": ["chat"], "context_length": 256_000}]})
-
-
-def _events(reply: Reply) -> Iterator[StreamEvent]:
-    yield _event("message-start", id=reply.id(""), delta={"message": _message(role="assistant")})
-    if call := reply.call:
-        for text, tokens in reply.deltas():
-            yield _event("tool-plan-delta", tokens, delta={"message": {"tool_plan": text}})
-        begun = {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": ""}}
-        yield _event("tool-call-start", index=0, delta={"message": {"tool_calls": begun}})
-        for text, tokens in reply.call_deltas():
-            delta = {"message": {"tool_calls": {"function": {"arguments": text}}}}
-            yield _event("tool-call-delta", tokens, index=0, delta=delta)
-        yield _event("tool-call-end", index=0)
-    else:
-        yield _event("content-start", index=0, delta={"message": {"content": {"type": "text", "text": ""}}})
-        for text, tokens in reply.deltas():
-            yield _event("content-delta", tokens, index=0, delta={"message": {"content": {"text": text}}})
-        yield _event("content-end", index=0)
-    yield _event("message-end", delta={"finish_reason": _finish_reason(reply), "usage": _usage(reply)})
 
 
 def _message(**fields: object) -> dict[str, object]:

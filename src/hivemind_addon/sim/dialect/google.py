@@ -1,6 +1,7 @@
 """Google's formats: Gemini (its API and Vertex), the same in Code Assist's envelope, and Messages as Vertex has it."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -48,12 +49,9 @@ class Google(Shape):
     a limit.
     """
 
-    def status(self, status: int) -> int:
-        """Overload is 503, and there are no codes of other houses."""
-        return {402: 429, 413: 400, 529: 503}.get(status, status)
+    statuses = MappingProxyType({402: 429, 413: 400, 529: 503})
 
     def error_object(self, problem: Problem) -> dict[str, object]:
-        """See Shape."""
         error: dict[str, object] = {
             "code": problem.status,
             "message": _message(problem),
@@ -76,17 +74,14 @@ class Google(Shape):
         return [failure, delay]
 
     def spent_credit(self) -> dict[str, object]:
-        """See Shape."""
         metric = _quota_name("generate_content_free_tier_requests")
         message = f"You exceeded your current quota.\n* Quota exceeded for metric: {metric}, limit: 0"
         return {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED"}
 
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:  # noqa: ARG002 - a header names it
-        """See Shape."""
         return _spread({"error": error})
 
     def models_body(self) -> bytes:
-        """See Shape."""
         return json({"models": [model("sim-1")]})
 
     def retry_after_headers(self, retry_after_s: float) -> Headers:  # noqa: ARG002 - it is in the body
@@ -102,22 +97,17 @@ class Gemini(Google):
     error_comes_alone = True
 
     def whole_body(self, reply: Reply) -> bytes:
-        """See Shape."""
         parts: list[dict[str, object]] = []
         if text := reply.text():
             parts.append({"text": text})
         parts += _call_parts(reply)
         return json(self.wrapped(reply, _answer(reply, parts, reply.output_tokens, ended=True)))
 
-    def stream_events(self, reply: Reply) -> list[StreamEvent]:
-        """See Shape."""
-        return [
-            StreamEvent(b"data: " + json(self.wrapped(reply, fields)) + b"\r\n\r\n", tokens)
-            for fields, tokens in answers(reply)
-        ]
+    def events(self, reply: Reply) -> Iterable[StreamEvent]:
+        for fields, tokens in answers(reply):
+            yield StreamEvent(b"data: " + json(self.wrapped(reply, fields)) + b"\r\n\r\n", tokens)
 
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
-        """See Shape."""
         return StreamEvent(_spread({"error": error}))
 
     def wrapped(self, reply: Reply, fields: dict[str, object]) -> dict[str, object]:  # noqa: ARG002 - see CodeAssist
@@ -130,19 +120,16 @@ class GeminiArray(Gemini):
 
     stream_type = "application/json; charset=UTF-8"
 
-    def stream_events(self, reply: Reply) -> list[StreamEvent]:
-        """See Shape."""
+    def events(self, reply: Reply) -> Iterable[StreamEvent]:
         events = [StreamEvent(b",\r\n" + _spread(fields), tokens) for fields, tokens in answers(reply)]
         events[0] = StreamEvent(b"[" + events[0].data.removeprefix(b",\r\n"), events[0].output_tokens)
         events[-1] = StreamEvent(events[-1].data + b"]", events[-1].output_tokens)
         return events
 
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
-        """See Shape."""
         return StreamEvent(b",\r\n" + _spread({"error": error}) + b"]")
 
     def opening_error_event(self, error: Mapping[str, object]) -> StreamEvent:
-        """See Shape."""
         return StreamEvent(b"[" + _spread({"error": error}) + b"]")
 
 
@@ -165,7 +152,6 @@ class CodeAssist(Gemini):
         return [about, *details]
 
     def wrapped(self, reply: Reply, fields: dict[str, object]) -> dict[str, object]:
-        """See Gemini."""
         return {"response": fields, "traceId": reply.id("trace-"), "metadata": {}}
 
 

@@ -42,7 +42,6 @@ class Messages(Shape):
     """Named events; every error has a type."""
 
     def whole_body(self, reply: Reply) -> bytes:
-        """See Shape."""
         content: list[dict[str, object]] = []
         if text := reply.text():
             content.append({"type": "text", "text": text})
@@ -52,16 +51,34 @@ class Messages(Shape):
         message = _message(reply, content)
         return json({**message, "stop_reason": _stop_reason(reply), "usage": _usage(reply, reply.output_tokens)})
 
-    def stream_events(self, reply: Reply) -> list[StreamEvent]:
-        """See Shape."""
-        return list(_events(reply))
+    def events(self, reply: Reply) -> Iterator[StreamEvent]:
+        yield _event("message_start", message={**_message(reply, []), "usage": _usage(reply, 1)})
+        yield PING
+        index = 0
+        if reply.text():
+            yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+            for text, tokens in reply.deltas():
+                yield _event("content_block_delta", tokens, index=0, delta={"type": "text_delta", "text": text})
+            yield _event("content_block_stop", index=0)
+            index = 1
+        if call := reply.call:
+            block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
+            yield _event("content_block_start", index=index, content_block=block)
+            for text, tokens in reply.call_deltas():
+                delta = {"type": "input_json_delta", "partial_json": text}
+                yield _event("content_block_delta", tokens, index=index, delta=delta)
+            yield _event("content_block_stop", index=index)
+        yield _event(
+            "message_delta",
+            delta={"stop_reason": _stop_reason(reply), "stop_sequence": None},
+            usage=_usage(reply, reply.output_tokens),
+        )
+        yield _event("message_stop")
 
     def error_object(self, problem: Problem) -> dict[str, object]:
-        """See Shape."""
         return {"type": problem.error or _ERRORS.get(problem.status, "api_error"), "message": problem.message}
 
     def spent_credit(self) -> dict[str, object]:
-        """See Shape."""
         return {
             "type": "rate_limit_error",
             "message": "Your organization has reached its spend limit.",
@@ -69,15 +86,12 @@ class Messages(Shape):
         }
 
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:
-        """See Shape."""
         return json({"type": "error", "error": error, "request_id": request_id})
 
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
-        """See Shape."""
         return StreamEvent(sse({"type": "error", "error": error}, "error"))
 
     def models_body(self) -> bytes:
-        """See Shape."""
         model = {
             "type": "model",
             "id": "sim-1",
@@ -87,7 +101,6 @@ class Messages(Shape):
         return json({"data": [model], "has_more": False, "first_id": "sim-1", "last_id": "sim-1"})
 
     def identity_headers(self, request_id: str, organization: str) -> Headers:
-        """See Shape."""
         return (("request-id", request_id), ("anthropic-organization-id", organization))
 
     def limit_headers(self, limits: Sequence[LimitView], wall_now: float) -> Headers:
@@ -119,31 +132,6 @@ def _message(reply: Reply, content: Sequence[object]) -> dict[str, object]:
         "stop_reason": None,
         "stop_sequence": None,
     }
-
-
-def _events(reply: Reply) -> Iterator[StreamEvent]:
-    yield _event("message_start", message={**_message(reply, []), "usage": _usage(reply, 1)})
-    yield PING
-    index = 0
-    if reply.text():
-        yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
-        for text, tokens in reply.deltas():
-            yield _event("content_block_delta", tokens, index=0, delta={"type": "text_delta", "text": text})
-        yield _event("content_block_stop", index=0)
-        index = 1
-    if call := reply.call:
-        block = {"type": "tool_use", "id": call.id, "name": call.name, "input": {}}
-        yield _event("content_block_start", index=index, content_block=block)
-        for text, tokens in reply.call_deltas():
-            delta = {"type": "input_json_delta", "partial_json": text}
-            yield _event("content_block_delta", tokens, index=index, delta=delta)
-        yield _event("content_block_stop", index=index)
-    yield _event(
-        "message_delta",
-        delta={"stop_reason": _stop_reason(reply), "stop_sequence": None},
-        usage=_usage(reply, reply.output_tokens),
-    )
-    yield _event("message_stop")
 
 
 def _event(kind: str, output_tokens: int = 0, /, **fields: object) -> StreamEvent:

@@ -22,48 +22,37 @@ class Ollama(Shape):
     stream_type = "application/x-ndjson"
 
     def whole_body(self, reply: Reply) -> bytes:
-        """See Shape."""
         message = _message(reply.text())
         if calls := _calls(reply):
             message["tool_calls"] = calls
         return json(_end(reply, message))
 
-    def stream_events(self, reply: Reply) -> list[StreamEvent]:
-        """See Shape."""
-        return list(_events(reply))
+    def events(self, reply: Reply) -> Iterator[StreamEvent]:
+        for text, tokens in reply.deltas():
+            yield StreamEvent(_line(_chunk(reply, _message(text))), tokens)
+        if calls := _calls(reply):
+            # It comes in one piece, however long.
+            tokens = sum(tokens for _, tokens in reply.call_deltas())
+            yield StreamEvent(_line(_chunk(reply, _message("") | {"tool_calls": calls})), tokens)
+        yield StreamEvent(_line(_end(reply, _message(""))))
 
     def error_object(self, problem: Problem) -> dict[str, object]:
-        """See Shape."""
         message = problem.message
         if problem.status == 503:
             message = "server busy, please try again. maximum pending requests exceeded"
         return {"error": f"{problem.error}: {message}" if problem.error else message}
 
     def spent_credit(self) -> dict[str, object]:
-        """See Shape."""
         return {"error": "you have reached your usage limit, upgrade to continue"}
 
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:  # noqa: ARG002 - it names no answer
-        """See Shape."""
         return json(error)
 
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
-        """See Shape."""
         return StreamEvent(_line(error))
 
     def models_body(self) -> bytes:
-        """See Shape."""
         return json({"models": [{"name": "sim-1", "model": "sim-1", "modified_at": _CREATED_AT, "size": 1}]})
-
-
-def _events(reply: Reply) -> Iterator[StreamEvent]:
-    for text, tokens in reply.deltas():
-        yield StreamEvent(_line(_chunk(reply, _message(text))), tokens)
-    if calls := _calls(reply):
-        # It comes in one piece, however long.
-        tokens = sum(tokens for _, tokens in reply.call_deltas())
-        yield StreamEvent(_line(_chunk(reply, _message("") | {"tool_calls": calls})), tokens)
-    yield StreamEvent(_line(_end(reply, _message(""))))
 
 
 def _message(text: str) -> dict[str, object]:

@@ -37,7 +37,6 @@ class OpenAI(Shape):
     """Errors are an object with message, type and code."""
 
     def error_object(self, problem: Problem) -> dict[str, object]:
-        """See Shape."""
         usual_type, usual_code = _ERRORS.get(problem.status, _ERROR)
         return {
             "message": problem.message,
@@ -47,7 +46,6 @@ class OpenAI(Shape):
         }
 
     def spent_credit(self) -> dict[str, object]:
-        """See Shape."""
         return {
             "message": "You exceeded your current quota, please check your plan and billing details.",
             "type": "insufficient_quota",
@@ -56,16 +54,13 @@ class OpenAI(Shape):
         }
 
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:  # noqa: ARG002 - a header names it
-        """See Shape."""
         return json({"error": error})
 
     def models_body(self) -> bytes:
-        """See Shape."""
         entry = {"id": "sim-1", "object": "model", "created": 0, "owned_by": "sim"}
         return json({"object": "list", "data": [entry]})
 
     def identity_headers(self, request_id: str, organization: str) -> Headers:
-        """See Shape."""
         return (
             ("request-id", request_id),
             ("x-request-id", request_id),
@@ -97,7 +92,6 @@ class Chat(OpenAI):
     """Nameless chunks and a closing `[DONE]`."""
 
     def whole_body(self, reply: Reply) -> bytes:
-        """See Shape."""
         message: dict[str, object] = {"role": "assistant", "content": reply.text(), "refusal": None}
         if call := reply.call:
             function = {"name": call.name, "arguments": call.arguments}
@@ -114,28 +108,22 @@ class Chat(OpenAI):
             }
         )
 
-    def stream_events(self, reply: Reply) -> list[StreamEvent]:
-        """See Shape."""
-        return list(_events(reply))
+    def events(self, reply: Reply) -> Iterator[StreamEvent]:
+        yield _chunk(reply, {"role": "assistant", "content": ""})
+        for text, tokens in reply.deltas():
+            yield _chunk(reply, {"content": text}, tokens=tokens)
+        if call := reply.call:
+            function = {"name": call.name, "arguments": ""}
+            yield _chunk(reply, {"tool_calls": [{"index": 0, "id": call.id, "type": "function", "function": function}]})
+            for text, tokens in reply.call_deltas():
+                yield _chunk(reply, {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}, tokens=tokens)
+        yield _chunk(reply, {}, finish_reason=_finish_reason(reply))
+        if reply.include_usage:
+            yield StreamEvent(sse({**_chunk_fields(reply), "choices": [], "usage": _usage(reply)}))
+        yield StreamEvent(b"data: [DONE]\n\n")
 
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
-        """See Shape."""
         return StreamEvent(sse({"error": error}))
-
-
-def _events(reply: Reply) -> Iterator[StreamEvent]:
-    yield _chunk(reply, {"role": "assistant", "content": ""})
-    for text, tokens in reply.deltas():
-        yield _chunk(reply, {"content": text}, tokens=tokens)
-    if call := reply.call:
-        function = {"name": call.name, "arguments": ""}
-        yield _chunk(reply, {"tool_calls": [{"index": 0, "id": call.id, "type": "function", "function": function}]})
-        for text, tokens in reply.call_deltas():
-            yield _chunk(reply, {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}, tokens=tokens)
-    yield _chunk(reply, {}, finish_reason=_finish_reason(reply))
-    if reply.include_usage:
-        yield StreamEvent(sse({**_chunk_fields(reply), "choices": [], "usage": _usage(reply)}))
-    yield StreamEvent(b"data: [DONE]\n\n")
 
 
 def _chunk(

@@ -2,9 +2,10 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from types import MappingProxyType
 
 import msgspec
 
@@ -207,17 +208,15 @@ class Shape(ABC):
     """The content type of a streamed answer."""
     error_comes_alone = False
     """Whether an error inside a stream has to arrive apart from the events before it."""
-
-    def status(self, status: int) -> int:
-        """The status that this provider uses instead of `status`."""
-        return status
+    statuses: Mapping[int, int] = MappingProxyType({})
+    """The statuses that other providers use → the one that this provider uses instead."""
 
     @abstractmethod
     def whole_body(self, reply: Reply) -> bytes:
         """The unstreamed answer."""
 
     @abstractmethod
-    def stream_events(self, reply: Reply) -> list[StreamEvent]:
+    def events(self, reply: Reply) -> Iterable[StreamEvent]:
         """The streamed answer, event by event, including the end."""
 
     @abstractmethod

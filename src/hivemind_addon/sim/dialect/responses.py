@@ -1,7 +1,6 @@
 """OpenAI's Responses."""
 
 from collections.abc import Iterator, Mapping
-from itertools import count
 
 from hivemind_addon.sim.dialect.openai import OpenAI
 from hivemind_addon.sim.dialect.reply import Reply, StreamEvent, ToolCall, json, sse
@@ -11,19 +10,13 @@ class Responses(OpenAI):
     """Named and numbered events; the last one holds the whole answer."""
 
     def whole_body(self, reply: Reply) -> bytes:
-        """See Shape."""
         return json(_ended(reply))
 
-    def stream_events(self, reply: Reply) -> list[StreamEvent]:
-        """See Shape."""
-        numbers = count()
-        return [
-            StreamEvent(sse({"type": kind, "sequence_number": next(numbers), **fields}, kind), tokens)
-            for kind, fields, tokens in _events(reply)
-        ]
+    def events(self, reply: Reply) -> Iterator[StreamEvent]:
+        for number, (kind, fields, tokens) in enumerate(_events(reply)):
+            yield StreamEvent(sse({"type": kind, "sequence_number": number, **fields}, kind), tokens)
 
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
-        """See Shape."""
         response = {
             "id": "resp_failed",
             "object": "response",
