@@ -21,7 +21,6 @@ from hivemind_addon.sim.faults import (
     FaultCourse,
     FaultMix,
     FaultPoint,
-    Script,
     Slow,
     name_of,
 )
@@ -618,5 +617,7 @@ def test_a_mix_that_makes_no_sense_is_refused(rates, words):
 
 
 def test_a_script_is_followed_in_order_and_then_for_ever():
-    script = Script([ErrorStatus(500), OK], then=ErrorStatus(529))
-    assert [script.draw() for _ in range(4)] == [ErrorStatus(500), OK, ErrorStatus(529), ErrorStatus(529)]
+    sim = SimProvider(ProviderSettings(), random.Random(0))
+    sim.script("key", [ErrorStatus(500), OK], then=ErrorStatus(529))
+    asked = SimRequestFacts(SimDialect.MESSAGES, "key")
+    assert [sim.begin(now, asked).status for now in range(4)] == [500, 200, 529, 529]

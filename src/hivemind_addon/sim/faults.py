@@ -6,8 +6,7 @@ HTTP/1.1.
 """
 
 import random
-from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -357,18 +356,3 @@ def _between(before: FaultPoint, after: FaultPoint, since_s: float) -> Mapping[s
         name: (1 - share) * before.faults.get(name, 0.0) + share * after.faults.get(name, 0.0)
         for name in dict.fromkeys((*before.faults, *after.faults))
     }
-
-
-class Script:
-    """An exact sequence of faults, and what follows it for ever."""
-
-    def __init__(self, faults: Iterable[Fault], then: Fault) -> None:
-        self._left = deque(faults)
-        self._then = then
-
-    def __repr__(self) -> str:
-        return f"<Script {len(self._left)} left, then {name_of(self._then)}>"
-
-    def draw(self) -> Fault:
-        """The next attempt's fault."""
-        return self._left.popleft() if self._left else self._then

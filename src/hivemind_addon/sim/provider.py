@@ -9,11 +9,12 @@ charged. What really happened is counted in sim/call.py.
 Driven by the socket server (sim/server.py) and by virtual time alike.
 """
 
+import itertools
 import math
 import random
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
@@ -22,7 +23,7 @@ from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.call import AnswerEnding, SimAnswer, SimRequestFacts, Truth, Witness
 from hivemind_addon.sim.dialect import Headers, LimitView, Reply, SimDialect
-from hivemind_addon.sim.faults import OK, Fault, FaultCourse, FaultMix, Script
+from hivemind_addon.sim.faults import OK, Fault, FaultCourse, FaultMix
 from hivemind_addon.sim.limits import Limit, ModelScope, SimAllowance, SimMachine, SimPromptCache
 from hivemind_addon.sim.shapes import REFUSALS, WordedAnswer, written
 
@@ -162,7 +163,7 @@ class SimProvider:
         self._first_call_at: float | None = None
         self._allowances: dict[tuple[str, Limit, str], SimAllowance] = {}
         """By account, limit, and what stands for the models that are counted together."""
-        self._scripts: dict[str, Script] = {}
+        self._scripts: dict[str, Iterator[Fault]] = {}
         self._attempts: Counter[str] = Counter()
         """By credential."""
         self._first_attempt_at: dict[str, float] = {}
@@ -179,7 +180,7 @@ class SimProvider:
 
     def script(self, credential: str, script: Iterable[Fault], *, then: Fault = OK) -> None:
         """Let the credential's next admitted attempts meet exactly these faults, in order, then `then`."""
-        self._scripts[credential] = Script(script, then)
+        self._scripts[credential] = itertools.chain(script, itertools.repeat(then))
 
     def set_concurrency(self, concurrency: int | None) -> None:
         """Move the concurrency cap; calls that run beyond a lower one go on."""
@@ -342,7 +343,7 @@ class SimProvider:
     def _admission(self, now: float, request: SimRequestFacts, account: str) -> SimAnswer:
         """The answer of a call that goes through: a reply, or what a fault makes of it."""
         script = self._scripts.get(request.credential)
-        fault = script.draw() if script else self._mix_at(now).draw(self._rng)
+        fault = next(script) if script else self._mix_at(now).draw(self._rng)
         if isinstance(fault, faults.Hold):
             fault = self._left_of_hold(fault, request.credential, now)
         latency_s = self._latency_s(request) + self._extra_s(fault)

@@ -26,35 +26,32 @@ BYTES_PER_TOKEN = 4
 _LOCAL = "sk-sim-local"
 
 
-_Absent = msgspec.Raw | msgspec.UnsetType
+class _Options(msgspec.Struct):
+    """What the formats say in an object of its own."""
 
-
-class _StreamOptions(msgspec.Struct):
     include_usage: bool = False
-
-
-class _OllamaOptions(msgspec.Struct):
     num_predict: int | None = None
+    max_tokens: int | None = msgspec.field(name="maxTokens", default=None)
+    max_output_tokens: int | None = msgspec.field(name="maxOutputTokens", default=None)
 
 
 class _Call(msgspec.Struct):
-    """A model call's body; fields that do not matter here are skipped unread."""
+    """A model call's body, in any format; fields that do not matter here are skipped unread."""
 
     model: str | None = None
-    messages: _Absent = msgspec.UNSET
-    input: _Absent = msgspec.UNSET
+    messages: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    input: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    contents: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     stream: bool | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
     max_output_tokens: int | None = None
-    stream_options: _StreamOptions | None = None
-    options: _OllamaOptions | None = None
-
-    def prompt(self, dialect: SimDialect) -> tuple[str, _Absent]:
-        """The member that holds the prompt: its name, and what it holds."""
-        if dialect is SimDialect.RESPONSES:
-            return "input", self.input
-        return "messages", self.messages
+    stream_options: _Options | None = None
+    options: _Options | None = None
+    generation: _Options | None = msgspec.field(name="generationConfig", default=None)
+    inference: _Options | None = msgspec.field(name="inferenceConfig", default=None)
+    request: "_Call | None" = None
+    """In Code Assist's envelope."""
 
     def maximum(self, dialect: SimDialect) -> int | None:
         """Output tokens that are wanted at most."""
@@ -65,65 +62,22 @@ class _Call(msgspec.Struct):
                 return self.max_output_tokens
             case SimDialect.OLLAMA:
                 return self.options.num_predict if self.options else None
+            case SimDialect.CONVERSE:
+                return self.inference.max_tokens if self.inference else None
+            case SimDialect.GEMINI | SimDialect.GEMINI_ARRAY | SimDialect.CODE_ASSIST:
+                return self.generation.max_output_tokens if self.generation else None
             case _:
                 return self.max_tokens
 
 
-class _GenerationConfig(msgspec.Struct, rename="camel"):
-    max_output_tokens: int | None = None
-
-
-class _GeminiCall(msgspec.Struct, rename="camel"):
-    contents: _Absent = msgspec.UNSET
-    generation_config: _GenerationConfig | None = None
-    model: str | None = None
-    stream: None = None
-    stream_options: None = None
-
-    def prompt(self, _dialect: SimDialect) -> tuple[str, _Absent]:
-        """See _Call."""
-        return "contents", self.contents
-
-    def maximum(self, _dialect: SimDialect) -> int | None:
-        """See _Call."""
-        return self.generation_config.max_output_tokens if self.generation_config else None
-
-
-class _InferenceConfig(msgspec.Struct, rename="camel"):
-    max_tokens: int | None = None
-
-
-class _ConverseCall(_Call):
-    inference: _InferenceConfig | None = msgspec.field(name="inferenceConfig", default=None)
-
-    def maximum(self, _dialect: SimDialect) -> int | None:
-        """See _Call."""
-        return self.inference.max_tokens if self.inference else None
-
-
-class _CodeAssistCall(msgspec.Struct):
-    request: _GeminiCall
-    model: str
-
-
 _decode = msgspec.json.Decoder(_Call).decode
-_decode_converse = msgspec.json.Decoder(_ConverseCall).decode
-_decode_gemini = msgspec.json.Decoder(_GeminiCall).decode
-_decode_code_assist = msgspec.json.Decoder(_CodeAssistCall).decode
-
-
-def _read(dialect: SimDialect, body: bytes | bytearray) -> _Call | _GeminiCall:
-    match dialect:
-        case SimDialect.GEMINI | SimDialect.GEMINI_ARRAY:
-            return _decode_gemini(body)
-        case SimDialect.CODE_ASSIST:
-            outer = _decode_code_assist(body)
-            outer.request.model = outer.model
-            return outer.request
-        case SimDialect.CONVERSE:
-            return _decode_converse(body)
-        case _:
-            return _decode(body)
+_PROMPTS = {
+    SimDialect.RESPONSES: "input",
+    SimDialect.GEMINI: "contents",
+    SimDialect.GEMINI_ARRAY: "contents",
+    SimDialect.CODE_ASSIST: "contents",
+}
+"""The member that holds the prompt; in other dialects `messages`."""
 
 
 def input_tokens(body: bytes | bytearray) -> int:
@@ -160,11 +114,11 @@ def facts(target: SimTarget, headers: Mapping[str, str], body: bytes | bytearray
     if size > MAX_BODY_BYTES:
         return unfit(413, f"the request is larger than {MAX_BODY_BYTES} bytes")
     try:
-        call = _read(dialect, body)
-        prompt, said = call.prompt(dialect)
-        if said is msgspec.UNSET:
+        outer = _decode(body)
+        call = (outer.request or outer) if dialect is SimDialect.CODE_ASSIST else outer
+        if getattr(call, prompt := _PROMPTS.get(dialect, "messages")) is msgspec.UNSET:
             return unfit(400, f"{prompt} is missing")
-        if (model := target.model or call.model) is None:
+        if (model := target.model or outer.model) is None:
             return unfit(400, "model is missing")
         stream = call.stream if target.stream is None else target.stream
         chunks = headers.get("x-sim-chunks")
