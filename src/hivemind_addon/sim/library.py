@@ -15,6 +15,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from enum import Enum, IntEnum
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -171,59 +172,37 @@ def read_case(file: Path) -> Case:
     document = read_document(file, cure_when_empty="say at least about, crowds and provider")
     read: ScenarioFile = convert(ScenarioFile, document, file, rules=SCENARIO_RULES)
     _check(read, file)
-    sites = tuple(
-        Site(
-            name,
-            PoolKey(f"{name}.sim", f"key-{name}", "sim-1"),
-            other.provider,
-            other.profile,
-            other.dialect,
-            other.equal,
-        )
-        for name, other in read.others.items()
-    )
     scenario = Scenario(
         file.stem,
-        read.crowds,
-        read.provider,
-        duration_s=read.duration_s,
-        caps=tuple((cap.at_s, cap.concurrency) for cap in read.caps),
-        neighbour=read.neighbour,
-        way_s=read.way_s,
-        input_error=read.input_error,
-        sites=sites,
-        scheduler=read.scheduler,
-        silent_s=read.silent_s,
+        **_alike(read, Scenario)
+        | {
+            "caps": tuple((cap.at_s, cap.concurrency) for cap in read.caps),
+            "sites": tuple(
+                Site(name, PoolKey(f"{name}.sim", f"key-{name}", "sim-1"), **_alike(other, Site))
+                for name, other in read.others.items()
+            ),
+        },
     )
-    return Case(
-        scenario,
-        about=" ".join(read.about.split()),
-        expect=read.expect,
-        as_stated=read.as_stated,
-        paper=read.paper,
-    )
+    return Case(scenario, **_alike(read, Case) | {"about": " ".join(read.about.split())})
 
 
 def written(case: Case) -> str:
     """The case as a file that `read_case` reads."""
     scenario = case.scenario
     file = ScenarioFile(
-        case.about,
-        scenario.crowds,
-        scenario.provider,
-        expect=case.expect,
-        others={site.name: Other(site.provider, site.profile, site.dialect, site.equal) for site in scenario.sites},
-        duration_s=scenario.duration_s,
-        caps=tuple(CapChange(at_s, concurrency) for at_s, concurrency in scenario.caps),
-        neighbour=scenario.neighbour,
-        way_s=scenario.way_s,
-        input_error=scenario.input_error,
-        scheduler=scenario.scheduler,
-        silent_s=scenario.silent_s,
-        as_stated=case.as_stated,
-        paper=case.paper,
+        **_alike(scenario, ScenarioFile)
+        | _alike(case, ScenarioFile)
+        | {
+            "caps": tuple(CapChange(at_s, concurrency) for at_s, concurrency in scenario.caps),
+            "others": {site.name: Other(**_alike(site, Other)) for site in scenario.sites},
+        }
     )
     return yaml.safe_dump(_plain(file), sort_keys=False, width=120, allow_unicode=True, default_flow_style=None)
+
+
+def _alike(value: Any, cls: type) -> dict[str, Any]:
+    """The fields of a value that a class has too."""
+    return {one.name: getattr(value, one.name) for one in fields(cls) if hasattr(value, one.name)}
 
 
 def _plain(value: object) -> object:

@@ -4,7 +4,7 @@ The file is JSON that people read: one decision a line, so that a diff of two ve
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 
 import msgspec
@@ -21,8 +21,7 @@ class BadExpectation(Exception):
     """An expectation that cannot be read: one line with the cure."""
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One thing that the scheduler decided."""
 
     at_s: float
@@ -127,55 +126,35 @@ class _Book:
 
 def to_text(schedule: Schedule) -> str:
     """The expectation as a file: one decision a line."""
-    return "".join(f"{line}\n" for line in _lines(schedule))
-
-
-def _lines(schedule: Schedule) -> Iterator[str]:
-    yield "{"
-    yield f'  "version": {schedule.version},'
-    yield f'  "asked": {json.dumps(asdict(schedule.asked), ensure_ascii=False)},'
     totals = asdict(schedule.totals)
     ends_s = totals.pop("ends_s")
-    yield f'  "totals": {json.dumps(totals, ensure_ascii=False)[:-1]},'
-    yield '    "ends_s": {'
-    yield from _between_commas([f"      {json.dumps(name, ensure_ascii=False)}: {at}" for name, at in ends_s.items()])
-    yield "    }},"
-    yield '  "decisions": ['
-    rows = ([one.at_s, one.agent, one.call, one.what, one.how] for one in schedule.decisions)
-    yield from _between_commas([f"    {json.dumps(row, ensure_ascii=False)}" for row in rows])
-    yield "  ]"
-    yield "}"
+    return (
+        f'{{\n  "version": {schedule.version},\n  "asked": {_json(asdict(schedule.asked))},\n'
+        f'  "totals": {_json(totals)[:-1]},\n    "ends_s": {{\n'
+        + _rows(f"      {_json(name)}: {at}" for name, at in ends_s.items())
+        + '    }},\n  "decisions": [\n'
+        + _rows(f"    {_json(msgspec.to_builtins(one))}" for one in schedule.decisions)
+        + "  ]\n}\n"
+    )
 
 
-def _between_commas(lines: Sequence[str]) -> Iterator[str]:
-    for place, line in enumerate(lines, start=1):
-        yield f"{line}," if place < len(lines) else line
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
-class _Row(msgspec.Struct, array_like=True, forbid_unknown_fields=True):
-    at_s: float
-    agent: str
-    call: str
-    what: str
-    how: str
-
-
-class _File(msgspec.Struct):
-    version: int
-    asked: ReplaySettings
-    totals: Totals
-    decisions: list[_Row]
+def _rows(lines: Iterable[str]) -> str:
+    text = ",\n".join(lines)
+    return text and text + "\n"
 
 
 def from_text(text: str) -> Schedule:
     """The expectation of a file's text. Raises BadExpectation, whose text does not name the file."""
     try:
-        file = msgspec.json.decode(text, type=_File)
+        schedule = msgspec.json.decode(text, type=Schedule)
     except (msgspec.MsgspecError, UnicodeError) as error:
         raise BadExpectation(f"it is no expectation ({error}); write it anew with --hivemind-accept") from error
-    if file.version != VERSION:
+    if schedule.version != VERSION:
         raise BadExpectation(
-            f"it is of version {file.version}, this package writes {VERSION}; write it anew with --hivemind-accept"
+            f"it is of version {schedule.version}, this package writes {VERSION}; write it anew with --hivemind-accept"
         )
-    decisions = tuple(Decision(row.at_s, row.agent, row.call, row.what, row.how) for row in file.decisions)
-    return Schedule(file.asked, file.totals, decisions)
+    return schedule
