@@ -77,6 +77,8 @@ MITMPROXY = (
     # They read and edit a flow's request, until plug-ins have an interface.
     "plugins/contexts/compactor.py",
     "plugins/contexts/handover.py",
+    # It makes certificates as the proxy does.
+    "sim/certificate.py",
 )
 """The importers of mitmproxy."""
 
