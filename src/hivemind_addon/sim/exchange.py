@@ -128,6 +128,31 @@ async def pause(pause_s: float) -> None:
         timer.cancel()
 
 
+class WritingProtocol(asyncio.Protocol):
+    """A connection that knows whether the peer takes more."""
+
+    def __init__(self) -> None:
+        self.dropped = False
+        """See Player."""
+        self.gate = WriteGate()
+        """Opens when the connection may take more."""
+        self.can_write = True
+
+    def pause_writing(self) -> None:
+        """The peer reads too slowly."""
+        self.can_write = False
+
+    def resume_writing(self) -> None:
+        """The peer has caught up."""
+        self.can_write = True
+        self.gate.release()
+
+    async def written(self) -> None:
+        """Wait until the connection takes more."""
+        while not self.can_write:
+            await self.gate.wait()
+
+
 class WriteGate:
     """Where writers wait while a connection takes no more."""
 

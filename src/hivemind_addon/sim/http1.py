@@ -6,7 +6,7 @@ from typing import assert_never, cast
 
 import h11
 
-from hivemind_addon.sim.exchange import Incoming, Service, WriteGate, drop, pause, start
+from hivemind_addon.sim.exchange import Incoming, Service, WritingProtocol, drop, pause, start
 from hivemind_addon.sim.faults import Hangup
 from hivemind_addon.sim.plan import Data, Drop, DropStream, End, Head, Leave, LeaveInError, PauseStep, Step
 from hivemind_addon.sim.websocket import SocketConnection
@@ -17,11 +17,11 @@ _MAX_AHEAD_BYTES = 1024 * 1024
 _REASONS = {status.value: status.phrase for status in HTTPStatus} | {529: "Site is overloaded"}
 
 
-class Http1Connection(asyncio.Protocol):
+class Http1Connection(WritingProtocol):
     """One connection. Also the player of its answers, since there is only one at a time."""
 
     def __init__(self, service: Service, *, sni: str | None) -> None:
-        self.dropped = False
+        super().__init__()
         self._service = service
         self._log = service.opened(http2=False, sni=sni)
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD_BYTES)
@@ -30,8 +30,6 @@ class Http1Connection(asyncio.Protocol):
         self._ahead_bytes = 0
         self._close_after = False
         self._out: list[bytes] = []
-        self._can_write = True
-        self._gate = WriteGate()
 
     def __repr__(self) -> str:
         return f"<Http1Connection {self._log.number}, {self._log.requests} requests>"
@@ -45,15 +43,6 @@ class Http1Connection(asyncio.Protocol):
         self._log.open = False
         if self._answering is not None:
             self._answering.cancel()
-
-    def pause_writing(self) -> None:
-        """The peer reads too slowly."""
-        self._can_write = False
-
-    def resume_writing(self) -> None:
-        """The peer has caught up."""
-        self._can_write = True
-        self._gate.release()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of this or of the next requests."""
@@ -91,8 +80,7 @@ class Http1Connection(asyncio.Protocol):
                 drop(self._transport, Hangup.RESET)
             case _:
                 assert_never(step)
-        while not self._can_write:
-            await self._gate.wait()
+        await self.written()
 
     def _put(self, event: h11.Event) -> None:
         if data := self._http.send(event):

@@ -10,20 +10,9 @@ import h2.exceptions
 from h2.settings import SettingCodes, Settings
 from hyperframe.frame import GoAwayFrame
 
-from hivemind_addon.sim.exchange import Incoming, Service, WriteGate, drop, pause, start
+from hivemind_addon.sim.exchange import Incoming, Service, WritingProtocol, drop, pause, start
 from hivemind_addon.sim.faults import Hangup
-from hivemind_addon.sim.plan import (
-    Data,
-    Drop,
-    DropStream,
-    End,
-    Head,
-    Leave,
-    LeaveInError,
-    PauseStep,
-    Step,
-    StreamReset,
-)
+from hivemind_addon.sim.plan import Data, Drop, DropStream, End, Head, Leave, LeaveInError, PauseStep, Step, StreamReset
 
 _STREAM_WINDOW_BYTES = 1024 * 1024
 _CONNECTION_WINDOW_BYTES = 16 * 1024 * 1024
@@ -31,14 +20,11 @@ _MAX_STREAMS = 1000
 _DEFAULT_WINDOW_BYTES = 65535
 
 
-class Http2Connection(asyncio.Protocol):
+class Http2Connection(WritingProtocol):
     """One connection."""
 
     def __init__(self, service: Service, *, sni: str | None) -> None:
-        self.dropped = False
-        self.gate = WriteGate()
-        """Opens when a window or the transport may take more."""
-        self.can_write = True
+        super().__init__()
         self.h2 = h2.connection.H2Connection(
             h2.config.H2Configuration(client_side=False, header_encoding="utf-8", validate_outbound_headers=False)
         )
@@ -69,15 +55,6 @@ class Http2Connection(asyncio.Protocol):
         self._log.open = False
         for stream in list(self._streams.values()):
             stream.cancel()
-
-    def pause_writing(self) -> None:
-        """The peer reads too slowly."""
-        self.can_write = False
-
-    def resume_writing(self) -> None:
-        """The peer has caught up."""
-        self.can_write = True
-        self.gate.release()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of any frames."""
@@ -223,8 +200,7 @@ class _Stream:
                 connection.leave_in_error(self)
             case _:
                 assert_never(step)
-        while not connection.can_write:
-            await connection.gate.wait()
+        await connection.written()
 
     async def _send(self, data: bytes) -> None:
         connection = self._connection

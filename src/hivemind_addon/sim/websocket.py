@@ -18,7 +18,7 @@ from wsproto.extensions import PerMessageDeflate
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
 from hivemind_addon.formats.wire.sse import SseParser
-from hivemind_addon.sim.exchange import Incoming, WriteGate, drop, pause, start
+from hivemind_addon.sim.exchange import Incoming, WritingProtocol, drop, pause, start
 from hivemind_addon.sim.faults import Hangup
 from hivemind_addon.sim.plan import Data, Drop, DropStream, End, Head, Leave, LeaveInError, PauseStep, Step
 
@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 _Members = dict[str, Any]
 
 
-class SocketConnection(asyncio.Protocol):
+class SocketConnection(WritingProtocol):
     """One connection, from its upgrade on."""
 
     def __init__(
         self, service: Service, upgrade: Incoming, transport: asyncio.Transport, *, life_s: float, ahead: bytes
     ) -> None:
         """`ahead`: what has come behind the upgrade's head."""
-        self._service = service
+        super().__init__()
+        self.service = service
         self._upgrade = upgrade
         self.transport = transport
         self._ends_at = asyncio.get_running_loop().time() + life_s
@@ -45,8 +46,6 @@ class SocketConnection(asyncio.Protocol):
         self._known: dict[str, _Members] = {}
         """Id of an answer → the request that it answered, with the answer as the last of its input."""
         self._lanes: dict[str, _SocketLane] = {}
-        self._can_write = True
-        self._gate = WriteGate()
         self._ws = WSConnection(ConnectionType.SERVER)
         head = [(name.encode(), value.encode("latin-1")) for name, value in upgrade.headers.items()]
         self._ws.initiate_upgrade_connection(head, upgrade.path)
@@ -63,15 +62,6 @@ class SocketConnection(asyncio.Protocol):
         self._upgrade.log.open = False
         for lane in self._lanes.values():
             lane.stop()
-
-    def pause_writing(self) -> None:
-        """The peer reads too slowly."""
-        self._can_write = False
-
-    def resume_writing(self) -> None:
-        """The peer has caught up."""
-        self._can_write = True
-        self._gate.release()
 
     def data_received(self, data: bytes) -> None:
         """Frames, or pieces of them."""
@@ -133,13 +123,9 @@ class SocketConnection(asyncio.Protocol):
         incoming = Incoming(
             method="POST", target=upgrade.path, headers=upgrade.headers, host=upgrade.host, log=upgrade.log
         )
-        self._service.arrived(incoming)
+        self.service.arrived(incoming)
         incoming.receive(msgspec.json.encode(whole))
         return incoming
-
-    def start(self, incoming: Incoming, player: _SocketLane) -> asyncio.Task[None]:
-        """Answer it."""
-        return start(self._service, incoming, player)
 
     def send(self, frame: Mapping[str, object], lane: str) -> None:
         """One text frame."""
@@ -155,11 +141,6 @@ class SocketConnection(asyncio.Protocol):
         """Say good-bye."""
         if self._ws.state is ConnectionState.OPEN:
             self.transport.write(self._ws.send(CloseConnection(code)))
-
-    async def written(self) -> None:
-        """Wait until the connection takes more."""
-        while not self._can_write:
-            await self._gate.wait()
 
 
 class _SocketLane:
@@ -204,7 +185,7 @@ class _SocketLane:
                 self._warm_up()
                 continue
             whole.pop("stream_id", None)
-            task = self._connection.start(self._connection.incoming(whole), self)
+            task = start(self._connection.service, self._connection.incoming(whole), self)
             if not task.done():
                 self._answering = task
                 task.add_done_callback(self._answered)
