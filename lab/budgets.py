@@ -29,7 +29,7 @@ import tomlkit
 from rich.console import Console
 from rich.table import Table
 
-from hivemind_addon.sim.server import running_server
+from lab.running_server import running_server
 
 ROOT = Path(__file__).parents[1]
 SOURCES = ROOT / "src" / "hivemind_addon"

@@ -209,9 +209,8 @@ class Stack:
         """The same with a journal, before another provider that fails so often; no client sees that."""
         settings = self.folder / f"{name}.json"
         settings.write_text(json.dumps({"faults": faults}))
-        faulty = ("hivemind_addon.sim.server", "--settings", str(settings))
         usual = self.provider_port
-        self.provider_port = _port(self.spawn(sys.executable, "-m", *faulty, core=-1))
+        self.provider_port = _port(self.spawn(sys.executable, "-m", "lab.bench.faulty", str(settings), core=-1))
         journal = f"hivemind_journal={self.folder / 'journal.db'}"
         proxy = self.start_addon(name, slots=64, more=QUICK, web=web, settings=(journal,))
         self.provider_port = usual

@@ -22,7 +22,7 @@ from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Spend
 from hivemind_addon.kernel.values.ticket import Demand, PoolKey, Ticket, Usage
 from hivemind_addon.proxy.api.report import LogLine, ProxyView, Report, SessionStats, StatsView
 from hivemind_addon.proxy.page.document import ASSETS, make_document
-from hivemind_addon.sim.server import running_server
+from lab.running_server import running_server
 from tests.browser.conftest import look
 from tests.browser.team import XSS, fleet
 from tests.e2e.proxy import free_port

@@ -15,7 +15,7 @@ from playwright.sync_api import expect
 
 from hivemind_addon.proxy.api.command import OpenPage
 from hivemind_addon.proxy.api.control import control_socket, send_command
-from hivemind_addon.sim.server import running_server
+from lab.running_server import running_server
 from tests.browser.conftest import look, running_mitmweb
 from tests.browser.team import fleet
 from tests.e2e.conftest import runtime_dir  # noqa: F401 - a fixture

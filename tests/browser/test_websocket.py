@@ -7,7 +7,7 @@ from playwright.sync_api import Page, expect
 
 from hivemind_addon.sim.faults import ErrorStatus
 from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.server import running_server
+from lab.running_server import running_server
 from tests.browser.conftest import look, running_mitmweb
 from tests.e2e.proxy import for_host, in_flight, options, profiles, queued
 from tests.socket_client import SocketClient, create

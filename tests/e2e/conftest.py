@@ -27,8 +27,8 @@ from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim.dialect import Reply, SimDialect
 from hivemind_addon.sim.faults import OK, Fault
 from hivemind_addon.sim.provider import LimitScope, ProviderSettings
-from hivemind_addon.sim.server import RunningServer, running_server
 from lab.fleets.programs import CLAUDE_CODE, CODEX, NotInstalled, Programs, install
+from lab.running_server import RunningServer, running_server
 from tests.e2e.machine import Machine, machine
 from tests.e2e.proxy import QUICK, Proxy, free_port, options, profiles, running
 

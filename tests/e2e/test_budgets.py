@@ -26,8 +26,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from hivemind_addon.plugins.contexts.store import ContextStore
 from hivemind_addon.proxy.api.control import control_socket
 from hivemind_addon.sim.faults import OK, ErrorStatus, Slow, StreamCut
-from hivemind_addon.sim.server import running_server
 from hivemind_addon.tools.cli import main
+from lab.running_server import running_server
 from tests.e2e.origin import PLAIN, running_origin
 from tests.e2e.proxy import PATIENCE_S, body, for_host, options, profiles, running
 from tests.proxy.journal.samples import asked

@@ -15,7 +15,7 @@ from hivemind_addon.sim.faults import NAMED, OK
 from hivemind_addon.sim.limits import Limit
 from hivemind_addon.sim.provider import Latency, ProviderSettings
 from hivemind_addon.sim.real_replay import run_real
-from hivemind_addon.sim.server import running_server
+from lab.running_server import running_server
 from tests.e2e.proxy import PATIENCE_S, QUICK, body, options, profiles, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("capture")]

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.server import running_server
+from lab.running_server import running_server
 from tests.e2e.machine import machine
 from tests.e2e.proxy import NO_TLS, PATIENCE_S
 from tests.engine_server import EngineServer

@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.sim.faults import ErrorStatus, Hangup, NoHead
-from hivemind_addon.sim.server import running_server
 from hivemind_addon.tools.cli import main
+from lab.running_server import running_server
 from tests.e2e.proxy import NO_TLS, QUICK, body, options, profiles, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("endpoints")]

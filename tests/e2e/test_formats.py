@@ -11,8 +11,8 @@ import pytest
 
 from hivemind_addon.sim.dialect import SimDialect
 from hivemind_addon.sim.faults import NAMED
-from hivemind_addon.sim.server import RunningServer, running_server
 from lab.fleets.books import journal_book, provider_book
+from lab.running_server import RunningServer, running_server
 from tests.e2e.proxy import QUICK, Proxy, options, profiles, running
 from tests.sim.aws import messages_of, signed
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from hivemind_addon.sim.faults import NAMED
-from hivemind_addon.sim.server import running_server
+from lab.running_server import running_server
 from tests.e2e.house import running_house
 from tests.e2e.origin import PLAIN
 from tests.e2e.probe import TRIPPABLE

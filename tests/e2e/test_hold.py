@@ -11,7 +11,7 @@ import pytest
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.server import running_server
+from lab.running_server import running_server
 from tests.e2e.house import House, running_house
 from tests.e2e.origin import FIRST_PIECE, PLAIN, STREAMED, running_origin
 from tests.e2e.proxy import (

@@ -19,7 +19,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from hivemind_addon.sim.server import running_server
+from lab.running_server import running_server
 from tests.e2e.conftest import Call
 from tests.e2e.house import running_house
 from tests.e2e.origin import PLAIN, STREAMED, running_origin

@@ -7,8 +7,8 @@ import pytest
 from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families
 
-from hivemind_addon.sim.server import running_server
 from hivemind_addon.tools.cli import main
+from lab.running_server import running_server
 from tests.e2e.proxy import NO_TLS, body, for_host, options, profiles, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("pressure")]

@@ -32,7 +32,7 @@ from hivemind_addon.sim.faults import (
     StreamCut,
     StreamError,
 )
-from hivemind_addon.sim.server import running_server
+from lab.running_server import running_server
 from tests.e2e.conftest import Call, Stage, cut_off, send_apart, versions
 from tests.e2e.proxy import PATIENCE_S, free_port, running
 from tests.e2e.raw_provider import BAD_GATEWAY, STREAM_HEAD, chunk, disowning_provider, raw_provider

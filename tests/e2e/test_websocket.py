@@ -10,7 +10,7 @@ from hivemind_addon.plugins.contexts.store import ContextStore
 from hivemind_addon.sim.faults import ErrorStatus, Hangup, NoHead, StreamCut, StreamError
 from hivemind_addon.sim.limits import Limit
 from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.server import running_server
+from lab.running_server import running_server
 from tests.e2e.proxy import PATIENCE_S, QUICK, for_host, in_flight, options, profiles, queued, running
 from tests.socket_client import Closed, Refused, SocketClient, create
 

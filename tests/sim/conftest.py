@@ -6,7 +6,7 @@ import pytest
 import trustme
 
 from hivemind_addon.sim.faults import NAMED
-from hivemind_addon.sim.server import RunningServer, running_server
+from lab.running_server import RunningServer, running_server
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from hivemind_addon.sim.certificate import write_certificates
 from hivemind_addon.sim.faults import NAMED, ErrorStatus
 from hivemind_addon.sim.live import LiveFleet
 from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.server import running_server
 from hivemind_addon.sim.workload import Crowd, Scenario
+from lab.running_server import running_server
 
 CROWD = Crowd("agent", 1, 3, think_s=(0, 0), latency_s=1e-6, output_tokens=(50, 120), streamed=True, retries=2)
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim.dialect import LimitView, SimDialect, TaskTurn
-from hivemind_addon.sim.server import running_server
+from lab.running_server import running_server
 from tests.cases import each
 
 from .samples import CALL, REPLY, TURN, data_of

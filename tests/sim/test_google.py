@@ -10,7 +10,7 @@ from hivemind_addon.sim.call import DialectTruth
 from hivemind_addon.sim.faults import ErrorStatus, StreamCut, StreamError
 from hivemind_addon.sim.limits import Limit
 from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.server import running_server
+from lab.running_server import running_server
 from tests.cases import each
 from tests.patience import PATIENCE_S
 

@@ -2,10 +2,7 @@ import asyncio
 import hashlib
 import json
 import os
-import signal
 import socket
-import subprocess
-import sys
 import threading
 
 import httpx
@@ -16,8 +13,9 @@ from hivemind_addon.sim.call import Truth
 from hivemind_addon.sim.dialect import SimDialect
 from hivemind_addon.sim.faults import NAMED, ODD_ENDS, OK, ErrorStatus, OddEnd, Stall
 from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.provider import LimitScope, ProviderSettings
-from hivemind_addon.sim.server import RunningServer, SimServer, download_bytes, load_settings, running_server
+from hivemind_addon.sim.provider import ProviderSettings
+from hivemind_addon.sim.server import SimServer, download_bytes
+from lab.running_server import RunningServer, running_server
 from tests.cases import each
 from tests.patience import PATIENCE_S
 
@@ -417,44 +415,6 @@ async def test_stopping_cuts_what_is_open():
     assert b"message_stop" not in await reader.read()
     writer.close()
     assert (server.truth().in_flight, server.truth().abandoned) == (0, 1)
-
-
-def test_settings_are_read_from_json(tmp_path):
-    path = tmp_path / "settings.json"
-    path.write_text(
-        json.dumps(
-            {
-                "limits": [{"dimension": "requests", "amount": 5, "window_s": 10, "kind": "window"}],
-                "scope": "credential",
-                "faults": {"529": 0.1},
-                "latency": {"median_s": 0.5},
-            }
-        )
-    )
-    settings = load_settings(path)
-    assert settings.limits == (Limit(Dimension.REQUESTS, 5, 10, LimitKind.WINDOW),)
-    assert settings.scope is LimitScope.CREDENTIAL
-    assert (settings.faults, settings.latency.median_s) == ({"529": 0.1}, 0.5)
-
-
-@each("text", ['{"limit": []}', '{"chunks": "many"}', "[]", "nonsense"])
-def test_settings_that_make_no_sense_are_refused(tmp_path, text):
-    path = tmp_path / "settings.json"
-    path.write_text(text)
-    with pytest.raises(ValueError, match=r"limit|chunks|dict|object|malformed"):
-        load_settings(path)
-
-
-@pytest.mark.slow
-def test_as_a_process_it_prints_its_address_and_its_truth():
-    process = subprocess.Popen([sys.executable, "-m", "hivemind_addon.sim.server"], stdout=subprocess.PIPE, text=True)
-    address = json.loads(process.stdout.readline())
-    hear(address["port"], h1_request("sk-sim-a", call_body(), extra="connection: close\r\n"))
-    process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=120)
-    last = json.loads(out)
-    assert process.returncode == 0
-    assert (last["truth"]["completed"], last["truth"]["by_status"], last["connections"]) == (1, {"200": 1}, 1)
 
 
 def test_both_dialects_are_served_at_once(plain, new_key):

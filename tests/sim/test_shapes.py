@@ -11,8 +11,9 @@ from hivemind_addon.sim.faults import NAMED, OK, Queue, WordedRefusal
 from hivemind_addon.sim.limits import Limit
 from hivemind_addon.sim.plan import Data, End, Head, PauseStep
 from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.server import SimServer, load_settings, running_server
+from hivemind_addon.sim.server import SimServer
 from hivemind_addon.sim.shapes import REFUSALS, WAITS, written
+from lab.running_server import running_server
 from tests.cases import each
 from tests.patience import PATIENCE_S
 
@@ -81,11 +82,9 @@ def test_a_limit_and_the_concurrency_may_refuse_in_a_providers_words():
         assert server.truth().overloaded == 1
 
 
-def test_an_unknown_name_is_refused(tmp_path):
-    file = tmp_path / "settings.json"
-    file.write_text('{"refused_as": "zai"}')
+def test_an_unknown_name_is_refused():
     with pytest.raises(ValueError, match=r"unknown refusal 'zai'; known: openrouter-in-flight, "):
-        SimServer(load_settings(file))
+        SimServer(ProviderSettings(refused_as="zai"))
 
 
 @each(("request_", "sign"), [(STREAM, b": keep-alive\n\n"), (WHOLE, b"\n")])

@@ -6,7 +6,7 @@ from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim.faults import ErrorStatus, StreamCut, StreamError
 from hivemind_addon.sim.limits import Limit
 from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.server import running_server
+from lab.running_server import running_server
 from tests.socket_client import Closed, SocketClient
 
 SPEAKS = ProviderSettings(websocket_s=3600)

@@ -8,28 +8,20 @@
     GET  /download?size=N&chunks=M             N bytes in M pieces
     anything else                              404, in the provider's shape
 
-`SimServer` lives in a running loop; `running_server` gives it a thread and a loop of its own. As a process:
-`python -m hivemind_addon.sim.server --port P`; it prints one JSON line with its address when it is ready, and its
-truth as JSON when it is told to stop (SIGTERM or Ctrl-C).
+`SimServer` lives in a running loop.
 """
 
-import argparse
 import asyncio
-import concurrent.futures
 import dataclasses
 import functools
 import random
-import signal
 import ssl
-import sys
-import threading
 import time
 import urllib.parse
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import cast
 
 import msgspec
@@ -286,101 +278,6 @@ class _Front(asyncio.Protocol):
         protocol.connection_made(opened)
 
 
-class RunningServer:
-    """A SimServer in a thread of its own; safe to use from any other."""
-
-    def __init__(self, server: SimServer, loop: asyncio.AbstractEventLoop) -> None:
-        self.url = server.url
-        self.host = server.host
-        self.port = server.port
-        self.loop = loop
-        self._server = server
-
-    def __repr__(self) -> str:
-        return f"<RunningServer {self.url}>"
-
-    def script(self, credential: str, faults: Iterable[Fault], *, then: Fault = OK) -> None:
-        """See SimProvider.script."""
-        self._in_loop(lambda: self._server.script(credential, faults, then=then))
-
-    def set_concurrency(self, concurrency: int | None) -> None:
-        """See SimProvider.set_concurrency."""
-        self._in_loop(lambda: self._server.provider.set_concurrency(concurrency))
-
-    def truth(self) -> Truth:
-        """See SimServer.truth."""
-        return self._in_loop(self._server.truth)
-
-    def connections(self) -> Sequence[ConnectionLog]:
-        """See SimServer.connections."""
-        return self._in_loop(self._server.connections)
-
-    def requests(self) -> Sequence[RequestView]:
-        """See SimServer.requests."""
-        return self._in_loop(self._server.requests)
-
-    def reset(self) -> None:
-        """See SimServer.reset."""
-        self._in_loop(self._server.reset)
-
-    def _in_loop[T](self, function: Callable[[], T]) -> T:
-        future: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-        def call() -> None:
-            try:
-                future.set_result(function())
-            except Exception as error:  # noqa: BLE001 - carried over to the thread that asked
-                future.set_exception(error)
-
-        self.loop.call_soon_threadsafe(call)
-        return future.result()
-
-
-@contextmanager
-def running_server(
-    settings: ProviderSettings | None = None,
-    *,
-    seed: int = 0,
-    host: str = "127.0.0.1",
-    port: int = 0,
-    tls: Tls | None = None,
-    http2: bool = False,
-) -> Iterator[RunningServer]:
-    """A server in its own thread and loop, until the block ends. Raises what `start` raises."""
-    ready: concurrent.futures.Future[tuple[RunningServer, asyncio.Event]] = concurrent.futures.Future()
-
-    async def serve() -> None:
-        loop, over = asyncio.get_running_loop(), asyncio.Event()
-        server = SimServer(settings, seed=seed, host=host, port=port, tls=tls, http2=http2)
-        try:
-            await server.start()
-        except OSError as error:
-            ready.set_exception(error)
-            return
-        ready.set_result((RunningServer(server, loop), over))
-        await over.wait()
-        await server.stop()
-
-    thread = threading.Thread(target=asyncio.run, args=(serve(),), name="sim-server", daemon=True)
-    thread.start()
-    server, over = ready.result()
-    try:
-        yield server
-    finally:
-        server.loop.call_soon_threadsafe(over.set)
-        thread.join()
-
-
-def load_settings(path: Path) -> ProviderSettings:
-    """The settings in a JSON file: the fields of ProviderSettings. ValueError: an unknown field or a bad value."""
-    data = path.read_bytes()
-    known = {field.name for field in dataclasses.fields(ProviderSettings)}
-    unknown = sorted(set(msgspec.json.decode(data, type=dict[str, msgspec.Raw])) - known)
-    if unknown:
-        raise ValueError(f"{path}: unknown setting {unknown[0]!r}; known: {', '.join(sorted(known))}")
-    return msgspec.json.decode(data, type=ProviderSettings)
-
-
 def _guessed(headers: Mapping[str, str], path: str) -> SimDialect:
     """Who asks, where the path does not say it."""
     if "anthropic-version" in headers:
@@ -422,48 +319,3 @@ def download_bytes(start: int, end: int) -> bytes:
     """The bytes of every download from one place to another: their places modulo 251."""
     skip = start % len(_PATTERN)
     return (_PATTERN * ((end - start + skip) // len(_PATTERN) + 1))[skip : skip + end - start]
-
-
-async def _main(arguments: argparse.Namespace) -> None:
-    settings = load_settings(arguments.settings) if arguments.settings else None
-    tls = (arguments.tls_cert, arguments.tls_key) if arguments.tls_cert else None
-    server = SimServer(
-        settings,
-        seed=arguments.seed,
-        host=arguments.host,
-        port=arguments.port,
-        tls=tls,
-        http2=tls is not None,
-    )
-    over = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, over.set)
-    await server.start()
-    _print({"url": server.url, "host": server.host, "port": server.port})
-    await over.wait()
-    _print({"truth": server.truth(), "connections": len(server.connections())})
-    await server.stop()
-
-
-def _print(value: object) -> None:
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
-    sys.stdout.flush()
-
-
-def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m hivemind_addon.sim.server", description=__doc__)
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--settings", type=Path, help="JSON file with the fields of ProviderSettings")
-    parser.add_argument("--tls-cert", help="file with the certificate chain; HTTP/2 is offered then")
-    parser.add_argument("--tls-key", help="file with its key")
-    arguments = parser.parse_args()
-    if bool(arguments.tls_cert) != bool(arguments.tls_key):
-        parser.error("--tls-cert and --tls-key go together")
-    return arguments
-
-
-if __name__ == "__main__":
-    asyncio.run(_main(_arguments()))
