@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.live import live
-from hivemind_addon.sim.report import markdown_table
 from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.workload import Scenario
+from lab.markdown import markdown_table
 from lab.scaled import scaled, virtual
 
 FACTOR = 5.0

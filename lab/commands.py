@@ -121,7 +121,7 @@ def _prove(count: int, only: tuple[str, ...], policies: tuple[str, ...], output:
 
     from hivemind_addon.sim import random_proof, report  # noqa: PLC0415
     from hivemind_addon.sim.limits import LimitKind  # noqa: PLC0415
-    from lab import proof_page, zoo  # noqa: PLC0415
+    from lab import proof_page, random_page, zoo  # noqa: PLC0415
 
     parts = [name.removeprefix(_ZOO) for name in only if name.startswith(_ZOO)]
     loads = _random_loads(only)
@@ -143,9 +143,9 @@ def _prove(count: int, only: tuple[str, ...], policies: tuple[str, ...], output:
         missed += zoo.missed(measures)
     if loads:
         with progress(loads * len(random_proof.POLICIES)) as done:
-            proofs_of_loads = random_proof.prove(range(loads), workers=workers, done=done)
-        sections.append(random_proof.section(proofs_of_loads))
-        missed += random_proof.missed(proofs_of_loads)
+            proofs_of_loads = random_page.prove(range(loads), workers=workers, done=done)
+        sections.append(random_page.section(proofs_of_loads))
+        missed += random_page.missed(proofs_of_loads)
     if sections:
         write_or_print("\n".join(sections), output)
     print_missed(missed)

@@ -1,6 +1,6 @@
 """Parts of Markdown pages."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 def markdown_list(items: Mapping[str, str]) -> str:
@@ -16,3 +16,9 @@ def markdown_filled(page: str, parts: Mapping[str, str]) -> str:
         assert end, f"the page has no part {name!r}"
         page = f"{before}{begin}\n{text.strip()}\n\n{end}{after}"
     return page
+
+
+def markdown_table(titles: str, rows: Iterable[str]) -> str:
+    """Titles and rows are cells with `|` between them."""
+    lines = [titles, " | ".join(["---"] * (titles.count("|") + 1)), *rows]
+    return "".join(f"| {line} |\n" for line in lines)

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 
 from hivemind_addon.sim.expectation import MANY_LOST, WORSE, Verdict
 from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.report import markdown_table, verdicts, worse
+from hivemind_addon.sim.report import verdicts, worse
 from hivemind_addon.sim.trial import Series
-from lab.markdown import markdown_list
+from lab.markdown import markdown_list, markdown_table
 
 _HEAD = """\
 # Proof

@@ -12,9 +12,9 @@ from statistics import mean, median
 from rich.table import Table
 from rich.text import Text
 
-from hivemind_addon.sim.report import markdown_table
 from hivemind_addon.sim.trial import in_processes
 from lab.closed_loop import Run, compare
+from lab.markdown import markdown_table
 from lab.zoo_entries import ZOO, ZooEntry
 
 _REFUSED_SHARE = 0.03

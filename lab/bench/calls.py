@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from hivemind_addon.sim.report import markdown_table
 from lab.bench.plan import FORWARD_TLS, HTTP2, LARGE_BYTES, SMALL_BYTES, STREAM_FORMATS, Cell
 from lab.bench.stack import HERE, Stack
+from lab.markdown import markdown_table
 
 REQUESTS = 9
 WARM_UP = 3

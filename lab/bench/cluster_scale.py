@@ -33,10 +33,9 @@ from hivemind_addon.kernel.values.ticket import (
 )
 from hivemind_addon.plugins.cluster.messages import Publish
 from hivemind_addon.plugins.cluster.node import ClusterNode, Role
-from hivemind_addon.sim.report import markdown_table
 from lab.bench.plan import FULL
 from lab.cluster.engine import SimEngine
-from lab.markdown import markdown_filled
+from lab.markdown import markdown_filled, markdown_table
 
 GOAL_PER_S = 2_000
 _PAGE = Path(__file__).parents[2] / "docs" / "bench.md"

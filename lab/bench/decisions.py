@@ -30,9 +30,9 @@ from hivemind_addon.kernel.values.ticket import (
     Reading,
     Ticket,
 )
-from hivemind_addon.sim.report import markdown_table
 from lab.bench.plan import FULL
 from lab.bench.timing import Timing
+from lab.markdown import markdown_table
 
 IN_FLIGHT = 100
 """Attempts, all the time."""

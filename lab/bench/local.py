@@ -20,10 +20,9 @@ from statistics import median, quantiles
 import httpx
 
 from hivemind_addon.formats.base.resources import script_path
-from hivemind_addon.sim.report import markdown_table
 from lab.bench.stack import free_port
 from lab.fleets.programs import LLAMA_CPP, install
-from lab.markdown import markdown_filled
+from lab.markdown import markdown_filled, markdown_table
 
 PAGE = Path(__file__).parents[2] / "docs" / "local-models.md"
 PAIRS = 300

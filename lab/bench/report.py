@@ -7,9 +7,9 @@ from importlib.metadata import version
 from math import log
 from pathlib import Path
 
-from hivemind_addon.sim.report import markdown_table
 from lab.bench import calls, cluster_scale, where
 from lab.bench.stack import MEASURABLE, PINNED
+from lab.markdown import markdown_table
 
 _TITLES = (
     "Request, connections | direct p50 | bare p50 | addon p50 | p50 | first chunk | later pieces | throughput "

@@ -9,8 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from statistics import mean
 
-from hivemind_addon.sim.report import markdown_table
-from lab.markdown import markdown_filled
+from lab.markdown import markdown_filled, markdown_table
 from lab.tool_fleet import GITHUB, SEARCH, USUAL, FleetRun, direct, scheduled
 
 PAGE = Path(__file__).parents[2] / "docs" / "tools.md"

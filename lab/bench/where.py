@@ -8,10 +8,10 @@ import sys
 from collections import Counter
 from dataclasses import dataclass
 
-from hivemind_addon.sim.report import markdown_table
 from lab.bench.calls import counting
 from lab.bench.plan import LARGE_BYTES, SMALL_BYTES, Cell
 from lab.bench.rounds import sample
+from lab.markdown import markdown_table
 
 CONNECTIONS = 20
 _TURNS = 4

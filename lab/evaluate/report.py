@@ -8,12 +8,11 @@ from hivemind_addon.sim.actor import PRICED_AS
 from hivemind_addon.sim.library import Case
 from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.report import markdown_table
 from lab.evaluate.campaign import Campaign, CampaignPlan
 from lab.evaluate.figures import Figures, Mean, Spread, few_lost
 from lab.evaluate.findings import worth
 from lab.evaluate.sockets import SocketRun
-from lab.markdown import markdown_list
+from lab.markdown import markdown_list, markdown_table
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ import click
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.faults import OK, ErrorStatus, Hold, KeepAlive
 from hivemind_addon.sim.provider import LimitScope, ProviderSettings
-from hivemind_addon.sim.report import markdown_table
 from hivemind_addon.sim.request import credential
 from hivemind_addon.sim.task import SimTask
 from hivemind_addon.tools.launch.programs import load_programs
@@ -26,7 +25,7 @@ from lab.fleets.process import Exit, run
 from lab.fleets.programs import NotInstalled, Programs, install
 from lab.fleets.stage import Stage, running_stage
 from lab.fleets.tunnel import running_tunnel
-from lab.markdown import markdown_filled
+from lab.markdown import markdown_filled, markdown_table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "endurance.md"
 _HOLD_MIN = 30.0

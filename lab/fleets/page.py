@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from hivemind_addon.sim.report import markdown_table
 from lab.fleets.books import Book
 from lab.fleets.fleet import FleetResult, FleetSettings
 from lab.fleets.kinds import Program
+from lab.markdown import markdown_table
 
 _TITLES = "run | finished | calls upstream | 429s | 529s, 503s | wasted tokens | guard trips | wall time"
 

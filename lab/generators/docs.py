@@ -24,14 +24,13 @@ from hivemind_addon.proxy.record.contexts import Contexts
 from hivemind_addon.proxy.record.metrics import Metrics
 from hivemind_addon.proxy.record.sums import Sums
 from hivemind_addon.proxy.run.option_table import OPTIONS
-from hivemind_addon.sim.report import markdown_table
 from hivemind_addon.tools.commands.index import SECTIONS
 from lab.generators import mcp_page, provider_page, tool_page
 from lab.generators.command_help import every_command, help_of
 from lab.generators.docstrings import field_docstrings
 from lab.generators.json_schema import json_schema
 from lab.generators.schemas import CONFIG, DOCUMENTS, config_schema
-from lab.markdown import markdown_filled
+from lab.markdown import markdown_filled, markdown_table
 
 _CHECKOUT = Path(__file__).resolve().parents[2]
 

@@ -10,8 +10,8 @@ from hivemind_addon.formats.profile.load import format_for, load_profiles
 from hivemind_addon.formats.profile.model import Profile, WebSocketUse
 from hivemind_addon.formats.profile.unclaimed_calls import VENDOR_HOSTS
 from hivemind_addon.proxy.api.report import VENDORS_OWN
-from hivemind_addon.sim.report import markdown_table
 from hivemind_addon.tools.launch.programs import Program, load_programs
+from lab.markdown import markdown_table
 
 _KINDS = ("answers", "streams", "requests")
 _RESPONSES = "openai-responses"

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from hivemind_addon.formats.profile.load import NamedTool, load_profiles, tool_names
 from hivemind_addon.formats.profile.model import MeterHeaders
 from hivemind_addon.kernel.limits.stated_limits import StatedLimit
-from hivemind_addon.sim.report import markdown_table
+from lab.markdown import markdown_table
 
 _SPANS: dict[float, str] = {1: "second", 60: "minute", 3600: "hour", 86_400: "day", 2_592_000: "month"}
 _NOTHING = "\N{EN DASH}"

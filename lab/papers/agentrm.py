@@ -5,8 +5,8 @@ from statistics import fmean
 
 from hivemind_addon.formats.profile.model import Watchdog
 from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.report import markdown_table
 from lab.evaluate.figures import Figures
+from lab.markdown import markdown_table
 from lab.papers import paper_figures, queues
 from lab.papers.claims import Contest, PaperClaim, alike, change, spread
 from lab.papers.plan import CASCADE_POLICIES, Experiments

@@ -6,8 +6,8 @@ from statistics import fmean
 
 from hivemind_addon.sim.library import Case
 from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.report import markdown_table
 from lab.evaluate.figures import Figures
+from lab.markdown import markdown_table
 from lab.papers import paper_figures
 from lab.papers.claims import Contest, PaperClaim, alike, percent, spread
 from lab.papers.plan import ALIKE, EVERYONE, INCIDENT_POLICIES, DinnerSeries, Experiments

@@ -5,10 +5,10 @@ from statistics import fmean
 
 from hivemind_addon.sim.library import Case
 from hivemind_addon.sim.policy import Policy, without
-from hivemind_addon.sim.report import markdown_table
 from lab.evaluate.campaign import Runs
 from lab.evaluate.figures import Figures
 from lab.evaluate.findings import LOST, AblationEffect, changes
+from lab.markdown import markdown_table
 from lab.papers import paper_figures
 from lab.papers.claims import PaperClaim, change, percent, spread
 from lab.papers.plan import LOAD_POLICIES, PRIMITIVES, Experiments, LoadRun

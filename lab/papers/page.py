@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from hivemind_addon.sim.report import markdown_table
+from lab.markdown import markdown_table
 from lab.papers import agentrm, fleets, hivemind
 from lab.papers.claims import Contest, PaperClaim
 from lab.papers.plan import Experiments

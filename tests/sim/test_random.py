@@ -26,12 +26,11 @@ from hivemind_addon.sim.random_proof import (
     is_behind,
     minimise,
     minimised,
-    missed,
-    section,
     shortfalls,
 )
 from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario
 from hivemind_addon.sim.world import run
+from lab.random_page import missed, prove, section
 from tests.cases import each
 from tests.sim.oracle import run_oracle
 from tests.sim.test_result import RESULT_EXPECTATION
@@ -247,11 +246,11 @@ def test_where_it_never_falls_short_the_section_says_so():
 
 def test_loads_run_under_every_policy_and_the_same_again():
     done = []
-    proofs = random_proof.prove([3, 7], done=done.append)
+    proofs = prove([3, 7], done=done.append)
     assert [one.case.name for one in proofs] == ["random-3", "random-7"]
     assert all(set(one.runs) == set(POLICIES) for one in proofs)
     assert len(done) == 2 * len(POLICIES)
-    assert random_proof.prove([3, 7], workers=2) == proofs
+    assert prove([3, 7], workers=2) == proofs
 
 
 ODDLY_ENDED = {

@@ -9,31 +9,30 @@ no lead: who is ahead after one seed has to be ahead in several.
 parts are left out before halves and single ones, and various values become plain last.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from statistics import median
 
-from hivemind_addon.sim.expectation import MANY_LOST, NO_PROXY, Verdict, beside_no_proxy
-from hivemind_addon.sim.library import RANDOM_GOALS, RANDOM_IDLE_S, RANDOM_LOST, Case, random_case
+from hivemind_addon.sim.expectation import NO_PROXY, Verdict, beside_no_proxy
+from hivemind_addon.sim.library import RANDOM_GOALS, RANDOM_IDLE_S, RANDOM_LOST, Case
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.random_loads import is_feasible
-from hivemind_addon.sim.report import markdown_table
 from hivemind_addon.sim.result import Result
-from hivemind_addon.sim.trial import Setup, Trial, run_trials, whole
+from hivemind_addon.sim.trial import Setup, Trial
 from hivemind_addon.sim.workload import Crowd, Scenario
 
 POLICIES = (Policy.HIVEMIND, Policy.FIFO, Policy.AIMD_PAUSE, Policy.SDK, Policy.DIRECT)
 _SEEDS = 5
 """Of a comparison that a single seed does not decide."""
-_PAIRED = 4
+PAIRED = 4
 """Seeds of the comparison with no proxy."""
 REFUSED = 0.1
 """Of the attempts."""
-_LEARNING = 5
+LEARNING = 5
 """Refusals of a run that may be the price of finding the limits."""
-_LEAD = 1.05
+LEAD = 1.05
 """The scheduler's time ÷ the other's."""
 
 
@@ -49,9 +48,9 @@ class Shortfall(Enum):
     BEHIND_AIMD = "behind aimd-pause"
 
 
-_ALONE = (Shortfall.LOSES, Shortfall.REFUSED, Shortfall.IDLES, Shortfall.PAID_TWICE)
+ALONE = (Shortfall.LOSES, Shortfall.REFUSED, Shortfall.IDLES, Shortfall.PAID_TWICE)
 """Those that show without another policy's run."""
-_BEHIND = {Policy.FIFO: Shortfall.BEHIND_FIFO, Policy.AIMD_PAUSE: Shortfall.BEHIND_AIMD}
+BEHIND = {Policy.FIFO: Shortfall.BEHIND_FIFO, Policy.AIMD_PAUSE: Shortfall.BEHIND_AIMD}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def shortfalls(run: Result) -> Iterator[Shortfall]:
     """
     if run.lost > RANDOM_LOST * run.agents:
         yield Shortfall.LOSES
-    if run.refused - run.unforeseen > max(REFUSED * run.attempts, _LEARNING):
+    if run.refused - run.unforeseen > max(REFUSED * run.attempts, LEARNING):
         yield Shortfall.REFUSED
     if run.idle_s > RANDOM_IDLE_S:
         yield Shortfall.IDLES
@@ -84,22 +83,14 @@ def shortfalls(run: Result) -> Iterator[Shortfall]:
 
 def is_behind(run: Result, other: Result) -> bool:
     """Whether the other is done earlier, and loses no more."""
-    return other.lost <= run.lost and run.makespan_s > _LEAD * other.makespan_s
-
-
-def prove(numbers: Sequence[int], *, workers: int = 1, done: Callable[[str], None] = lambda _: None) -> list[LoadProof]:
-    """Run the loads of these numbers under all policies."""
-    cases = [random_case(number) for number in numbers]
-    trials = [Trial(_setup(case, policy), 0) for case in cases for policy in POLICIES]
-    results = iter(run_trials(trials, whole, workers=workers, done=lambda trial: done(trial.setup.name)))
-    return [_judged(case, {policy: next(results) for policy in POLICIES}) for case in cases]
+    return other.lost <= run.lost and run.makespan_s > LEAD * other.makespan_s
 
 
 def falls_short(case: Case, how: Shortfall) -> bool:
     """Whether the scheduler falls so short on a case."""
-    if how in _ALONE:
+    if how in ALONE:
         return how in shortfalls(_run(case, Policy.HIVEMIND, 0))
-    return how in _judged(case, {policy: _run(case, policy, 0) for policy in POLICIES}).shortfalls
+    return how in judged(case, {policy: _run(case, policy, 0) for policy in POLICIES}).shortfalls
 
 
 def minimised(case: Case) -> Case | None:
@@ -116,11 +107,12 @@ def minimised(case: Case) -> Case | None:
     return Case(smallest, f"Minimised from {case.name}: {how.value}.", expect=(RANDOM_GOALS,), as_stated=True)
 
 
-def _judged(case: Case, runs: Mapping[Policy, Result]) -> LoadProof:
+def judged(case: Case, runs: Mapping[Policy, Result]) -> LoadProof:
+    """In what the scheduler falls short; `runs`: of the seed 0, under all policies."""
     mine = runs[Policy.HIVEMIND]
     worse = tuple(_worse(case, runs))
     found = [*shortfalls(mine), *([Shortfall.WORSE] if worse else ())]
-    for policy, shortfall in _BEHIND.items():
+    for policy, shortfall in BEHIND.items():
         if is_behind(mine, runs[policy]) and _stays_behind(case, policy):
             found.append(shortfall)
     return LoadProof(case, runs, tuple(found), worse)
@@ -131,7 +123,7 @@ def _worse(case: Case, runs: Mapping[Policy, Result]) -> Iterator[Verdict]:
     for policy in NO_PROXY:
         if all(one.is_met for one in beside_no_proxy([runs[Policy.HIVEMIND]], [runs[policy]], policy)):
             continue
-        mine, theirs = ([_run(case, who, seed) for seed in range(_PAIRED)] for who in (Policy.HIVEMIND, policy))
+        mine, theirs = ([_run(case, who, seed) for seed in range(PAIRED)] for who in (Policy.HIVEMIND, policy))
         yield from (one for one in beside_no_proxy(mine, theirs, policy) if not one.is_met)
 
 
@@ -140,79 +132,16 @@ def _stays_behind(case: Case, policy: Policy) -> bool:
     mine = [_run(case, Policy.HIVEMIND, seed) for seed in range(_SEEDS)]
     theirs = [_run(case, policy, seed) for seed in range(_SEEDS)]
     ratios = [one.makespan_s / other.makespan_s for one, other in zip(mine, theirs, strict=True)]
-    return median(ratios) > _LEAD and sum(other.lost for other in theirs) <= sum(one.lost for one in mine)
+    return median(ratios) > LEAD and sum(other.lost for other in theirs) <= sum(one.lost for one in mine)
 
 
 def _run(case: Case, policy: Policy, seed: int) -> Result:
-    return Trial(_setup(case, policy), seed).run()
+    return Trial(setup_of(case, policy), seed).run()
 
 
-def _setup(case: Case, policy: Policy) -> Setup:
+def setup_of(case: Case, policy: Policy) -> Setup:
+    """The case as it is, under a policy."""
     return Setup(case, None, headers=True, policy=policy)
-
-
-# The page ------------------------------------------------------------------------------------------------------------
-
-_HEAD = """\
-## Random loads
-
-{count} workloads that nobody chose (`sim/random_loads.py`): every one is feasible, its clients' patience is 1.5
-to 4 times what a fair order needs at worst. `hivemind lab scenario show random-17` prints one, and
-`hivemind lab scenario minimise random-17` makes it smaller while it still falls short. *Refused* counts what a limit
-or the cap refuses, not what chance does, and not the first {learning} of a run; where a neighbour's call has
-taken a slot that own calls left, it may refuse one attempt, for nothing tells of it. *Idle* is the longest
-time that nothing is sent though the provider would serve all who wait; *paid twice*: the provider completed more
-answers than were delivered or left by their clients; some have odd ends. *Worse than no proxy*: beside `direct` or
-`sdk-retry` more agents are lost, or the agents that finish under both take more than {lead:.0%} more time or attempts,
-all over {paired} seeds. A run that loses more than {many:.0%} of the agents more is not compared: the limits that
-they leave to the others make it fast. *Faster* is who is done earlier than the scheduler by more than {lead:.0%} and
-loses no more.
-
-"""
-
-
-def section(proofs: Sequence[LoadProof]) -> str:
-    """The proof as Markdown."""
-    rows = []
-    for policy in POLICIES:
-        runs = [one.runs[policy] for one in proofs]
-        short = [shortfall for run in runs for shortfall in shortfalls(run)]
-        counts = " | ".join(str(short.count(one)) for one in _ALONE)
-        faster = _BEHIND.get(policy)
-        ahead = "" if faster is None else sum(faster in one.shortfalls for one in proofs)
-        rows.append(
-            f"{policy.name} | {sum(run.lost for run in runs)} of {sum(run.agents for run in runs)} | {counts} | {ahead}"
-        )
-    titles = f"Policy | Agents lost | {' | '.join(one.value for one in _ALONE)} | faster"
-    head = _HEAD.format(count=len(proofs), learning=_LEARNING, lead=_LEAD - 1, paired=_PAIRED, many=MANY_LOST)
-    return f"{head}{markdown_table(titles, rows)}\n{_offenders(proofs)}"
-
-
-def _offenders(proofs: Sequence[LoadProof]) -> str:
-    short = [one for one in proofs if one.shortfalls]
-    if not short:
-        return "The scheduler falls short in none of them.\n"
-    rows = []
-    for one in short:
-        mine = one.runs[Policy.HIVEMIND]
-        times = ", ".join(f"{one.runs[rival].makespan_s:.0f}" for rival in _BEHIND)
-        rows.append(
-            f"{one.case.name} | {_in_words(one)} "
-            f"| {mine.lost} of {mine.agents} | {mine.refused} of {mine.attempts} | {mine.idle_s:.0f} "
-            f"| {mine.makespan_s:.0f} ({times}) | {mine.shared_stretch:.2f} | {one.case.about.removeprefix('Random: ')}"
-        )
-    titles = "Load | Falls short | Lost | Refused | Idle s | Time s (fifo, aimd-pause) | Time ÷ bound | What"
-    return f"The scheduler falls short in {len(short)} of them:\n\n{markdown_table(titles, rows)}"
-
-
-def missed(proofs: Sequence[LoadProof]) -> list[str]:
-    """A line for each load on which the scheduler falls short."""
-    return [f"{one.case.name}: {_in_words(one)}" for one in proofs if one.shortfalls]
-
-
-def _in_words(proof: LoadProof) -> str:
-    texts = [shortfall.value for shortfall in proof.shortfalls if shortfall is not Shortfall.WORSE]
-    return ", ".join(texts + [verdict.text for verdict in proof.worse])
 
 
 def minimise(scenario: Scenario, fails: Callable[[Scenario], bool]) -> Scenario:

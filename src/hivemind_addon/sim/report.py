@@ -186,9 +186,3 @@ def figures(run: Result) -> dict[str, object]:
             for name, crowd in run.crowds.items()
         },
     }
-
-
-def markdown_table(titles: str, rows: Iterable[str]) -> str:
-    """Titles and rows are cells with `|` between them."""
-    lines = [titles, " | ".join(["---"] * (titles.count("|") + 1)), *rows]
-    return "".join(f"| {line} |\n" for line in lines)
