@@ -1,22 +1,79 @@
-"""The simulated provider in a thread of its own, for tests and measurements."""
+"""The simulated provider in a thread of its own, for tests and measurements. It answers more than a provider does:
+
+GET  /echo                                 the request's head, as JSON
+POST /upload                               size and SHA-256 of the body
+GET  /download?size=N&chunks=M             N bytes in M pieces
+"""
 
 import asyncio
 import concurrent.futures
+import hashlib
+import sys
 import threading
+import urllib.parse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from hivemind_addon.sim.call import Truth
-from hivemind_addon.sim.exchange import ConnectionLog, RequestView
+from hivemind_addon.sim.exchange import ConnectionLog, Incoming, Player, RequestView
 from hivemind_addon.sim.faults import OK, Fault
+from hivemind_addon.sim.plan import Data, End, Head
 from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.server import SimServer, Tls
+from hivemind_addon.sim.server import SimServer, Tls, answer_json, answer_whole
+
+_PATTERN = bytes(range(251))
+
+
+class PlainServer(SimServer):
+    """The simulated provider, with paths that are no provider's."""
+
+    def arrived(self, incoming: Incoming) -> None:
+        """See Service."""
+        super().arrived(incoming)
+        if incoming.path == "/upload":
+            incoming.keep_bytes = sys.maxsize
+
+    async def answer(self, incoming: Incoming, player: Player) -> None:
+        """See Service."""
+        match incoming.method, incoming.path:
+            case "GET", "/echo":
+                said = {name: getattr(incoming, name) for name in ("method", "path", "query", "host", "headers")}
+                await answer_json(incoming, player, said | {"http2": incoming.log.http2})
+            case "POST", "/upload":
+                digest = hashlib.sha256(incoming.body).hexdigest()
+                await answer_json(incoming, player, {"size": incoming.size, "sha256": digest})
+            case "GET", "/download":
+                await _download(incoming, player)
+            case _:
+                await super().answer(incoming, player)
+
+
+async def _download(incoming: Incoming, player: Player) -> None:
+    """As many bytes as asked for; with a number of pieces the length is not said beforehand."""
+    query = dict(urllib.parse.parse_qsl(incoming.query))
+    asked = query.get("size", "0"), query.get("chunks", "0")
+    if not all(number.isascii() and number.isdigit() for number in asked):
+        await answer_whole(incoming, player, 400, "text/plain", b"size and chunks are numbers\n")
+        return
+    size, pieces = (int(number) for number in asked)
+    content = ("content-type", "application/octet-stream")
+    await player.play(Head(200, (content,), None if pieces else size))
+    piece = max(1, -(-size // pieces)) if pieces else 64 * 1024
+    for start in range(0, size, piece):
+        await player.play(Data(download_bytes(start, min(size, start + piece))))
+    await player.play(End())
+
+
+def download_bytes(start: int, end: int) -> bytes:
+    """The bytes of every download from one place to another: their places modulo 251."""
+    skip = start % len(_PATTERN)
+    return (_PATTERN * ((end - start + skip) // len(_PATTERN) + 1))[skip : skip + end - start]
 
 
 class RunningServer:
-    """A SimServer in a thread of its own; safe to use from any other."""
+    """A PlainServer in a thread of its own; safe to use from any other."""
 
-    def __init__(self, server: SimServer, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, server: PlainServer, loop: asyncio.AbstractEventLoop) -> None:
         self.url = server.url
         self.host = server.host
         self.port = server.port
@@ -78,7 +135,7 @@ def running_server(
 
     async def serve() -> None:
         loop, over = asyncio.get_running_loop(), asyncio.Event()
-        server = SimServer(settings, seed=seed, host=host, port=port, tls=tls, http2=http2)
+        server = PlainServer(settings, seed=seed, host=host, port=port, tls=tls, http2=http2)
         try:
             await server.start()
         except OSError as error:

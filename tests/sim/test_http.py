@@ -325,11 +325,6 @@ def test_a_body_is_counted_whole_and_kept_up_to_its_bound():
     assert (request.size, bytes(request.body)) == (7, b"abcde")
 
 
-def test_only_an_upload_is_hashed():
-    assert incoming("/upload").sha256 is not None
-    assert incoming("/v1/messages").sha256 is None
-
-
 def test_a_copy_of_a_connections_log_does_not_change_with_it():
     log = ConnectionLog(1, http2=True, sni="api.example")
     copy = log.copy()

@@ -14,8 +14,8 @@ from hivemind_addon.sim.dialect import SimDialect
 from hivemind_addon.sim.faults import NAMED, ODD_ENDS, OK, ErrorStatus, OddEnd, Stall
 from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.server import SimServer, download_bytes
-from lab.running_server import RunningServer, running_server
+from hivemind_addon.sim.server import SimServer
+from lab.running_server import RunningServer, download_bytes, running_server
 from tests.cases import each
 from tests.patience import PATIENCE_S
 

@@ -1,7 +1,6 @@
 """What the two HTTP versions share: a request as it arrives, who answers it, and what a connection has seen."""
 
 import asyncio
-import hashlib
 import socket
 import struct
 from collections.abc import Mapping
@@ -48,7 +47,7 @@ class ConnectionLog:
 
 
 class Incoming:
-    """A request, from its head on. Keeps at most `keep_bytes` of its body; hashes all of it on demand."""
+    """A request, from its head on. Keeps at most `keep_bytes` of its body."""
 
     def __init__(self, *, method: str, target: str, headers: Mapping[str, str], host: str, log: ConnectionLog) -> None:
         self.method = method
@@ -61,13 +60,10 @@ class Incoming:
         self.size = 0
         """Bytes of the body that arrived."""
         self.keep_bytes = 0
-        self.sha256 = hashlib.sha256() if self.path == "/upload" else None
 
     def receive(self, data: bytes | bytearray) -> None:
         """A piece of the body."""
         self.size += len(data)
-        if self.sha256 is not None:
-            self.sha256.update(data)
         if (room := self.keep_bytes - len(self.body)) > 0:
             self.body += data[:room]
 

@@ -3,9 +3,6 @@
     POST /v1/messages, …:generateContent, …    the model, with its limits and faults: see sim/route.py
     POST /v1/messages/count_tokens, GET /v1/models, /api/tags, and what sim/side_calls.py knows
     GET  /v1/responses                         a WebSocket with the same model, or 426 (ProviderSettings.websocket_s)
-    GET  /echo                                 the request's head, as JSON
-    POST /upload                               size and SHA-256 of the body
-    GET  /download?size=N&chunks=M             N bytes in M pieces
     anything else                              404, in the provider's shape
 
 `SimServer` lives in a running loop.
@@ -17,7 +14,6 @@ import functools
 import random
 import ssl
 import time
-import urllib.parse
 import weakref
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +36,6 @@ from hivemind_addon.sim.request import MAX_BODY_BYTES, facts, input_tokens
 from hivemind_addon.sim.route import SimTarget, target_of
 from hivemind_addon.sim.side_calls import beside
 
-_PATTERN = bytes(range(251))
 _KEPT_REQUESTS = 10_000
 """Of the heads that `requests` shows, the newest."""
 
@@ -148,7 +143,7 @@ class SimServer:
         self._requests.append(
             RequestView(at, log.number, incoming.method, incoming.path, incoming.query, incoming.headers)
         )
-        if incoming.method == "POST" and incoming.path != "/upload":
+        if incoming.method == "POST":
             incoming.keep_bytes = MAX_BODY_BYTES
 
     def socket_life_s(self, incoming: Incoming) -> float | None:
@@ -166,38 +161,21 @@ class SimServer:
         dialect = _guessed(incoming.headers, incoming.path)
         match incoming.method, incoming.path:
             case "POST", "/v1/messages/count_tokens":
-                await _json(incoming, player, {"input_tokens": input_tokens(incoming.body)})
+                await answer_json(incoming, player, {"input_tokens": input_tokens(incoming.body)})
             case "GET", "/v1/responses":
-                await _whole(incoming, player, 426, "text/plain", b"POST here; this server speaks no WebSocket\n")
+                await answer_whole(incoming, player, 426, "text/plain", b"POST here; this server speaks no WebSocket\n")
             case "GET", "/api/tags":
-                await _whole(incoming, player, 200, "application/json", wire.SHAPES[SimDialect.OLLAMA].models_body())
+                await _models(incoming, player, SimDialect.OLLAMA)
             case "GET", "/foundation-models":
-                await _whole(incoming, player, 200, "application/json", wire.SHAPES[SimDialect.CONVERSE].models_body())
+                await _models(incoming, player, SimDialect.CONVERSE)
             case "GET", "/v1/models":
-                await _whole(incoming, player, 200, "application/json", wire.SHAPES[dialect].models_body())
-            case "GET", "/echo":
-                await _json(
-                    incoming,
-                    player,
-                    {
-                        "method": incoming.method,
-                        "path": incoming.path,
-                        "query": incoming.query,
-                        "host": incoming.host,
-                        "http2": incoming.log.http2,
-                        "headers": incoming.headers,
-                    },
-                )
-            case "POST", "/upload" if incoming.sha256 is not None:
-                await _json(incoming, player, {"size": incoming.size, "sha256": incoming.sha256.hexdigest()})
-            case "GET", "/download":
-                await _download(incoming, player)
+                await _models(incoming, player, dialect)
             case _ if (said := beside(incoming.method, incoming.path, incoming.body)) is not None:
-                await _json(incoming, player, said)
+                await answer_json(incoming, player, said)
             case _:
                 error = wire.error_object(dialect, 404, message=f"no such path: {incoming.path}")
                 body = wire.SHAPES[dialect].error_body(error, "req_none")
-                await _whole(incoming, player, 404, "application/json", body)
+                await answer_whole(incoming, player, 404, "application/json", body)
 
     async def _model_call(self, target: SimTarget, incoming: Incoming, player: Player) -> None:
         provider, loop = self._provider, asyncio.get_running_loop()
@@ -287,7 +265,8 @@ def _guessed(headers: Mapping[str, str], path: str) -> SimDialect:
     return SimDialect.CHAT
 
 
-async def _whole(incoming: Incoming, player: Player, status: int, content_type: str, body: bytes) -> None:
+async def answer_whole(incoming: Incoming, player: Player, status: int, content_type: str, body: bytes) -> None:
+    """Play an answer with this body."""
     headers: Headers = (("content-type", content_type),)
     await player.play(Head(status, headers, len(body)))
     if incoming.method != "HEAD":
@@ -295,27 +274,10 @@ async def _whole(incoming: Incoming, player: Player, status: int, content_type: 
     await player.play(End())
 
 
-async def _json(incoming: Incoming, player: Player, value: object) -> None:
-    await _whole(incoming, player, 200, "application/json", msgspec.json.encode(value))
+async def _models(incoming: Incoming, player: Player, dialect: SimDialect) -> None:
+    await answer_whole(incoming, player, 200, "application/json", wire.SHAPES[dialect].models_body())
 
 
-async def _download(incoming: Incoming, player: Player) -> None:
-    """As many bytes as asked for; with a number of pieces the length is not said beforehand."""
-    query = dict(urllib.parse.parse_qsl(incoming.query))
-    asked = query.get("size", "0"), query.get("chunks", "0")
-    if not all(number.isascii() and number.isdigit() for number in asked):
-        await _whole(incoming, player, 400, "text/plain", b"size and chunks are numbers\n")
-        return
-    size, pieces = (int(number) for number in asked)
-    content = ("content-type", "application/octet-stream")
-    await player.play(Head(200, (content,), None if pieces else size))
-    piece = max(1, -(-size // pieces)) if pieces else 64 * 1024
-    for start in range(0, size, piece):
-        await player.play(Data(download_bytes(start, min(size, start + piece))))
-    await player.play(End())
-
-
-def download_bytes(start: int, end: int) -> bytes:
-    """The bytes of every download from one place to another: their places modulo 251."""
-    skip = start % len(_PATTERN)
-    return (_PATTERN * ((end - start + skip) // len(_PATTERN) + 1))[skip : skip + end - start]
+async def answer_json(incoming: Incoming, player: Player, value: object) -> None:
+    """Play an answer that is this value."""
+    await answer_whole(incoming, player, 200, "application/json", msgspec.json.encode(value))
