@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from hivemind_addon.sim.call import AgentTruth, DialectTruth, Truth
+from hivemind_addon.sim.call import Truth, TruthPart
 from hivemind_addon.sim.task import SimTask
 from lab.fleets.agent import Agent, Launch, Scheduled, Straight, launch
 from lab.fleets.books import Book
@@ -46,12 +46,12 @@ TRUTH = Truth(
     wasted_output_tokens=5,
     faults={},
     agents={
-        "claude-1": AgentTruth(attempts=6, completed=4, input_tokens=400, output_tokens=40),
-        "codex-1": AgentTruth(attempts=4, completed=2, input_tokens=200, output_tokens=20),
+        "claude-1": TruthPart(attempts=6, completed=4, input_tokens=400, output_tokens=40),
+        "codex-1": TruthPart(attempts=4, completed=2, input_tokens=200, output_tokens=20),
     },
     dialects={
-        "anthropic-messages": DialectTruth(attempts=6, completed=4, input_tokens=400, output_tokens=40),
-        "openai-responses": DialectTruth(attempts=4, completed=2, input_tokens=200, output_tokens=20),
+        "anthropic-messages": TruthPart(attempts=6, completed=4, input_tokens=400, output_tokens=40),
+        "openai-responses": TruthPart(attempts=4, completed=2, input_tokens=200, output_tokens=20),
     },
 )
 BOOKS = {"anthropic-messages": Book(6, 4, 440), "openai-responses": Book(3, 2, 220)}

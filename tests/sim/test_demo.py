@@ -9,7 +9,7 @@ from rich.console import Console
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim import demo
 from hivemind_addon.sim.bound import Bound
-from hivemind_addon.sim.call import AgentTruth, Truth
+from hivemind_addon.sim.call import Truth, TruthPart
 from hivemind_addon.sim.demo import DemoResult, DemoScreen, DemoSettings, closing, introduction, run_demo
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.live import LiveCounts, LiveRun, straight
@@ -23,7 +23,7 @@ def run_of(finished=11, guard_trips=0, **counts):
     """A phase of eleven agents, as it may have ended."""
     fields = {field.name: None for field in dataclasses.fields(Result)} | {"bound": Bound(30.0, "8 slots")}
     lost = {f"agent-{number}": "status 529" for number in range(finished, 11)}
-    agents = {f"agent-{number}": AgentTruth(input_tokens=100, output_tokens=10) for number in range(11)}
+    agents = {f"agent-{number}": TruthPart(input_tokens=100, output_tokens=10) for number in range(11)}
     truth = {field.name: 0 for field in dataclasses.fields(Truth)} | {"faults": {}, "agents": agents}
     truth |= {"input_tokens": 1100, "output_tokens": 110, "wasted_input_tokens": 12_000, "wasted_output_tokens": 345}
     usual = {"elapsed_s": 33.0, "turns_done": 77, "requests": 80, "failed": 3, "attempts": 100, "refused": 25}

@@ -6,7 +6,7 @@ import httpx
 import pytest
 
 from hivemind_addon.kernel.values.ticket import Dimension
-from hivemind_addon.sim.call import DialectTruth
+from hivemind_addon.sim.call import TruthPart
 from hivemind_addon.sim.faults import ErrorStatus, StreamCut, StreamError
 from hivemind_addon.sim.limits import Limit
 from hivemind_addon.sim.provider import ProviderSettings
@@ -240,7 +240,7 @@ def test_each_dialect_has_books_of_its_own(server):
     wrapped = post(server, "/v1internal:generateContent", WRAPPED, BEARER).json()["response"]["usageMetadata"]
     truth = server.truth()
     assert set(truth.dialects) == {"gemini", "code-assist"}
-    assert truth.dialects["gemini"] == DialectTruth(
+    assert truth.dialects["gemini"] == TruthPart(
         attempts=2,
         completed=2,
         input_tokens=sum(answer["usageMetadata"]["promptTokenCount"] for answer in answers) - 5,

@@ -11,7 +11,7 @@ import pytest
 
 from hivemind_addon.kernel.values.ticket import ContractError, Demand, Dimension
 from hivemind_addon.sim import faults
-from hivemind_addon.sim.call import AgentTruth, AnswerEnding, SimAnswer, SimRequestFacts, Truth, Witness
+from hivemind_addon.sim.call import AnswerEnding, SimAnswer, SimRequestFacts, Truth, TruthPart, Witness
 from hivemind_addon.sim.dialect import SimDialect
 from hivemind_addon.sim.faults import (
     NAMED,
@@ -540,8 +540,8 @@ def test_what_completed_counts_for_its_agent_and_what_was_cut_is_waste():
     assert (truth.input_tokens, truth.cached_tokens, truth.output_tokens) == (40, 10, 5)
     assert (truth.wasted_input_tokens, truth.wasted_output_tokens) == (40, 5)
     assert truth.agents == {
-        "a": AgentTruth(attempts=1, completed=1, input_tokens=40, output_tokens=5),
-        "b": AgentTruth(attempts=1),
+        "a": TruthPart(attempts=1, completed=1, input_tokens=40, cached_tokens=10, output_tokens=5),
+        "b": TruthPart(attempts=1),
     }
 
 
@@ -551,7 +551,7 @@ def test_a_refused_call_is_over_as_it_begins():
     witness.began(answer(status=529, ending=AnswerEnding.OVERLOADED, reply=None), in_flight=2)
     truth = witness.truth(2)
     assert (truth.refused, truth.overloaded, truth.by_status) == (1, 1, {429: 1, 529: 1})
-    assert truth.agents == {"a": AgentTruth(attempts=2, refused=2)}
+    assert truth.agents == {"a": TruthPart(attempts=2, refused=2)}
     assert (truth.in_flight, truth.peak_in_flight) == (2, 3)
 
 

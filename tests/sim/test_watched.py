@@ -3,9 +3,8 @@ import urllib.request
 
 from click.testing import CliRunner
 
-from hivemind_addon.sim.demo import DemoSettings
+from hivemind_addon.sim.demo import DemoSettings, go_on
 from hivemind_addon.sim.exchange import pause
-from hivemind_addon.sim.watched_demo import go_on
 from hivemind_addon.tools.cli import main
 
 AGENTS = 3

@@ -98,22 +98,8 @@ class SimAnswer:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentTruth:
-    """One agent's share of the truth."""
-
-    attempts: int = 0
-    refused: int = 0
-    """By a limit or the concurrency cap."""
-    completed: int = 0
-    input_tokens: int = 0
-    """Uncached, of completed attempts."""
-    output_tokens: int = 0
-    """Likewise."""
-
-
-@dataclass(frozen=True, slots=True)
-class DialectTruth:
-    """One dialect's share of the truth."""
+class TruthPart:
+    """The share that one agent, or one dialect, has in the truth."""
 
     attempts: int = 0
     refused: int = 0
@@ -151,8 +137,8 @@ class Truth:
     wasted_output_tokens: int
     faults: Mapping[str, int]
     """Attempts by the fault that they met."""
-    agents: Mapping[str, AgentTruth]
-    dialects: Mapping[str, DialectTruth] = field(default_factory=dict)
+    agents: Mapping[str, TruthPart]
+    dialects: Mapping[str, TruthPart] = field(default_factory=dict)
     """By the dialect's name; only those that were spoken."""
 
 
@@ -179,9 +165,8 @@ class Witness:
         """A call was answered; with it so many are in flight."""
         agent = self._agents.setdefault(answer.agent, Counter())
         dialect = self._dialects.setdefault(answer.dialect, Counter())
-        self._counts["attempts"] += 1
-        agent["attempts"] += 1
-        dialect["attempts"] += 1
+        for book in (self._counts, agent, dialect):
+            book["attempts"] += 1
         self._by_status[answer.status] += 1
         self._peak = max(self._peak, in_flight)
         if answer.ending in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
@@ -201,14 +186,14 @@ class Witness:
             self._counts["wasted_output_tokens"] += output_tokens
             return
         reply = answer.reply
-        for book in (self._counts, self._agents[answer.agent], self._dialects[answer.dialect]):
+        parts = self._agents[answer.agent], self._dialects[answer.dialect]
+        for book in (self._counts, *parts):
             book["input_tokens"] += reply.input_tokens
-            book["output_tokens"] += output_tokens
-        for book in (self._counts, self._dialects[answer.dialect]):
             book["cached_tokens"] += reply.cached_tokens
-        for book in (self._agents[answer.agent], self._dialects[answer.dialect]):
+            book["output_tokens"] += output_tokens
+        for book in parts:
             book["completed"] += 1
-        self._dialects[answer.dialect]["written_tokens"] += reply.written_tokens
+            book["written_tokens"] += reply.written_tokens
 
     def truth(self, in_flight: int) -> Truth:
         """All of it."""
@@ -230,6 +215,6 @@ class Witness:
             wasted_input_tokens=counts["wasted_input_tokens"],
             wasted_output_tokens=counts["wasted_output_tokens"],
             faults=dict(self._faults),
-            agents={name: AgentTruth(**agent) for name, agent in self._agents.items()},
-            dialects={dialect.value: DialectTruth(**book) for dialect, book in self._dialects.items()},
+            agents={name: TruthPart(**agent) for name, agent in self._agents.items()},
+            dialects={dialect.value: TruthPart(**book) for dialect, book in self._dialects.items()},
         )

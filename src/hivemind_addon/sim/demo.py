@@ -4,8 +4,9 @@ Both phases have the same agents with the same wishes, and the same provider, ma
 leaves loopback.
 """
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -18,7 +19,7 @@ from rich.text import Text
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim.agents import HOST
 from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.live import LiveCounts, LiveRun, LiveStage, live, straight, through_proxy
+from hivemind_addon.sim.live import LiveCounts, LiveFleet, LiveRun, LiveStage, live, straight, through_proxy
 from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.workload import Crowd, Scenario
 
@@ -152,6 +153,28 @@ async def _phase(name: str, settings: DemoSettings, screen: "DemoScreen") -> Liv
     )
     screen.ended(run)
     return run
+
+
+type Watching = Callable[[LiveStage, LiveFleet], Awaitable[None]]
+"""Looks on; the fleet ends when it returns."""
+
+
+async def go_on(settings: DemoSettings, watching: Watching) -> None:
+    """A demo's fleet through a real mitmweb, conversation after conversation. Raises MitmdumpNotStarted."""
+    async with through_proxy(settings.scenario, settings.seed, web=True) as stage, AsyncExitStack() as stack:
+        fleet = LiveFleet(settings.scenario, settings.seed)
+        clients = await asyncio.gather(*(agent.connected(stage.route, stack) for agent in fleet.agents))
+        working = asyncio.create_task(fleet.keep_on(clients))
+        watched = asyncio.ensure_future(watching(stage, fleet))
+        try:
+            await asyncio.wait((working, watched), return_when=asyncio.FIRST_COMPLETED)
+            if working.done():  # it never ends by itself
+                working.result()
+        finally:
+            for task in (working, watched):
+                task.cancel()
+                with suppress(asyncio.CancelledError):
+                    await task
 
 
 # What one sees ------------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ def demo(
 
 
 def _watch(settings: "DemoSettings") -> None:
-    from hivemind_addon.sim.watched_demo import go_on  # noqa: PLC0415 - it takes a while to load
+    from hivemind_addon.sim.demo import go_on  # noqa: PLC0415 - it takes a while to load
 
     try:
         with suppress(KeyboardInterrupt):

@@ -71,10 +71,6 @@ class Mitmdump:
             words = "\n".join(self.lines) or "it said nothing"
             raise MitmdumpNotStarted(f"mitmdump does not listen:\n{words}")
 
-    async def stop(self) -> None:
-        """End mitmdump."""
-        await end(self._process)
-
 
 async def end(process: Process) -> None:
     """End a process by id: politely, then by force."""
@@ -132,5 +128,5 @@ async def running_mitmdump(
         await mitmdump.started()
         yield mitmdump
     finally:
-        await mitmdump.stop()
+        await end(process)
         await listener
