@@ -381,7 +381,7 @@ class Capacity:
         if sharing.stated.limits:
             sharing.stated.sent(ticket, self.key.model_group, now)
         if sharing.machine is not None:
-            sharing.machine.sent(self.flights, ticket.arrived_at, now)
+            sharing.machine.sent(self.flights, now)
         self.account_block.sent(ticket.id)
         self.slots.sent(in_flight, now)
         self.throttles.sent(stamp, demand, in_flight, now)
@@ -405,7 +405,7 @@ class Capacity:
         self.flights.add(entry)
         self.share.in_flight += 1
         if self.sharing.machine is not None:
-            self.sharing.machine.sent(self.flights, entry.ticket.arrived_at, now)
+            self.sharing.machine.sent(self.flights, now)
         self.meters.adopt(entry.attempt, now, is_elsewhere=is_elsewhere)
 
     def take_in_flight(self, entry: QueueEntry, demand: Demand, admitted_at: float, now: float) -> Attempt:
