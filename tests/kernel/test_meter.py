@@ -162,13 +162,6 @@ class TestWindow:
         assert meter.earliest(58, 49) == pytest.approx(110.1)
         assert meter.earliest(57, 49) == pytest.approx(50.1)
 
-    def test_a_header_of_the_last_window_is_ignored(self):
-        meter = window(level=10, resets_at=50)
-        meter.reserve(stamp=1, units=1, now=49.5)
-        assert meter.level(51) == 59
-        meter.learn(reading(0, 0.5), stamp=1, sent_at=49.5, now=52)
-        assert meter.level(52) == 59
-
     def test_of_several_words_about_one_reset_the_earliest_counts(self):
         meter = window(level=40, resets_at=50)
         meter.learn(reading(20, 42), stamp=1, sent_at=8, now=10)
@@ -306,31 +299,6 @@ def test_what_is_left_of_output_lets_a_longer_answer_pass():
     assert meter.earliest(80, 1) == 1
     meter.reserve(stamp=1, units=80, now=1)
     assert meter.earliest(1, 1) > 1
-
-
-@pytest.mark.parametrize("dimension", list(Dimension))
-def test_a_bucket_below_zero_is_told_by_its_reset(dimension):
-    meter = meter_of(reading(30, 30, dimension=dimension))
-    meter.learn(reading(0, 85, dimension=dimension), stamp=1, sent_at=10, now=10)
-    assert (meter.kind, meter.window_s) == (MeterKind.BUCKET, 60)
-    assert meter.level(10) == pytest.approx(-25)
-
-
-def test_a_slow_bucket_tells_parts_of_a_unit_by_its_reset():
-    """Headers cut them off. Without them a bucket of two in 20 s would lose half a call with each header."""
-    meter = meter_of(reading(4, 36, limit=10))
-    assert meter.kind is MeterKind.BUCKET
-    meter.learn(reading(4, 32, limit=10), stamp=1, sent_at=4, now=4)
-    assert meter.level(4) == pytest.approx(4.5)
-
-
-def test_a_full_limit_with_no_reset_to_come_turns_at_none():
-    """So a bucket is told of that is charged later. What is charged then comes back bit by bit."""
-    meter = meter_of(reading(60, 0, dimension=Dimension.OUTPUT_TOKENS))
-    meter.reserve(stamp=1, units=10, now=0)
-    meter.settle(stamp=1, settled_stamp=2, charged=70, now=0)
-    assert meter.level(2) == pytest.approx(-8)
-    assert meter.earliest(1, 2) == pytest.approx(11)
 
 
 def test_nobody_is_waited_for_who_may_have_gone():

@@ -49,8 +49,6 @@ _KIND_LAG_S = 300.0
 """A header may be written up to this long before arrival, at the attempt's admission."""
 _SAME_SECONDS = 1.15
 """Bounds of a bucket's seconds per unit whose ratio is smaller count as equal."""
-_SLOW_RATE = 0.25
-"""Units per second. In a faster bucket, a reset rounded to seconds shows no fraction of a unit."""
 USUAL_WINDOWS_S = (
     *(1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 60.0, 120.0, 180.0, 300.0, 600.0, 900.0, 1200.0, 1800.0, 3600.0),
     *(7200.0, 14_400.0, 18_000.0, 28_800.0, 43_200.0, 86_400.0, 604_800.0),
@@ -67,8 +65,6 @@ _MOST_WAY_S = 10.0
 _SAME_UNITS = 0.25
 """Two amounts that differ by less than this share are equal."""
 _MOST_VOTES = 3
-_OLD_S = 1.0
-"""An older header certainly reported an instant, not a duration."""
 _SWEEP_FROM = 64
 """Settled costs kept before the first sweep of those that no header can miss."""
 _REPORTED_WITHIN_S = 15.0
@@ -85,8 +81,6 @@ class _Cost(Struct, eq=False):
     """Reserved; once settled, the actual charge."""
     known_from: int | None
     """Headers of attempts with this or a later stamp include the cost; None: no header can yet."""
-    taken_at: float
-    """When the provider took the units: at admission, or at the end where it charges late."""
     failed_units: int = 0
     """Cost of a failed attempt if failures are charged; 0 for all others."""
     is_assumed: bool = False
@@ -262,7 +256,7 @@ class Meter:
         """Reserve the units of an admitted attempt."""
         self._advance(now)
         known_from = None if self._is_charged_late else stamp
-        self._open[stamp] = _Cost(stamp=stamp, admitted_at=now, units=units, known_from=known_from, taken_at=now)
+        self._open[stamp] = _Cost(stamp=stamp, admitted_at=now, units=units, known_from=known_from)
         self.reserved += units
         if not self._is_charged_late:
             self._set_level(self._level - units)
@@ -275,7 +269,7 @@ class Meter:
         """Reserve for an attempt admitted before this meter counted; `is_elsewhere`: another process sent it."""
         is_oldest_first = not self._open or next(reversed(self._open)) < stamp
         self.reserve(stamp=stamp, units=units, now=now)
-        self._open[stamp].admitted_at = self._open[stamp].taken_at = admitted_at
+        self._open[stamp].admitted_at = admitted_at
         if is_elsewhere:
             self._open[stamp].is_elsewhere = True
             self._reserved_elsewhere += units
@@ -302,7 +296,7 @@ class Meter:
             cost.units = 0 if self._votes > 1 else reserved
         cost.is_assumed = charged is None
         if cost.known_from is None:
-            cost.known_from, cost.taken_at = settled_stamp, now
+            cost.known_from = settled_stamp
         if not cost.is_booked:
             self._set_level(self._level - cost.units + (0 if self._is_charged_late else reserved))
             self._settled.append(cost)
@@ -316,19 +310,14 @@ class Meter:
         remaining = _sane(reading.remaining, _MOST_UNITS)
         reserve = (_sane(reading.granularity, _MOST_UNITS) or 0.0) / 2 if reading.granularity else 0.0
         reset_in_s = _sane(reading.reset_in_s, _MOST_RESET_S)
-        if stamp < self._learned_stamp or (reset_in_s is not None and self._is_of_the_last_window(sent_at, reset_in_s)):
+        if stamp < self._learned_stamp:
             return False
         is_first = self._learned_stamp < 0
         self._learned_stamp = stamp
         before, window_s = (self.limit, self.kind), self.window_s
         self.window_s = self._found_window_s or reading.window_s
         self.limit = _limit_of(reading) or self.limit
-        if self.kind is not MeterKind.BUCKET and self._is_full_now(remaining, reset_in_s):
-            # A full window would report its end. The instant of being full is no turn of a window.
-            self.kind = MeterKind.UNKNOWN
-            self._resets_at = self._anchor_resets_at = None
-            self._reset_is_reported = False
-        elif reset_in_s is not None:
+        if reset_in_s is not None:
             if remaining is not None:
                 self._judge_kind(reading, remaining, reset_in_s, lag_s=now - sent_at, now=now)
             if self._is_unturned(sent_at, reset_in_s):
@@ -341,7 +330,12 @@ class Meter:
             booked = self._book(stamp)
             self._doubt = float(sum(cost.units for cost in self._settled if cost.is_assumed))
             reported = self.limit if remaining >= self.limit else max(0.0, remaining - reserve)
-            self._set_level(self._level_now(reported, reset_in_s, sent_at=sent_at, now=now))
+            in_flight = () if self._is_charged_late else self._open.values()
+            missed = [*self._settled, *(cost for cost in in_flight if not cost.is_booked)]
+            level = reported - sum(cost.units for cost in missed)
+            # A full bucket shows only that nobody else took anything: then the expected level holds.
+            is_full = self.kind is MeterKind.BUCKET and reported >= self.limit
+            self._set_level(max(level, expected) if is_full else level)
             if before[0] == self.limit and not [cost for cost in booked if cost.failed_units]:
                 self.surprise = self._level - expected
             was_guessed = before[1] is MeterKind.UNKNOWN is not self.kind
@@ -437,14 +431,6 @@ class Meter:
         since = reset_at - _TRANSIT_S
         return sum(cost.units for cost in self._open.values() if not cost.is_booked and cost.admitted_at >= since)
 
-    def _is_of_the_last_window(self, sent_at: float, reset_in_s: float) -> bool:
-        """Whether a header was written before the last reset and arrived after."""
-        return (
-            self.kind is MeterKind.WINDOW
-            and sent_at < self._reset_passed_at
-            and sent_at + reset_in_s <= self._reset_passed_at + _ROUNDING_S
-        )
-
     def _is_unturned(self, sent_at: float, reset_in_s: float) -> bool:
         """Whether an attempt sent after the reset found the provider's window unturned: durations are cut."""
         return (
@@ -455,7 +441,7 @@ class Meter:
 
     def _judge_kind(self, reading: Reading, remaining: float, reset_in_s: float, *, lag_s: float, now: float) -> None:
         deficit = self.limit - remaining
-        if deficit <= 0 or self._tells_debt(remaining, reset_in_s):
+        if deficit <= 0:
             return
         rounding = (_sane(reading.granularity, _MOST_UNITS) or 0.0) / 2
         written_s = min(max(lag_s, 0.0), _KIND_LAG_S)
@@ -480,19 +466,6 @@ class Meter:
         else:
             self.kind = MeterKind.WINDOW
             self.window_s, self._found_window_s = reading.window_s, None
-
-    def _is_full_now(self, remaining: float | None, reset_in_s: float | None) -> bool:
-        return (
-            remaining is not None
-            and remaining >= self.limit
-            and reset_in_s is not None
-            and reset_in_s <= _ROUNDING_S < self.window_s / 4
-        )
-
-    def _tells_debt(self, remaining: float, reset_in_s: float) -> bool:
-        """Whether a bucket is below zero: only the reset shows that. An instant is rounded up, and takes a moment."""
-        least_s = self.window_s + 2 * _ROUNDING_S
-        return remaining <= 0 and self.kind is MeterKind.BUCKET and least_s < reset_in_s <= 2 * self.window_s
 
     def _bound_seconds(self, deficit: float, reset_in_s: float, *, rounding: float, lag_s: float) -> None:
         """Learn from a reading how long a unit takes to return, if the limit is a bucket."""
@@ -573,37 +546,6 @@ class Meter:
         for cost in known:
             cost.is_booked = True
         return known
-
-    def _level_now(self, reported: float, reset_in_s: float | None, *, sent_at: float, now: float) -> float:
-        """The level now, from a reported level that was true when the header was written.
-
-        That time is known for buckets that report an instant: the later the header is read, the sooner the bucket is
-        full. A full bucket shows only that nobody else took anything: then the expected level holds.
-        """
-        if self.kind is MeterKind.BUCKET and reset_in_s is not None and self._rate <= _SLOW_RATE:
-            # `remaining` is cut to whole units; the reset shows the fraction.
-            reported = min(reported + 1, max(reported, self.limit - self._rate * (reset_in_s + _ROUNDING_S)))
-        careful = reported - sum(cost.units for cost in self._unknown())
-        if self.kind is not MeterKind.BUCKET or reset_in_s is None:
-            return careful
-        if reported >= self.limit:
-            return max(careful, self._level)
-        if self._tells_debt(reported, reset_in_s):
-            return careful + self.limit - self._rate * reset_in_s
-        age_s = min((self.limit - reported) / self._rate - reset_in_s, now - sent_at)
-        if age_s < _OLD_S:
-            return careful
-        level, at = reported, now - age_s
-        for taken_at, units in sorted((cost.taken_at, cost.units) for cost in self._unknown()):
-            if taken_at > at:
-                level, at = min(self.limit, level + self._rate * (taken_at - at)), taken_at
-            level -= units
-        return min(self.limit, level + self._rate * (now - at))
-
-    def _unknown(self) -> list[_Cost]:
-        """Costs that the newest header cannot include."""
-        in_flight = () if self._is_charged_late else self._open.values()
-        return [*self._settled, *(cost for cost in in_flight if not cost.is_booked)]
 
     def _sweep(self) -> None:
         """Forget settled costs that every future header includes, as its attempt is in flight or not yet admitted."""
