@@ -522,7 +522,7 @@ class Capacity:
         is_believed = self.account_block.is_believed and self.throttles.believes_told(demand)
         left_s = attempt.ticket.deadline_at - now if is_believed else _NEVER
         owner = owner_of(outcome, left_s, by_others=result.by_others)
-        explains = outcome.kind is OutcomeKind.THROTTLED and self.meters.explain(demand, now)
+        explains = outcome.kind is OutcomeKind.THROTTLED and self.meters.fits_at(demand, now) > now
         self._refused += ((outcome.kind is OutcomeKind.THROTTLED) - self._refused) / _EXPLAINED_OVER
         self._explained += (explains - self._explained) / _EXPLAINED_OVER
         if owner is Owner.CAPACITY:

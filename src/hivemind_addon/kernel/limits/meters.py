@@ -172,8 +172,7 @@ class Meters:
             return None
         trial, before = self._trials.get(name), meter.limit
         if trial is not None:
-            if trial.own is None:
-                trial.own = self._fresh(Meter.resume(meter.learned, now), now)
+            trial.own = trial.own or self._fresh(Meter.resume(meter.learned, now), now)
             trial.own.learn(reading, stamp=attempt.stamp, sent_at=attempt.admitted_at, now=now)
         level = meter.level(now)
         changed = meter.learn(reading, stamp=attempt.stamp, sent_at=attempt.admitted_at, now=now)
@@ -318,10 +317,6 @@ class Meters:
         last = max(fits_at, key=fits_at.__getitem__, default="")
         return last if fits_at.get(last, now) > now else ""
 
-    def explain(self, demand: Demand, now: float) -> bool:
-        """Whether a meter explains the refusal of a demand: the demand does not fit."""
-        return any(meter.earliest(meter.units_of(demand), now) > now for meter in self.by_name.values())
-
     def contradict(self, limit: HiddenLimit, demand: Demand, now: float) -> bool:
         """Whether headers report room for a demand where an inferred limit over about the same time has none."""
         window_s = limit.window_s
@@ -385,10 +380,6 @@ class Meters:
         """Whether a meter that counts input has less left than `times` times a demand."""
         return any(meter.counts_input and meter.level(now) < times * meter.units_of(demand) for meter in self)
 
-    def in_the_way(self, demand: Demand, now: float) -> set[Meter]:
-        """The meters without room for a demand now."""
-        return {meter for meter in self if meter.earliest(meter.units_of(demand), now) > now}
-
     def _counting(self) -> Iterator[Meter]:
         """The meters that count the attempts of this pool, those of trials included."""
         yield from self.by_name.values()
@@ -415,44 +406,29 @@ class ServiceTime:
 
     def __init__(self) -> None:
         self.mean_s = _FIRST_GUESS_S
-        self._is_guess = True
+        self.is_known = False
+        """Whether any attempt was measured."""
 
     def __repr__(self) -> str:
-        return f"<ServiceTime {self.mean_s:.2f} s{', a guess' if self._is_guess else ''}>"
-
-    @property
-    def is_known(self) -> bool:
-        """Whether any attempt was measured."""
-        return not self._is_guess
+        return f"<ServiceTime {self.mean_s:.2f} s{'' if self.is_known else ', a guess'}>"
 
     def succeeded(self, duration_s: float) -> None:
         """Learn from a successful attempt."""
-        if self._is_guess:
-            self.mean_s, self._is_guess = duration_s, False
-        else:
-            self.mean_s += _NEWEST_WEIGHT * (duration_s - self.mean_s)
+        self.mean_s += (duration_s - self.mean_s) * (_NEWEST_WEIGHT if self.is_known else 1.0)
+        self.is_known = True
 
 
 def dominant_s(demand: Demand, meters: Iterable[Meter], *, service_s: float, slots: int) -> float:
     """Dominant cost of a demand that holds a slot for `service_s`. Never negative."""
-    longest_s = service_s / slots if service_s > 0 else 0.0
-    for meter in meters:
-        if meter.window_s <= _LONGEST_WINDOW_S:
-            # A demand above the whole limit takes the whole limit.
-            units, limit = meter.units_of(demand), meter.limit
-            takes_s = units / limit * meter.window_s if units < limit else meter.window_s
-            if takes_s > longest_s:
-                longest_s = takes_s
-    return longest_s
+    return max(0.0, service_s / slots, *(_takes_s(meter, meter.units_of(demand)) for meter in meters))
 
 
 def reading_s(input_tokens: int, meters: Iterable[Meter]) -> float:
     """Seconds of the bottleneck that uncached input takes."""
-    longest_s = input_tokens / _PREFILL_TOKENS_S
-    for meter in meters:
-        if meter.counts_input and meter.window_s <= _LONGEST_WINDOW_S:
-            limit = meter.limit
-            takes_s = input_tokens / limit * meter.window_s if input_tokens < limit else meter.window_s
-            if takes_s > longest_s:
-                longest_s = takes_s
-    return longest_s
+    takes = (_takes_s(meter, input_tokens) for meter in meters if meter.counts_input)
+    return max(0.0, input_tokens / _PREFILL_TOKENS_S, *takes)
+
+
+def _takes_s(meter: Meter, units: int) -> float:
+    """Seconds of a limit that a demand takes. A demand above the whole limit takes the whole limit."""
+    return min(units / meter.limit, 1.0) * meter.window_s if meter.window_s <= _LONGEST_WINDOW_S else 0.0
