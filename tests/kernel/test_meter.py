@@ -424,33 +424,14 @@ class TestFailures:
         meter.learn(reading(told, 58), stamp=stamp + 2, sent_at=1, now=1)
         meter.settle(stamp=stamp + 2, settled_stamp=stamp + 3, charged=None, now=1)
 
-    def test_they_count_until_a_header_shows_that_they_are_free(self):
+    @pytest.mark.parametrize("told", [39, 35])
+    def test_they_count_until_a_header_shows_the_level(self, told):
         meter = window(level=40, resets_at=59)
         meter.reserve(stamp=1, units=4, now=1)
         meter.settle(stamp=1, settled_stamp=2, charged=None, now=1, failed=True)
         assert meter.level(1) == 36
-        assert not meter.learned.failures_are_free
-
-    def test_free_ones_are_given_back_from_the_second_on(self):
-        meter = window(level=40, resets_at=59)
-        for stamp, told, are_free in ((1, 39, False), (11, 38, True)):
-            self.fail_and_hear(meter, told, stamp=stamp)
-            assert meter.learned.failures_are_free is are_free
-        meter.reserve(stamp=21, units=4, now=1)
-        meter.settle(stamp=21, settled_stamp=22, charged=None, now=1, failed=True)
-        assert meter.level(1) == 38
-
-    def test_charged_ones_are_not(self):
-        meter = window(level=40, resets_at=59)
-        self.fail_and_hear(meter, 35, stamp=1)
-        assert not meter.learned.failures_are_free
-
-    def test_a_provider_that_begins_to_charge_them_is_noticed(self):
-        meter = window(level=40, resets_at=59)
-        self.fail_and_hear(meter, 39, stamp=1)
-        self.fail_and_hear(meter, 38, stamp=11)
-        self.fail_and_hear(meter, 33, stamp=21)
-        assert not meter.learned.failures_are_free
+        self.fail_and_hear(meter, told, stamp=3)
+        assert meter.level(1) == told
 
     def test_they_are_nobody_elses_spending(self):
         meter = window(level=40, resets_at=59)

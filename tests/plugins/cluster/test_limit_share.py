@@ -50,7 +50,7 @@ def test_what_was_learned_is_scaled_for_a_scheduler_to_begin_with():
         host=POOL.host,
         account=POOL.account,
         model_group=POOL.model_group,
-        meters=(LearnedMeter("requests", Dimension.REQUESTS, MeterKind.WINDOW, 60, 60, False),),
+        meters=(LearnedMeter("requests", Dimension.REQUESTS, MeterKind.WINDOW, 60, 60),),
         throttles=HiddenLimit(measure=0, amount=2, window_s=10.0),
         overloads=HiddenLimit(measure=0, amount=12),
     )

@@ -45,7 +45,6 @@ class LearnedMeter:
     kind: MeterKind
     limit: Annotated[float, Meta(ge=1, le=_MOST)]
     window_s: Annotated[float, Meta(ge=0.01, le=_MOST_WINDOW_S)]
-    failures_are_free: bool
     is_separate: bool = False
     """No other pool of the account draws on the limit, as headers have shown."""
 

@@ -13,8 +13,8 @@ admissions and settles) from which on headers include the cost: of the admission
 settle where the provider charges generated tokens. The header of an attempt older than the newest is ignored.
 
 **Deviations.** A header below the expected level shows that others use the same key: their rate is averaged over half a
-minute, their usage during a round trip stays in reserve, and a bucket counts on the rest of the rate only. A header
-above the expected level by exactly the cost of failed attempts shows that failures are not charged.
+minute, their usage during a round trip stays in reserve, and a bucket counts on the rest of the rate only. A
+failed attempt counts as charged until a header includes the attempt: the difference then shows no usage by others.
 
 **Caution.** Half of the rounding of `remaining` stays in reserve, a fixed reset gets a guard of 0.1 s (a second more
 once a window was found unturned), output of attempts in flight stays taken while a bucket refills, and units sent just
@@ -62,9 +62,6 @@ _MOST_OTHERS = 0.9
 _FEW_OTHERS = 0.05
 """Share of the limit's rate: smaller usage by others is noise."""
 _MOST_WAY_S = 10.0
-_SAME_UNITS = 0.25
-"""Two amounts that differ by less than this share are equal."""
-_MOST_VOTES = 3
 _SWEEP_FROM = 64
 """Settled costs kept before the first sweep of those that no header can miss."""
 _REPORTED_WITHIN_S = 15.0
@@ -81,8 +78,8 @@ class _Cost(Struct, eq=False):
     """Reserved; once settled, the actual charge."""
     known_from: int | None
     """Headers of attempts with this or a later stamp include the cost; None: no header can yet."""
-    failed_units: int = 0
-    """Cost of a failed attempt if failures are charged; 0 for all others."""
+    has_failed: bool = False
+    """The provider may not have charged the attempt."""
     is_assumed: bool = False
     """The actual charge is unknown."""
     is_elsewhere: bool = False
@@ -140,8 +137,6 @@ class Meter:
         """Mean time from admission to header."""
         self._doubt = 0.0
         """The level may be higher by this: units assumed, not reported, since the last header."""
-        self._votes = 0
-        """Above one: failed attempts are not charged. A single header may speak of a refusal by another limit."""
         self.surprise: float | None = None
         """The newest header's level minus the expected level; None: not comparable."""
         self._open: dict[int, _Cost] = {}
@@ -165,7 +160,6 @@ class Meter:
         meter = cls(reading=reading, limit=learned.limit, now=now)
         meter.kind = learned.kind
         meter._found_window_s = learned.window_s if learned.kind is MeterKind.BUCKET else None
-        meter._votes = 2 if learned.failures_are_free else 0
         return meter
 
     @property
@@ -177,7 +171,6 @@ class Meter:
             kind=self.kind,
             limit=self.limit,
             window_s=self.window_s,
-            failures_are_free=self._votes > 1,
         )
 
     def __repr__(self) -> str:
@@ -277,10 +270,7 @@ class Meter:
             self._open = dict(sorted(self._open.items()))
 
     def settle(self, *, stamp: int, settled_stamp: int, charged: int | None, now: float, failed: bool = False) -> None:
-        """End an attempt; `charged` is the provider's charge.
-
-        None: the reserved units, or nothing for a failed attempt if failures have proved to be free.
-        """
+        """End an attempt; `charged` is the provider's charge; None: the reserved units."""
         self._advance(now)
         cost = self._open.pop(stamp)
         held_s = now - cost.admitted_at
@@ -291,10 +281,7 @@ class Meter:
             self._reserved_elsewhere -= reserved
         if charged is not None:
             cost.units = charged if charged > 0 else 0
-        elif failed:
-            cost.failed_units = reserved
-            cost.units = 0 if self._votes > 1 else reserved
-        cost.is_assumed = charged is None
+        cost.is_assumed, cost.has_failed = charged is None, charged is None and failed
         if cost.known_from is None:
             cost.known_from = settled_stamp
         if not cost.is_booked:
@@ -327,7 +314,7 @@ class Meter:
             self._set_level(self._level)
         else:
             expected = self._level
-            booked = self._book(stamp)
+            is_certain = not any(cost.has_failed for cost in self._book(stamp))
             self._doubt = float(sum(cost.units for cost in self._settled if cost.is_assumed))
             reported = self.limit if remaining >= self.limit else max(0.0, remaining - reserve)
             in_flight = () if self._is_charged_late else self._open.values()
@@ -336,14 +323,14 @@ class Meter:
             # A full bucket shows only that nobody else took anything: then the expected level holds.
             is_full = self.kind is MeterKind.BUCKET and reported >= self.limit
             self._set_level(max(level, expected) if is_full else level)
-            if before[0] == self.limit and not [cost for cost in booked if cost.failed_units]:
+            if before[0] == self.limit and is_certain:
                 self.surprise = self._level - expected
             was_guessed = before[1] is MeterKind.UNKNOWN is not self.kind
             if self.kind is MeterKind.BUCKET and (before[1] is not self.kind or window_s != self.window_s):
                 # The refill rate was wrong: the difference was no usage by others.
                 self._others_units = 0.0
-            elif self.kind is not MeterKind.UNKNOWN and not is_first and not was_guessed and before[0] == self.limit:
-                self._compare(self._level - expected, booked, rounding=2 * reserve, now=now)
+            elif self.kind is not MeterKind.UNKNOWN and not is_first and not was_guessed and self.surprise is not None:
+                self._compare(self.surprise, rounding=2 * reserve, now=now)
             way_s = now - sent_at if now > sent_at else 0.0
             self._way_s += 0.2 * ((way_s if way_s < _MOST_WAY_S else _MOST_WAY_S) - self._way_s)
         is_another_window = self.kind is MeterKind.WINDOW and window_s != self.window_s
@@ -521,16 +508,8 @@ class Meter:
             return 0.0
         return self._others_units * math.exp(-max(0.0, now - self._others_at) / _OTHERS_OVER_S)
 
-    def _compare(self, surplus: float, booked: list[_Cost], *, rounding: float, now: float) -> None:
+    def _compare(self, surplus: float, *, rounding: float, now: float) -> None:
         """Learn from the difference between the reported and the expected level."""
-        failed = sum(cost.failed_units for cost in booked)
-        if failed:
-            given_back = sum(cost.failed_units - cost.units for cost in booked if cost.failed_units)
-            if abs(surplus + given_back - failed) <= _SAME_UNITS * failed:
-                self._votes = min(self._votes + 1, _MOST_VOTES)
-            elif abs(surplus + given_back) <= _SAME_UNITS * failed:
-                self._votes = max(self._votes - 1, -_MOST_VOTES)
-            return
         if abs(surplus) <= rounding:
             surplus = 0.0
         # Negative values are noise of estimates; a little may cancel later noise.
