@@ -323,6 +323,10 @@ class Meter:
             # A full bucket shows only that nobody else took anything: then the expected level holds.
             is_full = self.kind is MeterKind.BUCKET and reported >= self.limit
             self._set_level(max(level, expected) if is_full else level)
+            if self.kind is MeterKind.BUCKET and reset_in_s is not None and not is_full:
+                # The later the header of an instant is read, the sooner the bucket is full.
+                age_s = min((self.limit - reported) / self._rate - reset_in_s, now - sent_at)
+                self._set_level(self._level + (self._rate * age_s if age_s > _ROUNDING_S else 0.0))
             if before[0] == self.limit and is_certain:
                 self.surprise = self._level - expected
             was_guessed = before[1] is MeterKind.UNKNOWN is not self.kind
