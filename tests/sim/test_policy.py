@@ -11,7 +11,7 @@ from hivemind_addon.kernel.retry import Backoff, Finished, GiveUp
 from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Dimension, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.sim.ablation import Primitive
 from hivemind_addon.sim.aimd_pause import aimd_pause
-from hivemind_addon.sim.library import cases
+from hivemind_addon.sim.library import case_named, cases
 from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.policy import COMPARED, Policy, UnknownPolicy, only, policy_named, without
 from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings

@@ -69,7 +69,7 @@ class _Model:
         self.usual_s += (took_s - self.usual_s) * (_NEWEST if self.usual_s else 1.0)
 
 
-class Machine:
+class ModelMachine:
     """What the attempts of an account have shown of the machine. The pool's attempts in flight name a model."""
 
     def __init__(self, settings: MachineSettings) -> None:
@@ -87,7 +87,7 @@ class Machine:
         """Infinite: the model is being loaded."""
 
     def __repr__(self) -> str:
-        return f"<Machine with {self.models} models, {self._load_s:.1f} s a change>"
+        return f"<ModelMachine with {self.models} models, {self._load_s:.1f} s a change>"
 
     @property
     def has_slots_each(self) -> bool:

@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hivemind_addon.kernel.inference.hidden_limits import HiddenLimits
 from hivemind_addon.kernel.inference.hypotheses import OF_OVERLOADS, OF_THROTTLES
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
-from hivemind_addon.kernel.limits.machine import Machine, MachineSettings
+from hivemind_addon.kernel.limits.machine import ModelMachine, MachineSettings
 from hivemind_addon.kernel.limits.meters import CommonMeters
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings, Slots
 from hivemind_addon.kernel.limits.stated_limits import StatedLimits
@@ -265,7 +265,7 @@ class Sharing:
         self.meters = CommonMeters()
         self.stated = StatedLimits()
         self.order = StartTimes()
-        self.machine: Machine | None = None
+        self.machine: ModelMachine | None = None
         """The machine that serves all models; None: changes of the model cost nothing."""
         self.members: dict[Capacity, None] = {}
         self.waiting: dict[PoolKey, None] = {}
@@ -283,7 +283,7 @@ class Sharing:
     def serve_on(self, machine: MachineSettings | None) -> None:
         """Say whether one machine serves all models of the account."""
         if machine != (self.machine and self.machine.settings):
-            self.machine = None if machine is None else Machine(machine)
+            self.machine = None if machine is None else ModelMachine(machine)
 
     def join(self, member: "Capacity", concurrency: ConcurrencySettings) -> Share:
         """Add a pool to the account. Returns the account's share, which the pool draws on."""

@@ -33,7 +33,7 @@ from operator import itemgetter
 from msgspec import Struct
 
 from hivemind_addon.kernel.limits.capacity import Capacity
-from hivemind_addon.kernel.limits.machine import Machine
+from hivemind_addon.kernel.limits.machine import ModelMachine
 from hivemind_addon.kernel.order.entry import EntryState, QueueEntry
 from hivemind_addon.kernel.order.fair_queue import FairQueue
 from hivemind_addon.kernel.values.snapshot import BreakerState
@@ -84,7 +84,7 @@ class Reservation(Struct, frozen=True):
     """The reservation is kept if the ticket fits until then."""
     promised_at: float
     """The latest instant, by all reservations of the ticket so far, to which others may move the reservation."""
-    machine: Machine | None = None
+    machine: ModelMachine | None = None
     """The machine that the ticket's model waits for: no other model may use it before."""
 
     def is_delayed(self, by: Demand, capacity: Capacity, now: float) -> bool:
