@@ -15,13 +15,13 @@ import math
 import random
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import dataclass
 
 from hivemind_addon.kernel.inference.hidden_limits import HiddenLimits
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
 from hivemind_addon.kernel.limits.account_block import AccountBlock
 from hivemind_addon.kernel.limits.breaker import Breaker, BreakerSettings
 from hivemind_addon.kernel.limits.learned import LearnedPool
+from hivemind_addon.kernel.limits.meter import Meter
 from hivemind_addon.kernel.limits.meters import FAILURES, Meters, ServiceTime, dominant_s, reading_s
 from hivemind_addon.kernel.limits.owner import Owner, owner_of, plan_wait_s
 from hivemind_addon.kernel.limits.refused_requests import RefusedRequests
@@ -48,7 +48,6 @@ from hivemind_addon.kernel.values.ticket import (
     Attempt,
     AttemptResult,
     Demand,
-    Dimension,
     Hints,
     Outcome,
     OutcomeKind,
@@ -63,42 +62,28 @@ _MOST = 32
 """The most windows to store; a provider has a handful."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Told:
-    reading: WindowReading
-    resets_at: float | None
-
-
 class Windows:
     """The long windows of one pool, by name."""
 
     def __init__(self) -> None:
-        self._told: dict[str, _Told] = {}
-
-    def __repr__(self) -> str:
-        return f"<Windows {', '.join(self._told)}>"
+        self._readings: dict[str, tuple[WindowReading, float | None]] = {}
+        """By name, the last reading and the instant of the reset."""
 
     def learn(self, reading: WindowReading, now: float) -> bool:
         """Store a reading. Returns whether the change is worth an event."""
-        known = self._told.get(reading.window)
-        if known is None and len(self._told) >= _MOST:
+        known, _ = self._readings.get(reading.window, (None, None))
+        if known is None and len(self._readings) >= _MOST:
             return False
         resets_at = None if reading.resets_in_s is None else now + reading.resets_in_s
-        self._told[reading.window] = _Told(reading, resets_at)
-        return known is None or _step(known.reading) != _step(reading) or known.reading.status != reading.status
+        self._readings[reading.window] = reading, resets_at
+        return known is None or _step(known) != _step(reading) or known.status != reading.status
 
     def views(self, now: float) -> tuple[WindowView, ...]:
         """The windows at one instant, without those that have been reset since the reading."""
         return tuple(
-            WindowView(
-                name=name,
-                used=told.reading.used,
-                status=told.reading.status,
-                resets_in_s=None if told.resets_at is None else told.resets_at - now,
-                length_s=told.reading.length_s,
-            )
-            for name, told in self._told.items()
-            if told.resets_at is None or told.resets_at > now
+            WindowView(name, reading.used, reading.status, None if at is None else at - now, reading.length_s)
+            for name, (reading, at) in self._readings.items()
+            if at is None or at > now
         )
 
 
@@ -198,18 +183,17 @@ class Capacity:
         self.share = share
         """The limits by refusals: of the account, or of this pool only."""
         self.slots, self.throttles, self.overloads = share.slots, share.throttles, share.overloads
-        self.hidden = (self.throttles, self.overloads)
+
+    @property
+    def hidden(self) -> tuple[HiddenLimits, HiddenLimits]:
+        """The limits inferred from rate limits' refusals and from overloads."""
+        return self.throttles, self.overloads
 
     @property
     def limit(self) -> int:
         """The concurrency limit: as learned, or a person's lower cap."""
-        throttles, overloads = self.hidden
-        least = self.slots.limit
-        if throttles.most_in_flight < least:
-            least = throttles.most_in_flight
-        if overloads.most_in_flight < least:
-            least = overloads.most_in_flight
-        return least if self.cap is None or self.cap > least else self.cap
+        least = min(self.slots.limit, self.throttles.most_in_flight, self.overloads.most_in_flight)
+        return least if self.cap is None else min(least, self.cap)
 
     @property
     def maximum_from(self) -> str:
@@ -219,27 +203,24 @@ class Capacity:
         """
         if self.taken < self.limit or self.limit < self.slots.maximum:
             return ""
-        is_learned = min(hidden.most_in_flight for hidden in self.hidden) <= self.slots.maximum
+        is_learned = min(self.throttles.most_in_flight, self.overloads.most_in_flight) <= self.slots.maximum
         return "" if is_learned else self.slots.maximum_from
 
     def glance(self, now: float) -> "Capacity":
         """A copy for views: no question to the copy changes anything."""
         seen = copy(self)
-        throttles, overloads = self.hidden
-        seen.meters, seen.hidden = self.meters.as_of(now), (throttles.glance(), overloads.glance())
+        seen.meters = self.meters.as_of(now)
+        seen.throttles, seen.overloads = self.throttles.glance(), self.overloads.glance()
         return seen
 
     @property
     def is_rate_hidden(self) -> bool:
         """Whether refusals show a rate limit that no header reports."""
-        throttles, overloads = self.hidden
-        return throttles.is_of_a_rate or overloads.is_of_a_rate
+        return self.throttles.is_of_a_rate or self.overloads.is_of_a_rate
 
     def is_near(self, demand: Demand, times: int, now: float) -> bool:
         """Whether less is left than this many times a demand, or the rest is unknown."""
-        if self.is_rate_hidden:
-            return True
-        return bool(self.meters.by_name) and self.meters.is_near(demand, times, now)
+        return self.is_rate_hidden or (bool(self.meters.by_name) and self.meters.is_near(demand, times, now))
 
     @property
     def is_full(self) -> bool:
@@ -249,7 +230,7 @@ class Capacity:
     @property
     def free_slots(self) -> int:
         """Free slots: the account's, all models counted, and those within a person's cap of this pool."""
-        least = min(self.slots.limit, *(hidden.most_in_flight for hidden in self.hidden)) - self.taken
+        least = min(self.slots.limit, self.throttles.most_in_flight, self.overloads.most_in_flight) - self.taken
         return least if self.cap is None else min(least, self.cap - self.in_flight)
 
     def slot_at(self, now: float) -> float:
@@ -268,7 +249,7 @@ class Capacity:
 
     def throttled_until(self, demand: Demand, now: float) -> float:
         """When the limit inferred from rate limits' refusals admits an attempt; infinite: at another attempt's end."""
-        throttles = self.hidden[0]
+        throttles = self.throttles
         if not throttles.has_refused or self.refused.are_chance:
             return now
         opens_at = throttles.opens_at(demand, self.taken, now)
@@ -279,16 +260,16 @@ class Capacity:
 
     def overloaded_until(self, demand: Demand, now: float) -> float:
         """The same for the limit inferred from overloads."""
-        overloads, left = self.hidden[1], self.share.left_slots
-        if not overloads.has_refused:
+        if not self.overloads.has_refused:
             return now
+        left = self.share.left_slots
         held = left.held(now)
-        opens_at = overloads.opens_at(demand, self.taken + held, now)
+        opens_at = self.overloads.opens_at(demand, self.taken + held, now)
         return min(opens_at, left.opens_at(now)) if held else opens_at
 
     def is_probe(self, demand: Demand, now: float) -> bool:
         """Whether an attempt that goes now may be refused, by the limit inferred from rate limits' refusals."""
-        return self.hidden[0].may_refuse(demand, self.taken, now)
+        return self.throttles.may_refuse(demand, self.taken, now)
 
     def state(self, limits: Sequence[StatedLimit]) -> None:
         """Replace the limits of the account that the profile states."""
@@ -315,10 +296,9 @@ class Capacity:
 
     def believes_told(self, kind: OutcomeKind, demand: Demand) -> bool:
         """Whether the retry-after of an outcome of this kind is believable, by the experience with others."""
-        throttles, overloads = self.hidden
         if kind is OutcomeKind.THROTTLED:
-            return not self.refused.are_chance and throttles.believes_told(demand)
-        return kind is not OutcomeKind.OVERLOADED or overloads.believes_told(demand)
+            return not self.refused.are_chance and self.throttles.believes_told(demand)
+        return kind is not OutcomeKind.OVERLOADED or self.overloads.believes_told(demand)
 
     def hopeless_at(self, ticket: Ticket) -> float:
         """The instant after which no answer would come in time; the ticket's `shed_at` before any measurement."""
@@ -424,8 +404,10 @@ class Capacity:
 
     def hear(self, hints: Hints, attempt: Attempt, now: float, *, answered: bool) -> None:
         """Learn from the head of a response; `answered`: not a refusal."""
-        if hints.windows:
-            self._note_windows(hints, now)
+        for window in hints.windows:
+            if self.windows.learn(window, now):
+                resets_in_s = window.resets_in_s
+                self._emit(WindowUsed(now, self.key, window.window, window.used, window.status, resets_in_s))
         if answered:
             if self.account_block.closure is not None:
                 self._pass_account_block(attempt.ticket.id, now)
@@ -434,9 +416,7 @@ class Capacity:
                 self.meters.miss(hints.readings, now)
         for reading in hints.readings:
             if meter := self.meters.learn(reading, attempt, now, answered=answered):
-                self._tell_learned(
-                    meter.name, meter.kind.value, meter.limit, now, window_s=meter.window_s, dimension=meter.dimension
-                )
+                self._tell_learned(meter.name, meter.kind.value, meter.limit, meter, now)
 
     def settle(self, attempt: Attempt, result: AttemptResult, now: float) -> float:
         """End an attempt: the charge replaces the reservation. Returns the cost in seconds of the bottleneck."""
@@ -479,8 +459,7 @@ class Capacity:
         """Let slots, hidden limits, breaker and account block learn from an attempt's end. Returns the end's owner."""
         outcome, owner = result.outcome, Owner.UNKNOWN
         limit = self.limit
-        throttles, overloads = self.hidden
-        known = throttles.known, overloads.known
+        known = self.throttles.known, self.overloads.known
         took_s = max(0.0, now - attempt.admitted_at) if outcome.kind is OutcomeKind.SUCCESS else None
         whose = self.key.model_group, attempt.ticket.session
         self.slots.ended(self.share.in_flight, now, found=attempt.in_flight, took_s=took_s, kind=whose)
@@ -554,9 +533,9 @@ class Capacity:
         elif outcome.kind is OutcomeKind.CANCELLED:
             self.share.left_slots.left(attempt.admitted_at, self.service.mean_s, now)
         elif owner is Owner.LIMIT:
-            closed_until = self.hidden[0].closed_until
+            closed_until = self.throttles.closed_until
             self._refuse(self.throttles, attempt, outcome, now)
-            until = self.hidden[0].closed_until
+            until = self.throttles.closed_until
             if until > max(now, closed_until):
                 self._emit(PoolBlocked(at=now, pool=self.key, until=until, reason=outcome.reason))
         is_refusal = outcome.kind in (OutcomeKind.THROTTLED, OutcomeKind.OVERLOADED)
@@ -633,20 +612,6 @@ class Capacity:
             self._emit(AccountUnblocked(at=now, pool=self.key))
         return was_blocked
 
-    def _note_windows(self, hints: Hints, now: float) -> None:
-        for reading in hints.windows:
-            if self.windows.learn(reading, now):
-                self._emit(
-                    WindowUsed(
-                        at=now,
-                        pool=self.key,
-                        window=reading.window,
-                        used=reading.used,
-                        status=reading.status,
-                        resets_in_s=reading.resets_in_s,
-                    )
-                )
-
     # Changes of the whole pool ---------------------------------------------------------------------------------------
 
     def configure(self, concurrency: ConcurrencySettings, breaker: BreakerSettings, now: float) -> None:
@@ -673,13 +638,12 @@ class Capacity:
     @property
     def learned(self) -> LearnedPool:
         """The learned state that outlives a run."""
-        throttles, overloads = self.hidden
         return LearnedPool(
             host=self.key.host,
             account=self.key.account,
             model_group=self.key.model_group,
-            throttles=throttles.limit,
-            overloads=overloads.limit,
+            throttles=self.throttles.limit,
+            overloads=self.overloads.limit,
             meters=self.meters.learned,
             tested_at=self._tested_at,
             why_separate=self.share.why,
@@ -716,33 +680,15 @@ class Capacity:
 
     # Events ----------------------------------------------------------------------------------------------------------
 
-    def _tell_learned(
-        self,
-        meter: str,
-        kind: str,
-        limit: float,
-        now: float,
-        *,
-        window_s: float,
-        dimension: Dimension = Dimension.REQUESTS,
-    ) -> None:
-        self._emit(
-            MeterLearned(
-                at=now, pool=self.key, meter=meter, kind=kind, limit=limit, window_s=window_s, dimension=dimension
-            )
-        )
+    def _tell_learned(self, name: str, kind: str, amount: float, of: Meter | HiddenLimit, now: float) -> None:
+        self._emit(MeterLearned(now, self.key, name, kind, amount, of.window_s, of.dimension))
 
     def _tell_hidden(self, known: tuple[HiddenLimit | None, HiddenLimit | None], now: float) -> None:
         """Emit the hidden limits that differ from `known`."""
-        throttles, overloads = self.hidden
-        if throttles.known is known[0] and overloads.known is known[1]:
-            return
-        for before, limit in zip(known, (throttles.known, overloads.known), strict=True):
+        for before, limit in zip(known, (self.throttles.known, self.overloads.known), strict=True):
             if limit is before or limit is None or limit.window_s is None or (before and before.is_like(limit)):
                 continue
-            self._tell_learned(
-                HIDDEN_LIMIT, limit.kind, limit.amount, now, window_s=limit.window_s, dimension=limit.dimension
-            )
+            self._tell_learned(HIDDEN_LIMIT, limit.kind, limit.amount, limit, now)
 
     def _tell_limit(self, reason: str, now: float) -> None:
         self._emit(ConcurrencyChanged(at=now, pool=self.key, limit=self.limit, reason=reason))
