@@ -103,6 +103,7 @@ class FairQueue:
         self._ahead: KeyedHeap[str] = KeyedHeap()
         """The due tickets that were sent before, or that a person moved to the front."""
         self._later: KeyedHeap[str] = KeyedHeap()
+        """Tickets in backoff, and followers aside, by the instant at which they are due without another event."""
         self._shed: KeyedHeap[str] = KeyedHeap()
         self._aside: dict[str, dict[str, None]] = {}
         """Tickets aside, by the prefix or the family that they wait for."""
@@ -112,8 +113,6 @@ class FairQueue:
         """By agent and parent session: the tickets that wait or are in flight."""
         self._running: dict[str, int] = {}
         """By family: the sub-agents' attempts in flight."""
-        self._gates: KeyedHeap[str] = KeyedHeap()
-        """Prefixes with followers aside, by the instant at which the followers go without their leader."""
         self._cached: dict[str, dict[str, None]] = {}
         """Waiting tickets by the cache entry that would save input."""
         self._turns: KeyedHeap[str] = KeyedHeap()
@@ -228,8 +227,7 @@ class FairQueue:
         """Note that the answer to an attempt began: followers of the same prefix are released."""
         ticket = entry.ticket
         warmed = self.cache.began(ticket, sent_at=sent_at, now=now)
-        if self._aside:
-            self._release(ticket.prefix, now)
+        self._release(ticket.prefix, now)
         for cached in warmed:
             for ticket_id in self._cached.get(cached, ()):
                 self._revalue(self.entries[ticket_id], now)
@@ -270,10 +268,8 @@ class FairQueue:
         """Queue tickets again whose backoff ended or whose leader took too long; let warm prefixes lapse."""
         self._now = now
         while self._later.first_key <= now and (ticket_id := self._later.first) is not None:
-            self._later.drop(ticket_id)
+            self._leave_state(self.entries[ticket_id])
             self._insert_due(self.entries[ticket_id], now)
-        while self._gates.first_key <= now and (prefix := self._gates.first) is not None:
-            self._release(prefix, now)
         while self._turns.first_key <= now and (ticket_id := self._turns.first) is not None:
             self._revalue(self.entries[ticket_id], now)
 
@@ -303,13 +299,13 @@ class FairQueue:
         return min(others, key=self._starts.key, default=None)
 
     def soonest(self) -> QueueEntry | None:
-        """The ticket whose backoff ends first."""
+        """The ticket that is due first of those that are not due yet."""
         first = self._later.first
         return None if first is None else self.entries[first]
 
     def changes_at(self) -> float:
         """When a ticket is due or shed next, or the next follower goes without a leader; infinite: never."""
-        return min(self._later.first_key, self._gates.first_key, self._shed.first_key)
+        return min(self._later.first_key, self._shed.first_key)
 
     def first_to_shed(self, now: float = _NEVER) -> QueueEntry | None:
         """The ticket that is shed first, if its `shed_at` has come by `now`."""
@@ -330,45 +326,51 @@ class FairQueue:
 
     def in_order_in_parts(self, guest: QueueEntry | None = None) -> Generator[None, None, list[QueueEntry]]:
         """The same, some hundred tickets at a time; tickets that went meanwhile are left out."""
-        ranked = []
-        for item in self._forecast(guest):
-            ranked.append(item)
-            if not len(ranked) % _PART:
-                yield
+        ranked: list[tuple[float, float, QueueEntry]] = []
+        rows: dict[str, list[QueueEntry]] = {}
+        for entry in (*self.entries.values(), *(() if guest is None else (guest,))):
+            if entry.front or entry.was_sent:
+                ranked.append((*self._ahead_key(entry), entry))
+            else:
+                rows.setdefault(entry.ticket.agent, []).append(entry)
+        for row in rows.values():
+            row.sort(key=lambda entry: (entry.turn_s - entry.bonus_s, entry.order))
+            for item in self._row(row):
+                ranked.append(item)
+                if not len(ranked) % _PART:
+                    yield
         ranked.sort(key=itemgetter(0, 1))
         yield
         return [entry for _, _, entry in ranked if entry is guest or self.entries.get(entry.ticket.id) is entry]
 
     def seat(self, guest: QueueEntry, now: float) -> None:
         """Give a future guest the number and the bonus that a new ticket would get; the queue stays the same."""
-        guest.enrol(self._last_order + 1, now)
-        guest.turn_s = self._turn_s(guest)
-        if _warm_tokens(guest.ticket):
-            guest.cache_entry = self.cache.entry(guest.ticket)
+        self._number(guest, now)
         guest.bonus_s = self._worth(guest, now)[0]
-        guest.family = self._family(guest.ticket)
         guest.become(EntryState.DUE)
 
     # Inside ----------------------------------------------------------------------------------------------------------
 
+    def _number(self, entry: QueueEntry, now: float) -> None:
+        """Note what orders a new ticket."""
+        ticket = entry.ticket
+        entry.enrol(self._last_order + 1, now)
+        entry.turn_s = min(entry.turn_s, entry.since + self._present[_parent(entry)] * self._cost_s(ticket.demand))
+        if ticket.cached_tokens or ticket.prefix_tokens:
+            entry.cache_entry = self.cache.entry(ticket)
+        entry.family = self._family(ticket)
+
     def _enrol(self, entry: QueueEntry, now: float) -> None:
         """Number a new ticket, and note the start."""
+        self._number(entry, now)
         self._last_order += 1
-        entry.enrol(self._last_order, now)
-        entry.turn_s = min(entry.turn_s, self._turn_s(entry))
         self._present[_parent(entry)] += 1
         self._starts.came(entry, entry.start_s)
         self.common.came(entry)
-        if _warm_tokens(entry.ticket):
-            entry.cache_entry = self.cache.entry(entry.ticket)
-        entry.family = self._family(entry.ticket)
         if entry.family:
             self._roots[entry.ticket.agent, entry.ticket.session] = entry.family
             if len(self._roots) > _SESSIONS:
                 del self._roots[next(iter(self._roots))]
-
-    def _turn_s(self, entry: QueueEntry) -> float:
-        return entry.since + self._present[_parent(entry)] * self._cost_s(entry.ticket.demand)
 
     def _family(self, ticket: Ticket) -> str:
         """The root of a sub-agent's tree, of which the number is limited; empty: no limit."""
@@ -405,10 +407,8 @@ class FairQueue:
 
     def _line_up(self, entry: QueueEntry) -> None:
         """Put a due ticket in its place."""
-        if entry.front:
-            self._ahead.put(entry.ticket.id, _LONG_AGO, entry.front)
-        elif entry.was_sent:
-            self._ahead.put(entry.ticket.id, self._starts.start_s(entry) - entry.bonus_s, entry.order)
+        if entry.front or entry.was_sent:
+            self._ahead.put(entry.ticket.id, *self._ahead_key(entry))
         else:
             agent = entry.ticket.agent
             tickets = self._agents.get(agent)
@@ -416,6 +416,10 @@ class FairQueue:
                 tickets = self._agents[agent] = KeyedHeap()
             tickets.put(entry, entry.turn_s - entry.bonus_s, entry.order)
             self._refresh(agent)
+
+    def _ahead_key(self, entry: QueueEntry) -> tuple[float, int]:
+        """The sort key of a ticket that was sent before, or that a person moved to the front."""
+        return (_LONG_AGO, entry.front) if entry.front else (self._starts.start_s(entry) - entry.bonus_s, entry.order)
 
     def _refresh(self, agent: str) -> None:
         """Reorder an agent whose first ticket or start may have changed."""
@@ -455,11 +459,11 @@ class FairQueue:
             case EntryState.BACKING_OFF:
                 self._later.drop(ticket.id)
             case EntryState.ASIDE:
+                self._later.drop(ticket.id)
                 for name in {ticket.prefix, entry.family} & self._aside.keys():
                     self._aside[name].pop(ticket.id, None)
                     if not self._aside[name]:
                         del self._aside[name]
-                        self._gates.drop(name)
 
     def _first(self) -> QueueEntry | None:
         """The first ticket that is due."""
@@ -486,15 +490,12 @@ class FairQueue:
         name = ticket.prefix if reason is Reason.LEADER else entry.family
         self._aside.setdefault(name, {})[ticket.id] = None
         if reason is Reason.LEADER:
-            self._gates.put(name, self.cache.opens_at(ticket, self._now))
+            self._later.put(ticket.id, self.cache.opens_at(ticket, self._now))
 
     def _release(self, name: str, now: float) -> None:
         """Queue the tickets again that wait for a prefix or a family."""
-        followers = self._aside.pop(name, None)
-        if followers is None:
-            return
-        self._gates.drop(name)
-        for ticket_id in followers:
+        for ticket_id in self._aside.pop(name, ()):
+            self._later.drop(ticket_id)
             self._insert_due(self.entries[ticket_id], now)
 
     def _bonus_s(self, entry: QueueEntry, now: float) -> float:
@@ -539,19 +540,6 @@ class FairQueue:
         if entry.state is EntryState.DUE:
             self._line_up(entry)
 
-    def _forecast(self, guest: QueueEntry | None = None) -> Iterator[tuple[float, float, QueueEntry]]:
-        """Every waiting ticket with the later sort key if no ticket arrives, and the order among equals."""
-        by_agent: dict[str, list[QueueEntry]] = {}
-        for entry in (*self.entries.values(), *(() if guest is None else (guest,))):  # it may be asked in parts
-            if entry.front or entry.was_sent:
-                key_s, order, last = self._starts.key(entry)
-                yield key_s, order if entry.front else last, entry
-            else:
-                by_agent.setdefault(entry.ticket.agent, []).append(entry)
-        for entries in by_agent.values():
-            entries.sort(key=lambda entry: (entry.turn_s - entry.bonus_s, entry.order))
-            yield from self._row(entries)
-
     def _row(self, entries: Iterable[QueueEntry]) -> Iterator[tuple[float, float, QueueEntry]]:
         """An agent's tickets, given in their order, each with the sort key if no ticket arrives."""
         start_s = _LONG_AGO
@@ -563,7 +551,3 @@ class FairQueue:
 
 def _parent(entry: QueueEntry) -> tuple[str, str]:
     return entry.ticket.agent, entry.ticket.parent_session or entry.ticket.session
-
-
-def _warm_tokens(ticket: Ticket) -> int:
-    return max(ticket.cached_tokens, ticket.prefix_tokens)
