@@ -84,12 +84,6 @@ class Lifetime:
         """The greatest age at which answers have read entries."""
 
 
-@dataclass(slots=True, eq=False)
-class _Lead:
-    ticket_id: str
-    opens_at: float
-
-
 class PromptCache:
     """The warm entries and the leaders of one pool."""
 
@@ -98,7 +92,8 @@ class PromptCache:
         self.lifetime = Lifetime()
         self._used: KeyedHeap[str] = KeyedHeap()
         """Entries by the start of the last request that used them."""
-        self._leads: dict[str, _Lead] = {}
+        self._leads: dict[str, tuple[str, float]] = {}
+        """By prefix: the leader's ticket, and when the followers go at the latest."""
         self._began: dict[str, tuple[float, dict[str, float]]] = {}
         """Ticket with a begun answer in flight → the start, and by entry, when the entry was used before."""
 
@@ -144,10 +139,8 @@ class PromptCache:
 
     def opens_at(self, ticket: Ticket, now: float) -> float:
         """The instant until which a ticket waits for a leader; minus infinity without a leader."""
-        if not self._leads or ticket.prefix_tokens < self._settings.least_tokens:
-            return _COLD
-        lead = self._leads.get(ticket.prefix)
-        return _COLD if lead is None or lead.opens_at <= now else lead.opens_at
+        _, opens_at = self._leads.get(ticket.prefix, ("", _COLD))
+        return _COLD if opens_at <= now or ticket.prefix_tokens < self._settings.least_tokens else opens_at
 
     def sent(self, ticket: Ticket, now: float) -> None:
         """Make a sent ticket the leader of a cold prefix without a leader, if fresh entries are read at all."""
@@ -155,12 +148,12 @@ class PromptCache:
         if not prefix or prefix in self._leads or ticket.prefix_tokens < self._settings.least_tokens:
             return
         if self.lapses_at(ticket, prefix, now) == _COLD and 2 * self.lifetime.share(0) >= 1:
-            self._leads[prefix] = _Lead(ticket.id, now + self._settings.follow_after_s)
+            self._leads[prefix] = ticket.id, now + self._settings.follow_after_s
 
     def began(self, ticket: Ticket, *, sent_at: float, now: float) -> list[str]:
         """Make a ticket's entries warm, because its answer begins. Returns the entries that were cold."""
-        least = self._settings.least_tokens
-        if ticket.prefix_tokens < least and ticket.cached_tokens < least and ticket.demand.input_tokens < least:
+        tokens = max(ticket.prefix_tokens, ticket.cached_tokens, ticket.demand.input_tokens)
+        if tokens < self._settings.least_tokens:
             return []
         before = {entry: self.used_at(entry) for entry in self.entries(ticket)}
         self._began.setdefault(ticket.id, (sent_at, before))
@@ -194,11 +187,8 @@ class PromptCache:
         if not answered:
             for entry, used_at in before.items():
                 self._used.put(entry, used_at)
-        lead = self._leads.get(ticket.prefix) if self._leads else None
-        if lead is None or lead.ticket_id != ticket.id:
-            return False
-        del self._leads[ticket.prefix]
-        return True
+        leader, _ = self._leads.get(ticket.prefix, ("", _COLD))
+        return leader == ticket.id and self._leads.pop(ticket.prefix) is not None
 
 
 def _conversation(ticket: Ticket) -> str:

@@ -162,8 +162,6 @@ class InFlight:
     def __init__(self) -> None:
         self.by_ticket: dict[str, QueueEntry] = {}
         """Oldest first. Only this class changes the dict."""
-        self._by_request: dict[tuple[str, str], dict[str, QueueEntry]] = {}
-        """Agent and request hash → entries by ticket; several at a time are normal."""
 
     def __len__(self) -> int:
         return len(self.by_ticket)
@@ -184,21 +182,14 @@ class InFlight:
 
     def add(self, entry: QueueEntry) -> None:
         """Add an entry whose attempt was sent."""
-        ticket = entry.ticket
-        self.by_ticket[ticket.id] = entry
-        self._by_request.setdefault((ticket.agent, ticket.request_hash), {})[ticket.id] = entry
+        self.by_ticket[entry.ticket.id] = entry
 
     def remove(self, attempt: Attempt) -> None:
         """Remove the entry of an ended attempt."""
-        ticket = attempt.ticket
-        request = ticket.agent, ticket.request_hash
-        self.by_ticket.pop(ticket.id).attempt = None
-        alike = self._by_request[request]
-        del alike[ticket.id]
-        if not alike:
-            del self._by_request[request]
+        self.by_ticket.pop(attempt.ticket.id).attempt = None
 
     def alike(self, ticket: Ticket) -> Iterator[QueueEntry]:
-        """Entries with the same agent and request; none if the hash is unknown."""
-        alike = self._by_request.get((ticket.agent, ticket.request_hash), {}) if ticket.request_hash else {}
-        return iter(alike.values())
+        """Entries with the same agent and request; none if the hash is unknown. O(n), once per ticket with a hash."""
+        wanted = ticket.request_hash
+        others = (entry for entry in self if wanted and entry.ticket.request_hash == wanted)
+        return (entry for entry in others if entry.ticket.agent == ticket.agent)

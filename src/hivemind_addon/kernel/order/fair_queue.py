@@ -282,21 +282,17 @@ class FairQueue:
             self._set_aside(entry, reason)
         return None
 
-    def due(self) -> Iterator[QueueEntry]:
-        """The due tickets in order, the agents' rows merged: the first k cost O(k log n)."""
+    def due(self, agents: int | None = _MOST_ROWS) -> Iterator[QueueEntry]:
+        """The due tickets of the first agents in order, the agents' rows merged: the first k cost O(k log n)."""
         ahead = ((self._ahead.key_of(ticket_id), 0, self.entries[ticket_id]) for ticket_id in self._ahead)
-        rows = (self._row(self._agents[agent]) for agent in islice(self._turns_of_agents, _MOST_ROWS))
+        rows = (self._row(self._agents[agent]) for agent in islice(self._turns_of_agents, agents))
         for _, _, entry in heapq.merge(ahead, *rows, key=itemgetter(0, 1)):
             yield entry
 
     def head_where(self, is_meant: Callable[[Ticket], bool]) -> QueueEntry | None:
         """The first such ticket that satisfies the condition. O(n): asked once per probe."""
-        others = (
-            entry
-            for entry in self.entries.values()
-            if entry.state is EntryState.DUE and is_meant(entry.ticket) and self._why_aside(entry, self._now) is None
-        )
-        return min(others, key=self._starts.key, default=None)
+        due = (entry for entry in self.due(None) if self._why_aside(entry, self._now) is None)
+        return next((entry for entry in due if is_meant(entry.ticket)), None)
 
     def soonest(self) -> QueueEntry | None:
         """The ticket that is due first of those that are not due yet."""
