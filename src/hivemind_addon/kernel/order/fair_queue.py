@@ -397,9 +397,8 @@ class FairQueue:
             self._insert_due(entry, now)
 
     def _insert_due(self, entry: QueueEntry, now: float) -> None:
-        entry.bonus_s = self._bonus_s(entry, now)
         entry.become(EntryState.DUE)
-        self._line_up(entry)
+        self._revalue(entry, now)
 
     def _line_up(self, entry: QueueEntry) -> None:
         """Put a due ticket in its place."""
@@ -494,15 +493,6 @@ class FairQueue:
             self._later.drop(ticket_id)
             self._insert_due(self.entries[ticket_id], now)
 
-    def _bonus_s(self, entry: QueueEntry, now: float) -> float:
-        """The bonus; plans the next change."""
-        bonus_s, changes_at = self._worth(entry, now)
-        if changes_at < _NEVER:
-            self._turns.put(entry.ticket.id, changes_at)
-        elif entry.cache_entry:
-            self._turns.drop(entry.ticket.id)
-        return bonus_s
-
     def _worth(self, entry: QueueEntry, now: float) -> tuple[float, float]:
         """The bonus, and when it changes; infinite: not by time alone."""
         settings, ticket = self._settings, entry.ticket
@@ -528,11 +518,10 @@ class FairQueue:
         return bonus_s + min(settings.affinity_s, lead_s), changes_at
 
     def _revalue(self, entry: QueueEntry, now: float) -> None:
-        """Update a waiting ticket's bonus."""
-        bonus_s = self._bonus_s(entry, now)
-        if bonus_s == entry.bonus_s:
-            return
-        entry.bonus_s = bonus_s
+        """Update a waiting ticket's bonus, and plan the next change."""
+        entry.bonus_s, changes_at = self._worth(entry, now)
+        if entry.cache_entry:
+            self._turns.put(entry.ticket.id, changes_at)
         if entry.state is EntryState.DUE:
             self._line_up(entry)
 
