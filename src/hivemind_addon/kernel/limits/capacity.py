@@ -461,8 +461,7 @@ class Capacity:
         limit = self.limit
         known = self.throttles.known, self.overloads.known
         took_s = max(0.0, now - attempt.admitted_at) if outcome.kind is OutcomeKind.SUCCESS else None
-        whose = self.key.model_group, attempt.ticket.session
-        self.slots.ended(self.share.in_flight, now, found=attempt.in_flight, took_s=took_s, kind=whose)
+        self.slots.ended(self.share.in_flight, now, found=attempt.in_flight, took_s=took_s)
         if self.limit != limit:
             limit = self.limit
             self._tell_limit("by the answers per second", now)
