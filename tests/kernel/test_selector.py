@@ -300,7 +300,7 @@ class TestLate:
         bench.advance(1)
         bench.settle("teller")
         bench.submit("dying", "next", patience_s=51)
-        assert bench.advance(52.5 - bench.now) == ["dying"], "half a second before it is shed"
+        assert bench.advance(54.75 - bench.now) == ["dying"], "half a second before it is shed"
         bench.observe("dying", requests_reading(limit=20, remaining=19, reset_in_s=60.5))
         assert "next" in bench.running
 

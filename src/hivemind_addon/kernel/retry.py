@@ -97,8 +97,8 @@ _MOST_BY_EDGE = 3
 """Tries of a request that something in front of the provider refuses."""
 _MOST_WITHOUT_END = 2
 """Tries of a request whose answer lacks the last event. Where answers always do, its client accepts that."""
-_MARGIN_S = 1.0
-_MARGIN_SERVICES = 3
+_MARGIN_S = 0.25
+_MARGIN_SERVICES = 1.5
 _MARGIN_SHARE = 0.1
 _MAX_DOUBLINGS = 30
 """Far above every `max_backoff_s`; keeps the power finite after thousands of overloads."""

@@ -90,6 +90,7 @@ class AblatedScheduler(Scheduler):
             ticket = msgspec.structs.replace(ticket, priority=Priority.NORMAL)
         super().submit(ticket, settings, now, history=history, not_before=not_before)
 
+    @override
     def _new_pool(self, key: PoolKey, settings: PoolSettings) -> Pool:
         pool = Pool(
             key=key,

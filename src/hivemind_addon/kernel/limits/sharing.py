@@ -38,7 +38,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from hivemind_addon.kernel.inference.hidden_limits import HiddenLimits
 from hivemind_addon.kernel.inference.hypotheses import OF_OVERLOADS, OF_THROTTLES
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
-from hivemind_addon.kernel.limits.machine import ModelMachine, MachineSettings
+from hivemind_addon.kernel.limits.machine import MachineSettings, ModelMachine
 from hivemind_addon.kernel.limits.meters import CommonMeters
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings, Slots
 from hivemind_addon.kernel.limits.stated_limits import StatedLimits

@@ -70,8 +70,8 @@ class Gate(Struct, frozen=True):
 
     @property
     def holds_one(self) -> bool:
-        """Whether the gate may let other tickets of the pool pass, which need less."""
-        return self.reason in (Reason.METER, Reason.BLOCKED)
+        """Whether other tickets of the pool may pass, which need less. An inferred limit is too vague for that."""
+        return self.reason is Reason.METER
 
 
 class Reservation(Struct, frozen=True):
@@ -95,9 +95,6 @@ class Reservation(Struct, frozen=True):
         if own.share is capacity.share:
             is_over = now + capacity.service.mean_s <= self.at
             if capacity.free_slots < 2 and not is_over:
-                return True
-            delay_s = own.throttles.cost_s(by) if own.throttles.turns_at(now) is None else 0.0
-            if self.at + delay_s > self.until:
                 return True
         return own.meters.fits_after(self.demand, by, capacity.meters, now) > self.until
 
@@ -232,8 +229,8 @@ class Selector:
         return meters.fits_at(demand, now) <= entry.ticket.shed_at < meters.fits_after(demand, by, meters, now)
 
     def late_at(self, now: float) -> float:
-        """When the ticket that is shed first may be late; infinite: already asked."""
-        entry = self._queue.first_to_shed()
+        """When the ticket that is shed first may be late; infinite: already asked, or no limit holds tickets."""
+        entry = self._queue.first_to_shed() if self.capacity.meters.by_name or self.capacity.is_rate_hidden else None
         at = _NEVER if entry is None else entry.ticket.shed_at - _LATE_S
         return at if at > now else _NEVER
 
@@ -275,9 +272,9 @@ class Selector:
                 continue
             gate = self.gate(entry.ticket, now)
             goes_at = max(capacity.meters.spare_at(demand, now), now if gate is None else gate.opens_at)
-            if goes_at <= now and not capacity.is_probe(demand, now):
+            if goes_at <= now:
                 return entry, now
-            if now < goes_at < at:
+            if goes_at < at:
                 soonest, at = entry, goes_at
         return soonest, at
 
