@@ -129,7 +129,10 @@ def test_an_endpoint_of_tls_and_http2_is_reached_under_its_own_name(authority, t
 def test_a_signed_request_is_never_moved(stage):
     """It goes where it was sent, which is nowhere here, with nothing of ours."""
     proxy, east, west = stage
-    headers = {"authorization": "AWS4-HMAC-SHA256 Credential=x/20261123/us-east-1/bedrock/aws4_request"}
+    headers = {
+        "authorization": "AWS4-HMAC-SHA256 Credential=x/20261123/us-east-1/bedrock/aws4_request",
+        "user-agent": "impatient/1",  # no interim response renews its time-out
+    }
     with proxy.client("signed", timeout=5) as client, pytest.raises(Exception):  # noqa: B017, PT011 - it is held: no such host
         client.post("http://nowhere.test/v1/messages", content=b"{}", headers=headers, timeout=1)
     assert attempts(east, EAST) == attempts(west, WEST) == 0
