@@ -10,10 +10,11 @@ from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Admitted
 from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.command import MoveToFront, Pause
 from hivemind_addon.kernel.values.ticket import AttemptResult, Hints, PoolKey, Priority
 from hivemind_addon.sim.agenda import Agenda
 from hivemind_addon.sim.limits import SimMachine
-from tests.kernel.samples import SUCCESS, ticket
+from tests.kernel.samples import POOL, SUCCESS, Bench, ticket
 
 
 class Gpu:
@@ -116,3 +117,13 @@ def test_nobody_waits_out_of_proportion(holds, load_s):
         "two turns at most, the loads, and each other agent once"
     )
     assert max(gpu.waits_s["hurry"]) <= load_s + 0.7
+
+
+def test_a_paused_model_holds_no_slot_of_the_others():
+    slots, paused = ConcurrencySettings(4, 4), replace(POOL, model_group="paused")
+    bench = Bench(settings=PoolSettings(concurrency=slots, machine=MachineSettings()))
+    bench.submit("a")
+    bench.scheduler.command(Pause("*/paused"), bench.now)
+    bench.submit("held", pool=paused)
+    bench.scheduler.command(MoveToFront("held"), bench.now)
+    assert bench.submit("b", "c", "d") == ["b", "c", "d"]

@@ -9,11 +9,13 @@ from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.capacity import Capacity
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
+from hivemind_addon.kernel.limits.stated_limits import StatedLimit
 from hivemind_addon.kernel.order.entry import Attempt, QueueEntry
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.kernel.order.selector import Gate, Selector
 from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.overrides import Overrides
+from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.retry import Backoff, GiveUp, History
 from hivemind_addon.kernel.values.command import MoveToFront
 from hivemind_addon.kernel.values.events import Held
@@ -166,6 +168,20 @@ class TestBackfill:
         served = self.pass_by(bench, 10_000, until=1.1 * waits_s + 2)
         assert 0 < served < 0.1 * waits_s / 3 + 2, "each lengthens it by 3 s"
 
+    @pytest.mark.parametrize("taken_by_others", [False, True])
+    def test_the_last_slot_is_kept_as_long_as_the_promise_holds(self, taken_by_others):
+        bench = self.reserved(slots=2)
+        bench.advance(20)
+        bench.settle("teller")
+        bench.advance(125)
+        other = replace(POOL, model_group="other")
+        bench.submit("running", pool=other)
+        assert bench.submit("waits", pool=other) == [], "an answer takes 10 s at first, and the large one goes in 5"
+        if taken_by_others:
+            read = Reading("input", INPUT, 300.0, limit=1e6, remaining=1e5, reset_in_s=300.0)
+            bench.observe("running", read)
+            assert "waits" in bench.running, "its wait is no fault of ours"
+
     def test_a_demand_above_the_whole_limit_waits_little_longer_for_small_ones_in_flight(self):
         bench = Bench(slots=50)
         bench.submit("teller")
@@ -303,6 +319,17 @@ class TestLate:
         assert bench.advance(54.75 - bench.now) == ["dying"], "half a second before it is shed"
         bench.observe("dying", requests_reading(limit=20, remaining=19, reset_in_s=60.5))
         assert "next" in bench.running
+
+    def test_no_try_breaks_a_limit_that_the_profile_states(self):
+        slots, stated = ConcurrencySettings(4, 4), (StatedLimit("points", 1, 10),)
+        bench = Bench(settings=PoolSettings(concurrency=slots, stated=stated))
+        bench.submit("a")
+        bench.advance(1)
+        bench.settle("a")
+        bench.submit("dying", patience_s=4.2)
+        while not bench.shed:
+            assert bench.advance_to_wakeup() == []
+        assert 8.7 < bench.now < 10, "the limit has room again after 10.25 s"
 
     def test_who_failed_is_tried_again_as_long_as_an_answer_can_come_in_time(self):
         bench = Bench()

@@ -93,8 +93,9 @@ class Reservation(Struct, frozen=True):
         if self.machine is not None and self.machine is capacity.sharing.machine:
             return True
         if own.share is capacity.share:
+            # A reservation that moved beyond its promise, by others than us, keeps no slot free.
             is_over = now + capacity.service.mean_s <= self.at
-            if capacity.free_slots < 2 and not is_over:
+            if capacity.free_slots < 2 and not is_over and self.at <= self.promised_at:
                 return True
         return own.meters.fits_after(self.demand, by, capacity.meters, now) > self.until
 
@@ -242,7 +243,7 @@ class Selector:
             at = max(at, gate.opens_at)
         promised_at = min(entry.promised_at, at + SLACK * (at - now))
         until = max(at, min(promised_at, entry.ticket.shed_at))
-        machine = capacity.sharing.machine
+        machine = capacity.sharing.machine if gate.reason is Reason.CONCURRENCY else None
         if machine is not None and machine.opens_at(capacity.flights, now) <= now:
             machine = None
         return Reservation(capacity, demand, at, until, promised_at, machine)
@@ -259,9 +260,11 @@ class Selector:
             capacity.meters.fits_at(_LEAST, now),
             capacity.announced_until(_LEAST, now),
             capacity.throttled_until(_LEAST, now),
+            capacity.overloaded_until(_LEAST, now),
+            capacity.slot_at(now),
         )
-        if capacity.is_full or fits_at > now:
-            return None, fits_at if fits_at > now else _NEVER
+        if fits_at > now:
+            return None, fits_at
         for entry in islice(order, LOOK_AT):
             demand = self.demand(entry.ticket, now)
             if (
@@ -286,7 +289,8 @@ class Selector:
         if advised.opens_at > trusted.opens_at:
             gate = Gate(advised.reason, max(trusted.opens_at, min(advised.opens_at, self.expires_at(now))))
         if gate.opens_at > now and gate.reason is Reason.METER and not capacity.flights:
-            tries_at = max(self._last_try_at(ticket), trusted.opens_at - _EARLY_S)
+            early_at = max(trusted.opens_at - _EARLY_S, capacity.stated_until(ticket, now))
+            tries_at = max(self._last_try_at(ticket), early_at)
             if gate.opens_at > tries_at:
                 gate = Gate(gate.reason, max(now, tries_at))
         return gate if gate.opens_at > now else None
