@@ -162,6 +162,11 @@ class TestBackfill:
     def test_units_of_a_window_that_expire_delay_nobody(self):
         assert self.pass_by(self.reserved(), 200, until=152) >= 149
 
+    def test_a_small_one_passes_however_many_large_ones_are_before(self):
+        bench = self.reserved()
+        assert bench.submit(*(f"large{number}" for number in range(100)), demand=Demand(input_tokens=900_000)) == []
+        assert bench.submit("small", demand=Demand(input_tokens=200)) == ["small"]
+
     def test_a_bucket_fills_for_the_first_and_others_lengthen_its_wait_by_a_tenth(self):
         bench = self.reserved(reset_in_s=270.0)
         waits_s = 850_000 / 1e6 * 300

@@ -502,7 +502,7 @@ class Pool:
         return self._take(entry, now)
 
     def _backfill(self, reservations: list[Reservation], now: float) -> list[Admitted | Refused] | None:
-        entry, self._look_at = self._selector.backfill(self.queue.due(), reservations, now)
+        entry, self._look_at = self._selector.backfill(reservations, now)
         return None if entry is None or self._look_at > now else self._take(entry, now)
 
     def _take(self, entry: QueueEntry, now: float) -> list[Admitted | Refused]:

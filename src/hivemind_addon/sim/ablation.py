@@ -7,7 +7,6 @@ two primitives: the watchdog is outside the scheduler, and without retries the d
 """
 
 import random
-from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from enum import Enum
 from typing import override
@@ -22,7 +21,7 @@ from hivemind_addon.kernel.limits.meters import Meters
 from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.order.entry import QueueEntry
 from hivemind_addon.kernel.order.fair_queue import OrderSettings
-from hivemind_addon.kernel.order.selector import Reservation, Selector
+from hivemind_addon.kernel.order.selector import Selector
 from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.pool import KeptPositions, Pool, PoolSettings
 from hivemind_addon.kernel.retry import History
@@ -151,12 +150,7 @@ class _NoBackfilling(Selector):
     def _late_ticket(self, head: QueueEntry | None, now: float) -> QueueEntry | None:  # noqa: ARG002
         return None
 
-    def backfill(
-        self,
-        order: Iterable[QueueEntry],  # noqa: ARG002
-        reservations: Sequence[Reservation],  # noqa: ARG002
-        now: float,  # noqa: ARG002
-    ) -> tuple[QueueEntry | None, float]:
+    def backfill(self, *_: object) -> tuple[None, float]:
         return None, float("inf")
 
 

@@ -105,6 +105,8 @@ class FairQueue:
         self._later: KeyedHeap[str] = KeyedHeap()
         """Tickets in backoff, and followers aside, by the instant at which they are due without another event."""
         self._shed: KeyedHeap[str] = KeyedHeap()
+        self._by_size: KeyedHeap[str] = KeyedHeap()
+        """The waiting tickets by tokens."""
         self._aside: dict[str, dict[str, None]] = {}
         """Tickets aside, by the prefix or the family that they wait for."""
         self._roots: dict[tuple[str, str], str] = {}
@@ -282,6 +284,10 @@ class FairQueue:
             self._set_aside(entry, reason)
         return None
 
+    def smallest(self) -> QueueEntry:
+        """The waiting ticket with the fewest tokens, in whatever state. Raises KeyError if none waits."""
+        return self.entries[self._by_size.first or ""]
+
     def due(self, agents: int | None = _MOST_ROWS) -> Iterator[QueueEntry]:
         """The due tickets of the first agents in order, the agents' rows merged: the first k cost O(k log n)."""
         ahead = ((self._ahead.key_of(ticket_id), 0, self.entries[ticket_id]) for ticket_id in self._ahead)
@@ -385,6 +391,7 @@ class FairQueue:
     def _insert(self, entry: QueueEntry, now: float) -> None:
         ticket = entry.ticket
         self.entries[ticket.id] = entry
+        self._by_size.put(ticket.id, max(ticket.demand.total_tokens, ticket.demand.input_tokens))
         self._shed.put(ticket.id, entry.ticket.shed_at)
         if entry.cache_entry:
             self._cached.setdefault(entry.cache_entry, {})[ticket.id] = None
@@ -434,6 +441,7 @@ class FairQueue:
     def _take_out(self, entry: QueueEntry) -> None:
         ticket = entry.ticket
         del self.entries[ticket.id]
+        self._by_size.drop(ticket.id)
         self._shed.drop(ticket.id)
         if entry.cache_entry:
             self._turns.drop(ticket.id)

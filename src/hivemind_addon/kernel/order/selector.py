@@ -25,9 +25,9 @@ The gate of a ticket is the later of two:
     advised   what is inferred from refusals or assumed of charges: expires when nothing went for a while
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from copy import copy
-from itertools import islice
+from itertools import chain, islice
 from operator import itemgetter
 
 from msgspec import Struct
@@ -45,7 +45,7 @@ SOONEST_COME_BACK_S = 1.0
 SLACK = 0.1
 """The most that others may lengthen the wait of a reservation, as a share of the wait when the reservation was made."""
 LOOK_AT = 32
-"""The most tickets asked whether they may go before a reservation."""
+"""The most tickets asked whether they may go before a reservation, beside the smallest."""
 _LATE_S = 10.0
 """A ticket is late if its client may leave within this time after the limits admit the ticket."""
 _LAST_SHARE = 0.1
@@ -57,8 +57,6 @@ _LAST_TRY_S = 0.5
 _EARLY_S = 1.6
 """So much earlier than a header reports may a window turn: instants are rounded, and the gate is careful."""
 _NOTHING = Demand(requests=0)
-_LEAST = Demand()
-"""A demand that takes no more of any limit than any ticket's."""
 
 
 class Gate(Struct, frozen=True):
@@ -248,29 +246,29 @@ class Selector:
             machine = None
         return Reservation(capacity, demand, at, until, promised_at, machine)
 
-    def backfill(
-        self, order: Iterable[QueueEntry], reservations: Sequence[Reservation], now: float
-    ) -> tuple[QueueEntry | None, float]:
-        """The ticket in this order that may go soonest and delays no reservation, and when that may be.
+    def backfill(self, reservations: Sequence[Reservation], now: float) -> tuple[QueueEntry | None, float]:
+        """The ticket that may go soonest and delays no reservation, and when that may be; the first in order now.
 
-        Without such a ticket: when to look again; infinite: after any change.
+        Without such a ticket: when to look again; infinite: after any change. If the smallest may not go, none may.
         """
-        capacity, soonest, at = self.capacity, None, _NEVER
+        capacity, queue, soonest, at = self.capacity, self._queue, None, _NEVER
+        smallest = queue.smallest()
+        least = smallest.ticket.demand
         fits_at = max(
-            capacity.meters.fits_at(_LEAST, now),
-            capacity.announced_until(_LEAST, now),
-            capacity.throttled_until(_LEAST, now),
-            capacity.overloaded_until(_LEAST, now),
+            capacity.meters.fits_at(least, now),
+            capacity.meters.spare_at(least, now),
+            capacity.announced_until(least, now),
+            capacity.throttled_until(least, now),
+            capacity.overloaded_until(least, now),
             capacity.slot_at(now),
         )
-        if fits_at > now:
-            return None, fits_at
-        for entry in islice(order, LOOK_AT):
+        if fits_at > now or any(reservation.is_delayed(least, capacity, now) for reservation in reservations):
+            return None, fits_at if fits_at > now else _NEVER
+        due = (smallest,) if smallest.state is EntryState.DUE else ()
+        for entry in chain(islice(queue.due(), LOOK_AT), due):
             demand = self.demand(entry.ticket, now)
-            if (
-                entry.not_before > now
-                or self._queue.why_passed(entry)
-                or any(reservation.is_delayed(demand, capacity, now) for reservation in reservations)
+            if queue.why_passed(entry) or any(
+                reservation.is_delayed(demand, capacity, now) for reservation in reservations
             ):
                 continue
             gate = self.gate(entry.ticket, now)
