@@ -340,8 +340,8 @@ def test_a_request_leads_to_its_flow_in_mitmweb(page, tmp_path):
         tab = page.context.new_page()
         tab.goto(web.partition("#")[0] + "?token=open-sesame")  # as a person does once
         expect(tab.locator("tr", has_text="/v1/messages").first).to_be_visible()
+        tab.goto("about:blank")  # an open mitmweb writes its own filter into the address at the next flow
         tab.goto(web)
-        tab.reload()
         expect(tab.locator("tbody tr", has_text="/v1/messages")).to_have_count(1)
         expect(tab.locator("tbody")).to_contain_text(ticket)
         tab.close()

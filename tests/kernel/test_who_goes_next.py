@@ -67,7 +67,8 @@ class Watched(World):
     ("name", "off_s", "off_soon_s"),
     [
         pytest.param("micro-50", 1, 1, id="requests of a bucket"),
-        pytest.param("two-hundred", 2, 1, id="tokens, and many who come later"),
+        # 1.4 to 2.4 s of waits of 33 s, by the seed: the smallest of those who come later goes before.
+        pytest.param("two-hundred", 3, 0.5, id="tokens, and many who come later"),
         pytest.param("token-bucket", 1, 0.5, id="a limit that no header tells"),
         pytest.param("replay-11", 1, 1, id="failures and retries"),
         pytest.param("priorities", 5, 2, id="classes, and who comes later goes first"),
