@@ -160,8 +160,7 @@ class _Probes:
         """When another probe may go; the likelier probes pass, the more may be in flight."""
         self._pending = [sent for sent in self._pending if sent.stamp in bank.open and sent.refused is None]
         most = max(1, int(_RISKED / (1 - go)))
-        verdicts_at = sorted(sent.sent_at + bank.verdict_s for sent in self._pending)
-        return now if len(verdicts_at) < most else verdicts_at[-most]
+        return now if len(self._pending) < most else self._pending[-most].sent_at + bank.verdict_s
 
 
 class HiddenLimits:

@@ -233,6 +233,8 @@ class Bank:
                 self._histories = {}
         if sent.is_void or is_failed:
             self._histories = {}
+        for history in self._histories.values():
+            history.ended(sent)
 
     def knows_enough(self, sent: Sent, now: float) -> bool:
         """Whether a refusal teaches little: few refusals are new, and this repeats others, or all is chance."""

@@ -14,7 +14,7 @@ chance below some amount, which `fit` finds, and the rule above.
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Annotated
@@ -174,6 +174,7 @@ class AttemptHistory:
         self.sent_at = [sent.sent_at for sent in attempts]
         self.counted = [counts(sent) for sent in attempts]
         self._sums: dict[int, list[float]] = {}
+        self._ends: list[float] | None = None
         self.levels: dict[Level, list[float]] = {}
         """Levels of buckets before each attempt, and after the last, as far as computed."""
 
@@ -186,10 +187,13 @@ class AttemptHistory:
         """The same attempts for a limiter that counts other attempts."""
         return self if counts is self.counts else AttemptHistory(self.attempts, counts, self.first, self.judged)
 
-    def ends(self) -> Iterator[float]:
-        """When the counted attempts that have to be explained ended."""
-        pairs = zip(self.attempts[self.first :], self.counted[self.first :], strict=True)
-        return (sent.ended_at for sent, is_counted in pairs if is_counted)
+    @property
+    def ends(self) -> Sequence[float]:
+        """When the counted attempts that have to be explained ended, in order."""
+        if self._ends is None:
+            pairs = zip(self.attempts[self.first :], self.counted[self.first :], strict=True)
+            self._ends = sorted(sent.ended_at for sent, is_counted in pairs if is_counted and sent.ended_at < _NEVER)
+        return self._ends
 
     def add(self, sent: Sent) -> None:
         """Append an attempt that is in flight."""
@@ -198,6 +202,11 @@ class AttemptHistory:
         self.counted.append(True)
         for measure, sums in self._sums.items():
             sums.append(sums[-1] + sent.units[measure])
+
+    def ended(self, sent: Sent) -> None:
+        """Note the end of a counted attempt, later than all others."""
+        if self._ends is not None:
+            self._ends.append(sent.ended_at)
 
     def sums(self, measure: int) -> list[float]:
         """Counted units before each attempt, and of all."""
@@ -225,7 +234,7 @@ class ConcurrencyLevel:
         """See Level."""
         if not self.linger_s:
             return [sent.in_flight for sent in history.explained]
-        ended_at = sorted(history.ends())
+        ended_at = history.ends
         return [
             sent.in_flight + bisect_right(ended_at, sent.sent_at) - bisect_right(ended_at, sent.sent_at - self.linger_s)
             for sent in history.explained
@@ -236,10 +245,9 @@ class ConcurrencyLevel:
         free = amount - in_flight
         if free < 1:
             return _NEVER
-        since = now - self.linger_s
-        ended_at = sorted(at for at in history.ends() if since < at <= now)
-        surplus = len(ended_at) + 1 - int(free)
-        return now if surplus <= 0 else max(now, ended_at[surplus - 1] + self.linger_s)
+        before = bisect_right(history.ends, now - self.linger_s)
+        surplus = len(history.ends) - before + 1 - int(free)
+        return now if surplus <= 0 else max(now, history.ends[before + surplus - 1] + self.linger_s)
 
 
 @dataclass(frozen=True, slots=True)

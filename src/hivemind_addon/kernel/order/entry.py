@@ -1,6 +1,7 @@
 """A ticket in its pool: the states from submit to end, and the attempts in flight by ticket and by request."""
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from enum import Enum
 
 from msgspec import Struct
@@ -162,6 +163,8 @@ class InFlight:
     def __init__(self) -> None:
         self.by_ticket: dict[str, QueueEntry] = {}
         """Oldest first. Only this class changes the dict."""
+        self._by_request: defaultdict[tuple[str, str], dict[str, QueueEntry]] = defaultdict(dict)
+        """By agent and hash of the request, of entries with a hash."""
 
     def __len__(self) -> int:
         return len(self.by_ticket)
@@ -182,14 +185,20 @@ class InFlight:
 
     def add(self, entry: QueueEntry) -> None:
         """Add an entry whose attempt was sent."""
-        self.by_ticket[entry.ticket.id] = entry
+        ticket = entry.ticket
+        self.by_ticket[ticket.id] = entry
+        if ticket.request_hash:
+            self._by_request[ticket.agent, ticket.request_hash][ticket.id] = entry
 
     def remove(self, attempt: Attempt) -> None:
         """Remove the entry of an ended attempt."""
-        self.by_ticket.pop(attempt.ticket.id).attempt = None
+        entry = self.by_ticket.pop(attempt.ticket.id)
+        entry.attempt = None
+        request = entry.ticket.agent, entry.ticket.request_hash
+        self._by_request[request].pop(entry.ticket.id, None)
+        if not self._by_request[request]:
+            del self._by_request[request]
 
-    def alike(self, ticket: Ticket) -> Iterator[QueueEntry]:
-        """Entries with the same agent and request; none if the hash is unknown. O(n), once per ticket with a hash."""
-        wanted = ticket.request_hash
-        others = (entry for entry in self if wanted and entry.ticket.request_hash == wanted)
-        return (entry for entry in others if entry.ticket.agent == ticket.agent)
+    def alike(self, ticket: Ticket) -> Iterable[QueueEntry]:
+        """Entries with the same agent and request, oldest first; none if the hash is unknown."""
+        return self._by_request.get((ticket.agent, ticket.request_hash), {}).values()
