@@ -15,8 +15,8 @@ from enum import Enum
 from typing import override
 
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted, Backoff, Finished
 from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, Finished
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Demand, Hints, Outcome, PoolKey, Ticket
 from hivemind_addon.sim.agenda import Agenda
 from lab.gateway import SUCCESS, Chance, Gateway, GatewayNeighbour

@@ -27,8 +27,8 @@ from typing import Any, override
 import click
 import msgspec
 
-from hivemind_addon.kernel.retry import Admitted, Backoff, Finished, GiveUp, Refused, Shed, Verdict
 from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, Finished, GiveUp, Refused, Shed, Verdict
 from hivemind_addon.kernel.values.events import (
     AccountBlocked,
     AccountUnblocked,

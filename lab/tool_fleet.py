@@ -17,8 +17,8 @@ from hivemind_addon.formats.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.formats.wire.description import PlainRequest, describe_plain, may_repeat, only_reads
 from hivemind_addon.formats.wire.dialect import dialect_of
 from hivemind_addon.formats.wire.outcome import never_run
-from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Ticket
 from hivemind_addon.sim.agenda import Agenda
 from lab.services import ServiceReply, SimGithub, SimSearch, SimService

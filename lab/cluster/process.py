@@ -14,9 +14,9 @@ import msgspec
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.budget import actual_spend
-from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import SchedulerCommand
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.kernel.values.events import AttemptStarted, Submitted, TicketEnded
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Demand, Outcome, OutcomeKind, Ticket, Usage
 from hivemind_addon.plugins.cluster.messages import EngineAnswer, Packet

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted, Refused, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.decision import Admitted, Refused, Shed
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Dimension, Outcome, PoolKey
 from hivemind_addon.sim.limits import Limit, LimitKind, SimAllowance
 from tests.kernel.samples import OVERLOADED, POOL, SUCCESS, THROTTLED, after, hints, requests_reading, ticket

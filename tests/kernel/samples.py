@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted, Backoff, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, Shed
 from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.kernel.values.ticket import (
     Attempt,

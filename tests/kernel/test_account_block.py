@@ -2,8 +2,8 @@ import pytest
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.account_block import AccountBlock
-from hivemind_addon.kernel.retry import ActiveBlock, Backoff, GiveUp, Refused
 from hivemind_addon.kernel.values.command import Declined, Resume
+from hivemind_addon.kernel.values.decision import ActiveBlock, Backoff, GiveUp, Refused
 from hivemind_addon.kernel.values.events import AccountBlocked, AccountUnblocked, Held, TicketEnded
 from hivemind_addon.kernel.values.snapshot import AccountBlockView
 from hivemind_addon.kernel.values.ticket import Reason

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 from hivemind_addon.kernel.limits.owner import owner_of
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings, PoolTold
-from hivemind_addon.kernel.retry import Admitted, Backoff, History, Refused, Shed, Verdict
+from hivemind_addon.kernel.retry import History
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import SetBudget
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, Refused, Shed, Verdict
 from hivemind_addon.kernel.values.events import BudgetSpent, Event, TicketEnded
 from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Spend
 from hivemind_addon.kernel.values.ticket import (

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from hivemind_addon.kernel.budget import Account, Budgets, actual_spend, actual_usage, spend_of
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.kernel.values.events import (
     AttemptEnded,
     BudgetBooked,

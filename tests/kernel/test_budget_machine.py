@@ -16,9 +16,9 @@ from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted, Refused
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import AddBudget, ResetBudget, SetBudget
+from hivemind_addon.kernel.values.decision import Admitted, Refused
 from hivemind_addon.kernel.values.events import AttemptEnded, BudgetBooked, OddityNoted
 from hivemind_addon.kernel.values.spend import AccountState, Budget, Period, Price, Scope, Spend
 from hivemind_addon.kernel.values.ticket import AttemptResult, PoolKey, Usage

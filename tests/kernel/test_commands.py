@@ -4,7 +4,6 @@ from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted, Refused
 from hivemind_addon.kernel.values.command import (
     Cancel,
     CommandResult,
@@ -16,6 +15,7 @@ from hivemind_addon.kernel.values.command import (
     SetLimit,
     SetPriority,
 )
+from hivemind_addon.kernel.values.decision import Admitted, Refused
 from hivemind_addon.kernel.values.events import ConcurrencyChanged, Held, TicketEnded
 from hivemind_addon.kernel.values.snapshot import LearnedView, PriorityView
 from hivemind_addon.kernel.values.spend import Scope

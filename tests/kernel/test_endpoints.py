@@ -3,8 +3,8 @@
 import pytest
 from msgspec.structs import replace
 
-from hivemind_addon.kernel.retry import Backoff, Finished, GiveUp
 from hivemind_addon.kernel.values.command import Pause, Resume
+from hivemind_addon.kernel.values.decision import Backoff, Finished, GiveUp
 from hivemind_addon.kernel.values.events import AttemptStarted, Moved, TicketEnded
 from hivemind_addon.kernel.values.ticket import Demand, Endpoint, Hints, PoolKey
 from tests.kernel.samples import FAILED, IGNORED, SUCCESS, THROTTLED, Bench, after, brittle, ticket

@@ -9,9 +9,9 @@ from hivemind_addon.kernel.forecast import Forecast, ForecastSlots, Supply
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.order.entry import QueueEntry
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import SetLimit, SetPriority
+from hivemind_addon.kernel.values.decision import Admitted
 from hivemind_addon.kernel.values.snapshot import CONCURRENCY
 from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Dimension, Priority, Reading
 from hivemind_addon.proxy.api.pool_words import with_words

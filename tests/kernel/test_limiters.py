@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted
 from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.decision import Admitted
 from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Dimension, Hints, Reading
 from tests.kernel.samples import FAILED, SUCCESS, THROTTLED, ticket
 

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from hivemind_addon.kernel.limits.machine import MachineSettings
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import MoveToFront, Pause
+from hivemind_addon.kernel.values.decision import Admitted
 from hivemind_addon.kernel.values.ticket import AttemptResult, Hints, PoolKey, Priority
 from hivemind_addon.sim.agenda import Agenda
 from hivemind_addon.sim.limits import SimMachine

@@ -2,7 +2,7 @@
 
 import pytest
 
-from hivemind_addon.kernel.retry import Backoff, GiveUp
+from hivemind_addon.kernel.values.decision import Backoff, GiveUp
 from hivemind_addon.kernel.values.events import BreakerChanged, Held, MeterLearned, PoolBlocked, Superseded
 from hivemind_addon.kernel.values.ticket import Demand, Reason
 from tests.kernel.samples import (

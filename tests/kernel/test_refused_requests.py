@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.owner import Owner
 from hivemind_addon.kernel.limits.refused_requests import RefusedRequests
-from hivemind_addon.kernel.retry import Backoff, GiveUp
+from hivemind_addon.kernel.values.decision import Backoff, GiveUp
 from hivemind_addon.kernel.values.ticket import Attempt, Demand, Reason
 from tests.kernel.samples import CUT, OVERLOADED, POOL, THROTTLED, Bench, ticket
 

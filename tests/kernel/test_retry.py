@@ -7,15 +7,8 @@ from msgspec.structs import replace
 
 from hivemind_addon.kernel import retry
 from hivemind_addon.kernel.limits.owner import Owner, owner_of
-from hivemind_addon.kernel.retry import (
-    Backoff,
-    Finished,
-    GiveUp,
-    History,
-    RetryPolicy,
-    last_moment,
-    sane_retry_after_s,
-)
+from hivemind_addon.kernel.retry import History, RetryPolicy, last_moment, sane_retry_after_s
+from hivemind_addon.kernel.values.decision import Backoff, Finished, GiveUp
 from hivemind_addon.kernel.values.events import TicketEnded
 from hivemind_addon.kernel.values.ticket import AttemptResult, Outcome, OutcomeKind, Reason
 from tests.kernel.samples import (

@@ -8,9 +8,10 @@ from msgspec.structs import replace
 from hivemind_addon.kernel.limits.breaker import BreakerSettings
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Backoff, Finished, GiveUp, RetryPolicy
+from hivemind_addon.kernel.retry import RetryPolicy
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.sliced_work import whole
+from hivemind_addon.kernel.values.decision import Backoff, Finished, GiveUp
 from hivemind_addon.kernel.values.events import (
     AccountNamed,
     AttemptEnded,

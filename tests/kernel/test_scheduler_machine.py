@@ -16,7 +16,6 @@ from hivemind_addon.kernel.limits.machine import MachineSettings
 from hivemind_addon.kernel.limits.owner import as_block, plan_wait_s
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import (
     AddBudget,
@@ -30,6 +29,7 @@ from hivemind_addon.kernel.values.command import (
     SetLimit,
     SetPriority,
 )
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, Refused, Shed
 from hivemind_addon.kernel.values.events import (
     AttemptEnded,
     AttemptStarted,

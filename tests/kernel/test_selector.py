@@ -16,8 +16,9 @@ from hivemind_addon.kernel.order.selector import Gate, Selector
 from hivemind_addon.kernel.order.shares import StartTimes
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Backoff, GiveUp, History
+from hivemind_addon.kernel.retry import History
 from hivemind_addon.kernel.values.command import MoveToFront
+from hivemind_addon.kernel.values.decision import Backoff, GiveUp
 from hivemind_addon.kernel.values.events import Held
 from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Dimension, Reading, Reason
 from tests.kernel.samples import (

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from hivemind_addon.kernel import retry
-from hivemind_addon.kernel.retry import Backoff, GiveUp
 from hivemind_addon.kernel.values import events
+from hivemind_addon.kernel.values.decision import Backoff, GiveUp
 from hivemind_addon.kernel.values.ticket import Reason
 from hivemind_addon.tools.cli import main
 from lab import digest

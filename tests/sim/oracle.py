@@ -1,6 +1,7 @@
 """A scheduler that may ask the provider: whom it loses, no scheduler can be blamed for."""
 
-from hivemind_addon.kernel.retry import Admitted, Backoff, Finished, GiveUp, RetryPolicy
+from hivemind_addon.kernel.retry import RetryPolicy
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, Finished, GiveUp
 from hivemind_addon.kernel.values.ticket import Attempt, Demand, OutcomeKind, Reason
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.world import World

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Backoff, Finished, GiveUp
+from hivemind_addon.kernel.values.decision import Backoff, Finished, GiveUp
 from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Dimension, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.sim.ablation import Primitive
 from hivemind_addon.sim.aimd_pause import aimd_pause

@@ -15,7 +15,6 @@ from typing import assert_never
 from hivemind_addon.kernel.budget import Account, Budgets
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.pool import Pool
-from hivemind_addon.kernel.retry import Refused
 from hivemind_addon.kernel.values.command import (
     LONGEST_PRIORITY_S,
     AddBudget,
@@ -37,6 +36,7 @@ from hivemind_addon.kernel.values.command import (
     names_pool,
     nearest,
 )
+from hivemind_addon.kernel.values.decision import Refused
 from hivemind_addon.kernel.values.spend import MOST_AMOUNT, Budget, Scope, Spend
 from hivemind_addon.kernel.values.ticket import Attempt, PoolKey
 

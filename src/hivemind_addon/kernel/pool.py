@@ -33,23 +33,18 @@ from hivemind_addon.kernel.order.entry import EntryState, QueueEntry
 from hivemind_addon.kernel.order.fair_queue import FairQueue, OrderSettings
 from hivemind_addon.kernel.order.selector import SOONEST_COME_BACK_S, Gate, Reservation, Selector
 from hivemind_addon.kernel.overrides import Overrides
-from hivemind_addon.kernel.retry import (
+from hivemind_addon.kernel.retry import History, Patience, RetryPolicy, judge, last_moment, step_s
+from hivemind_addon.kernel.values.command import Cancel, ForeseeWait, Foresight
+from hivemind_addon.kernel.values.decision import (
     ActiveBlock,
     Admitted,
     Backoff,
     Finished,
     GiveUp,
-    History,
-    Patience,
     Refused,
-    RetryPolicy,
     Shed,
     Verdict,
-    judge,
-    last_moment,
-    step_s,
 )
-from hivemind_addon.kernel.values.command import Cancel, ForeseeWait, Foresight
 from hivemind_addon.kernel.values.events import (
     AttemptEnded,
     AttemptStarted,

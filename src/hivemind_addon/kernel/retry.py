@@ -6,7 +6,7 @@ an exponential step and the provider's retry-after, unless others proved that wr
 short, because meters and hidden limits pace all tickets. There is no step while the provider is down, because the
 breaker probes.
 
-This file also holds the scheduler's replies to a request, and the learned patience of clients.
+This file also holds the learned patience of clients.
 """
 
 import math
@@ -19,72 +19,8 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.owner import Owner
-from hivemind_addon.kernel.values.command import Cancel
-from hivemind_addon.kernel.values.spend import Shortage
-from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Outcome, OutcomeKind, Reason, Ticket
-
-
-class ActiveBlock(Struct, frozen=True, tag="account-block"):
-    """The provider refuses the account: the reason, and the end."""
-
-    reason: str
-    until: float
-    """Monotonic instant of the end; of the next check if the provider did not state the end."""
-    is_end_told: bool = True
-    of_account: bool = True
-    """Whether a refusal named the account; else two requests of the model were refused."""
-
-    @property
-    def why(self) -> Reason:
-        """The limit that is spent, as far as is known."""
-        return Reason.ACCOUNT_BLOCK if self.of_account else Reason.MODEL_BLOCK
-
-
-class Admitted(Struct, frozen=True, tag=True):
-    """The ticket goes upstream now."""
-
-    attempt: Attempt
-
-
-class Shed(Struct, frozen=True, tag=True):
-    """The ticket ends: the client gets a refusal that makes the client come back."""
-
-    ticket: Ticket
-    reason: Reason
-    come_back_s: float
-    """Seconds from now until there is probably room."""
-
-
-class Refused(Struct, frozen=True, tag=True):
-    """The ticket ends because a budget or the account is spent, or a person cancelled the ticket.
-
-    The client gets a refusal that clients do not retry.
-    """
-
-    ticket: Ticket
-    cause: Shortage | ActiveBlock | Cancel
-
-
-class Finished(Struct, frozen=True, tag=True):
-    """The ticket is over: the client gets, or has, the answer."""
-
-
-class Backoff(Struct, frozen=True, tag=True):
-    """The ticket keeps its place in the queue, and waits until an instant."""
-
-    until: float
-    reason: str
-
-
-class GiveUp(Struct, frozen=True, tag=True):
-    """The ticket is over: the client gets the provider's last answer unchanged."""
-
-    reason: Reason
-
-
-Verdict = Finished | Backoff | GiveUp
-"""The result of `Scheduler.settle`."""
-
+from hivemind_addon.kernel.values.decision import Backoff, Finished, GiveUp, Verdict
+from hivemind_addon.kernel.values.ticket import AttemptResult, Outcome, OutcomeKind, Reason, Ticket
 
 _FIRST_THROTTLED_S = 0.2
 """The step after the first rate-limit refusal; doubles with each further refusal in a row."""

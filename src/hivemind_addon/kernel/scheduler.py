@@ -28,9 +28,10 @@ from hivemind_addon.kernel.limits.sharing import Sharing
 from hivemind_addon.kernel.order.selector import Reservation
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.pool import Pool, PoolSettings, PoolTold
-from hivemind_addon.kernel.retry import Admitted, Backoff, History, Patience, Refused, Shed, Verdict
+from hivemind_addon.kernel.retry import History, Patience
 from hivemind_addon.kernel.sliced_work import whole
 from hivemind_addon.kernel.values.command import CommandResult, ForeseeWait, SchedulerCommand
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, Refused, Shed, Verdict
 from hivemind_addon.kernel.values.events import (
     AccountNamed,
     AttemptEnded,

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted, Refused, Shed, Verdict
 from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.decision import Admitted, Refused, Shed, Verdict
 from hivemind_addon.kernel.values.events import SchedulerEvent
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Hints, Ticket
 from hivemind_addon.sim.ablation import AblatedScheduler, Primitive

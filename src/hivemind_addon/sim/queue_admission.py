@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted, Backoff, Finished, GiveUp, Verdict
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, Finished, GiveUp, Verdict
 from hivemind_addon.kernel.values.events import AttemptStarted, Event, TicketEnded
 from hivemind_addon.kernel.values.ticket import (
     Attempt,

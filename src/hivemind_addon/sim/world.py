@@ -20,8 +20,8 @@ from hivemind_addon.formats.wire.hints import read_hints
 from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 from hivemind_addon.formats.wire.watchdog import Durations, may_be_silent_s
 from hivemind_addon.kernel.limits.learned import Saved
-from hivemind_addon.kernel.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.kernel.values.events import BreakerChanged, Event, Moved, Submitted, TicketEnded
 from hivemind_addon.kernel.values.spend import Budget, Scope, Shortage, Spend
 from hivemind_addon.kernel.values.ticket import (

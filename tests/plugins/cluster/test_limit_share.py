@@ -11,8 +11,8 @@ from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
 from hivemind_addon.kernel.limits.learned import LearnedMeter, LearnedPool, MeterKind, Saved
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted, Refused
 from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.decision import Admitted, Refused
 from hivemind_addon.kernel.values.events import OddityNoted
 from hivemind_addon.kernel.values.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.kernel.values.ticket import AttemptResult, Dimension, Reading, Usage

@@ -5,7 +5,7 @@ import random
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.pool import PoolSettings, PoolTold
-from hivemind_addon.kernel.retry import Admitted, Backoff, Finished, Refused, Shed
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, Finished, Refused, Shed
 from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Outcome, OutcomeKind, PoolKey, Reason
 from hivemind_addon.plugins.cluster.member import Member
 from hivemind_addon.plugins.cluster.messages import AccountsChanged, Admits, Ended, Ends, PoolsChanged, Sheds

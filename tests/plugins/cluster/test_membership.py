@@ -7,9 +7,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import AddBudget, Pause, SetBudget, SetLimit
+from hivemind_addon.kernel.values.decision import Admitted
 from hivemind_addon.kernel.values.events import OddityNoted
 from hivemind_addon.kernel.values.spend import Scope
 from hivemind_addon.kernel.values.ticket import AttemptResult

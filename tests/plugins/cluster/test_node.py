@@ -6,9 +6,9 @@ import msgspec
 from msgspec.structs import replace
 
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import SetPriority
+from hivemind_addon.kernel.values.decision import Admitted
 from hivemind_addon.kernel.values.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.kernel.values.ticket import AttemptResult, Job, Outcome, OutcomeKind, Priority, Usage
 from hivemind_addon.plugins.cluster.messages import VERSION, EngineFailed, Fetch, Packet, Publish

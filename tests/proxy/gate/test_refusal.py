@@ -11,8 +11,8 @@ from hivemind_addon.formats.profile.model import ProfileKind
 from hivemind_addon.formats.wire.dialect import dialect_of
 from hivemind_addon.formats.wire.hints import read_hints
 from hivemind_addon.formats.wire.outcome import judge_answer
-from hivemind_addon.kernel.retry import ActiveBlock, Refused, Shed
 from hivemind_addon.kernel.values.command import Cancel
+from hivemind_addon.kernel.values.decision import ActiveBlock, Refused, Shed
 from hivemind_addon.kernel.values.spend import Budget, Period, Scope, Shortage
 from hivemind_addon.kernel.values.ticket import Outcome, OutcomeKind, Reason
 from hivemind_addon.proxy.gate.refusal import (

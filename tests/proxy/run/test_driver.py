@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted, Backoff, Finished, Refused, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import Cancel, Pause, Resume, SetPriority
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, Finished, Refused, Shed
 from hivemind_addon.kernel.values.events import AttemptStarted, GuardTripped, MachineSlept, Submitted, TicketEnded
 from hivemind_addon.kernel.values.spend import AccountState, Budget, Period, Scope, Spend
 from hivemind_addon.kernel.values.ticket import AttemptResult, ContractError, Outcome, OutcomeKind, Priority, Reason

@@ -5,8 +5,8 @@ import pytest
 
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted
 from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.decision import Admitted
 from hivemind_addon.kernel.values.events import GuardTripped
 from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Outcome, OutcomeKind, PoolKey, Ticket
 from hivemind_addon.proxy.record.news import BURST, EVERY_S

@@ -16,7 +16,7 @@ request meets the same. If a test then passes before the end, such waits are no 
 
 import math
 
-from hivemind_addon.kernel.retry import ActiveBlock
+from hivemind_addon.kernel.values.decision import ActiveBlock
 from hivemind_addon.kernel.values.snapshot import AccountBlockView
 from hivemind_addon.kernel.values.ticket import Attempt
 

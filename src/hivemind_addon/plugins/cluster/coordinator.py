@@ -14,9 +14,9 @@ from msgspec.structs import replace
 
 from hivemind_addon.kernel.budget import actual_spend, calls_of
 from hivemind_addon.kernel.pool import PoolSettings, PoolTold
-from hivemind_addon.kernel.retry import ActiveBlock, Admitted, Backoff, Refused, Shed
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.command import CommandResult, SchedulerCommand
+from hivemind_addon.kernel.values.decision import ActiveBlock, Admitted, Backoff, Refused, Shed
 from hivemind_addon.kernel.values.events import (
     AttemptEnded,
     AttemptStarted,

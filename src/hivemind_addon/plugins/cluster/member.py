@@ -17,20 +17,18 @@ from hivemind_addon.kernel.heap import KeyedHeap
 from hivemind_addon.kernel.jobs import UNSEEN, Jobs, RunningJob
 from hivemind_addon.kernel.limits.owner import as_block, owner_of
 from hivemind_addon.kernel.pool import PoolSettings, PoolTold
-from hivemind_addon.kernel.retry import (
+from hivemind_addon.kernel.retry import History, judge, last_moment
+from hivemind_addon.kernel.values.command import Cancel
+from hivemind_addon.kernel.values.decision import (
     ActiveBlock,
     Admitted,
     Backoff,
     Finished,
     GiveUp,
-    History,
     Refused,
     Shed,
     Verdict,
-    judge,
-    last_moment,
 )
-from hivemind_addon.kernel.values.command import Cancel
 from hivemind_addon.kernel.values.events import AttemptEnded, AttemptStarted, BackedOff, Event, Submitted, TicketEnded
 from hivemind_addon.kernel.values.snapshot import BreakerState, PoolView, RequestState, TicketView
 from hivemind_addon.kernel.values.spend import Budget, Shortage, Spend

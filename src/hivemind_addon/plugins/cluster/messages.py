@@ -7,8 +7,9 @@ and of its credential only a hash.
 from msgspec import Raw, Struct, field
 
 from hivemind_addon.kernel.pool import PoolSettings, PoolTold
-from hivemind_addon.kernel.retry import ActiveBlock, History, Verdict
+from hivemind_addon.kernel.retry import History
 from hivemind_addon.kernel.values.command import Cancel, SchedulerCommand
+from hivemind_addon.kernel.values.decision import ActiveBlock, Verdict
 from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.kernel.values.spend import AccountState, Budget, Shortage, Spend
 from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Hints, PoolKey, Reason, Ticket

@@ -26,10 +26,10 @@ from msgspec.structs import replace
 from hivemind_addon.formats.base.json_values import packed_decoder
 from hivemind_addon.kernel.jobs import read_jobs
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted, Refused, Shed, Verdict
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.sliced_work import whole
 from hivemind_addon.kernel.values.command import Cancel, CommandResult, SchedulerCommand
+from hivemind_addon.kernel.values.decision import Admitted, Refused, Shed, Verdict
 from hivemind_addon.kernel.values.events import Event, MachineSlept, OddityNoted
 from hivemind_addon.kernel.values.snapshot import Counters, Snapshot
 from hivemind_addon.kernel.values.spend import AccountState, Shortage

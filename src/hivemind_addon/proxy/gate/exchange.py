@@ -27,8 +27,8 @@ from hivemind_addon.formats.wire.garbage import garbage_in, is_after_tool
 from hivemind_addon.formats.wire.jobs import JobReader, job_begun
 from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_transport, never_run
 from hivemind_addon.formats.wire.watchdog import may_be_silent_s
-from hivemind_addon.kernel.retry import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.kernel.values.command import Cancel, MoveToFront
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, GiveUp, Refused, Shed
 from hivemind_addon.kernel.values.events import CommittedStreamFailed, OddityNoted
 from hivemind_addon.kernel.values.spend import Shortage
 from hivemind_addon.kernel.values.ticket import (

@@ -14,7 +14,7 @@ from hivemind_addon.formats.base.patterns import normal_host
 from hivemind_addon.formats.profile.load import format_for
 from hivemind_addon.formats.wire.dialect import dialect_of
 from hivemind_addon.formats.wire.jobs import JobReader, job_asked, job_begun, job_name
-from hivemind_addon.kernel.retry import Refused
+from hivemind_addon.kernel.values.decision import Refused
 from hivemind_addon.proxy.gate.refusal import make_refused
 from hivemind_addon.proxy.host.flow_parts import destination, plain_headers
 

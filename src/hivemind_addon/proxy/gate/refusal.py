@@ -16,8 +16,8 @@ from mitmproxy import http
 from hivemind_addon.formats.profile.model import Profile
 from hivemind_addon.formats.wire.dialect import Dialect
 from hivemind_addon.formats.wire.hints import DELAY_HEADERS
-from hivemind_addon.kernel.retry import ActiveBlock, Refused, Shed
 from hivemind_addon.kernel.values.command import Cancel
+from hivemind_addon.kernel.values.decision import ActiveBlock, Refused, Shed
 from hivemind_addon.kernel.values.spend import Scope, Shortage
 from hivemind_addon.kernel.values.ticket import CallKind, Outcome, Reason
 from hivemind_addon.proxy.api.account import words_of

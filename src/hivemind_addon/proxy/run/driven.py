@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Protocol
 
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted, Refused, Shed, Verdict
 from hivemind_addon.kernel.values.command import CommandResult, SchedulerCommand
+from hivemind_addon.kernel.values.decision import Admitted, Refused, Shed, Verdict
 from hivemind_addon.kernel.values.events import Event, SchedulerEvent
 from hivemind_addon.kernel.values.snapshot import Snapshot
 from hivemind_addon.kernel.values.spend import AccountState, Shortage

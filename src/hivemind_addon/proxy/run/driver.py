@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from hivemind_addon.kernel.heap import KeyedHeap
 from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.retry import Admitted, Backoff, Refused, Shed, Verdict
 from hivemind_addon.kernel.values.command import Cancel, SchedulerCommand
+from hivemind_addon.kernel.values.decision import Admitted, Backoff, Refused, Shed, Verdict
 from hivemind_addon.kernel.values.events import Event, OrderEvent
 from hivemind_addon.kernel.values.snapshot import Snapshot
 from hivemind_addon.kernel.values.spend import AccountState, Shortage
