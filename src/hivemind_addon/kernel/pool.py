@@ -130,6 +130,10 @@ class PoolSettings:
     order: OrderSettings = field(default_factory=OrderSettings)
     stated: tuple[StatedLimit, ...] = ()
     machine: MachineSettings | None = None
+    infers: bool = True
+    """Whether refusals teach limits that no header reports."""
+    backfills: bool = True
+    """Whether tickets may go before the first ticket while a limit holds that."""
 
 
 class PoolTold(Struct, frozen=True):
@@ -179,13 +183,14 @@ class Pool:
             rng=rng,
             emit=emit,
             sharing=sharing,
+            infers=settings.infers,
         )
         self.capacity.state(settings.stated)
         sharing.serve_on(settings.machine)
         self.queue = FairQueue(
             settings.order, cost_s=self.capacity.cost_s, saved_s=self.capacity.saved_s, common=sharing.order
         )
-        self._selector = Selector(queue=self.queue, capacity=self.capacity)
+        self._selector = Selector(queue=self.queue, capacity=self.capacity, backfills=settings.backfills)
         self.callers = Callers()
         self._kept_positions = KeptPositions()
         self._successors: dict[str, str] = {}
@@ -497,6 +502,8 @@ class Pool:
         return self._take(entry, now)
 
     def _backfill(self, reservations: list[Reservation], now: float) -> list[Admitted | Refused] | None:
+        if not self.settings.backfills:
+            return None
         entry, self._look_at = self._selector.backfill(reservations, now)
         return None if entry is None or self._look_at > now else self._take(entry, now)
 

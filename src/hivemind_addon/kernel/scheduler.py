@@ -209,14 +209,7 @@ class Scheduler:
             return self._pools[key]
         if key.account in self._canonical:
             return self._pool(self._of_first_account(key), settings, now)
-        pool = self._pools[key] = self._new_pool(key, settings)
-        pool.capacity.bypassing = self._bypassing[key]
-        if key in self._learned:
-            pool.capacity.resume(self._learned.pop(key), now)
-        return pool
-
-    def _new_pool(self, key: PoolKey, settings: PoolSettings) -> Pool:
-        return Pool(
+        pool = self._pools[key] = Pool(
             key=key,
             settings=settings,
             rng=self._rng,
@@ -226,6 +219,10 @@ class Scheduler:
             sharing=self._sharing_of(key),
             patience=self._patience,
         )
+        pool.capacity.bypassing = self._bypassing[key]
+        if key in self._learned:
+            pool.capacity.resume(self._learned.pop(key), now)
+        return pool
 
     def _of_first_account(self, key: PoolKey) -> PoolKey:
         """The key of a new pool with the organisation's first account, which the caller does not know yet."""

@@ -57,8 +57,6 @@ class Policy:
     """Whether it closes streamed attempts that are silent for too long, as the proxy does."""
     reaps_after_s: float | None = None
     """Of silence, after which it closes any attempt, unless the scenario says another time; None: as `watches` says."""
-    retries: bool = True
-    """Whether it may try again what failed."""
 
     HIVEMIND: ClassVar["Policy"]
     FIFO: ClassVar["Policy"]
@@ -103,7 +101,6 @@ def _ablated(missing: frozenset[Primitive], prefix: str, named: Sequence[Primiti
         f"the scheduler without {words}" if prefix == _WITHOUT else f"of the scheduler {words} alone",
         lambda rng: AblatedScheduler(rng=rng, without=missing),
         watches=Primitive.WATCHDOG not in missing,
-        retries=Primitive.RETRY not in missing,
     )
 
 

@@ -602,10 +602,7 @@ class World:
         if usage is not None and usage.reported:
             charged = attempt.upstream.charged(usage, attempt.sent.ticket.demand)
         result = AttemptResult(
-            outcome if self._policy.retries else msgspec.structs.replace(outcome, retryable=False),
-            usage,
-            charged,
-            client_saw_bytes=saw_bytes and outcome.kind is not OutcomeKind.SUCCESS,
+            outcome, usage, charged, client_saw_bytes=saw_bytes and outcome.kind is not OutcomeKind.SUCCESS
         )
         verdict = self.scheduler.settle(attempt.sent, result, self.now)
         if isinstance(verdict, Backoff):

@@ -118,8 +118,10 @@ class Capacity:
         rng: random.Random,
         emit: Callable[[Event], None],
         sharing: Sharing,
+        infers: bool = True,
     ) -> None:
-        """`sharing`: shared by the pools of the account."""
+        """`sharing`: shared by the pools of the account. `infers`: see PoolSettings."""
+        self._infers = infers
         self.key = key
         """The pool's key in events."""
         self._bypassing = 0
@@ -547,7 +549,8 @@ class Capacity:
 
     def _refuse(self, by: HiddenLimits, attempt: Attempt, outcome: Outcome, now: float) -> None:
         wait_s = sane_retry_after_s(outcome.retry_after_s)
-        by.refused(attempt.stamp, wait_s, now)
+        if self._infers:
+            by.refused(attempt.stamp, wait_s, now)
         if outcome.kind is OutcomeKind.THROTTLED:
             self.share.wait.refused(self, attempt, wait_s, now)
         why, row = self.sharing.evidence(self, outcome.kind, by.verdict_s, now)

@@ -68,6 +68,8 @@ class OrderSettings:
     expiring_s: float = 10.0
     """This close to the end a prefix is about to lapse."""
     cache: CacheSettings = field(default_factory=CacheSettings)
+    has_shares: bool = True
+    """Whether agents get equal shares; else tickets go as they came."""
 
 
 class FairQueue:
@@ -86,7 +88,7 @@ class FairQueue:
         `common`: the starts among all pools of the account.
         """
         self.common = common
-        self._starts = StartTimes()
+        self._starts = StartTimes(has_shares=settings.has_shares)
         self._settings = settings
         self._cost_s = cost_s
         self._saved_s = saved_s

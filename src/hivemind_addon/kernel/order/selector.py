@@ -110,8 +110,8 @@ def _latest(*gates: tuple[float, Reason]) -> Gate:
 class Selector:
     """Reads the queue and the capacity, and changes neither."""
 
-    def __init__(self, *, queue: FairQueue, capacity: Capacity) -> None:
-        self._queue = queue
+    def __init__(self, *, queue: FairQueue, capacity: Capacity, backfills: bool = True) -> None:
+        self._queue, self._backfills = queue, backfills
         self.capacity = capacity
         """The limits of the pool. Read only."""
         self.idle_since: float | None = None
@@ -199,7 +199,7 @@ class Selector:
 
     def _late_ticket(self, head: QueueEntry | None, now: float) -> QueueEntry | None:
         """The ticket that is shed first, if the ticket is late and the head is not lost by it."""
-        entry = self._queue.first_to_shed()
+        entry = self._queue.first_to_shed() if self._backfills else None
         if entry is None or entry is head or entry.not_before > now or self._queue.why_passed(entry):
             return None
         ticket, capacity, meters = entry.ticket, self.capacity, self.capacity.meters

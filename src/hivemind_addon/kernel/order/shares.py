@@ -29,7 +29,9 @@ _FORGET_FROM = 256
 class StartTimes:
     """The starts of the tickets that wait for one resource or are in flight, and of their agents."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_shares: bool = True) -> None:
+        """`has_shares` False: each start is 0, so tickets go as they came, and a retried ticket keeps the place."""
+        self._has_shares = has_shares
         self._now_s = 0.0
         self._latest_s = 0.0
         """The latest next start of any agent so far."""
@@ -53,6 +55,8 @@ class StartTimes:
 
     def start_s(self, entry: QueueEntry) -> float:
         """The start of a ticket."""
+        if not self._has_shares:
+            return 0.0
         ticket = entry.ticket
         came_s = self._tickets_s.get(ticket.id, self._now_s)
         return came_s if entry.was_sent else max(came_s, self._agents_s.get(ticket.agent, _LONG_AGO))
