@@ -22,7 +22,7 @@ from hivemind_addon.formats.wire.watchdog import Durations, may_be_silent_s
 from hivemind_addon.kernel.limits.learned import Saved
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.decision import Admitted, Backoff, GiveUp, Refused, Shed
-from hivemind_addon.kernel.values.events import BreakerChanged, Event, Moved, Submitted, TicketEnded
+from hivemind_addon.kernel.values.events import BreakerChanged, Event, Moved, Submitted
 from hivemind_addon.kernel.values.spend import Budget, Scope, Shortage, Spend
 from hivemind_addon.kernel.values.ticket import (
     Attempt,
@@ -75,6 +75,10 @@ class _Call:
     """As the scheduler has the request."""
     waits_at: SimUpstream | None = None
     """Whose pool holds the call; None: the agent's."""
+    waits_since: float | None = None
+    """Since when the call waits to be admitted; None: an attempt is in flight."""
+    waited_s: float = 0.0
+    """In earlier waits."""
 
     @property
     def upstream(self) -> SimUpstream:
@@ -200,16 +204,18 @@ class World:
             match decision:
                 case Admitted(sent):
                     call = self._waiting[sent.ticket.id]
+                    call.waited_s += self.now - (call.waits_since or 0.0)
+                    call.waits_since = None
                     if sent.ticket.endpoints:
                         call.waits_at = self._at(sent.ticket.pool)
                     self._transmit(call, sent)
                 case Shed(ticket, reason, come_back_s):
                     self._ledger.shed()
                     told_s = float(min(max(1, math.ceil(come_back_s)), _COME_BACK_MAX_S))
-                    call = self._waiting.pop(ticket.id)
+                    call = self._leave(ticket.id)
                     self._refused(call, f"shed: {reason.value}", curable=True, retry_after_s=told_s)
                 case Refused(ticket, cause):
-                    call = self._waiting.pop(ticket.id)
+                    call = self._leave(ticket.id)
                     if isinstance(cause, Shortage) and not isinstance(call.agent, ScriptedActor):
                         call.over = call.agent.is_stopped = True
                         self._end(call.agent)
@@ -217,11 +223,10 @@ class World:
                         self._refused(call, "refused", curable=False)
                 case _:
                     assert_never(decision)
-        for event in map(in_words, self.scheduler.drain_events()):
+        events = self.scheduler.drain_events() if isinstance(self.scheduler, Scheduler) else ()
+        for event in map(in_words, events):
             self._listen(event)
-            if isinstance(event, TicketEnded):
-                self._waited(event)
-            elif isinstance(event, Submitted) and event.ticket.endpoints and event.ticket.id in self._waiting:
+            if isinstance(event, Submitted) and event.ticket.endpoints and event.ticket.id in self._waiting:
                 self._waiting[event.ticket.id].waits_at = self._at(event.ticket.pool)
             elif isinstance(event, Moved) and event.ticket_id in self._waiting:
                 self._waiting[event.ticket_id].waits_at = self._at(event.pool)
@@ -246,9 +251,12 @@ class World:
                     (waiting if is_waiting else in_flight).append(call.kept)
             upstream.idle.pass_time(self.now, instant, waiting=waiting, in_flight=in_flight)
 
-    def _waited(self, event: TicketEnded) -> None:
-        agent = self._agents[int(event.ticket_id.partition(".")[0])]
-        agent.waits_s.append(event.waited_s)
+    def _leave(self, ticket_id: str) -> _Call:
+        """The scheduler has no longer to do with a call."""
+        call = self._waiting.pop(ticket_id)
+        since = self.now if call.waits_since is None else call.waits_since
+        call.agent.waits_s.append(call.waited_s + self.now - since)
+        return call
 
     # Scripted calls --------------------------------------------------------------------------------------------------
 
@@ -314,6 +322,7 @@ class World:
         self.agenda.after(agent.crowd.timeout_s, self._time_out, call)
         if self._policy.is_scheduled:
             self._waiting[call.id] = call
+            call.waits_since = self.now
             ticket = self._ticket(call)
             call.kept = agent.upstream.idle.keep(self._request(call), ticket.demand)
             self.scheduler.submit(ticket, agent.upstream.pool_settings, self.now)
@@ -381,7 +390,8 @@ class World:
                 self.scheduler.settle(attempt.sent, AttemptResult(gone), self.now)
         elif self._policy.is_scheduled:
             self.scheduler.cancel(call.id, self.now)
-        self._waiting.pop(call.id, None)
+        if call.id in self._waiting:
+            self._leave(call.id)
         self._refused(call, "timeout", curable=True)
 
     def _refused(self, call: _Call, why: str, *, curable: bool, retry_after_s: float | None = None) -> None:
@@ -606,10 +616,11 @@ class World:
         )
         verdict = self.scheduler.settle(attempt.sent, result, self.now)
         if isinstance(verdict, Backoff):
+            call.waits_since = self.now
             if call.kept is not None and outcome.kind is not OutcomeKind.THROTTLED:
                 call.kept.backs_off_until = verdict.until
             return
-        self._waiting.pop(call.id, None)
+        self._leave(call.id)
         if isinstance(verdict, GiveUp):
             curable = outcome.retryable and not saw_bytes
             why = f"{outcome.reason}: {verdict.reason.value}"
