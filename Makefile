@@ -4,7 +4,7 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.py
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test quick browser engine check digest prove papers bench calls budgets machines mutants newcomer night pictures site soak evaluate fleets endurance run docs clean
+.PHONY: demo test quick browser engine check digest prove bench calls budgets machines mutants newcomer night pictures site soak evaluate fleets endurance run docs clean
 
 demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
 	$(BIN)/hivemind demo
@@ -75,10 +75,6 @@ prove: $(READY)         ## scenarios and the zoo of limiters in virtual time aga
 
 evaluate: $(READY)      ## scenarios by policies by seeds, each primitive taken away, the nearest peer; 40 minutes
 	$(BIN)/hivemind lab prove --compare --peer --charts docs/evaluation --output docs/evaluation.md
-
-papers: $(READY)        ## what three papers claim, run again beside their own figures; minutes
-	$(BIN)/python -m lab.bench --only "1 KB plain, 1" --rounds 12 --json build/overhead.json
-	$(BIN)/hivemind lab papers --overhead build/overhead.json --output docs/papers.md
 
 fleets: $(READY)        ## thirty real agents of every kind against faulty providers, direct and through the proxy; about an hour
 	$(BIN)/python -m lab.fleets

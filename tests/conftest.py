@@ -73,7 +73,7 @@ LONGEST_FIRST = (
         "e2e/test_start",
     ),
     *("simulated agents", "kernel/test_hidden_limits", "newcomer", "stop", "delivery", "hooks", "cluster"),
-    *("lab/papers/test_papers", "lab/evaluate/test_report", "budgets", "test_docs", "websocket", "passthrough", "top"),
+    *("lab/evaluate/test_report", "budgets", "test_docs", "websocket", "passthrough", "top"),
     *(
         "steer",
         "pages",
@@ -90,7 +90,7 @@ LONGEST_FIRST = (
 
 LONG = re.compile(
     "test_(budgets|campaign|cli|connections|decoding|dialect|digest|engine|examples|fleets|framings|google|hidden_limits|"
-    "history|imports|json_schema|library|limiters|live|looking|metrics|overshoot|papers|picture|policy|program|"
+    "history|imports|json_schema|library|limiters|live|looking|metrics|overshoot|picture|policy|program|"
     "proxy_command|random|report|runner|scenarios|scheduler_machine|server|shapes|sharing|simulation|terminal|watched|"
     "weight|whatif|who_goes_next|world|zoo)"
 )

@@ -113,7 +113,7 @@ def _ratio(row, what):
 
 
 def added(rows):
-    """The added time of a request of `ADDED_AT`, for `hivemind lab papers`; None where that cell was not measured."""
+    """The added time of a request of `ADDED_AT`; None where that cell was not measured."""
     row = next((row for row in rows if row.cell.name == ADDED_AT), None)
     if row is None:
         return None

@@ -48,5 +48,5 @@ SECTIONS: Mapping[str, Sequence[CommandEntry]] = {
         ),
         CommandEntry("replay", "sim.replay.command:replay", "A recording again, under other limits"),
     ),
-    "Develop": (CommandEntry("lab", "tools.commands.lab:lab", "Scenarios, proof, papers, docs"),),
+    "Develop": (CommandEntry("lab", "tools.commands.lab:lab", "Scenarios, proof, docs"),),
 }

@@ -33,7 +33,6 @@ _COMMANDS = (
     CommandEntry("scenario", "sim.scenario_commands:scenario", "Simulated load: list it, read it, run it"),
     CheckoutEntry("prove", "lab.commands:prove", "Scenarios against what they expect, and policies compared"),
     CheckoutEntry("digest", "lab.digest:digest", "Whether the scheduler decides as before"),
-    CheckoutEntry("papers", "lab.papers.commands:papers", "What three papers claim, run again beside theirs"),
     CheckoutEntry("docs", "lab.generators.commands:docs", "Write the generated pages of docs/"),
 )
 
