@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import hashlib
-import random
 import socket
 import threading
 import time
@@ -21,7 +20,6 @@ from mcp.client.session import ClientSession
 from mcp.client.streamable_http import streamable_http_client
 from mcp.server.fastmcp import FastMCP
 
-from lab.services import SimGithub
 from tests.e2e.proxy import PATIENCE_S, in_flight, options, profiles, queued, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("tools")]
@@ -398,10 +396,26 @@ def test_a_budget_counts_calls(proxy, service):
     assert service.calls["GET /a"] == 2
 
 
+class Github:
+    """As strict as its documents: 100 calls at once and 900 points in a minute, of which a refused call takes its point."""
+
+    def __init__(self):
+        self.at_once = self.calls = 0
+        self.refused = Counter()
+
+    def refuses(self):
+        """The limit that refuses the call which has just come; empty: none."""
+        self.calls += 1
+        self.at_once += 1
+        limit = "concurrency" if self.at_once > 100 else "points" if self.calls > 900 else ""
+        self.refused += Counter([limit] if limit else [])
+        return limit
+
+
 @contextmanager
 def running_github():
-    """The simulated one, on a socket."""
-    github, lock = SimGithub(random.Random(1)), threading.Lock()
+    """A GitHub of one minute, on a socket."""
+    github, lock = Github(), threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -409,21 +423,28 @@ def running_github():
         def log_message(self, *_):
             pass
 
-        def _any(self):
-            self.rfile.read(int(self.headers.get("content-length", 0)))
+        def do_GET(self):
             with lock:
-                reply = github.came(self.command, self.path, time.monotonic(), time.time())
-            time.sleep(reply.takes_s / 2)
-            self.send_response(reply.status)
-            for name, value in {**reply.headers, "content-length": str(len(reply.body))}.items():
+                limit = github.refuses()
+            time.sleep(0.05 if limit else 0.2)
+            body = b'{"message": "You have exceeded a secondary rate limit."}' if limit else b"{}"
+            self.send_response(403 if limit else 200)
+            said = {"content-type": "application/json", "content-length": str(len(body))}
+            told = {
+                "limit": 5000,
+                "remaining": 5000 - github.calls,
+                "reset": int(time.time()) + 3600,
+                "resource": "core",
+            }
+            for name, value in (said | {f"x-ratelimit-{name}": str(value) for name, value in told.items()}).items():
                 self.send_header(name, value)
+            if limit:
+                self.send_header("retry-after", "60")
             with lock:
-                github.ended()
+                github.at_once -= 1
             with suppress(OSError):
                 self.end_headers()
-                self.wfile.write(reply.body)
-
-        do_GET = do_POST = _any  # noqa: N815 - the library's names
+                self.wfile.write(body)
 
     server = _Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
@@ -436,7 +457,7 @@ def running_github():
 
 
 def test_a_fleet_that_calls_at_once_meets_no_limit_of_github(tmp_path):
-    """Twenty agents with eight calls each: more at a time than it takes."""
+    """Twenty agents with eight calls each: more at a time than GitHub takes."""
 
     async def agent(number):
         headers = {"user-agent": "octokit-core.js/6", "authorization": "Bearer one"}
