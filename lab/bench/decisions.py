@@ -39,8 +39,8 @@ IN_FLIGHT = 100
 SESSIONS, AGENTS = 200, 50
 WEIGHED = 10_000
 """Tickets in the queue whose memory is measured."""
-_POOL = PoolKey("api.anthropic.com", "key-1", "claude-sonnet-4*")
-_SUCCESS = Outcome(OutcomeKind.SUCCESS, "200", status=200)
+POOL = PoolKey("api.anthropic.com", "key-1", "claude-sonnet-4*")
+SUCCESS = Outcome(OutcomeKind.SUCCESS, "200", status=200)
 _STEP_S = 0.01
 _NO_LIMIT = 10**9
 
@@ -77,7 +77,7 @@ class Load:
         out = rng.randint(50, 2_000)
         return Ticket(
             id=f"t{number}",
-            pool=_POOL,
+            pool=POOL,
             agent=f"agent-{session % self._agents}",
             session=f"session-{session}",
             model="claude-sonnet-4-5",
@@ -104,12 +104,12 @@ class Load:
         self.scheduler.drain_events()
 
     def head(self):
-        self.scheduler.observe(self._flights[0], _HINTS, self.now)
+        self.scheduler.observe(self._flights[0], HINTS, self.now)
         self.poll()
 
     def end(self):
         flight = self._flights.pop(0)
-        self.scheduler.settle(flight, AttemptResult(_SUCCESS, charged=flight.ticket.demand), self.now)
+        self.scheduler.settle(flight, AttemptResult(SUCCESS, charged=flight.ticket.demand), self.now)
         self.poll()
 
     def arrive(self):
@@ -123,7 +123,7 @@ def _reading(dimension):
     )
 
 
-_HINTS = Hints(readings=tuple(map(_reading, Dimension)))
+HINTS = Hints(readings=tuple(map(_reading, Dimension)))
 
 
 def time_calls(queued, turns, *, sessions=SESSIONS, agents=AGENTS):

@@ -6,16 +6,15 @@ Exit status 1: one did.
 
 import argparse
 import sys
-import time
 import traceback
 from collections import Counter
 from dataclasses import dataclass
 
+import click
+
 from lab.cluster.process import Violation
 from lab.cluster.scenarios import SCENARIOS
-from lab.cluster.world import ClusterWorld, FailureScenario, RunFigures
-
-_LINES = 60
+from lab.cluster.world import ClusterWorld, FailureScenario
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,40 +22,28 @@ class SimRun:
     """One run that is over."""
 
     seed: int
-    scenario: FailureScenario
-    figures: RunFigures
-    lines: tuple[tuple[object, ...], ...]
+    world: ClusterWorld
     broken: str
     """What promise, and how; empty: all held."""
 
     def __str__(self) -> str:
-        return f"seed {self.seed}, {self.scenario.name}: {self.broken or 'all promises held'}"
+        return f"seed {self.seed}, {self.world.scenario.name}: {self.broken or 'all promises held'}"
 
-    def trace(self, most: int | None = None) -> str:
-        """What happened, a line each; the last ones."""
-        lines = self.lines if most is None else self.lines[-most:]
-        return "\n".join(" ".join(map(str, line)) for line in lines)
+    def trace(self, most: int = 0) -> str:
+        """What happened, a line each; the last ones, or with 0 all."""
+        return "\n".join(" ".join(map(str, line)) for line in self.world.lines[-most:])
 
 
 def simulate(seed: int, scenario: FailureScenario) -> SimRun:
     """One run."""
-    world = None
+    world = ClusterWorld(seed, scenario)
     try:
-        world = ClusterWorld(seed, scenario)
         world.run()
-        broken = ""
     except Violation as violation:
-        broken = str(violation)
+        return SimRun(seed, world, str(violation))
     except Exception as error:  # noqa: BLE001 - a node may raise nothing
-        broken = f"{error!r}\n{traceback.format_exc(limit=-6)}"
-    if world is None:
-        return SimRun(seed, scenario, RunFigures(), (), broken)
-    return SimRun(seed, scenario, world.figures, tuple(world.lines), broken)
-
-
-def _say(what: object) -> None:
-    sys.stdout.write(f"{what}\n")
-    sys.stdout.flush()
+        return SimRun(seed, world, f"{error!r}\n{traceback.format_exc(limit=-6)}")
+    return SimRun(seed, world, "")
 
 
 def main() -> int:
@@ -66,41 +53,26 @@ def main() -> int:
     parser.add_argument("--from", dest="first", type=int, default=0, help="the first seed")
     parser.add_argument("--only", default="", help="scenarios whose name has this in it")
     parser.add_argument("--trace", action="store_true", help="print all that happened in each run")
-    parser.add_argument("--lines", type=int, default=_LINES, help="of a broken run")
+    parser.add_argument("--lines", type=int, default=60, help="of the first broken run")
     options = parser.parse_args()
     broken = 0
     for scenario in SCENARIOS:
         if options.only not in scenario.name:
             continue
-        started = time.perf_counter()
         sums: Counter[str] = Counter()
-        most_over, shown = 0, False
         for seed in range(options.first, options.first + options.seeds):
             run = simulate(seed, scenario)
-            figures = run.figures
-            sums.update(
-                tickets=figures.tickets,
-                delivered=figures.delivered,
-                attempts=figures.attempts,
-                refused=figures.refused,
-                alone=figures.went_alone,
-                broken=bool(run.broken),
-            )
-            most_over = max(most_over, figures.most_over_limit)
-            if options.trace:
-                _say(run.trace())
+            most = max(sums["over the limit"], run.world.figures["over the limit"])
+            sums += run.world.figures
+            sums["over the limit"] = most
             if run.broken:
-                _say(run)
-                if not shown and not options.trace and options.lines:
-                    _say(run.trace(options.lines))
-                    shown = True
-        broken += sums["broken"]
-        took_s = time.perf_counter() - started
-        _say(
-            f"{scenario.name}: {options.seeds} runs in {took_s:.1f} s, "
-            + ", ".join(f"{count} {what}" for what, count in sums.items())
-            + f", at most {most_over} over the limit"
-        )
+                click.echo(f"{run}\n{run.trace(0 if options.trace else options.lines)}")
+                broken += 1
+            elif options.trace:
+                click.echo(run.trace())
+        words = ", ".join(f"{sums[name]} {name}" for name in ("tickets", "delivered", "attempts", "429s", "alone"))
+        over = sums["over the limit"]
+        click.echo(f"{scenario.name}: {options.seeds} runs, {words}, at most {over} over the limit")
     return 1 if broken else 0
 
 

@@ -128,15 +128,11 @@ class Network:
     def _answer(self, asked: "_Asked", answer: EngineAnswer | None) -> None:
         if not asked.line.down:
             asked.line.is_broken = True
-        elif not asked.is_over:
-            asked.is_over = True
-            if answer is not None:
-                asked.line.answered(answer)
+        else:
+            asked.end(answer)
 
     def _fail(self, asked: "_Asked", why: str) -> None:
-        if not asked.is_over:
-            asked.is_over = True
-            asked.line.answered(EngineFailed(asked.request, why))
+        asked.end(EngineFailed(asked.request, why))
 
     def _hop(self, deed: Callable[..., None], *arguments: object) -> None:
         weather, rng = self.weather, self._rng
@@ -150,16 +146,14 @@ class Network:
 
     def _hop_s(self) -> float:
         weather, rng = self.weather, self._rng
-        return rng.uniform(
-            *(weather.slow_s if weather.slow_rate and rng.random() < weather.slow_rate else weather.hop_s)
-        )
+        is_slow = weather.slow_rate and rng.random() < weather.slow_rate
+        return rng.uniform(*(weather.slow_s if is_slow else weather.hop_s))
 
     def _resubscribe(self, line: Line) -> None:
-        self._agenda.after(self._rng.uniform(0.001, 0.4), self._subscribed, line)
+        def subscribe() -> None:
+            line.subscribed = line.subscribed or self.engine_is_up
 
-    def _subscribed(self, line: Line) -> None:
-        if self.engine_is_up:
-            line.subscribed = True
+        self._agenda.after(self._rng.uniform(0.001, 0.4), subscribe)
 
 
 @dataclass(slots=True, eq=False)
@@ -167,3 +161,8 @@ class _Asked:
     line: Line
     request: AskedOfEngine
     is_over: bool = False
+
+    def end(self, answer: EngineAnswer | None) -> None:
+        if not self.is_over and answer is not None:
+            self.line.answered(answer)
+        self.is_over = True

@@ -7,7 +7,7 @@ and arms a timer for the node's next wakeup.
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,11 +15,10 @@ from msgspec.structs import replace
 
 from hivemind_addon.kernel.budget import actual_spend
 from hivemind_addon.kernel.scheduler import Scheduler
-from hivemind_addon.kernel.values.command import SchedulerCommand
 from hivemind_addon.kernel.values.decision import Admitted, Backoff, Refused, Shed
-from hivemind_addon.kernel.values.events import AttemptStarted, Submitted, TicketEnded
+from hivemind_addon.kernel.values.events import Submitted, TicketEnded
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Demand, Outcome, OutcomeKind, Ticket, Usage
-from hivemind_addon.plugins.cluster.messages import EngineAnswer, Packet
+from hivemind_addon.plugins.cluster.messages import Packet
 from hivemind_addon.plugins.cluster.node import ClusterNode, Role
 from lab.cluster.network import Line
 from lab.cluster.provider import ProviderReply
@@ -31,6 +30,10 @@ decode_envelope = msgspec.msgpack.Decoder(Packet).decode
 _CLIENT_WENT = Outcome(OutcomeKind.CANCELLED, "client went")
 _BROKEN = Outcome(OutcomeKind.FAILED, "connection reset", retryable=True, ambiguous=True)
 _NEVER_SENT = AttemptResult(Outcome(OutcomeKind.CANCELLED, "client went before it was sent"), charged=Demand(0))
+_LATE_S = 0.1
+"""A busy process is no later."""
+_UNKNOWN_S = 4.0
+"""Spending that a process had settled so shortly before a kill may be known to nobody."""
 _LAST_WORDS_S = 2.0
 """How long an idle process waits for a coordinator, to report the spending."""
 _WITHOUT_COORDINATOR_S = 20.0
@@ -58,37 +61,24 @@ class ClientRequest:
 
     ticket: Ticket
     """Has instants of the process's clock."""
+    process: str
     done: Callable[[str, float], None]
     """Gets the end (`delivered`, `gave up`, `shed`, `refused`, `cancelled`, `died`), and the seconds until a return."""
     flight: Flight | None = None
-    ends: int = 0
     attempts: int = 0
-
-
-@dataclass(slots=True)
-class OwnClock:
-    """A process's monotonic clock."""
-
-    offset_s: float
-    rate: float
-
-    def local(self, instant: float) -> float:
-        """The instant on this clock for an instant of the world."""
-        return self.offset_s + instant * self.rate
-
-    def world(self, local: float) -> float:
-        """The instant of the world at which this clock shows `local`."""
-        return (local - self.offset_s) / self.rate
+    submitted: int = 0
+    """Events of the nodes, as `ended`."""
+    ended: int = 0
+    over: bool = False
 
 
 class SimProcess:
     """A proxy process, from start to end."""
 
     def __init__(self, world: "ClusterWorld", me: str, seed: int) -> None:
-        rng = random.Random(seed)
-        self.world = world
-        self.me = me
-        self.clock = OwnClock(rng.uniform(0, 1e6), 1 + rng.uniform(-5e-5, 5e-5))
+        rng = self._rng = random.Random(seed)
+        self.world, self.me = world, me
+        self._clock_offset_s, self._clock_rate = rng.uniform(0, 1e6), 1 + rng.uniform(-5e-5, 5e-5)
         self.state = "running"
         """Or `paused`, `closing`, `dead`."""
         self.requests: dict[str, ClientRequest] = {}
@@ -101,8 +91,12 @@ class SimProcess:
             rng=random.Random(rng.random()),
             make_scheduler=lambda: Scheduler(rng=random.Random(rng.random())),
         )
-        self._rng = rng
-        self._line = Line(me, receive=self._on_message, answered=self._on_answer, unheard=self._on_unheard)
+        self.line = Line(
+            me,
+            receive=lambda data: self.do(self._receive, data),
+            answered=lambda answer: self.do(lambda: self.node.answered(answer, self.now)),
+            unheard=lambda name: self.do(lambda: self.node.unheard(name, self.now)),
+        )
         self._backlog: list[tuple[Callable[..., object], tuple[object, ...]]] = []
         self._timer = 0
         self._idle_at = math.inf
@@ -111,26 +105,16 @@ class SimProcess:
         """When the last pause ended, on the process's clock."""
         self._settled: list[tuple[float, int, int]] = []
         """Settled attempts: the instant, the tokens used, and the tokens expected."""
-        world.network.connect(self._line)
+        world.network.connect(self.line)
         self.do(lambda: None)
 
     def __repr__(self) -> str:
         return f"<SimProcess {self.me} {self.state} {self.node!r}>"
 
     @property
-    def line(self) -> Line:
-        """The line to the engine."""
-        return self._line
-
-    @property
     def now(self) -> float:
         """The process's monotonic clock."""
-        return self.clock.local(self.world.now)
-
-    @property
-    def settled_tokens(self) -> int:
-        """Tokens that the settled attempts used."""
-        return self.untold(math.inf)
+        return self._clock_offset_s + self.world.now * self._clock_rate
 
     @property
     def is_there(self) -> bool:
@@ -148,18 +132,13 @@ class SimProcess:
             self._turn()
             self.hears = None
 
-    def pause(self) -> None:
-        """SIGSTOP."""
+    def pause(self, *, machine: bool) -> None:
+        """SIGSTOP; with `machine` the whole machine sleeps, and connections break."""
         if self.state == "running":
             self.state = "paused"
-
-    def sleep(self) -> None:
-        """The machine sleeps: the process stops, and connections break."""
-        if self.state == "running":
-            self.pause()
-            self._slept_at = self.now
-            for request in self.requests.values():
-                if request.flight is not None:
+            if machine:
+                self._slept_at = self.now
+                for request in self.requests.values():
                     self._leave_provider(request.flight)
 
     def go_on(self) -> None:
@@ -176,7 +155,8 @@ class SimProcess:
         for deed, arguments in backlog:
             if not (loses and deed == self._receive):
                 self.do(deed, *arguments)
-        self._turn_if_running()
+        if self.state in {"running", "closing"}:
+            self._turn()
 
     def _wake_up(self, slept_s: float) -> None:
         """Tell the node, as the driver does, and find all attempts in flight broken."""
@@ -192,26 +172,22 @@ class SimProcess:
         if self.state == "dead":
             return
         self.state = "dead"
-        self.world.network.disconnect(self._line)
-        untold = self.untold(self.world.untold_s)
+        self.world.network.disconnect(self.line)
+        unknown = self.settled_tokens(_UNKNOWN_S)
         requests, self.requests = self.requests, {}
         for request in requests.values():
             # A waiting ticket may have been admitted, too: the message was on the way.
-            untold += request.ticket.expected.tokens
-            if request.flight is not None:
-                untold += request.flight.reply.tokens
-                self._leave_provider(request.flight)
-        self.world.died(self, untold)
+            unknown += request.ticket.expected.tokens + (request.flight.reply.tokens if request.flight else 0)
+            self._leave_provider(request.flight)
+            request.over = True
+        self.world.died(self, unknown)
         for request in requests.values():
             request.done("died", 0.0)
 
-    def untold(self, seconds: float) -> int:
-        """Tokens settled in the last `seconds`, possibly known to no other process."""
-        return sum(tokens for at, tokens, _ in self._settled if at > self.world.now - seconds)
-
-    def presumed(self, seconds: float) -> int:
-        """The same, if processes that do not know of an attempt presume the expected tokens."""
-        return sum(max(told) for at, *told in self._settled if at > self.world.now - seconds)
+    def settled_tokens(self, seconds: float = math.inf, *, presumed: bool = False) -> int:
+        """Tokens settled in the last `seconds`; `presumed`: what others presume that know of no end."""
+        since = self.world.now - seconds
+        return sum(max(used, expected) if presumed else used for at, used, expected in self._settled if at > since)
 
     def close(self) -> None:
         """SIGTERM: shed waiting tickets; attempts in flight may end."""
@@ -220,10 +196,6 @@ class SimProcess:
             self.state = "closing"
             self._end_if_idle()
 
-    def order(self, command: SchedulerCommand) -> None:
-        """A person gives a command at this process."""
-        self.do(lambda: self.node.command(command, self.now))
-
     # Its clients ----------------------------------------------------------------------------------------------------
 
     def submit(self, request: ClientRequest) -> None:
@@ -231,9 +203,8 @@ class SimProcess:
         self.do(self._submit, request)
 
     def _submit(self, request: ClientRequest) -> None:
-        ticket = request.ticket
-        self.requests[ticket.id] = request
-        self.node.submit(ticket, self.world.settings_of(ticket.pool), self.now)
+        self.requests[request.ticket.id] = request
+        self.node.submit(request.ticket, self.world.settings, self.now)
 
     def client_goes(self, ticket_id: str) -> None:
         """A client hangs up."""
@@ -248,46 +219,36 @@ class SimProcess:
             result = AttemptResult(_CLIENT_WENT, usage=Usage(input_tokens=30, reported=True))
             self._settle(request, request.flight, result)
         elif self.node.cancel(ticket_id, self.now):
-            self._over(request, "cancelled", 0.0)
+            self._over(request, "cancelled")
 
     # The node's side ------------------------------------------------------------------------------------------------
-
-    def _on_message(self, data: bytes) -> None:
-        self.do(self._receive, data)
 
     def _receive(self, data: bytes) -> None:
         self.hears = decode_envelope(data)
         self.node.receive(data, self.now)
 
-    def _on_answer(self, answer: EngineAnswer) -> None:
-        self.do(self._answered, answer)
-
-    def _answered(self, answer: EngineAnswer) -> None:
-        self.node.answered(answer, self.now)
-
-    def _on_unheard(self, name: str) -> None:
-        self.do(lambda: self.node.unheard(name, self.now))
-
     def _on_timer(self, number: int) -> None:
         if number == self._timer:
             self.do(lambda: None)
 
-    def _turn_if_running(self) -> None:
-        if self.state in {"running", "closing"}:
-            self._turn()
-
     def _turn(self) -> None:
-        node, now = self.node, self.now
+        node, now, known = self.node, self.now, self.world.requests
         for _ in range(_MOST_TURNS):
             for decision in node.poll(now):
                 self._decided(decision)
             ends = [*node.drain_superseded(), *node.drain_cancelled()]
             for attempt in ends:
-                self._end_attempt(attempt)
+                request = self.requests.get(attempt.ticket.id)
+                if request is not None and request.flight is not None and request.flight.attempt is attempt:
+                    self._settle(request, request.flight, AttemptResult(_CLIENT_WENT))
             for event in node.drain_events():
-                self._event(event)
-            for request in node.drain_outbox(now):
-                self.world.sends(self, request)
+                match event:
+                    case Submitted(ticket=ticket):
+                        known[ticket.id].submitted += 1
+                    case TicketEnded(ticket_id=ticket_id):
+                        known[ticket_id].ended += 1
+            for post in node.drain_outbox(now):
+                self.world.sends(self, post)
             wakeup_at = node.next_wakeup()
             if not ends and (wakeup_at is None or wakeup_at > now):
                 break
@@ -300,7 +261,7 @@ class SimProcess:
             raise Violation(f"{self.me} wants never to be woken")
         if wakeup_at is not None:
             self._timer += 1
-            at = max(self.world.now + 0.001, self.clock.world(wakeup_at))
+            at = max(self.world.now + 0.001, (wakeup_at - self._clock_offset_s) / self._clock_rate)
             self.world.agenda.at(at + self._rng.uniform(0, 0.001), self._on_timer, self._timer)
 
     def _end_if_idle(self) -> None:
@@ -309,58 +270,43 @@ class SimProcess:
         self._idle_at = min(self._idle_at, self.world.now)
         if not self.node.has_untold or self.world.now >= self._idle_at + _LAST_WORDS_S:
             if self.node.has_untold or self.node.role is Role.ALONE:
-                self.world.died_with += self.presumed(_WITHOUT_COORDINATOR_S)
+                self.world.died_with += self.settled_tokens(_WITHOUT_COORDINATOR_S, presumed=True)
             self.node.leave(self.now)
-            for request in self.node.drain_outbox(self.now):
-                self.world.sends(self, request)
+            for post in self.node.drain_outbox(self.now):
+                self.world.sends(self, post)
             self.state = "dead"
-            self.world.network.disconnect(self._line)
+            self.world.network.disconnect(self.line)
             self.world.left(self)
 
     def _decided(self, decision: Admitted | Shed | Refused) -> None:
+        ticket = decision.attempt.ticket if isinstance(decision, Admitted) else decision.ticket
+        request = self.requests.get(ticket.id)
+        if request is None:
+            raise Violation(f"{self.me}: a decision about {ticket.id}, which is over")
+        if request.flight is not None:
+            raise Violation(f"{self.me}: {decision} while {ticket.id} is in flight")
+        # A pause of this process does not count.
+        if self.now > max(ticket.deadline_at, self._went_on_at) + _LATE_S:
+            raise Violation(f"{self.me}: {decision} after its deadline")
         match decision:
             case Admitted(attempt):
-                self._admitted(attempt)
-            case Shed(ticket, come_back_s=come_back_s):
-                self._over(self._waiting(ticket), "shed", come_back_s)
-            case Refused(ticket):
-                self._over(self._waiting(ticket), "refused", 0.0)
+                self._admitted(request, attempt)
+            case Shed(come_back_s=come_back_s):
+                self._over(request, "shed", come_back_s)
+            case Refused():
+                self._over(request, "refused")
 
-    def _waiting(self, ticket: Ticket) -> ClientRequest:
-        request = self._request(ticket.id)
-        if request.flight is not None:
-            raise Violation(f"{self.me}: {ticket.id} ends while it is in flight")
-        if self._is_late(ticket):
-            raise Violation(f"{self.me}: {ticket.id} waited past its deadline")
-        return request
-
-    def _is_late(self, ticket: Ticket) -> bool:
-        """Whether the deadline passed long ago, without counting the pause of this process."""
-        return self.now > max(ticket.deadline_at, self._went_on_at) + self.world.late_s
-
-    def _request(self, ticket_id: str) -> ClientRequest:
-        request = self.requests.get(ticket_id)
-        if request is None:
-            raise Violation(f"{self.me}: a decision about {ticket_id}, which is over")
-        return request
-
-    def _admitted(self, attempt: Attempt) -> None:
-        request = self._request(attempt.ticket.id)
+    def _admitted(self, request: ClientRequest, attempt: Attempt) -> None:
         request.attempts += 1
-        if request.flight is not None:
-            raise Violation(f"{self.me}: {attempt.ticket.id} is admitted twice at once")
         if attempt.number != request.attempts:
             raise Violation(f"{self.me}: {attempt.ticket.id}: attempt {attempt.number} is its {request.attempts}.")
-        if self._is_late(attempt.ticket):
-            raise Violation(f"{self.me}: {attempt.ticket.id} is admitted after its deadline")
         if self._rng.random() < 0.01:
             self.node.settle(attempt, _NEVER_SENT, self.now)
-            self._over(request, "cancelled", 0.0)
+            self._over(request, "cancelled")
             return
-        pool = attempt.ticket.pool
-        reply = self.world.provider.begin(pool, self.world.now)
+        reply = self.world.provider.begin(attempt.ticket.pool, self.world.now)
         flight = request.flight = Flight(attempt, reply)
-        self.world.began(self, flight)
+        self.world.began(self, request, attempt)
         self.world.agenda.after(reply.head_s, self.do, self._head, flight)
         self.world.agenda.after(reply.whole_s, self._provider_ends, flight)
 
@@ -374,26 +320,19 @@ class SimProcess:
             self._leave_provider(flight)
             self.do(self._end, flight)
 
-    def _leave_provider(self, flight: Flight) -> None:
-        if not flight.is_over:
+    def _leave_provider(self, flight: Flight | None) -> None:
+        if flight is not None and not flight.is_over:
             flight.is_over = True
-            self.world.provider.end(flight.attempt.ticket.pool)
+            self.world.provider.in_flight[flight.attempt.ticket.pool] -= 1
 
     def _end(self, flight: Flight) -> None:
-        request = self.requests.get(flight.attempt.ticket.id)
+        request, reply = self.requests.get(flight.attempt.ticket.id), flight.reply
         if request is None or request.flight is not flight:
             return
-        reply = flight.reply
         if reply.whole_s <= reply.head_s:
             self.node.observe(flight.attempt, reply.hints, self.now, answered=False)
         usage = Usage(input_tokens=reply.tokens, reported=True) if reply.tokens else None
         self._settle(request, flight, AttemptResult(reply.outcome, usage=usage))
-
-    def _end_attempt(self, attempt: Attempt) -> None:
-        """The node wants an attempt to end."""
-        request = self.requests.get(attempt.ticket.id)
-        if request is not None and request.flight is not None and request.flight.attempt is attempt:
-            self._settle(request, request.flight, AttemptResult(_CLIENT_WENT))
 
     def _settle(self, request: ClientRequest, flight: Flight, result: AttemptResult) -> None:
         self._leave_provider(flight)
@@ -404,33 +343,11 @@ class SimProcess:
         verdict = self.node.settle(flight.attempt, result, self.now)
         self.world.trace(self.me, "settled", request.ticket.id, result.outcome.reason, spend.tokens, verdict)
         if not isinstance(verdict, Backoff):
-            delivered = result.outcome.kind is OutcomeKind.SUCCESS
-            cancelled = result.outcome.kind is OutcomeKind.CANCELLED
-            self._over(request, "delivered" if delivered else "cancelled" if cancelled else "gave up", 0.0)
+            words = {OutcomeKind.SUCCESS: "delivered", OutcomeKind.CANCELLED: "cancelled"}
+            self._over(request, words.get(result.outcome.kind, "gave up"))
 
-    def _over(self, request: ClientRequest, how: str, come_back_s: float) -> None:
-        ticket = request.ticket
-        del self.requests[ticket.id]
-        self.world.trace(self.me, "over", ticket.id, how, come_back_s)
-        self.world.over(request)
+    def _over(self, request: ClientRequest, how: str, come_back_s: float = 0.0) -> None:
+        del self.requests[request.ticket.id]
+        self.world.trace(self.me, "over", request.ticket.id, how, come_back_s)
+        request.over = True
         request.done(how, come_back_s)
-
-    def _event(self, event: object) -> None:
-        match event:
-            case Submitted(ticket=ticket):
-                self.world.events_of(ticket.id).submitted += 1
-            case AttemptStarted(ticket_id=ticket_id):
-                self.world.events_of(ticket_id).started += 1
-            case TicketEnded(ticket_id=ticket_id):
-                self.world.events_of(ticket_id).ended += 1
-
-
-@dataclass(slots=True)
-class TicketEvents:
-    """The events of one ticket, counted."""
-
-    submitted: int = 0
-    started: int = 0
-    ended: int = 0
-    over: bool = False
-    process: str = field(default="")
