@@ -13,6 +13,5 @@ processor time, then ratios of times; absolute times never.
 
     python -m lab.bench --only "1 KB plain, 20" --rounds 4     some cells
     python -m lab.bench.calls --only "1 KB plain, 1" --top 40  calls, hooks, tasks, timers, writes, garbage: no times
-    python -m lab.bench.where --top 40                         in which packages and functions the processor time goes
     python -m lab.bench.decisions                              the core alone
 """

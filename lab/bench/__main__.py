@@ -9,6 +9,7 @@ import sys
 import tempfile
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from lab.bench import (
@@ -17,13 +18,11 @@ from lab.bench import (
     decisions,
     growth,
     inside,
-    loops,
     memory,
     report,
     rounds,
     starts,
     watched,
-    where,
 )
 from lab.bench.plan import FULL, QUICK
 from lab.bench.stack import Stack
@@ -55,11 +54,21 @@ class Check:
 
 def compare(stack, plan, tell):
     """The cells, and the check."""
-    rows = rounds.measure(stack, plan, tell)
+    rows = rounds.measure(stack, plan.cells, min_rounds=plan.min_rounds, max_s=plan.max_s, tell=tell)
     sent = stack.sent["addon"]
     # A client has its answer a moment before the scheduler has counted it.
     counters = stack.proxies["addon"].counters_when(lambda seen: seen["delivered"] >= sent)
     return rows, Check(sent, counters["tickets"], counters["delivered"], counters["guard_trips"])
+
+
+def on_uvloop(stack, plan):
+    """Rows of the addon on uvloop (`hivemind run --loop uvloop`) beside the addon on asyncio; empty without uvloop."""
+    if find_spec("uvloop") is None:
+        return []
+    stack.start_addon("uvloop", slots=256, loop="uvloop")
+    rows = rounds.measure(stack, plan.loop_cells, ("addon", "uvloop"), min_rounds=plan.loop_rounds)
+    stack.stop(stack.proxies.pop("uvloop").process)
+    return rows
 
 
 def run_cells(plan, tell=print, loop=""):
@@ -74,7 +83,7 @@ def run(plan, tell=print):
     with tempfile.TemporaryDirectory(prefix="hivemind-bench-") as folder, Stack(Path(folder)) as stack:
         rows, check = compare(stack, plan, tell)
         tell("uvloop")
-        looped = loops.measure(stack, plan)
+        looped = on_uvloop(stack, plan)
         tell("commands")
         called = starts.commands(stack, stack.proxies["addon"], plan.starts)
         stack.stop(stack.proxies.pop("addon").process)  # what is measured next has the machine for itself
@@ -93,12 +102,11 @@ def run(plan, tell=print):
     ticket_bytes = decisions.bytes_per_ticket(decisions.WEIGHED)
     tell("counts")
     with calls.counting() as (counting, questions):
-        spent = where.measure(counting, questions, plan.where_requests)
         counted = calls.count(counting, questions, calls.CELLS[: plan.counted_cells])
     tell("cluster")
     scales = cluster_scale.measure(plan)
     results = report.Results(
-        rows, check, looped, counted, spent, held, watching, started, called, intakes, core, ticket_bytes, grown, scales
+        rows, check, looped, counted, held, watching, started, called, intakes, core, ticket_bytes, grown, scales
     )
     return report.parts(results), check
 

@@ -9,8 +9,6 @@ Who connects to its port says in lines, each answered by one of JSON:
     steps      instructions of the interpreter in each function so far
     origins    who made tasks, futures, timers and callbacks, and whose hooks were called
     listeners  how many addons have each hook of a request
-    sample     from now on, look each few milliseconds of processor time where the event loop is
-    sampled    stop it: how often in which package and function, and the seconds of the cycle collector
     collect    the objects that only the cycle collector frees, by type; it does not run by itself from the first one on
     write      the conversations that the addon holds until their sessions are silent
 
@@ -20,13 +18,11 @@ A thread of its own answers, so that questions are not counted.
 import asyncio
 import gc
 import json
-import signal
 import socketserver
 import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from time import thread_time
 from types import BuiltinFunctionType, FunctionType, MethodType
 
 import mitmproxy
@@ -41,8 +37,6 @@ _OURS = str(Path(hivemind_addon.__file__).parent)
 _HOST = str(Path(mitmproxy.__file__).parent)
 _LOOP = str(Path(asyncio.__file__).parent)
 """The others lie in `proxy` and are told apart there."""
-EVERY_S = 0.004
-"""Samples; the system's clock is no finer."""
 _TOOL = sys.monitoring.PROFILER_ID
 _EVENTS = sys.monitoring.events
 _PYTHON = (FunctionType, MethodType)
@@ -77,6 +71,7 @@ class Counting:
         """What the start of each piece of code is counted as."""
         self.makers = {}
         """The same for the call of each class."""
+        self.loop = None
         self.thread = 0
         self.ports = set()
         """Where clients connect to."""
@@ -226,49 +221,6 @@ def _package_of(file):
     return "asyncio" if file.startswith(_LOOP) else "others"
 
 
-class Sampling:
-    """By the processor time of the process, so that it does not matter what else the machine does."""
-
-    def __init__(self):
-        self.loop = None
-        self.counts = Counter()
-        self.functions = Counter()
-        self.collector_s = 0.0
-        self._began_s = 0.0
-
-    def begin(self):
-        """To be called in the event loop's thread."""
-        gc.callbacks.append(self.collecting)
-        signal.signal(signal.SIGPROF, self.look)
-        signal.setitimer(signal.ITIMER_PROF, EVERY_S, EVERY_S)
-
-    def end(self):
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        gc.callbacks.remove(self.collecting)
-        told = {"packages": dict(self.counts), "functions": dict(self.functions), "collector_s": self.collector_s}
-        self.counts.clear()
-        self.functions.clear()
-        self.collector_s = 0.0
-        return told
-
-    def look(self, _signal, frame):
-        """A library's time is that of the package that called it."""
-        while frame is not None:
-            package = _package_of(frame.f_code.co_filename)
-            if package != "others":
-                self.counts[package] += 1
-                self.functions[_place(frame.f_code)] += 1
-                return
-            frame = frame.f_back
-        self.counts["others"] += 1
-
-    def collecting(self, phase, _info):
-        if phase == "start":
-            self._began_s = thread_time()
-        else:
-            self.collector_s += thread_time() - self._began_s
-
-
 def listeners():
     """By hook."""
     addons = list(traverse(ctx.master.addons.chain))
@@ -308,15 +260,10 @@ class Answering(socketserver.StreamRequestHandler):
                     told = dict(counting.origins)
                 case "listeners":
                     told = listeners()
-                case "sample":
-                    sampling.loop.call_soon_threadsafe(sampling.begin)
-                    told = {}
-                case "sampled":
-                    told = sampling.end()
                 case "collect":
                     told = collected()
                 case "write":
-                    asyncio.run_coroutine_threadsafe(write_held(), sampling.loop).result()
+                    asyncio.run_coroutine_threadsafe(write_held(), counting.loop).result()
                     told = {}
                 case other:
                     raise ValueError(other)
@@ -328,7 +275,7 @@ class Script:
         loader.add_option("bench_counters_port", int, 0, "Where the counts are told.")
 
     def running(self):
-        sampling.loop = asyncio.get_running_loop()
+        counting.loop = asyncio.get_running_loop()
         server = socketserver.ThreadingTCPServer(("127.0.0.1", ctx.options.bench_counters_port), Answering)
         server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -337,5 +284,4 @@ class Script:
 
 
 counting = Counting()
-sampling = Sampling()
 addons = [Script()]

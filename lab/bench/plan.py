@@ -89,8 +89,6 @@ class Plan:
     cluster_members: int
     cluster_admissions: int
     """For each number of agents."""
-    where_requests: int
-    """Of each turn in which it is sampled where the time goes."""
     counted_cells: int
     """Of bench.calls."""
 
@@ -163,7 +161,6 @@ FULL = Plan(
     cluster_agents=(100, 1_000, 10_000),
     cluster_members=100,
     cluster_admissions=6_000,
-    where_requests=400,
     counted_cells=10,
 )
 
@@ -192,6 +189,5 @@ QUICK = replace(
     cluster_agents=(100, 1_000),
     cluster_members=100,
     cluster_admissions=1_000,
-    where_requests=60,
     counted_cells=1,
 )

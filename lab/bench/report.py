@@ -7,7 +7,7 @@ from importlib.metadata import version
 from math import log
 from pathlib import Path
 
-from lab.bench import calls, cluster_scale, where
+from lab.bench import calls, cluster_scale
 from lab.bench.stack import MEASURABLE, PINNED
 from lab.markdown import markdown_table
 
@@ -41,8 +41,6 @@ class Results:
     """On uvloop; empty where uvloop is not installed."""
     counted: dict
     """The proxies' work for a request, by cell: see bench.calls."""
-    spent: dict
-    """Where the time went, by proxy: see bench.where."""
     held: object
     """Memory; None: this system does not tell."""
     watched: object
@@ -63,7 +61,6 @@ def parts(results):
         "rows": "\n\n".join([rows_table(results.rows), *_notes(results.rows), results.check.text]),
         "uvloop": _looped(results.looped),
         "counts": f"{calls.table(results.counted)}\n{_counted(results.counted)}",
-        "time": where.table(results.spent),
         "inside": _inside(results),
         "around": _around(results),
         "growth": _grown(results.grown),

@@ -55,26 +55,26 @@ class Row:
         return ratio < goal if what == "requests_per_s" else ratio > goal
 
 
-def measure(stack, plan, tell):
-    """All rows. Rounds go on while the next one is likely to fit into the plan's time. Raises SystemExit on a failure.
+def measure(stack, cells, variants=VARIANTS, *, min_rounds, max_s=0.0, tell=lambda _: None):
+    """All rows. Rounds go on while the next one is likely to end within `max_s`. Raises SystemExit on a failure.
 
     Every second round goes the other way round, so that what drifts is no variant's burden.
     """
     rounds = []
     began = perf_counter()
-    for cell in plan.cells:  # connections are opened, and whatever is lazy is loaded
-        for variant in VARIANTS:
+    for cell in cells:  # connections are opened, and whatever is lazy is loaded
+        for variant in variants:
             sample(stack, cell, variant, requests=cell.concurrency)
     warm_s = perf_counter() - began
     began = perf_counter()
     while True:
-        order = VARIANTS if len(rounds) % 2 == 0 else VARIANTS[::-1]
-        rounds.append([{variant: sample(stack, cell, variant) for variant in order} for cell in plan.cells])
+        order = variants if len(rounds) % 2 == 0 else variants[::-1]
+        rounds.append([{variant: sample(stack, cell, variant) for variant in order} for cell in cells])
         spent_s = perf_counter() - began
         tell(f"round {len(rounds)}: {spent_s:.0f} s")
-        if len(rounds) >= plan.min_rounds and warm_s + spent_s * (1 + 1 / len(rounds)) > plan.max_s:
+        if len(rounds) >= min_rounds and warm_s + spent_s * (1 + 1 / len(rounds)) > max_s:
             break
-    return [Row(cell, samples) for cell, samples in zip(plan.cells, zip(*rounds, strict=True), strict=True)]
+    return [Row(cell, samples) for cell, samples in zip(cells, zip(*rounds, strict=True), strict=True)]
 
 
 def sample(stack, cell, variant, *, requests=None, sessions=0):

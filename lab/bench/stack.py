@@ -68,10 +68,6 @@ class Proxy:
         """Processor time of all threads so far, where the system reports that."""
         return cpu_s(self.process.pid)
 
-    def loop_cpu_s(self):
-        """The event loop's part of the processor time."""
-        return int(self._proc("schedstat").split()[0]) / 1e9 if MEASURABLE else 0.0
-
     def settle_down(self):
         """Wait until the proxy has had nothing to do for a while."""
         idle = 0

@@ -55,7 +55,6 @@ TINY = Plan(
     cluster_agents=(3,),
     cluster_members=2,
     cluster_admissions=6,
-    where_requests=20,
     counted_cells=1,
 )
 PASSED = Check(sent=5, tickets=5, delivered=5, guard_trips=0)
