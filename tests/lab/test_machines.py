@@ -4,20 +4,6 @@ import asyncio
 
 from hivemind_addon.sim.exchange import pause
 from lab.bench.machines.link import Link
-from lab.bench.machines.page import BEGIN, END, table, written
-from lab.bench.machines.scenarios import Row
-
-KILLED = Row("Engine killed", "nobody lost", "none lost", True)
-
-
-def test_a_row_that_is_measured_again_replaces_its_older_one_and_the_rest_stays():
-    page = written("# Cluster\n", [KILLED, Row("429s", "≤ 0.5 %", "0", True)])
-    assert table([KILLED]).splitlines()[-1] in page
-    again = written(page + "\nMore.\n", [Row("Engine killed", "nobody lost", "3 lost", False)])
-    assert again.startswith(f"# Cluster\n{BEGIN}\n")
-    assert again.endswith(f"{END}\n\nMore.\n")
-    lines = [line for line in again.splitlines() if line.startswith("| ")]
-    assert lines[2:] == ["| Engine killed | nobody lost | 3 lost | **not kept** |", "| 429s | ≤ 0.5 % | 0 | kept |"]
 
 
 async def test_what_a_cut_link_is_given_arrives_when_it_is_mended():

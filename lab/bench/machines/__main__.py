@@ -11,24 +11,13 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from lab.bench.machines.page import table, written
-from lab.bench.machines.scenarios import SCENARIOS
+from lab.bench.machines.scenarios import SCENARIOS, table
 from lab.bench.machines.stage import Plan, smaller
 from lab.fleets.proxy import NotServing
-
-_NUMBERS = {
-    "machines": "proxies",
-    "agents": "before each of them",
-    "turns": "of each agent, in the runs that go to the agents' end",
-    "kills": "of the coordinator",
-    "outage_s": "seconds without the engine",
-    "cut_s": "seconds without the network",
-    "pairs": "of calls whose times are compared",
-}
+from lab.markdown import markdown_filled
 
 
 def main(arguments=None):
@@ -38,15 +27,13 @@ def main(arguments=None):
     parser.add_argument("--only", action="append", choices=tuple(SCENARIOS), help="may be given again")
     parser.add_argument("--quick", action="store_true", help="two machines, few agents, short times")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="leave the logs and journals there")
-    parser.add_argument("--output", type=Path, metavar="PAGE", help="write the table between the marks of this page")
-    for name, words in _NUMBERS.items():
-        kind = float if name.endswith("_s") else int
-        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar="N", help=words)
+    parser.add_argument("--output", type=Path, metavar="PAGE", help="write the table into this page")
     options = parser.parse_args(arguments)
+    if options.output and (options.only or options.quick):
+        parser.error("--output takes the whole table: leave out --only and --quick")
     if not (shutil.which("valkey-server") or shutil.which("redis-server")):
         parser.error("there is no valkey-server and no redis-server on this machine: install redis-server")
     plan = smaller(Plan()) if options.quick else Plan()
-    plan = replace(plan, **{name: value for name in _NUMBERS if (value := getattr(options, name)) is not None})
     tell = partial(print, file=sys.stderr, flush=True)
     rows, broken = [], False
     for name in options.only or SCENARIOS:
@@ -62,8 +49,8 @@ def main(arguments=None):
                 shutil.copytree(place, options.keep / name, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.sock"))
     print(table(rows))
     if options.output:
-        before = options.output.read_text(encoding="utf-8") if options.output.is_file() else ""
-        options.output.write_text(written(before, rows), encoding="utf-8")
+        page = options.output.read_text(encoding="utf-8")
+        options.output.write_text(markdown_filled(page, {"measured": table(rows)}), encoding="utf-8")
     return 1 if broken or any(row.kept is False for row in rows) else 0
 
 

@@ -5,11 +5,14 @@ import os
 import signal
 import statistics
 from dataclasses import dataclass
+from functools import partial
 
 from hivemind_addon.sim.exchange import pause
 from lab.bench.machines.latency import pairs_s, quick_provider
 from lab.bench.machines.stage import BUDGET, staged
 from lab.fleets.proxy import NotServing
+from lab.markdown import markdown_table
+from tests.engine_server import EngineServer
 
 _BUDGET = f"hivemind_total_budget={BUDGET}"
 _CALM_S = 10
@@ -25,8 +28,15 @@ class Row:
     what: str
     goal: str
     measured: str
-    kept: bool | None
+    kept: bool | None = None
     """None: nothing is promised."""
+
+
+def table(rows):
+    """Rows → Markdown."""
+    verdicts = {None: "", True: "kept", False: "**not kept**"}
+    cells = (f"{row.what} | {row.goal} | {row.measured} | {verdicts[row.kept]}" for row in rows)
+    return markdown_table(" | goal | measured | ", cells)
 
 
 def _outcome(seen, plan):
@@ -49,12 +59,6 @@ def _finishing(seen):
     return f"machines' mean ends {means} s; slowest later by {seen.unfairness:.1%}; last agent over first {seen.spread:.2f}"
 
 
-async def _to_the_end(plan, folder, tell, machines, *, cluster):
-    async with staged(plan, folder, tell, machines=machines, cluster=cluster) as stage:
-        per_machine = plan.machines * plan.agents // machines
-        return await stage.run(stage.load(per_machine=per_machine, turns=plan.turns))
-
-
 def _ratio(seen):
     return seen.elapsed_s / seen.bound_s
 
@@ -66,25 +70,20 @@ def _times(seen):
 async def alike(plan, folder, tell):
     """The same agents at one proxy, at several that do not know of each other, and at members of a cluster."""
     seen = {}
-    for name, machines, cluster in (
-        ("one", 1, False),
-        ("apart", plan.machines, False),
-        ("cluster", plan.machines, True),
-    ):
+    for name, machines in (("one", 1), ("apart", plan.machines), ("cluster", plan.machines)):
         place = folder / name
         place.mkdir()
-        seen[name] = await _to_the_end(plan, place, tell, machines, cluster=cluster)
+        async with staged(plan, place, tell, machines=machines, cluster=name == "cluster") as stage:
+            per_machine = plan.machines * plan.agents // machines
+            seen[name] = await stage.run(stage.load(per_machine=per_machine, turns=plan.turns))
         tell(f"{name}: {_times(seen[name])}; {_outcome(seen[name], plan)}; {_finishing(seen[name])}")
     one, apart, cluster = seen["one"], seen["apart"], seen["cluster"]
     beside = _ratio(cluster) / _ratio(one)
+    row_of = "{}; {}; {}".format
+    apart_name = f"{plan.machines} proxies without an engine"
     return [
-        Row("One proxy with all agents", "", f"{_times(one)}; {_outcome(one, plan)}; {_finishing(one)}", None),
-        Row(
-            f"{plan.machines} proxies without an engine",
-            "",
-            f"{_times(apart)}; {_outcome(apart, plan)}; {_finishing(apart)}",
-            None,
-        ),
+        Row("One proxy with all agents", "", row_of(_times(one), _outcome(one, plan), _finishing(one))),
+        Row(apart_name, "", row_of(_times(apart), _outcome(apart, plan), _finishing(apart))),
         Row(
             "Time over bound beside one proxy with all agents",
             "≤ 1.03 times",
@@ -92,12 +91,7 @@ async def alike(plan, folder, tell):
             beside <= 1.03,
         ),
         Row("429s", "≤ 0.5 %", _outcome(cluster, plan), cluster.refused <= 0.005 and not cluster.lost),
-        Row(
-            "Ends of equal agents at different proxies",
-            "within 5 %",
-            _finishing(cluster),
-            cluster.unfairness <= 0.05,
-        ),
+        Row("Ends of equal agents at different proxies", "within 5 %", _finishing(cluster), cluster.unfairness <= 0.05),
     ]
 
 
@@ -221,9 +215,10 @@ async def coordinator_killed(plan, folder, tell):
     ]
 
 
-async def _outage(plan, folder, tell, strike, mend, what, goal, *, lasts_s):
-    """The engine goes, by `strike`, and comes back by `mend`."""
+async def _outage(what, strike, mend, plan, folder, tell):
+    """The engine goes, by `strike`, and comes back by `mend`; without `mend` it is back at once."""
     clock = asyncio.get_running_loop().time
+    lasts_s = plan.outage_s if mend else 0
     async with staged(plan, folder, tell, more=(_BUDGET,)) as stage:
 
         async def happening(_agents):
@@ -236,8 +231,7 @@ async def _outage(plan, folder, tell, strike, mend, what, goal, *, lasts_s):
             mended_at = clock()
             back_s, _ = await stage.together(within_s=_BACK_S)
             await pause(_CALM_S)
-            arrivals = stage.arrivals()
-            during = sum(struck_at <= at <= mended_at for at in arrivals) / max(0.001, mended_at - struck_at)
+            during = sum(struck_at <= at <= mended_at for at in stage.arrivals()) / max(0.001, mended_at - struck_at)
             return during, back_s, stage.longest_gap_s(struck_at, clock())
 
         seen, (during, back_s, gap_s) = await _through(stage, happening)
@@ -245,8 +239,8 @@ async def _outage(plan, folder, tell, strike, mend, what, goal, *, lasts_s):
     meanwhile = f"{during:.1f} calls/s meanwhile (limit {plan.requests / plan.window_s:g}), " if lasts_s else ""
     return [
         Row(
-            what,
-            goal,
+            what.format(lasts_s),
+            "nobody lost, ≤ 2 % refused, budgets right after",
             f"{_outcome(seen, plan)}; {meanwhile}longest without a call {gap_s:.2f} s, one again after {back_s:.1f} s; {words} "
             f"({share:.2%} apart)",
             not seen.lost and seen.refused <= 0.02 and share == 0,
@@ -254,53 +248,7 @@ async def _outage(plan, folder, tell, strike, mend, what, goal, *, lasts_s):
     ]
 
 
-_OUTAGE = "nobody lost, ≤ 2 % refused, budgets right after"
-
-
-async def engine_killed(plan, folder, tell):
-    """The engine is killed, and comes back empty."""
-    what = f"Engine killed for {plan.outage_s:g} s"
-    return await _outage(
-        plan,
-        folder,
-        tell,
-        lambda engine: engine.kill(),
-        lambda engine: engine.start(),
-        what,
-        _OUTAGE,
-        lasts_s=plan.outage_s,
-    )
-
-
-async def engine_emptied(plan, folder, tell):
-    """The engine is back at once, and empty."""
-    return await _outage(
-        plan,
-        folder,
-        tell,
-        lambda engine: engine.restart(empty=True),
-        None,
-        "Engine restarted empty",
-        _OUTAGE,
-        lasts_s=0,
-    )
-
-
-async def engine_hangs(plan, folder, tell):
-    """The engine takes connections and answers nobody."""
-    return await _outage(
-        plan,
-        folder,
-        tell,
-        lambda engine: os.kill(engine.pid, signal.SIGSTOP),
-        lambda engine: os.kill(engine.pid, signal.SIGCONT),
-        f"Engine hangs for {plan.outage_s:g} s",
-        _OUTAGE,
-        lasts_s=plan.outage_s,
-    )
-
-
-async def _cut(plan, folder, tell, *, of_coordinator):
+async def _cut(of_coordinator, plan, folder, tell):
     who = "the coordinator" if of_coordinator else "one member"
     async with staged(plan, folder, tell, linked=True, more=(_BUDGET,)) as stage:
 
@@ -345,23 +293,17 @@ def _turns(agents, number):
     return its, sum(one.turns for one in agents.done) - its
 
 
-async def member_cut(plan, folder, tell):
-    """A member hears nothing of the engine."""
-    return await _cut(plan, folder, tell, of_coordinator=False)
-
-
-async def coordinator_cut(plan, folder, tell):
-    """The coordinator hears nothing of the engine."""
-    return await _cut(plan, folder, tell, of_coordinator=True)
+def _signalled(number):
+    return lambda engine: os.kill(engine.pid, number)
 
 
 SCENARIOS = {
     "alike": alike,
     "admission": admission,
     "coordinator-killed": coordinator_killed,
-    "engine-killed": engine_killed,
-    "engine-emptied": engine_emptied,
-    "engine-hangs": engine_hangs,
-    "member-cut": member_cut,
-    "coordinator-cut": coordinator_cut,
+    "engine-killed": partial(_outage, "Engine killed for {:g} s", EngineServer.kill, EngineServer.start),
+    "engine-emptied": partial(_outage, "Engine restarted empty", partial(EngineServer.restart, empty=True), None),
+    "engine-hangs": partial(_outage, "Engine hangs for {:g} s", _signalled(signal.SIGSTOP), _signalled(signal.SIGCONT)),
+    "member-cut": partial(_cut, False),
+    "coordinator-cut": partial(_cut, True),
 }
