@@ -6,18 +6,16 @@ left out. Python calls count each start of a function and each resumption of a g
 """
 
 import argparse
-import json
 import select
-import socket
 import sys
 import tempfile
 from collections import Counter
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lab.bench.plan import FORWARD_TLS, HTTP2, LARGE_BYTES, SMALL_BYTES, STREAM_FORMATS, Cell
-from lab.bench.stack import HERE, Stack
+from lab.bench.stack import HERE, Questions, Stack
 from lab.markdown import markdown_table
 
 REQUESTS = 9
@@ -83,31 +81,16 @@ class Counts:
     """Who made tasks, futures, timers and callbacks; whose hooks were called."""
 
 
-class Questions:
-    """A connection to the script that counts."""
-
-    def __init__(self, port):
-        for _ in range(_MOST_WAITS):  # a proxy listens a moment before its scripts run
-            with suppress(ConnectionRefusedError):
-                self._sock = socket.create_connection(("127.0.0.1", port))
-                break
-            select.select([], [], [], _STILL_S)
-        self._lines = self._sock.makefile()
-
-    def ask(self, what):
-        self._sock.sendall(f"{what}\n".encode())
-        return json.loads(self._lines.readline())
-
-    def still(self):
-        """The counts when nothing happens any more."""
-        before = self.ask("read")
-        for _ in range(_MOST_WAITS):
-            select.select([], [], [], _STILL_S)
-            now = self.ask("read")
-            if now.get(CALLS) == before.get(CALLS):
-                break
-            before = now
-        return before
+def _still(questions):
+    """The counts when nothing happens any more."""
+    before = questions.ask("read")
+    for _ in range(_MOST_WAITS):
+        select.select([], [], [], _STILL_S)
+        now = questions.ask("read")
+        if now.get(CALLS) == before.get(CALLS):
+            break
+        before = now
+    return before
 
 
 @contextmanager
@@ -139,18 +122,18 @@ def measure(stack, questions, cell, variant):
             raise SystemExit(f"{cell.name}, {variant}: {answer['failures']}")
 
     send(WARM_UP)
-    asked.still()
+    _still(asked)
     asked.ask("collect")
     send(cell.requests)
-    asked.still()
+    _still(asked)
     left = asked.ask("collect")
     asked.ask("begin")
     samples = []
-    before = asked.still()
+    before = _still(asked)
     told_before = {what: Counter(asked.ask(what)) for what in ("steps", "top", "origins")}
     for _ in range(cell.requests):
         send(1)
-        after = asked.still()
+        after = _still(asked)
         samples.append(Counter(after) - Counter(before))
         before = after
     told = {what: _each(Counter(asked.ask(what)) - earlier, cell.requests) for what, earlier in told_before.items()}

@@ -9,7 +9,7 @@ from time import perf_counter
 from lab.bench import decisions
 from lab.bench.plan import SMALL_BYTES, Cell
 from lab.bench.rounds import Row, sample
-from lab.bench.starts import rss_bytes, run
+from lab.bench.starts import run
 from lab.bench.watched import fetch
 
 CONNECTIONS = 20
@@ -58,7 +58,7 @@ def measure(stack, plan, tell):
                 core.head.mean_s,
                 median(_fetch_s(proxy.forward_port) for _ in range(_FETCHES)),
                 median(run(stack, status)[0] for _ in range(_FETCHES)),
-                rss_bytes(proxy.process.pid),
+                proxy.rss_bytes(),
             )
         )
     return grown

@@ -58,6 +58,11 @@ class Cell:
         return goals | {"p50_s": 0.85, "requests_per_s": 1.15}
 
 
+def route_of(port, host, *, tls=None, connect=None, http2=False):
+    """A ROUTE of the load client (lab/bench/client.py)."""
+    return {"port": port, "host": host, "tls": tls, "connect": connect, "http2": http2}
+
+
 @dataclass(frozen=True)
 class Plan:
     """One run."""

@@ -102,12 +102,8 @@ def run(
 
 def _held(stack, flows, seconds):
     """How many flows another mitmweb holds, and how late the event loop runs."""
-    proxy = stack.start_addon("held", slots=1, web=True, settings=("hivemind_journal=off",))
+    proxy = stack.start_holding("held", flows, web=True, settings=("hivemind_journal=off",))
     watcher = stack.watch(proxy)
-    stack.pace(latency_s=1)
-    route = stack.route("held", REVERSE)
-    stack.ask("leave", route, concurrency=flows + 1, body_bytes=LARGE_BYTES, streamed=True)
-    proxy.settle_to(lambda counters: counters["queued"] + counters["delivered"] >= flows)
     lags_s = proxy.lags_s(seconds)
     held = proxy.counters()["queued"]
     stack.stop(watcher, proxy.process)

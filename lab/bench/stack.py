@@ -14,7 +14,18 @@ from pathlib import Path
 
 from hivemind_addon.formats.base.resources import script_path
 from hivemind_addon.sim.certificate import write_certificates
-from lab.bench.plan import CONVERSE, GEMINI, HTTP2, HTTP2_TO_1, MESSAGES, REVERSE, REVERSE_TLS
+from lab.bench.plan import (
+    CONVERSE,
+    GEMINI,
+    HTTP2,
+    HTTP2_TO_1,
+    LARGE_BYTES,
+    MESSAGES,
+    REVERSE,
+    REVERSE_TLS,
+    route_of,
+)
+from lab.fleets.proxy import free_port
 
 HERE = Path(__file__).parent
 VARIANTS = ("direct", "bare", "addon")
@@ -54,7 +65,7 @@ class Proxy:
         self._asked("write")
 
     def rss_bytes(self):
-        return int(self._proc("statm").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        return rss_bytes(self.process.pid)
 
     def descriptors(self):
         """How many files and connections the proxy has open."""
@@ -91,12 +102,36 @@ class Proxy:
         return counters
 
     def _asked(self, what):
-        with _connected(self.counters_port) as sock, sock.makefile() as answer:
-            sock.sendall(f"{what}\n".encode())
-            return json.loads(answer.readline())
+        with Questions(self.counters_port) as questions:
+            return questions.ask(what)
 
-    def _proc(self, name):
-        return Path(f"/proc/{self.process.pid}/{name}").read_text()
+
+class Questions:
+    """A connection to a script in a proxy, which may listen a little later than the proxy itself."""
+
+    def __init__(self, port):
+        deadline = time.perf_counter() + _START_S
+        while True:
+            try:
+                self._sock = socket.create_connection(("127.0.0.1", port))
+                break
+            except ConnectionRefusedError:
+                if time.perf_counter() > deadline:
+                    raise
+            select.select([], [], [], 0.05)
+        self._lines = self._sock.makefile()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._lines.close()
+        self._sock.close()
+
+    def ask(self, what):
+        """A line → the answer, of JSON."""
+        self._sock.sendall(f"{what}\n".encode())
+        return json.loads(self._lines.readline())
 
 
 class Stack:
@@ -166,8 +201,7 @@ class Stack:
         """How the client reaches the provider."""
         if api != MESSAGES:
             ports = self.stream_ports if variant == "direct" else self.proxies[variant].stream_ports
-            host = f"127.0.0.1:{ports[api]}"
-            return {"port": ports[api], "host": host, "tls": None, "connect": None, "http2": False}
+            return route_of(ports[api], f"127.0.0.1:{ports[api]}")
         tls, http2 = mode not in (REVERSE, REVERSE_TLS), mode in (HTTP2, HTTP2_TO_1)
         provider = self.provider_tls1_port if mode in (REVERSE_TLS, HTTP2_TO_1) else self.provider_tls_port
         target = f"localhost:{provider}"
@@ -175,18 +209,12 @@ class Stack:
             tls = mode != REVERSE
             port = provider if tls else self.provider_port
             trust = str(self.certificates.authority) if tls else None
-            return {"port": port, "host": target, "tls": trust, "connect": None, "http2": mode == HTTP2}
+            return route_of(port, target, tls=trust, http2=mode == HTTP2)
         proxy = self.proxies[variant]
         if tls:
-            return {
-                "port": proxy.forward_port,
-                "host": target,
-                "tls": str(proxy.ca),
-                "connect": target,
-                "http2": http2,
-            }
+            return route_of(proxy.forward_port, target, tls=str(proxy.ca), connect=target, http2=http2)
         port = proxy.reverse_tls_port if mode == REVERSE_TLS else proxy.reverse_port
-        return {"port": port, "host": f"127.0.0.1:{port}", "tls": None, "connect": None, "http2": False}
+        return route_of(port, f"127.0.0.1:{port}")
 
     def start_addon(self, name, *, slots, more="", web=False, loop="", settings=()):
         """A proxy with the addon, and a profile in which the concurrency limit does not matter.
@@ -199,6 +227,14 @@ class Stack:
         program, profile = "mitmweb" if web else "mitmdump", self._profile(name, slots, more)
         started = self._start(program, name, (script_path(),), profile, *settings, loop=loop)
         self.proxies[name] = proxy = replace(started, web_port=web_port)
+        return proxy
+
+    def start_holding(self, name, flows, **more):
+        """The same with one slot, and so many large requests there; a request goes each second."""
+        proxy = self.start_addon(name, slots=1, **more)
+        self.pace(latency_s=1)
+        self.ask("leave", self.route(name, REVERSE), concurrency=flows + 1, body_bytes=LARGE_BYTES, streamed=True)
+        proxy.settle_to(lambda counters: counters["queued"] + counters["delivered"] >= flows)
         return proxy
 
     def start_soak(self, name, faults, *, web=False):
@@ -312,6 +348,11 @@ def cpu_s(pid):
     return 0.0
 
 
+def rss_bytes(pid):
+    """The resident memory of a process; 0: the system does not report it."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if MEASURABLE else 0
+
+
 def _port(process):
     """Of a provider that says so."""
     return json.loads(_line(process, _START_S))["port"]
@@ -331,22 +372,3 @@ def _free_ports(count):
     while len(ports) < count:
         ports.add(free_port())
     return tuple(ports)
-
-
-def _connected(port):
-    """To a script in a proxy, which may listen a little later than the proxy itself."""
-    deadline = time.perf_counter() + _START_S
-    while True:
-        try:
-            return socket.create_connection(("127.0.0.1", port))
-        except ConnectionRefusedError:
-            if time.perf_counter() > deadline:
-                raise
-        select.select([], [], [], 0.05)
-
-
-def free_port():
-    """A port that nobody listens on just now: mitmproxy refuses two modes on port 0."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

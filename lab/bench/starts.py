@@ -1,7 +1,6 @@
 """What users wait for besides requests: a proxy's start, and the commands; and what an idle proxy weighs."""
 
 import json
-import os
 import select
 import socket
 import subprocess
@@ -13,7 +12,7 @@ from statistics import median
 from time import perf_counter
 
 from hivemind_addon.formats.base.resources import script_path
-from lab.bench.stack import MEASURABLE, cpu_s, free_port
+from lab.bench.stack import MEASURABLE, cpu_s, free_port, rss_bytes
 from lab.bench.watched import fetch
 
 _BIN = Path(sys.executable).parent
@@ -91,10 +90,6 @@ def _family(pid):
     while MEASURABLE and (children := Path(f"/proc/{line[-1]}/task/{line[-1]}/children").read_text().split()):
         line.append(int(children[0]))
     return line
-
-
-def rss_bytes(pid):
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if MEASURABLE else 0
 
 
 def commands(stack, proxy, count):

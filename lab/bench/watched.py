@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event, Thread
 from time import perf_counter
 
-from lab.bench.plan import LARGE_BYTES, REVERSE
+from lab.bench.plan import REVERSE
 from lab.bench.timing import Timing
 
 _TOP = Path(sys.executable).parent / "hivemind"
@@ -30,11 +30,7 @@ class Watched:
 
 def measure(stack, flows, seconds):
     """A request goes each second, so that the views change."""
-    proxy = stack.start_addon("watched", slots=1)
-    stack.pace(latency_s=1)
-    route = stack.route("watched", REVERSE)
-    stack.ask("leave", route, concurrency=flows + 1, body_bytes=LARGE_BYTES, streamed=True)
-    proxy.settle_to(lambda counters: counters["queued"] + counters["delivered"] >= flows)
+    proxy = stack.start_holding("watched", flows)
     over, pages, sizes = Event(), [], []
 
     def fetch_each_second():
@@ -52,7 +48,7 @@ def measure(stack, flows, seconds):
         over.set()
         fetching.join()
     held = proxy.counters()["queued"]
-    stack.ask("close", route)
+    stack.ask("close", stack.route("watched", REVERSE))
     stack.pace()
     stack.stop(proxy.process)
     return Watched(held, Timing.of(lags_s), Timing.of(pages * 2), max(sizes))

@@ -35,7 +35,7 @@ class FleetProxy:
     def __init__(self, folder: Path, name: str = "the proxy") -> None:
         self.name = name
         self.folder = folder
-        self.port = _free_port()
+        self.port = free_port()
         """The same for all processes."""
         self.variables = {"XDG_RUNTIME_DIR": str(folder), "XDG_STATE_HOME": str(folder)}
         """Environment variables that lead the fleet's commands to this proxy."""
@@ -150,7 +150,8 @@ async def running_proxy(folder: Path, settings: Sequence[str]) -> AsyncIterator[
         await proxy.stop()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens on just now: mitmproxy refuses two modes on port 0."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
         return port

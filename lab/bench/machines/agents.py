@@ -13,6 +13,7 @@ from hivemind_addon.sim.exchange import pause
 KEY = "sk-sim-machines"
 MODEL = "claude-sonnet-4-5"
 MAX_TOKENS = 64
+_LATENCY_S, _PROMPT_CHARS = 0.8, 2_000
 _CALL_S = 600
 _MOST_IN_A_ROW = 60
 _CONNECTING = 8
@@ -41,12 +42,9 @@ class Done:
 class Agents:
     """So many before each machine. `turns`: of each; None: until `over` is set."""
 
-    def __init__(self, members, per_machine, *, turns=None, latency_s=0.8, prompt_chars=2_000, seed=1):
+    def __init__(self, members, per_machine, *, turns=None):
         self._members = members
         self._turns = turns
-        self._latency_s = latency_s
-        self._prompt_chars = prompt_chars
-        self._seed = seed
         self.over = asyncio.Event()
         # Who comes first stays first in each round: they come one by one, and not a machine's all at once.
         self.done = [
@@ -72,9 +70,9 @@ class Agents:
 
     def latencies_s(self, name):
         """What each of its turns takes at the provider; the same in each run."""
-        rng = random.Random(f"{self._seed} {name}")
+        rng = random.Random(f"1 {name}")
         while True:
-            yield self._latency_s * rng.uniform(0.75, 1.25)
+            yield _LATENCY_S * rng.uniform(0.75, 1.25)
 
     def _client(self, one, trust):
         return Route(trust, proxy=f"127.0.0.1:{self._members[one.machine].port}").client(one.name, _CALL_S)
@@ -83,7 +81,7 @@ class Agents:
         await pause(starts_after_s)
         # Wanted is the same whatever machine it is at: only its number there counts.
         number = one.name.partition("-")[2]
-        words = prose(self._prompt_chars, random.Random(f"{self._seed} {number}"))
+        words = prose(_PROMPT_CHARS, random.Random(f"1 {number}"))
         latencies_s = self.latencies_s(number)
         while not self.over.is_set() and one.turns != self._turns:
             said = [{"role": "user", "content": f"{one.turns} {words}"}]

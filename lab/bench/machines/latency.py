@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from hivemind_addon.sim.agents import HOST
 from hivemind_addon.sim.certificate import write_certificates
 from lab.bench.client import Client
-from lab.bench.plan import MESSAGES
+from lab.bench.plan import route_of
 
 _WARM = 50
 
@@ -40,13 +40,12 @@ async def pairs_s(ports, count):
         for port in ports if number % 2 else reversed(ports):
             # Its base URL is the proxy's port, without TLS: what is measured is the scheduler's way.
             plan = {
-                "route": {"port": port, "host": f"127.0.0.1:{port}", "tls": None, "connect": None, "http2": False},
+                "route": route_of(port, f"127.0.0.1:{port}"),
                 "concurrency": 1,
                 "requests": 1,
                 "body_bytes": 2_000,
                 "streamed": False,
                 "sessions": 1,
-                "format": MESSAGES,
             }
             result = await client.load(plan)
             if result["failures"]:
@@ -54,5 +53,5 @@ async def pairs_s(ports, count):
             if number >= _WARM:
                 took_s[port] += result["latencies_s"]
     for port in ports:
-        await client.close({"route": {"port": port, "connect": None, "http2": False}})
+        await client.close({"route": route_of(port, "")})
     return took_s

@@ -3,19 +3,15 @@
 import asyncio
 from contextlib import suppress
 
-from hivemind_addon.sim.exchange import pause
-
 _PIECE_BYTES = 64 * 1024
 
 
 class Link:
     """Forwards a port of loopback to another one, as long as it is not cut."""
 
-    def __init__(self, to_port, *, delay_s=0.0):
-        """`delay_s`: of each piece, each way."""
+    def __init__(self, to_port):
         self.port = 0
         self._to_port = to_port
-        self._delay_s = delay_s
         self._whole = asyncio.Event()
         self._whole.set()
         self._server = None
@@ -63,8 +59,6 @@ class Link:
     async def _pass_on(self, reader, writer):
         with suppress(OSError):
             while piece := await reader.read(_PIECE_BYTES):
-                if self._delay_s:
-                    await pause(self._delay_s)
                 await self._whole.wait()
                 writer.write(piece)
                 await writer.drain()

@@ -2,11 +2,9 @@
 
 import re
 import shutil
-import socket
 import sys
 import tempfile
 import time
-from contextlib import closing
 from pathlib import Path
 
 import click
@@ -14,6 +12,7 @@ import click
 from lab.bench.newcomer.house import ROOT, House, built_wheel, tools
 from lab.bench.newcomer.lines import Typist, left_running, lines_of
 from lab.bench.newcomer.terminal import Terminal
+from lab.bench.stack import free_port
 
 _AGENT = "@anthropic-ai/claude-code"
 _ALLOWED_S = 120
@@ -31,7 +30,7 @@ def main(*, write: bool) -> None:
         house = House(folder, tools(folder / "tools", "uv"))
         house.home.mkdir()
         install = f"uv tool install {wheel}"
-        with Typist(house, {"sim": _free_port(), "proxy": _free_port()}, {"uv tool install .": install}) as typist:
+        with Typist(house, {"sim": free_port(), "proxy": free_port()}, {"uv tool install .": install}) as typist:
             took_s = _first_call(typist, house)
             click.echo(f"from nothing to the first scheduled call: {took_s:.0f} s")
             for page in (ROOT / "docs" / "start.md", _README):
@@ -66,12 +65,6 @@ def _first_call(typist: Typist, house: House) -> float:
     typist.type("hivemind history")
     assert "delivered" in typist.seen["hivemind history"], typist.seen["hivemind history"]
     return took_s
-
-
-def _free_port() -> int:
-    with closing(socket.socket()) as attempt:
-        attempt.bind(("127.0.0.1", 0))
-        return attempt.getsockname()[1]
 
 
 if __name__ == "__main__":
