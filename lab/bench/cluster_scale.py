@@ -17,7 +17,6 @@ from time import thread_time
 from hivemind_addon.kernel.limits.slots import ConcurrencySettings
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.scheduler import Scheduler
-from hivemind_addon.kernel.values.decision import Admitted
 from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Ticket
 from hivemind_addon.plugins.cluster.messages import Publish
 from hivemind_addon.plugins.cluster.node import ClusterNode, Role
