@@ -15,7 +15,7 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.formats.base.typed import ABSURD, INHERITED, DocumentRules, hints_of, positive, required_fields
+from hivemind_addon.formats.base.typed import ABSURD, INHERITED, DocumentRules, Signed, hints_of, positive, required_fields
 from lab.generators.docstrings import field_docstrings
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -143,7 +143,7 @@ def _scalar(hint: Any, *, is_positive: bool) -> Schema:
         return {"type": "boolean"}
     if hint is str:
         return {"type": "string"}
-    least = {"exclusiveMinimum": 0} if is_positive else {"minimum": 0}
+    least = {"exclusiveMinimum": 0} if is_positive else {} if hint is Signed else {"minimum": 0}
     return {"type": "integer" if hint is int else "number", **least, "exclusiveMaximum": ABSURD}
 
 

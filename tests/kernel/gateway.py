@@ -132,7 +132,7 @@ class Gateway:
     def _allowance(self, one) -> SimAllowance:
         name = "" if self.is_shared else one.pool.model_group
         if name not in self._allowances:
-            self._allowances[name] = SimAllowance(self.limit, self.now)
+            self._allowances[name] = self.limit.allowance(self.now)
         return self._allowances[name]
 
     def _arrive(self, attempt: Attempt) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim.call import TruthPart
 from hivemind_addon.sim.faults import ErrorStatus, StreamCut, StreamError
-from hivemind_addon.sim.limits import Limit
+from hivemind_addon.sim.limits import Limit, RetryAfter
 from hivemind_addon.sim.provider import ProviderSettings
 from lab.running_server import running_server
 from tests.cases import each
@@ -126,7 +126,7 @@ def test_an_output_maximum_takes_nothing_from_the_limits():
 
 
 def test_a_limit_may_tell_no_delay():
-    settings = ProviderSettings((Limit(Dimension.REQUESTS, 1),), retry_after=False)
+    settings = ProviderSettings((Limit(Dimension.REQUESTS, 1),), retry_after=RetryAfter.MISSING)
     with running_server(settings) as server:
         first, second = post(server, STREAM), post(server, STREAM)
         assert (first.status_code, second.status_code) == (200, 429)

@@ -16,7 +16,7 @@ from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim import library
 from hivemind_addon.sim.expectation import Expectation, Verdict
-from hivemind_addon.sim.library import UnknownScenario, case_named, cases, random_case, read_case
+from hivemind_addon.sim.library import UnknownScenario, case_named, cases, random_case, read_cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import COMPARED, Policy
 from hivemind_addon.sim.report import as_json, in_lines, listing, missed, percent, table, verdicts, worse
@@ -32,6 +32,11 @@ about: three agents
 crowds: [{name: agent, agents: 3, turns: 2, think_s: [0, 1]}]
 provider: {limits: [{dimension: requests, amount: 60}]}
 """
+
+
+def only_case(file):
+    """Of a file without variants."""
+    return read_cases(file)[""]
 
 
 @pytest.fixture
@@ -53,7 +58,7 @@ def test_a_file_of_ones_own_runs(written):
 
 def test_the_schedulers_settings_are_those_of_the_file(written):
     text = GOOD + "scheduler: {concurrency: {initial: 1, maximum: 1}}\n"
-    slow = read_case(written(text.replace("turns: 2", "turns: 2, latency_s: 10"))).scenario
+    slow = only_case(written(text.replace("turns: 2", "turns: 2, latency_s: 10"))).scenario
     result = run(slow, seed=0)
     assert result.makespan_s > 50
     assert run(slow, seed=0, policy=Policy.DIRECT).makespan_s < 30
@@ -94,7 +99,7 @@ def test_a_random_load_has_a_name_like_any_other():
 def test_a_case_that_is_written_is_read_as_the_same(case, tmp_path):
     file = tmp_path / f"{case.name}.yaml"
     file.write_text(library.written(case), encoding="utf-8")
-    again = read_case(file)
+    again = only_case(file)
     assert again == case
 
 
@@ -178,7 +183,7 @@ def test_what_is_wrong_is_told_in_one_line_with_file_key_and_cure(written, chang
     assert change[0] in GOOD
     file = written(GOOD.replace(*change))
     with pytest.raises(DocumentError) as error:
-        read_case(file)
+        only_case(file)
     assert str(error.value).startswith(f"{file}: ")
     assert told in str(error.value)
     assert "\n" not in str(error.value)
@@ -197,7 +202,7 @@ def test_what_is_wrong_is_told_in_one_line_with_file_key_and_cure(written, chang
 )
 def test_so_is_what_is_wrong_further_down(written, more, told):
     with pytest.raises(DocumentError) as error:
-        read_case(written(GOOD + more + "\n"))
+        only_case(written(GOOD + more + "\n"))
     assert told in str(error.value)
 
 

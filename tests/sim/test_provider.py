@@ -24,7 +24,7 @@ from hivemind_addon.sim.faults import (
     Slow,
     name_of,
 )
-from hivemind_addon.sim.limits import Limit, LimitKind, ModelScope, Prefix, SimAllowance, SimPromptCache
+from hivemind_addon.sim.limits import Limit, LimitKind, ModelScope, Prefix, RetryAfter, SimPromptCache
 from hivemind_addon.sim.plan import Data, steps
 from hivemind_addon.sim.provider import Latency, LimitScope, ProviderSettings, SimProvider, Storm
 from tests.cases import each
@@ -184,7 +184,7 @@ def test_a_request_wider_than_the_limit_is_refused_even_when_all_is_free():
 
 
 def test_refusals_say_nothing_about_waiting_where_the_setting_is_off():
-    sim = provider(limits=(window(Dimension.REQUESTS, 1),), retry_after=False, rate_limit_headers=False)
+    sim = provider(limits=(window(Dimension.REQUESTS, 1),), retry_after=RetryAfter.MISSING, rate_limit_headers=False)
     play(sim, 0)
     refused = play(sim, 0)
     assert refused.status == 429
@@ -402,25 +402,25 @@ WINDOW = Limit(Dimension.REQUESTS, 10, 60, LimitKind.WINDOW)
 
 
 def test_a_bucket_refills_continuously_and_never_above_its_limit():
-    allowance = SimAllowance(BUCKET, 100)
+    allowance = BUCKET.allowance(100)
     allowance.take(600, 100)
     assert [allowance.level(now) for now in (100, 101, 130, 160, 900)] == [0, 10, 300, 600, 600]
 
 
 def test_a_window_gives_everything_back_at_its_end_and_nothing_before():
-    allowance = SimAllowance(WINDOW, 100)
+    allowance = WINDOW.allowance(100)
     allowance.take(10, 100)
     assert [allowance.level(now) for now in (100, 159.9, 160)] == [0, 0, 10]
 
 
 def test_windows_keep_their_beat_when_nothing_happens_for_long():
-    allowance = SimAllowance(WINDOW, 0)
+    allowance = WINDOW.allowance(0)
     allowance.take(10, 190)
     assert allowance.fits_in_s(1, 190) == 50
 
 
 def test_a_bucket_says_exactly_when_an_amount_fits():
-    allowance = SimAllowance(BUCKET, 0)
+    allowance = BUCKET.allowance(0)
     allowance.take(600, 0)
     assert allowance.fits_in_s(25, 0) == pytest.approx(2.5)
     assert not allowance.fits(25, 2.49)
@@ -428,12 +428,12 @@ def test_a_bucket_says_exactly_when_an_amount_fits():
 
 
 def test_more_than_the_limit_never_fits():
-    assert math.isinf(SimAllowance(BUCKET, 0).fits_in_s(601, 0))
-    assert math.isinf(SimAllowance(WINDOW, 0).fits_in_s(11, 0))
+    assert math.isinf(BUCKET.allowance(0).fits_in_s(601, 0))
+    assert math.isinf(WINDOW.allowance(0).fits_in_s(11, 0))
 
 
 def test_a_late_charge_may_go_below_zero_and_a_refused_call_may_not():
-    late, refused = SimAllowance(BUCKET, 0), SimAllowance(BUCKET, 0)
+    late, refused = BUCKET.allowance(0), BUCKET.allowance(0)
     late.take(700, 0)
     refused.take(590, 0)
     refused.exhaust(20, 0)
@@ -442,14 +442,14 @@ def test_a_late_charge_may_go_below_zero_and_a_refused_call_may_not():
 
 
 def test_a_refused_call_does_not_forgive_a_debt():
-    allowance = SimAllowance(BUCKET, 0)
+    allowance = BUCKET.allowance(0)
     allowance.take(700, 0)
     allowance.exhaust(1, 0)
     assert allowance.level(0) == -100
 
 
 def test_full_means_the_whole_limit_for_a_bucket_and_the_end_for_a_window():
-    bucket, window = SimAllowance(BUCKET, 0), SimAllowance(WINDOW, 0)
+    bucket, window = BUCKET.allowance(0), WINDOW.allowance(0)
     bucket.take(60, 0)
     assert bucket.full_in_s(0) == pytest.approx(6)
     assert window.full_in_s(45) == 15
@@ -459,7 +459,7 @@ def test_full_means_the_whole_limit_for_a_bucket_and_the_end_for_a_window():
 def test_random_calls_are_let_through_as_an_independent_computation_says(seed):
     """Windows by counting what was taken in each; buckets by replaying all takes from the beginning."""
     rng = random.Random(seed)
-    bucket, window = SimAllowance(BUCKET, 0), SimAllowance(WINDOW, 0)
+    bucket, window = BUCKET.allowance(0), WINDOW.allowance(0)
     taken: list[tuple[float, float]] = []
     per_window: dict[int, int] = {}
     now = 0.0

@@ -15,7 +15,7 @@ from hivemind_addon.sim import random_proof
 from hivemind_addon.sim.expectation import Verdict
 from hivemind_addon.sim.faults import ODD_ENDS, FaultMix
 from hivemind_addon.sim.library import Case, random_case
-from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.limits import Limit, LimitKind, RetryAfter
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.sim.random_loads import is_feasible, number_in, patience_s, random_load, whole_s
@@ -65,7 +65,7 @@ def test_all_kinds_of_everything_occur():
             name
             for name, is_so in {
                 "no headers": not provider.rate_limit_headers,
-                "no retry-after": not provider.retry_after,
+                "no retry-after": provider.retry_after is RetryAfter.MISSING,
                 "refusals count": provider.charge_failures,
                 "a hidden limit": any(not limit.told for limit in provider.limits),
                 "a cap": provider.concurrency is not None,
@@ -135,7 +135,7 @@ def test_what_no_patience_cures_is_not_drawn():
         if {"hang", "left-open"} & {*provider.faults}:
             assert all(crowd.streamed for crowd in load.crowds), load.name
         is_told = provider.rate_limit_headers and all(limit.told for limit in provider.limits)
-        if not is_told and not provider.retry_after:
+        if not is_told and provider.retry_after is RetryAfter.MISSING:
             assert all(limit.window_s <= 60 for limit in provider.limits), load.name
             assert not provider.charge_failures, load.name
 

@@ -18,7 +18,7 @@ from hivemind_addon.sim.call import AnswerEnding, SimAnswer, SimRequestFacts
 from hivemind_addon.sim.dialect import SimDialect
 from hivemind_addon.sim.expectation import Expectation, Verdict
 from hivemind_addon.sim.idle import IdleMeter
-from hivemind_addon.sim.limits import Limit, LimitKind, ModelScope, SimAllowance
+from hivemind_addon.sim.limits import Limit, LimitKind, ModelScope
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings, SimProvider
 from hivemind_addon.sim.result import CrowdResult, Result, RunLedger
@@ -254,7 +254,7 @@ def test_output_of_the_last_calls_may_be_charged_beyond_the_limit():
 def test_the_greediest_caller_reaches_the_bound_and_never_beats_it(kind, units):
     """The provider's own allowance, asked for one unit after the other, each as early as it fits."""
     limit = Limit(REQUESTS, 10, 10, kind)
-    now, allowance = 0.0, SimAllowance(limit, 0.0)
+    now, allowance = 0.0, limit.allowance(0.0)
     for _ in range(units):
         now += allowance.fits_in_s(1, now)
         allowance.take(1, now)

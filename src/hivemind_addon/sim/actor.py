@@ -62,8 +62,8 @@ class SimUpstream:
         """`settings`: of the scheduler's pool, in place of the profile's."""
         self.pool = site.pool
         self.dialect = site.dialect
-        self.settings = site.provider
         self.provider = SimProvider(site.provider, rng, wall_offset_s=WALL_S)
+        self.settings = self.provider.settings
         self.profile = _profile(site.profile)
         coarse_tokens = max((meter.granularity for meter in self.profile.meters), default=0)
         self.idle = IdleMeter(self.provider, coarse_tokens=round(coarse_tokens))

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from hivemind_addon.kernel.values.ticket import Dimension
-from hivemind_addon.sim.limits import Limit, LimitKind, ModelScope
+from hivemind_addon.sim.limits import Limit, LimitKind, ModelScope, WindowKind
 from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.workload import Crowd
 
@@ -65,8 +65,8 @@ def lower_bound_of_models(
 
     `beside`: equal providers that any of it may have gone to, each with its outages.
     """
-    bounds: list[Bound] = []
-    for scope in ModelScope:
+    bounds = _bounds_of_users(spent, settings.limits)
+    for scope in (ModelScope.KEY, ModelScope.FAMILY, ModelScope.MODEL):
         together: dict[str, Spent] = {}
         for model, its in spent.items():
             name = settings.counted_as(scope, model)
@@ -78,7 +78,15 @@ def lower_bound_of_models(
             slots = None if slots is None or most is None else slots + most
         others = [([limit for limit in other.limits if limit.scope is scope], down) for other, down in beside]
         bounds.extend(
-            lower_bound(one, limits, concurrency=slots, late_units=late_units, outages=outages, beside=others)
+            lower_bound(
+                one,
+                limits,
+                concurrency=slots,
+                linger_s=0.0 if beside else settings.linger_s,
+                late_units=late_units,
+                outages=outages,
+                beside=others,
+            )
             for one in together.values()
         )
     if held := settings.models_loaded:
@@ -88,23 +96,45 @@ def lower_bound_of_models(
     return max(bounds, key=lambda bound: bound.bound_s)
 
 
+def _bounds_of_users(spent: Mapping[str, Spent], limits: Iterable[Limit]) -> list[Bound]:
+    """Of the limits of each end user, who are the agents: somebody takes no less than the mean of what was taken."""
+    turns_s = [turns for its in spent.values() for turns in its.turns_s if turns]
+    if not turns_s:
+        return []
+    total = sum((Counter(its.units) for its in spent.values()), Counter[Dimension]())
+    mean = {dimension: math.ceil(units / len(turns_s)) for dimension, units in total.items()}
+    bounds = []
+    for limit in limits:
+        if limit.scope is ModelScope.USER and limit.dimension is Dimension.REQUESTS:
+            bounds += [
+                Bound(_conversations_bound_s([(limit, ())], [turns]), "one user's requests") for turns in turns_s
+            ]
+        elif limit.scope is ModelScope.USER and limit.dimension is Dimension.INPUT_TOKENS:  # nothing of it comes late
+            bounds.append(Bound(_limit_bound_s(limit, mean.get(limit.dimension, 0), ()), "one user's tokens"))
+    return bounds
+
+
 def lower_bound(
     spent: Spent,
     limits: Iterable[Limit],
     *,
     concurrency: int | None,
+    linger_s: float = 0.0,
     late_units: int = 0,
     outages: Sequence[tuple[float, float]] = (),
     beside: Sequence[tuple[Sequence[Limit], Sequence[tuple[float, float]]]] = (),
 ) -> Bound:
     """The bound of a run. `late_units`: output that may be charged after the last admission, hence beyond a limit.
 
+    `linger_s`: each slot stays taken for so long after a call that another one follows in it.
+
     `outages`: spans of time, in order and apart, in which the limits let nothing through; limits replenish in them.
     `beside`: the limits and outages of equal providers that any of it may have gone to.
     """
     bounds = [Bound(spent.longest_path_s, "the longest conversation")]
     if concurrency is not None:
-        bounds.append(Bound(spent.service_s / concurrency, f"{concurrency} slots"))
+        followed = max(0, sum(map(len, spent.turns_s)) - concurrency)
+        bounds.append(Bound((spent.service_s + followed * linger_s) / concurrency, f"{concurrency} slots"))
     for limit in limits:
         late = late_units if limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS) else 0
         units = spent.units.get(limit.dimension, 0) - late
@@ -169,16 +199,29 @@ def _let_through(part: _Part, until_s: float, units: int) -> int:
 
 def _limit_bound_s(limit: Limit, units: int, outages: Sequence[tuple[float, float]]) -> float:
     """The earliest instant at which so many units can have been let through, beginning with a whole limit."""
-    match limit.kind:
-        case LimitKind.BUCKET:
-            return _bucket_bound_s(limit, units, outages)
-        case LimitKind.WINDOW:
-            return _window_bound_s(limit, units, outages)
+    most = max((limit.amount, *(change.amount for change in limit.changes)))
+    if limit.growth > 0:
+        return _growth_bound_s(limit, units, most)
+    if limit.kind is LimitKind.BUCKET:
+        return _bucket_bound_s(limit, units, outages)
+    if limit.windows is WindowKind.COUNTER:
+        # Where a window is full, the next one gives as much as it overlaps less and less: no more than a rate.
+        return units / most * limit.window_s if units > most else 0.0
+    return _window_bound_s(limit, units, outages)
 
 
-def _bucket_bound_s(limit: Limit, units: int, outages: Sequence[tuple[float, float]]) -> float:
+def _bucket_bound_s(limit: Limit, units: float, outages: Sequence[tuple[float, float]]) -> float:
+    size = limit.amount if limit.burst is None else limit.burst
+    if limit.changes:  # outages are left out
+        left, at, amount = units - size, 0.0, limit.amount
+        for change in sorted(limit.changes, key=lambda change: change.at_s):
+            gained = (change.at_s - at) * amount / limit.window_s
+            if gained >= left:
+                break
+            left, at, amount = left - gained, change.at_s, change.amount
+        return at + max(0.0, left) * limit.window_s / amount
     rate = limit.amount / limit.window_s
-    level, at = float(limit.amount), 0.0
+    level, at = float(size), 0.0
     for from_s, to_s in outages:
         # What is there is taken before the outage begins; no more than the whole limit gathers in it.
         before = level + rate * (from_s - at) if from_s > at else 0.0
@@ -186,22 +229,39 @@ def _bucket_bound_s(limit: Limit, units: int, outages: Sequence[tuple[float, flo
             break
         units -= int(before)
         rest = 0.0 if before else level
-        level, at = min(float(limit.amount), rest + rate * (to_s - from_s)), to_s
+        level, at = min(float(size), rest + rate * (to_s - from_s)), to_s
     return at + max(0.0, units - level) / rate
 
 
-def _window_bound_s(limit: Limit, units: int, outages: Sequence[tuple[float, float]]) -> float:
+def _growth_bound_s(limit: Limit, units: float, most: float) -> float:
+    """Each window's length lets through so many times what the one before did."""
+    at, lets = 0.0, most
+    while units > lets:
+        units, at, lets = units - lets, at + limit.window_s, max(most, lets * limit.growth)
+    return at
+
+
+def _window_bound_s(limit: Limit, units: float, outages: Sequence[tuple[float, float]]) -> float:
+    """A window by the clock may end before a whole length has passed."""
+    first_s = limit.full_in_s if limit.windows is WindowKind.CLOCK and limit.full_in_s else limit.window_s
     at = 0.0
-    for window in range(max(1, math.ceil(units / limit.amount)) + _windows_of(limit, outages)):
-        opens_at = window * limit.window_s
+    ends_s = first_s
+    least = min((limit.amount, *(change.amount for change in limit.changes)))
+    for _ in range(max(1, math.ceil(units / least)) + _windows_of(limit, outages)):
+        opens_at = ends_s - limit.window_s if ends_s > first_s else 0.0
         for from_s, to_s in outages:
             if from_s <= opens_at < to_s:
                 opens_at = to_s
-        if opens_at >= (window + 1) * limit.window_s:
-            continue
-        at, units = opens_at, units - limit.amount
-        if units <= 0:
-            break
+        if opens_at < ends_s:
+            # A window that an amount changes in may let the larger one through.
+            lasting = [change for change in limit.changes if change.at_s < ends_s]
+            before = max((one for one in lasting if one.at_s <= opens_at), key=lambda one: one.at_s, default=None)
+            amounts = [limit.amount if before is None else before.amount]
+            amounts += [one.amount for one in lasting if one.at_s > opens_at]
+            at, units = opens_at, units - max(amounts)
+            if units <= 0:
+                break
+        ends_s += limit.window_s
     return at
 
 

@@ -4,10 +4,12 @@
     provider:      its limits, faults, latency, outages, prompt cache                          (ProviderSettings)
     others:        more providers, by name; a crowd's `site` says which one serves it                   (Other)
     expect:        what has to come of it                                                         (Expectation)
+    variants:      name → other values of the keys above: each is a case FILE:NAME, and the file itself is none
 
 Whatever is wrong with a file is a DocumentError: one line that names file, key path and cure.
 """
 
+import difflib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -29,13 +31,14 @@ from hivemind_addon.kernel.values.ticket import PoolKey
 from hivemind_addon.sim.dialect import SimDialect
 from hivemind_addon.sim.expectation import Expectation
 from hivemind_addon.sim.faults import NAMED, FaultCourse, FaultMix, FaultPoint
-from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.limits import PLANS, Ban, Limit, LimitChange, LimitKind, LimitReport, WindowKind
 from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings, Storm
 from hivemind_addon.sim.random_loads import number_in, random_load
 from hivemind_addon.sim.shapes import REFUSALS
 from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario, Site
 
 _SUFFIX = ".yaml"
+_SUFFIXES = (_SUFFIX, ".yml")
 RANDOM_LOST = 0.02
 """Most agents that a random load may lose, of all."""
 RANDOM_IDLE_S = 20.0
@@ -100,6 +103,8 @@ class ScenarioFile:
     """Its limits are of the kinds that the file says; else it is run on both kinds, one after the other."""
     paper: bool = False
     """One of the seven of the HiveMind paper."""
+    variants: Mapping[str, Any] = field(default_factory=dict)
+    """Name → keys of this file with other values: mappings are merged, lists replaced. Each is a case FILE:NAME."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +132,8 @@ class Case:
     @property
     def kinds(self) -> Sequence[LimitKind | None]:
         """Of limits, that it is run on; None: as it is."""
-        return (None,) if self.as_stated or not self.scenario.provider.limits else tuple(LimitKind)
+        is_exact = all(limit.is_exact for limit in self.scenario.provider.limits)
+        return (None,) if self.as_stated or is_exact else tuple(LimitKind)
 
     @property
     def has_headers_and_not(self) -> Sequence[bool]:
@@ -141,24 +147,65 @@ class Case:
 
 
 @cache
+def _packaged() -> Mapping[str, Mapping[str, Case]]:
+    """The cases of each packaged file, by the file's name and the variant's; a plain one's variant has no name."""
+    return {file.stem: read_cases(file) for file in sorted(scenarios_folder().glob(f"*{_SUFFIX}"))}
+
+
+@cache
 def cases() -> Mapping[str, Case]:
-    """The packaged ones by name: the paper's first, by the number of agents; then ours."""
-    read = [read_case(file) for file in sorted(scenarios_folder().glob(f"*{_SUFFIX}"))]
-    read.sort(key=lambda case: (not case.paper, case.agents if case.paper else 0, case.name))
-    return {case.name: case for case in read}
+    """The packaged ones without variants by name: the paper's first, by the number of agents; then ours."""
+    plain = [found[""] for found in _packaged().values() if "" in found]
+    plain.sort(key=lambda case: (not case.paper, case.agents if case.paper else 0, case.name))
+    return {case.name: case for case in plain}
+
+
+@cache
+def variants() -> Mapping[str, Case]:
+    """The packaged variants by their whole names, FILE:NAME."""
+    return {case.name: case for found in _packaged().values() for name, case in found.items() if name}
 
 
 def case_named(name: str) -> Case:
-    """A packaged scenario, a random one, or a file of one's own by its path. Raises UnknownScenario, DocumentError."""
-    if name in cases():
-        return cases()[name]
+    """A packaged scenario or variant, a random one, or a file of one's own by its path, with :NAME behind it for one of
+    its variants. Raises UnknownScenario, DocumentError.
+    """
+    one, *more = cases_named([name])
+    if more:
+        raise UnknownScenario(f"{name} has {len(more) + 1} variants; name one of them: {one.name} …")
+    return one
+
+
+def cases_named(names: Sequence[str]) -> list[Case]:
+    """The cases of these names, each once; the name of a file alone stands for all of its variants. As `case_named`."""
+    return list({case.name: case for name in names for case in _found(name)}.values())
+
+
+def _found(name: str) -> Sequence[Case]:
+    if known := cases().get(name) or variants().get(name):
+        return (known,)
     if (number := number_in(name)) is not None:
-        return random_case(number)
+        return (random_case(number),)
+    stem, _, variant = name.rpartition(":")
     path = Path(name)
-    if path.suffix not in (_SUFFIX, ".yml") and not path.is_file():
-        known = f"{', '.join(cases())}, random-0, random-1 …"
-        raise UnknownScenario(f"no scenario {name!r}; there are {known}, or give the path of a YAML file")
-    return read_case(path)
+    if path.suffix in _SUFFIXES or path.is_file():
+        return tuple(read_cases(path).values())
+    if Path(stem).suffix in _SUFFIXES:
+        found, place = read_cases(Path(stem)), stem
+    else:
+        found, place = _packaged().get(stem or name, {}), stem
+    if found and not stem:
+        return tuple(found.values())
+    if variant in found:
+        return (found[variant],)
+    if "" in found:
+        raise UnknownScenario(f"{place} has no variants; leave :{variant} out")
+    if found:
+        close = difflib.get_close_matches(variant, found, n=3) or list(found)
+        raise UnknownScenario(f"{place} has no variant {variant!r}; there are {', '.join(close)} …")
+    families = ", ".join(f"{file}:NAME" for file, found in _packaged().items() if "" not in found)
+    known_names = f"{', '.join(cases())}, {families}, random-0, random-1 …"
+    raise UnknownScenario(f"no scenario {name!r}; there are {known_names}, or give the path of a YAML file")
 
 
 def random_case(number: int) -> Case:
@@ -167,19 +214,62 @@ def random_case(number: int) -> Case:
     return Case(load.scenario, load.about, expect=(RANDOM_GOALS,), as_stated=True)
 
 
-def read_case(file: Path) -> Case:
-    """One file. Raises DocumentError."""
-    document = read_document(file, cure_when_empty="say at least about, crowds and provider")
+def read_cases(file: Path) -> Mapping[str, Case]:
+    """The cases of one file by variant; of a file without variants one, without a name. Raises DocumentError."""
+    is_ours = file.parent == scenarios_folder()
+    document = dict(read_document(file, cure_when_empty="say at least about, crowds and provider", packaged=is_ours))
+    if "variants" not in document:
+        return {"": _case(document, file, file.stem)}
+    found = document.pop("variants")
+    if not isinstance(found, Mapping) or not found:
+        raise DocumentError(file, "variants", "there are none", "write names, each with the keys that it changes")
+    return {str(name): _variant(document, found[name], file, str(name)) for name in found}
+
+
+def _variant(base: Mapping[str, Any], changed: Any, file: Path, name: str) -> Case:
+    place = f"variants.{name}"
+    if not isinstance(changed, Mapping):
+        raise DocumentError(file, place, "it changes nothing", "write the keys that it changes: {provider: {…}}")
+    try:
+        return _case(_merged(base, changed), file, f"{file.stem}:{name}")
+    except DocumentError as error:
+        if not _says(changed, error.key_path):
+            raise
+        raise DocumentError(file, f"{place}.{error.key_path}", error.problem, error.cure) from None
+
+
+def _merged(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, Any]:
+    """Mappings key by key, however deep; everything else is replaced."""
+    merged = dict(base)
+    for key, value in changed.items():
+        below = base.get(key)
+        merged[key] = _merged(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
+    return merged
+
+
+def _says(changed: Any, key_path: str) -> bool:
+    """Whether a variant says what stands at this place, or anything below it."""
+    for part in key_path.split("."):
+        if not isinstance(changed, Mapping):
+            return True
+        key, _, index = part.partition("[")
+        if key not in changed:
+            return False
+        changed = None if index else changed[key]
+    return True
+
+
+def _case(document: Mapping[str, Any], file: Path, name: str) -> Case:
     read: ScenarioFile = convert(ScenarioFile, document, file, rules=SCENARIO_RULES)
     _check(read, file)
     scenario = Scenario(
-        file.stem,
+        name,
         **_alike(read, Scenario)
         | {
             "caps": tuple((cap.at_s, cap.concurrency) for cap in read.caps),
             "sites": tuple(
-                Site(name, PoolKey(f"{name}.sim", f"key-{name}", "sim-1"), **_alike(other, Site))
-                for name, other in read.others.items()
+                Site(beside, PoolKey(f"{beside}.sim", f"key-{beside}", "sim-1"), **_alike(other, Site))
+                for beside, other in read.others.items()
             ),
         },
     )
@@ -187,7 +277,7 @@ def read_case(file: Path) -> Case:
 
 
 def written(case: Case) -> str:
-    """The case as a file that `read_case` reads."""
+    """The case as a file that `read_cases` reads."""
     scenario = case.scenario
     file = ScenarioFile(
         **_alike(scenario, ScenarioFile)
@@ -254,6 +344,8 @@ def _check(read: ScenarioFile, file: Path) -> None:
             if provider.faults:
                 raise DocumentError(file, f"{place}.faults", "fault_course stands in its place", "leave one out")
             mixes |= {f"{place}.fault_course.points[{n}].faults": one.faults for n, one in enumerate(course.points)}
+        for index, limit in enumerate(provider.limits):
+            _check_limit(limit, f"{place}.limits[{index}]", file)
         for key, rates in mixes.items():
             try:
                 FaultMix(rates)
@@ -286,6 +378,18 @@ def _check(read: ScenarioFile, file: Path) -> None:
                 raise DocumentError(
                     file, f"expect[{index}]", f"no crowd {crowd_name}", f"name one of {', '.join(names)}"
                 )
+
+
+def _check_limit(limit: Limit, place: str, file: Path) -> None:
+    is_window = limit.kind is LimitKind.WINDOW
+    if limit.windows is not WindowKind.BEAT and (not is_window or limit.growth):
+        problem = "only a limit of windows has them"
+        raise DocumentError(file, f"{place}.windows", problem, "add kind: window, and leave growth out")
+    if limit.burst is not None and (is_window or limit.growth):
+        problem = "only a bucket holds a burst"
+        raise DocumentError(file, f"{place}.burst", problem, "say kind: bucket, and leave growth out")
+    if limit.plan and limit.plan not in PLANS:
+        raise DocumentError(file, f"{place}.plan", f"no plan has {limit.plan!r}", f"name one of {', '.join(PLANS)}")
 
 
 def _check_course(course: FaultCourse, place: str, file: Path) -> None:
@@ -328,8 +432,11 @@ _POSITIVE: Mapping[type, Sequence[str]] = {
         "output_tokens",
         "budget_tokens",
     ),
-    Limit: ("amount", "window_s"),
-    ProviderSettings: ("concurrency", "serves_at_once", "slows_beyond", "hang_s"),
+    Limit: ("amount", "window_s", "burst"),
+    LimitChange: ("amount",),
+    LimitReport: ("amount", "window_s"),
+    Ban: ("refusals", "within_s", "lasts_s"),
+    ProviderSettings: ("concurrency", "tokens_at_once", "serves_at_once", "slows_beyond", "hang_s"),
     Neighbour: ("calls_per_s", "latency_s"),
     CapChange: ("concurrency",),
     Expectation: ("to_no_proxy",),

@@ -1,40 +1,127 @@
-"""What the simulated provider keeps count of: limits and its prompt cache. Pure; all times are the caller's.
+"""What the simulated provider keeps count of: limits of many kinds, slots, bans, and its prompt cache. Pure; all times
+are the caller's.
 
-Bucket: refills continuously at limit / window, up to the limit. Window: the whole limit is back at each
-window's end; the first window begins with the first call. Written apart from the scheduler's own meters, so
-that each can be checked against the other.
+    Limit (a value, as YAML says it) ──allowance──► SimAllowance: level, fits, take, fits_in_s, full_in_s
+
+Each kind is small and exact, and shares no code with the scheduler's meters and models: each can be checked against
+the other. A late charge drives an allowance below zero. `fits_in_s` assumes that nobody else comes, and that the
+amount does not change.
 
 An entry of the prompt cache can be read once the answer of the call that wrote it has begun; it lives for the cache's
 time from the start of the last call that wrote or read it.
 """
 
+import heapq
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from typing import override
 
 from hivemind_addon.kernel.values.ticket import Dimension
 
 _TOLERANCE = 1e-6
 """Share of a limit. Who waits exactly as long as `fits_in_s` said must fit, in spite of rounding."""
+_DUST_S = 1e-9
+"""Sums of instants lose digits; less than this is nothing."""
 
 
 class LimitKind(Enum):
     """How a limit replenishes."""
 
     BUCKET = "bucket"
+    """All the time, at amount ÷ window."""
     WINDOW = "window"
+    """All of it with the next window; `WindowKind` says when that begins."""
+
+
+class WindowKind(Enum):
+    """Which calls a window counts together."""
+
+    BEAT = "beat"
+    """The first window begins with the first call; each next one when the one before ends, calls or not."""
+    CLOCK = "clock"
+    """The same, and the run begins anywhere in a window: at an instant drawn by the seed, unless `full_in_s` says."""
+    OPENED = "opened"
+    """Each window begins with the first call after the one before."""
+    LOG = "log"
+    """The window slides: whatever moment one takes, the calls within one window's length before count."""
+    COUNTER = "counter"
+    """A sliding counter: two windows of the beat, the last one weighed by how much of it still overlaps."""
 
 
 class ModelScope(Enum):
-    """Which models of a key a limit counts together."""
+    """Which calls of a key a limit counts together."""
 
     KEY = "key"
     """All."""
     FAMILY = "family"
-    """Those of one of the provider's families; a model of none is a family of its own."""
+    """Those for one of the provider's families of models; a model of none is a family of its own."""
     MODEL = "model"
-    """Each model by itself."""
+    """Those for each model by itself."""
+    USER = "user"
+    """Those of each end user by itself, whatever the model."""
+
+
+class RetryAfter(Enum):
+    """How the wait that a refusal states follows from the true wait."""
+
+    ROUNDED_UP = "rounded-up"
+    """As the dialect usually writes it: in whole seconds, or finer where it has a place for that."""
+    EXACT = "exact"
+    CUT = "cut"
+    """Whole seconds, rounded down."""
+    MISSING = "missing"
+    """No refusal says when to come back."""
+    SHORT = "short"
+    """0.3 times as long."""
+    LONG = "long"
+    """10 times as long."""
+    ALWAYS_60 = "always-60"
+    """60 s, whatever is true."""
+
+    def of(self, wait_s: float) -> float | None:
+        """The stated seconds of a refusal that ends in `wait_s`; None: it says nothing."""
+        factor = {RetryAfter.SHORT: 0.3, RetryAfter.LONG: 10.0}.get(self, 1.0)
+        match self:
+            case RetryAfter.MISSING:
+                return None
+            case RetryAfter.ALWAYS_60:
+                return 60.0
+            case RetryAfter.CUT:
+                return float(math.floor(wait_s))
+            case _:
+                return factor * wait_s
+
+
+PLANS = ("5h", "7d", "7d_oi", "primary", "secondary")
+"""Windows of plans that headers tell: of Anthropic's subscriptions, and of Codex."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """A limit gets another amount."""
+
+    at_s: float
+    """Since the first call."""
+    amount: int
+    """Per window, from then on."""
+
+
+@dataclass(frozen=True, slots=True)
+class LimitReport:
+    """How far headers are from the truth about a limit that they tell."""
+
+    amount: int | None = None
+    """They tell a limit of this amount, which counts the same calls and refuses none; none: the true one."""
+    window_s: float | None = None
+    """The same, of this window."""
+    age_s: float = 0.0
+    """They tell what was true so long ago; instants of a reset stay true."""
+    on_refusals: bool = True
+    """false: only answers tell, not refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,68 +139,472 @@ class Limit:
     left: float | None = None
     """Units that are free as the run begins; None: all."""
     full_in_s: float = 0.0
-    """Until the first window ends, where not all are free."""
+    """Until the first window ends, where not all are free or windows go by the clock."""
+    windows: WindowKind = WindowKind.BEAT
+    """Of a limit of windows."""
+    burst: float | None = None
+    """What a bucket holds; none: the whole amount. 1 makes it a spacing."""
+    growth: float = 0.0
+    """Above zero: the limit grows with its use. In any window's length `amount`, or so many times what the length
+    before it used. As providers refuse a sharp increase of usage."""
+    counts_refusals: bool = False
+    """Whether a refused call takes from it like any other."""
+    changes: tuple[LimitChange, ...] = ()
+    """Other amounts, later."""
+    plan: str = ""
+    """The window of a plan that this is, in the headers' own words: 5h, 7d and 7d_oi of Anthropic's subscriptions
+    (Messages), primary and secondary of Codex (Responses). Headers tell its share, and refusals its end."""
+    reports: LimitReport = LimitReport()
+    """Where headers tell of it."""
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it says more than its kind, so that it has no other kind."""
+        return self.windows is not WindowKind.BEAT or self.burst is not None or self.growth > 0
+
+    def on(self, kind: LimitKind) -> "Limit":
+        """The same with this kind; an exact one stays."""
+        return self if self.is_exact else replace(self, kind=kind)
+
+    @property
+    def told_as(self) -> "Limit":
+        """The limit that headers tell, with the instants of the true one."""
+        shown = self.reports
+        if shown.amount is None and shown.window_s is None:
+            return self
+        return replace(self, amount=shown.amount or self.amount, window_s=shown.window_s or self.window_s)
+
+    def allowance(self, now: float, *, begun_at: float | None = None) -> "SimAllowance":
+        """What it allows a call that comes now, the first that it counts. `begun_at`: the first call of all."""
+        begun_at = now if begun_at is None else begun_at
+        if self.growth > 0:
+            return _Growth(self, now, begun_at)
+        if self.kind is LimitKind.BUCKET:
+            return _Bucket(self, now, begun_at)
+        return _WINDOWS[self.windows](self, now, begun_at)
 
 
-class SimAllowance:
+class SimAllowance(ABC):
     """What one limit still allows. Time must not go back between calls. A late charge drives it below 0."""
 
-    def __init__(self, limit: Limit, now: float) -> None:
+    def __init__(self, limit: Limit, now: float, begun_at: float) -> None:
         self.limit = limit
-        self._level = float(limit.amount) if limit.left is None else limit.left
-        self._at = now
-        if limit.left is not None and limit.kind is LimitKind.WINDOW:
-            self._at -= limit.window_s - min(limit.full_in_s, limit.window_s)
-        """Bucket: the instant of `_level`. Window: its beginning."""
+        self.amount = float(limit.amount)
+        """At present."""
+        self._changes = deque(sorted((begun_at + change.at_s, change.amount) for change in limit.changes))
+        self._start(now, begun_at)
 
     def __repr__(self) -> str:
         limit = self.limit
-        return f"<Allowance {limit.dimension.value} {self._level:.0f}/{limit.amount} at {self._at:.3f}>"
+        return f"<{type(self).__name__} of {limit.amount} {limit.dimension.value} in {limit.window_s:g} s>"
 
     def level(self, now: float) -> float:
         """What may still be taken; negative after a late charge."""
-        passed_s = now - self._at
-        if self.limit.kind is LimitKind.BUCKET:
-            self._level = min(float(self.limit.amount), self._level + passed_s * self._rate)
-            self._at = now
-        elif passed_s >= self.limit.window_s:
-            self._level = float(self.limit.amount)
-            self._at += math.floor(passed_s / self.limit.window_s) * self.limit.window_s
-        return self._level
+        while self._changes and self._changes[0][0] <= now:
+            at, amount = self._changes.popleft()
+            self._pass(at)
+            self._resize(float(amount))
+        self._pass(now)
+        return self._free(now)
 
-    def fits(self, amount: float, now: float) -> bool:
+    def fits(self, units: float, now: float) -> bool:
         """Whether this much may be taken now."""
-        return self.level(now) >= amount - _TOLERANCE * self.limit.amount
+        return self.level(now) >= units - _TOLERANCE * self.amount
 
-    def take(self, amount: float, now: float) -> None:
+    def take(self, units: float, now: float) -> None:
         """Charge it, whether it fits or not. Below zero: give it back."""
-        self._level = min(float(self.limit.amount), self.level(now) - amount)
+        self.level(now)
+        self._take(units, now)
 
-    def exhaust(self, amount: float, now: float) -> None:
+    def exhaust(self, units: float, now: float) -> None:
         """Charge it, but not below zero: how a refused call counts."""
-        level = self.level(now)
-        self._level = max(min(level, 0.0), level - amount)
+        self._take(min(units, max(0.0, self.level(now))), now)
 
-    def fits_in_s(self, amount: float, now: float) -> float:
+    def refuse(self, units: float, now: float) -> None:
+        """A call of so many units was refused, by this limit or another one."""
+        if self.limit.counts_refusals:
+            self.take(units, now)
+
+    def fits_in_s(self, units: float, now: float) -> float:
         """Seconds until this much fits; infinite when it is more than the limit."""
-        if self.fits(amount, now):
-            return 0.0
-        if amount > self.limit.amount:
-            return math.inf
-        if self.limit.kind is LimitKind.WINDOW:
-            return self._at + self.limit.window_s - now
-        return (amount - self._level) / self._rate
+        return 0.0 if self.fits(units, now) else self._wait_s(units, now)
 
+    @abstractmethod
     def full_in_s(self, now: float) -> float:
         """Seconds until the whole limit is back. Window: until its end, also when nothing was taken."""
-        level = self.level(now)
-        if self.limit.kind is LimitKind.WINDOW:
-            return self._at + self.limit.window_s - now
-        return (self.limit.amount - level) / self._rate
+
+    @abstractmethod
+    def _start(self, now: float, begun_at: float) -> None: ...
+
+    @abstractmethod
+    def _pass(self, now: float) -> None:
+        """Time passes, the amount stays."""
+
+    @abstractmethod
+    def _free(self, now: float) -> float: ...
+
+    @abstractmethod
+    def _take(self, units: float, now: float) -> None: ...
+
+    @abstractmethod
+    def _wait_s(self, units: float, now: float) -> float:
+        """Of units that do not fit now."""
+
+    def _resize(self, amount: float) -> None:
+        self.amount = amount
+
+
+class _Bucket(SimAllowance):
+    @override
+    def _start(self, now: float, begun_at: float) -> None:
+        self._size = self.amount if self.limit.burst is None else self.limit.burst
+        self._level, self._at = self._size if self.limit.left is None else self.limit.left, now
 
     @property
     def _rate(self) -> float:
-        return self.limit.amount / self.limit.window_s
+        return self.amount / self.limit.window_s
+
+    @override
+    def _pass(self, now: float) -> None:
+        self._level = min(self._size, self._level + (now - self._at) * self._rate)
+        self._at = now
+
+    @override
+    def _free(self, now: float) -> float:
+        return self._level
+
+    @override
+    def _take(self, units: float, now: float) -> None:
+        self._level = min(self._size, self._level - units)
+
+    @override
+    def refuse(self, units: float, now: float) -> None:
+        if self.limit.counts_refusals:
+            self._level = max(-self._size, self.level(now) - units)  # no storm closes it for longer than it fills
+
+    @override
+    def _resize(self, amount: float) -> None:
+        self._size *= amount / self.amount
+        self.amount = amount
+        self._level = min(self._level, self._size)
+
+    @override
+    def _wait_s(self, units: float, now: float) -> float:
+        return math.inf if units > self._size else (units - self._level) / self._rate
+
+    @override
+    def full_in_s(self, now: float) -> float:
+        return (self._size - self.level(now)) / self._rate
+
+
+class _Window(SimAllowance):
+    """Of the beat or the clock: the window that began at `_at`."""
+
+    @override
+    def _start(self, now: float, begun_at: float) -> None:
+        limit = self.limit
+        self._used = 0.0 if limit.left is None else self.amount - limit.left
+        self._at = now
+        if limit.windows is WindowKind.CLOCK:
+            self._at = begun_at + limit.full_in_s % limit.window_s - limit.window_s
+            self._pass(now)
+        elif limit.left is not None:
+            self._at -= limit.window_s - min(limit.full_in_s, limit.window_s)
+
+    @override
+    def _pass(self, now: float) -> None:
+        passed = (now - self._at) / self.limit.window_s
+        if passed >= 1:
+            self._used = 0.0
+            self._at += math.floor(passed) * self.limit.window_s
+
+    @override
+    def _free(self, now: float) -> float:
+        return self.amount - self._used
+
+    @override
+    def _take(self, units: float, now: float) -> None:
+        self._used = max(0.0, self._used + units)
+
+    @override
+    def _wait_s(self, units: float, now: float) -> float:
+        return math.inf if units > self.amount else self.full_in_s(now)
+
+    @override
+    def full_in_s(self, now: float) -> float:
+        self.level(now)
+        return self._at + self.limit.window_s - now
+
+
+class _Opened(_Window):
+    """`_at`: infinite while no call has opened a window."""
+
+    @override
+    def _start(self, now: float, begun_at: float) -> None:
+        super()._start(now, begun_at)
+        if self.limit.left is None:
+            self._at = math.inf
+
+    @override
+    def _pass(self, now: float) -> None:
+        if now >= self._at + self.limit.window_s:
+            self._used, self._at = 0.0, math.inf
+
+    @override
+    def _take(self, units: float, now: float) -> None:
+        super()._take(units, now)
+        self._at = min(self._at, now)
+
+    @override
+    def full_in_s(self, now: float) -> float:
+        self.level(now)
+        return min(self._at, now) + self.limit.window_s - now
+
+
+class _Log(SimAllowance):
+    @override
+    def _start(self, now: float, begun_at: float) -> None:
+        self._log: deque[tuple[float, float]] = deque()
+        """Instants, and what was taken then."""
+        self._used = 0.0
+
+    @override
+    def _pass(self, now: float) -> None:
+        while self._log and self._log[0][0] + self.limit.window_s <= now + _DUST_S:
+            self._used -= self._log.popleft()[1]
+
+    @override
+    def _free(self, now: float) -> float:
+        return self.amount - self._used
+
+    @override
+    def _take(self, units: float, now: float) -> None:
+        self._used = max(0.0, self._used + units)
+        while units < 0 and self._log:  # what is given back was the newest
+            now, taken = self._log.pop()
+            units += taken
+        if units > 0:
+            self._log.append((now, units))
+
+    @override
+    def _wait_s(self, units: float, now: float) -> float:
+        free = self._free(now)
+        for at, taken in self._log:
+            free += taken
+            if free >= units - _TOLERANCE * self.amount:
+                return at + self.limit.window_s - now
+        return math.inf
+
+    @override
+    def full_in_s(self, now: float) -> float:
+        """Until the oldest call falls out, as such limits tell their reset."""
+        self.level(now)
+        return self._log[0][0] + self.limit.window_s - now if self._log else 0.0
+
+
+class _Counter(_Window):
+    @override
+    def _start(self, now: float, begun_at: float) -> None:
+        super()._start(now, begun_at)
+        self._last = 0.0
+        """What was taken in the window before."""
+
+    @override
+    def _pass(self, now: float) -> None:
+        at, used = self._at, self._used
+        super()._pass(now)
+        if self._at > at:
+            self._last = used if self._at < at + 1.5 * self.limit.window_s else 0.0
+
+    def _overlap(self, now: float) -> float:
+        """How much of the window before lies within one length before now."""
+        return 1 - (now - self._at) / self.limit.window_s
+
+    @override
+    def _free(self, now: float) -> float:
+        return self.amount - self._used - self._last * self._overlap(now)
+
+    @override
+    def _wait_s(self, units: float, now: float) -> float:
+        passed = 1 - self._overlap(now)
+        for last, this, begins in ((self._last, self._used, 0.0), (self._used, 0.0, 1.0)):
+            free = self.amount - this - units
+            if free >= -_TOLERANCE * self.amount:
+                share = max(0.0, 1 - max(0.0, free) / last) if last else 0.0
+                return max(0.0, begins + share - passed) * self.limit.window_s
+        return math.inf
+
+
+class _Growth(SimAllowance):
+    @override
+    def _start(self, now: float, begun_at: float) -> None:
+        self._log: deque[tuple[float, float]] = deque()
+        """Instants of two lengths, and what was taken then."""
+
+    @override
+    def _pass(self, now: float) -> None:
+        while self._log and self._log[0][0] + 2 * self.limit.window_s <= now + _DUST_S:
+            self._log.popleft()
+
+    @override
+    def _free(self, now: float) -> float:
+        began_at = now - self.limit.window_s + _DUST_S
+        last = sum(units for at, units in self._log if began_at - self.limit.window_s < at <= began_at)
+        this = sum(units for at, units in self._log if at > began_at)
+        return max(self.amount, self.limit.growth * last) - this
+
+    @override
+    def _take(self, units: float, now: float) -> None:
+        self._log.append((now, units))
+
+    @override
+    def _wait_s(self, units: float, now: float) -> float:
+        # What was taken leaves this length for the one before it: only then is there more to give.
+        instants = (at + self.limit.window_s for at, _ in self._log)
+        fits = (at for at in instants if at > now and self._free(at) >= units - _TOLERANCE * self.amount)
+        return next((at - now for at in fits), math.inf)
+
+    @override
+    def full_in_s(self, now: float) -> float:
+        self.level(now)
+        return max(0.0, self._log[-1][0] + self.limit.window_s - now) if self._log else 0.0
+
+
+_WINDOWS: Mapping[WindowKind, Callable[[Limit, float, float], SimAllowance]] = {
+    WindowKind.BEAT: _Window,
+    WindowKind.CLOCK: _Window,
+    WindowKind.OPENED: _Opened,
+    WindowKind.LOG: _Log,
+    WindowKind.COUNTER: _Counter,
+}
+
+
+class SimMeter:
+    """A limit at work: what it allows, and what headers tell of it."""
+
+    def __init__(self, limit: Limit, now: float, begun_at: float) -> None:
+        self.limit = limit
+        self.true = limit.allowance(now, begun_at=begun_at)
+        told = limit.told_as
+        self._told = self.true if told is limit else told.allowance(now, begun_at=begun_at)
+        self._seen: deque[tuple[float, float, float]] = deque()
+        """Instant, level and instant of the reset, of what is to be told later."""
+
+    def __repr__(self) -> str:
+        return f"<SimMeter {self.true!r}>"
+
+    @property
+    def both(self) -> tuple[SimAllowance, ...]:
+        """Whatever is charged of the limit is charged of these."""
+        return (self.true,) if self._told is self.true else (self.true, self._told)
+
+    def told(self, now: float) -> tuple[int, float, float]:
+        """The amount, the rest, and the seconds until all is back, as a response that is written now tells them."""
+        level, full_at = self._told.level(now), now + self._told.full_in_s(now)
+        if age_s := self.limit.reports.age_s:
+            self._seen.append((now, level, full_at))
+            while len(self._seen) > 1 and self._seen[1][0] <= now - age_s:
+                self._seen.popleft()
+            _, level, full_at = self._seen[0]
+        return round(self._told.amount), level, max(0.0, full_at - now)
+
+
+@dataclass(frozen=True, slots=True)
+class Ban:
+    """After so many refusals within a time everything is refused for a while."""
+
+    refusals: int
+    within_s: float
+    lasts_s: float
+
+
+class SimBan:
+    """What became of a ban."""
+
+    def __init__(self, ban: Ban) -> None:
+        self._ban = ban
+        self._log: deque[float] = deque()
+        self._until = -math.inf
+
+    def __repr__(self) -> str:
+        return f"<SimBan until {self._until:.1f} s, {len(self._log)} of {self._ban.refusals} refusals>"
+
+    def wait_s(self, now: float) -> float:
+        """Until it is over; 0: it is not on."""
+        return max(0.0, self._until - now)
+
+    def refused(self, now: float) -> None:
+        """A limit refused a call, or the ban did."""
+        if now < self._until:
+            return
+        self._log.append(now)
+        while self._log[0] < now - self._ban.within_s:
+            self._log.popleft()
+        if len(self._log) >= self._ban.refusals:
+            self._until = now + self._ban.lasts_s
+            self._log.clear()
+
+
+class SimSlots:
+    """Calls in flight, and their tokens, by what stands for the calls that are counted together."""
+
+    def __init__(self, linger_s: float) -> None:
+        self._linger_s = linger_s
+        self._calls: Counter[tuple[str, str]] = Counter()
+        self._tokens: Counter[tuple[str, str]] = Counter()
+        self._lingering: list[tuple[float, tuple[str, str], int]] = []
+
+    def __repr__(self) -> str:
+        return f"<SimSlots {self._calls.total()} taken, {len(self._lingering)} linger>"
+
+    @property
+    def total(self) -> int:
+        """Calls in flight, those that linger left out."""
+        return self._calls.total() - len(self._lingering)
+
+    def begin(self, key: tuple[str, str], tokens: int) -> None:
+        """A call with so many tokens takes a slot."""
+        self._calls[key] += 1
+        self._tokens[key] += tokens
+
+    def end(self, key: tuple[str, str], tokens: int, now: float) -> None:
+        """The call is over."""
+        heapq.heappush(self._lingering, (now + self._linger_s, key, tokens))
+        self._free(now)
+
+    def waits_s(
+        self, key: tuple[str, str], tokens: int, now: float, *, calls: int | None, most_tokens: int | None
+    ) -> float:
+        """Until a call fits beside the others; infinite: not before one of them ends. A call alone always fits.
+
+        `calls`, `most_tokens`: that may be in flight; None: any number.
+        """
+        if calls is None and most_tokens is None:
+            return 0.0
+        self._free(now)
+        taken, held = self._calls[key], self._tokens[key]
+
+        def fits() -> bool:
+            has_slot = calls is None or taken < calls
+            return has_slot and (most_tokens is None or not taken or held + tokens <= most_tokens)
+
+        if fits():
+            return 0.0
+        for at, _, freed in sorted(one for one in self._lingering if one[1] == key):
+            taken, held = taken - 1, held - freed
+            if fits():
+                return at - now
+        return math.inf
+
+    def _free(self, now: float) -> None:
+        while self._lingering and self._lingering[0][0] <= now + _DUST_S:
+            _, key, tokens = heapq.heappop(self._lingering)
+            self._calls[key] -= 1
+            self._tokens[key] -= tokens
+
+    def taken(self, key: tuple[str, str]) -> int:
+        """Slots that are not free."""
+        return self._calls[key]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,15 +16,28 @@ import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from email.utils import formatdate
 from enum import Enum
 
+from hivemind_addon.formats.base.typed import Signed
 from hivemind_addon.kernel.values.ticket import ContractError, Demand, Dimension
 from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.call import AnswerEnding, SimAnswer, SimRequestFacts, Truth, Witness
 from hivemind_addon.sim.dialect import Headers, LimitView, Reply, SimDialect
 from hivemind_addon.sim.faults import OK, Fault, FaultCourse, FaultMix
-from hivemind_addon.sim.limits import Limit, ModelScope, SimAllowance, SimMachine, SimPromptCache
+from hivemind_addon.sim.limits import (
+    Ban,
+    Limit,
+    ModelScope,
+    RetryAfter,
+    SimBan,
+    SimMachine,
+    SimMeter,
+    SimPromptCache,
+    SimSlots,
+    WindowKind,
+)
 from hivemind_addon.sim.shapes import REFUSALS, WordedAnswer, written
 
 
@@ -75,6 +88,13 @@ class ProviderSettings:
     scope: LimitScope = LimitScope.EVERYBODY
     concurrency: int | None = None
     """Calls that may run at once; None: any number."""
+    tokens_at_once: int | None = None
+    """Tokens that calls in flight may have together, all input and the most output that each asks for; a call alone
+    always fits. None: any number."""
+    linger_s: float = 0.0
+    """How long a call's slot and tokens stay taken after its end."""
+    ban: Ban | None = None
+    """Refuses everything for a while, after too many refusals."""
     concurrency_scope: ModelScope = ModelScope.KEY
     families: tuple[tuple[str, ...], ...] = ()
     """Models that limits of this scope count together."""
@@ -86,7 +106,9 @@ class ProviderSettings:
     works_on: bool = False
     """Whether a call whose client left goes on, and keeps its slot until the answer would be over."""
     concurrency_status: int = 529
-    """What a call beyond it gets: 529, 503, or 429 with a text that says concurrency."""
+    """What a call beyond these gets: 529, 503, or 429 with a text that says concurrency."""
+    concurrency_retry_after_s: float | None = None
+    """The wait that such a refusal states; none: it states none."""
     refused_as: str = ""
     """In the words of which provider a rate limit refuses: a name of shapes.yaml; empty: in the dialect's own."""
     overloaded_as: str = ""
@@ -96,8 +118,12 @@ class ProviderSettings:
     rate_limit_headers: bool = True
     cut_resets: bool = False
     """Whether instants in those headers are cut to whole seconds (Messages); else they are rounded up."""
-    retry_after: bool = True
-    """Whether a rate-limit refusal says when to come back."""
+    retry_after: RetryAfter = RetryAfter.ROUNDED_UP
+    """What a rate-limit refusal says of when to come back."""
+    clock_s: Signed = 0.0
+    """Seconds by which its clock is ahead of ours, in every header that holds an instant; below zero: it is behind."""
+    dates: bool = False
+    """Whether each response has a `date`, by its clock."""
     faults: Mapping[str, float] = field(default_factory=dict)
     """Name (see sim/faults.py) → share of the calls that the limits let through."""
     fault_course: FaultCourse | None = None
@@ -125,7 +151,7 @@ class ProviderSettings:
 
     def slots(self, models: Iterable[str]) -> int | None:
         """Calls of these models that may run at once, all together; None: any number."""
-        if self.concurrency is None:
+        if self.concurrency is None or self.concurrency_scope is ModelScope.USER:
             return None
         return self.concurrency * max(1, len({self.counted_as(self.concurrency_scope, model) for model in models}))
 
@@ -134,8 +160,8 @@ class ProviderSettings:
         known = (concurrency, self.serves_at_once, self.slows_beyond)
         return min((one for one in known if one is not None), default=None)
 
-    def counted_as(self, scope: ModelScope, model: str) -> str:
-        """What stands for all models that a limit of this scope counts together with one; empty: for all there are."""
+    def counted_as(self, scope: ModelScope, model: str, user: str = "") -> str:
+        """What stands for all calls that a limit of this scope counts together with one; empty: for all there are."""
         match scope:
             case ModelScope.KEY:
                 return ""
@@ -143,15 +169,17 @@ class ProviderSettings:
                 return next((family[0] for family in self.families if model in family), model)
             case ModelScope.MODEL:
                 return model
+            case ModelScope.USER:
+                return user
 
 
 class SimProvider:
     """One provider. `wall_offset_s`: seconds since the epoch at `now` = 0, for headers that hold instants."""
 
     def __init__(self, settings: ProviderSettings, rng: random.Random, *, wall_offset_s: float = 1_800_000_000) -> None:
-        self.settings = settings
+        self.settings = settings = replace(settings, limits=tuple(_in_phase(limit, rng) for limit in settings.limits))
         self._rng = rng
-        self._wall_offset_s = wall_offset_s
+        self._wall_offset_s = wall_offset_s + settings.clock_s
         self._mix = FaultMix(settings.faults)
         for name in (settings.refused_as, settings.overloaded_as):
             if name and name not in REFUSALS:
@@ -161,22 +189,25 @@ class SimProvider:
         self._cache = SimPromptCache(settings.cache_ttl_s) if settings.cache_ttl_s else None
         self._machine = SimMachine(settings.models_loaded, settings.load_s) if settings.models_loaded else None
         self._first_call_at: float | None = None
-        self._allowances: dict[tuple[str, Limit, str], SimAllowance] = {}
-        """By account, limit, and what stands for the models that are counted together."""
+        self._meters: dict[tuple[str, int, str], SimMeter] = {}
+        """By account, index of the limit, and what stands for the calls that are counted together."""
+        self._bans: dict[str, SimBan] = {}
+        """By account."""
         self._scripts: dict[str, Iterator[Fault]] = {}
         self._attempts: Counter[str] = Counter()
         """By credential."""
         self._first_attempt_at: dict[str, float] = {}
         """By credential; of the ones that a hold met."""
-        self._open: dict[str, SimAnswer] = {}
-        self._running: Counter[tuple[str, str]] = Counter()
-        """Open calls that hold a slot, by account and what stands for the models that share the slots."""
+        self._open: dict[str, tuple[tuple[str, str], int] | None] = {}
+        """By request: the place in the slots and the tokens of each call; None: it was refused."""
+        self._slots = SimSlots(settings.linger_s)
+        """By account, and what stands for the calls that share the slots."""
         self._ends_at: dict[tuple[str, str], dict[str, float]] = {}
         """When the open calls of a provider with a queue of its own are over, by request, as known at their arrival."""
         self._witness = Witness()
 
     def __repr__(self) -> str:
-        return f"<SimProvider {self._running.total()} in flight, {self._witness.attempts} attempts>"
+        return f"<SimProvider {self._slots.total} in flight, {self._witness.attempts} attempts>"
 
     def script(self, credential: str, script: Iterable[Fault], *, then: Fault = OK) -> None:
         """Let the credential's next admitted attempts meet exactly these faults, in order, then `then`."""
@@ -205,27 +236,33 @@ class SimProvider:
             stream_s = (answer.reply.output_tokens - 1) * answer.interval_s if answer.streamed else 0.0
             waits_s = self._machine.waits_s(answer.model, answer.latency_s + stream_s, now)
             answer = replace(answer, latency_s=waits_s + answer.latency_s)
-        self._open[answer.request_id] = answer
+        if self.settings.dates:
+            date = formatdate(now + self._wall_offset_s, usegmt=True)
+            answer = replace(answer, headers=(*answer.headers, ("date", date)))
+        held = None
         if answer.ending not in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
-            self._running[self._slots(account, request.model)] += 1
-        self._witness.began(answer, in_flight=self._running.total())
+            held = self._place(account, request.model, answer.agent), self._most_tokens(request)
+            self._slots.begin(*held)
+        self._open[answer.request_id] = held
+        self._witness.began(answer, in_flight=self._slots.total)
         return answer
 
     def end(self, now: float, answer: SimAnswer, *, output_tokens: int = 0, ending: AnswerEnding | None = None) -> None:
         """The answer is over after this much output. `ending`: where it is not the answer's own, because the
         client went, or the connection with another call's fault. Raises ContractError on a second call.
         """
-        if self._open.pop(answer.request_id, None) is None:
+        if answer.request_id not in self._open:
             raise ContractError(f"{answer.request_id} is not open")
-        if answer.ending in (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED):
+        held = self._open.pop(answer.request_id)
+        if held is None:
             return
-        slots = self._slots(answer.account, answer.model)
-        self._running[slots] -= 1
-        self._ends_at.get(slots, {}).pop(answer.request_id, None)
+        self._slots.end(*held, now)
+        self._ends_at.get(held[0], {}).pop(answer.request_id, None)
         if answer.charged_output:
-            for allowance in self._counts(now, answer.account, answer.model):
-                if allowance.limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS):
-                    allowance.take(output_tokens - answer.reserved_output, now)
+            for meter in self._counts(now, answer.account, answer.model, answer.agent):
+                if meter.limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS):
+                    for allowance in meter.both:
+                        allowance.take(output_tokens - answer.reserved_output, now)
         self._witness.ended(answer, output_tokens=output_tokens, ending=ending or answer.ending)
 
     def serves_in_s(self, now: float, request: SimRequestFacts, demand: Demand, *, owed_tokens: int = 0) -> float:
@@ -236,23 +273,30 @@ class SimProvider:
         drives the limit below zero.
         """
         account = self._account(request.credential)
-        if self._machine and self._running.total() >= self.settings.models_loaded:
+        if self._machine and self._slots.total >= self.settings.models_loaded:
             return math.inf
-        most = self.settings.most_at_once(self._concurrency)
-        if most is not None and self._running[self._slots(account, request.model)] >= most:
+        slots_s = self._slots.waits_s(
+            self._place(account, request.model, _agent(request)),
+            self._most_tokens(request),
+            now,
+            calls=self.settings.most_at_once(self._concurrency),
+            most_tokens=self.settings.tokens_at_once,
+        )
+        if math.isinf(slots_s):
             return math.inf
         if self._cache and request.prefixes:
             request = replace(request, cached_tokens=self._cache.cached_tokens(request.prefixes, now))
-        served_at = now
-        for limit in self.settings.limits:
+        served_at = now + max(slots_s, self._banned_s(account, now))
+        for index, limit in enumerate(self.settings.limits):
             # A window that no call has begun has room for it.
-            allowance = self._allowances.get((account, limit, self.settings.counted_as(limit.scope, request.model)))
-            if allowance is None:
+            counted = self.settings.counted_as(limit.scope, request.model, _agent(request))
+            meter = self._meters.get((account, index, counted))
+            if meter is None:
                 continue
             needed = max(self._needed(request, limit.dimension), min(limit.amount, demand.of(limit.dimension)))
             if limit.dimension in (Dimension.OUTPUT_TOKENS, Dimension.TOTAL_TOKENS):
                 needed += owed_tokens
-            served_at = max(served_at, now + allowance.fits_in_s(needed, now))
+            served_at = max(served_at, now + meter.true.fits_in_s(needed, now))
         for from_s, to_s in self.outages():
             if from_s <= served_at < to_s:
                 served_at = to_s
@@ -267,7 +311,7 @@ class SimProvider:
 
     def truth(self) -> Truth:
         """Everything so far."""
-        return self._witness.truth(self._running.total())
+        return self._witness.truth(self._slots.total)
 
     def _rejection(self, request: SimRequestFacts, account: str) -> SimAnswer | None:
         """The answer to a request that is wrong in itself."""
@@ -286,32 +330,40 @@ class SimProvider:
 
     def _refusal(self, now: float, request: SimRequestFacts, account: str) -> SimAnswer | None:
         """A rate limit's 429, or None when all limits let the request through."""
+        meters = self._counts(now, account, request.model, _agent(request))
         waits = [
-            (allowance.fits_in_s(needed, now), needed, allowance)
-            for allowance in self._counts(now, account, request.model)
-            if not allowance.fits(needed := self._needed(request, allowance.limit.dimension), now)
+            (meter.true.fits_in_s(needed, now), needed, meter)
+            for meter in meters
+            if not meter.true.fits(needed := self._needed(request, meter.limit.dimension), now)
         ]
-        if not waits:
+        banned_s = self._banned_s(account, now)
+        if not waits and not banned_s:
             return None
-        wait_s, needed, allowance = max(waits, key=lambda wait: wait[0])
-        if math.isinf(wait_s):
-            wait_s = allowance.limit.window_s
+        message, view = "Too many refused requests.", None
+        wait_s = banned_s
+        if waits:
+            wait_s, needed, binding = max(waits, key=lambda wait: wait[0])
+            limit, view = binding.limit, _view(binding, now)
+            wait_s = max(banned_s, limit.window_s if math.isinf(wait_s) else wait_s)
+            what = limit.dimension.value.replace("_", " ")
+            message = (
+                f"This request would exceed your organization's rate limit of {limit.amount:,} {what} "
+                f"per {limit.window_s:g} seconds (requested {needed})."
+            )
+            if limit.plan:
+                message = "This request would exceed your account's rate limit. Please try again later."
+        self._refused_one(now, request, account)
         if self.settings.charge_failures:
-            for each in self._counts(now, account, request.model):
-                if each.limit.dimension is Dimension.REQUESTS:
-                    each.exhaust(1, now)
-        limit = allowance.limit
-        what = limit.dimension.value.replace("_", " ")
-        message = (
-            f"This request would exceed your organization's rate limit of {limit.amount:,} {what} "
-            f"per {limit.window_s:g} seconds (requested {needed})."
-        )
+            for allowance in (one for meter in meters for one in meter.both):
+                if allowance.limit.dimension is Dimension.REQUESTS:
+                    allowance.exhaust(1, now)
         if name := self.settings.refused_as:
             return self._worded(name, now, request, account, AnswerEnding.REFUSED, wait_s)
         retry_after: Headers = ()
-        if self.settings.retry_after:
-            retry_after = wire.SHAPES[request.dialect].retry_after_headers(wait_s)
-            message += f" Please try again in {wire.duration(wait_s)}."
+        if (stated_s := self.settings.retry_after.of(wait_s)) is not None:
+            is_exact = self.settings.retry_after is RetryAfter.EXACT
+            retry_after = wire.SHAPES[request.dialect].retry_after_headers(stated_s, exact=is_exact)
+            message += f" Please try again in {wire.duration(stated_s)}."
         return self._error(
             request,
             account,
@@ -321,16 +373,35 @@ class SimProvider:
                 request.dialect,
                 429,
                 message=message,
-                retry_after_s=wait_s if self.settings.retry_after else None,
-                limit=_view(allowance, now),
+                retry_after_s=stated_s,
+                limit=view,
+                wall_now=now + self._wall_offset_s,
             ),
-            headers=(*retry_after, *self._limit_headers(now, request, account)),
+            headers=(*retry_after, *self._limit_headers(now, request, account, refused=True)),
         )
+
+    def _refused_one(self, now: float, request: SimRequestFacts, account: str) -> None:
+        """A limit, the cap or the ban refuses a call: bans count that, and so do some limits."""
+        if self.settings.ban:
+            self._bans.setdefault(account, SimBan(self.settings.ban)).refused(now)
+        for meter in self._counts(now, account, request.model, _agent(request)):
+            for allowance in meter.both:
+                allowance.refuse(self._needed(request, meter.limit.dimension), now)
+
+    def _banned_s(self, account: str, now: float) -> float:
+        ban = self._bans.get(account)
+        return ban.wait_s(now) if ban else 0.0
 
     def _overload(self, now: float, request: SimRequestFacts, account: str) -> SimAnswer | None:
         """The concurrency cap's refusal, or None when there is a slot."""
-        if self._concurrency is None or self._running[self._slots(account, request.model)] < self._concurrency:
+        tokens_at_once = self.settings.tokens_at_once
+        if self._concurrency is None and tokens_at_once is None:
             return None
+        place = self._place(account, request.model, _agent(request))
+        tokens = self._most_tokens(request)
+        if self._slots.waits_s(place, tokens, now, calls=self._concurrency, most_tokens=tokens_at_once) <= 0:
+            return None
+        self._refused_one(now, request, account)
         if name := self.settings.overloaded_as:
             return self._worded(name, now, request, account, AnswerEnding.OVERLOADED, 1)
         status = self.settings.concurrency_status
@@ -338,7 +409,10 @@ class SimProvider:
         if status == 429:
             message = "Number of concurrent connections has exceeded your rate limit."
         error = wire.error_object(request.dialect, status, message=message)
-        return self._error(request, account, AnswerEnding.OVERLOADED, status, error)
+        headers: Headers = ()
+        if (stated_s := self.settings.concurrency_retry_after_s) is not None:
+            headers = wire.SHAPES[request.dialect].retry_after_headers(stated_s)
+        return self._error(request, account, AnswerEnding.OVERLOADED, status, error, headers=headers)
 
     def _admission(self, now: float, request: SimRequestFacts, account: str) -> SimAnswer:
         """The answer of a call that goes through: a reply, or what a fault makes of it."""
@@ -353,14 +427,15 @@ class SimProvider:
         refused = wording is not None and not (request.stream and wording.event)
         failure = _failure(request, fault)
         if (failure is None and not refused) or self.settings.charge_failures:
-            for allowance in self._counts(now, account, request.model):
-                allowance.take(self._charge(request, allowance.limit.dimension), now)
+            for meter in self._counts(now, account, request.model, _agent(request)):
+                for allowance in meter.both:
+                    allowance.take(self._charge(request, meter.limit.dimension), now)
         if wording and refused:
             return self._refused(wording, request, account, AnswerEnding.FAILED, fault, latency_s)
         if failure is not None:
             status, error, headers = failure
             if status == 429:
-                headers = (*headers, *self._limit_headers(now, request, account))
+                headers = (*headers, *self._limit_headers(now, request, account, refused=True))
             return self._error(
                 request,
                 account,
@@ -374,12 +449,12 @@ class SimProvider:
         streamed = request.stream and not isinstance(fault, faults.JsonForStream)
         reply = self._reply(request)
         interval_s = self.settings.interval_s if request.interval_s is None else request.interval_s
-        slots, queued_s = self._slots(account, request.model), 0.0
+        place, queued_s = self._place(account, request.model, _agent(request)), 0.0
         if beyond := self.settings.slows_beyond:
-            slower = max(1.0, (self._running[slots] + 1) / beyond) ** 2
+            slower = max(1.0, (self._slots.taken(place) + 1) / beyond) ** 2
             latency_s, interval_s = latency_s * slower, interval_s * slower
         if served := self.settings.serves_at_once:
-            ends_at, service_s = self._ends_at.setdefault(slots, {}), latency_s
+            ends_at, service_s = self._ends_at.setdefault(place, {}), latency_s
             if streamed:
                 service_s += (reply.output_tokens - 1) * interval_s
             over = sorted(ends_at.values())[: max(0, len(ends_at) + 1 - served)]
@@ -399,7 +474,7 @@ class SimProvider:
             headers=(
                 ("content-type", content_type),
                 *self._identity(request, reply.request_id, account),
-                *self._limit_headers(now, request, account),
+                *self._limit_headers(now, request, account, refused=False),
             ),
             ending=_ending(fault),
             latency_s=latency_s,
@@ -551,29 +626,38 @@ class SimProvider:
             drawn_s += latency.spike_s
         return drawn_s if request.latency_s is None else request.latency_s
 
-    def _limit_headers(self, now: float, request: SimRequestFacts, account: str) -> Headers:
+    def _limit_headers(self, now: float, request: SimRequestFacts, account: str, *, refused: bool) -> Headers:
         if not self.settings.rate_limit_headers:
             return ()
-        views: dict[Dimension, LimitView] = {}
-        for each in self._counts(now, account, request.model):
-            limit, view = each.limit, _view(each, now, is_cut=self.settings.cut_resets)
+        views: dict[Dimension | str, LimitView] = {}
+        for meter in self._counts(now, account, request.model, _agent(request)):
+            limit = meter.limit
+            if not limit.told or (refused and not limit.reports.on_refusals):
+                continue
+            view, place = _view(meter, now, is_cut=self.settings.cut_resets), limit.plan or limit.dimension
             # Where several limits count the same, a header has room for the one that binds first.
-            if limit.told and (limit.dimension not in views or view.remaining < views[limit.dimension].remaining):
-                views[limit.dimension] = view
+            if place not in views or view.remaining < views[place].remaining:
+                views[place] = view
         return wire.SHAPES[request.dialect].limit_headers(list(views.values()), now + self._wall_offset_s)
 
-    def _counts(self, now: float, account: str, model: str) -> list[SimAllowance]:
-        """What the limits that count a model's calls still allow; a window begins with the first of them."""
+    def _counts(self, now: float, account: str, model: str, user: str) -> list[SimMeter]:
+        """What the limits that count a user's calls of a model still allow; a window begins with the first of them."""
         counts = []
-        for limit in self.settings.limits:
-            key = (account, limit, self.settings.counted_as(limit.scope, model))
-            if key not in self._allowances:
-                self._allowances[key] = SimAllowance(limit, now)
-            counts.append(self._allowances[key])
+        for index, limit in enumerate(self.settings.limits):
+            key = (account, index, self.settings.counted_as(limit.scope, model, user))
+            if key not in self._meters:
+                begun_at = now if self._first_call_at is None else self._first_call_at
+                self._meters[key] = SimMeter(limit, now, begun_at)
+            counts.append(self._meters[key])
         return counts
 
-    def _slots(self, account: str, model: str) -> tuple[str, str]:
-        return account, self.settings.counted_as(self.settings.concurrency_scope, model)
+    def _place(self, account: str, model: str, user: str) -> tuple[str, str]:
+        return account, self.settings.counted_as(self.settings.concurrency_scope, model, user)
+
+    def _most_tokens(self, request: SimRequestFacts) -> int:
+        """All input of a call, and the most output that it asks for."""
+        most = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
+        return request.input_tokens + most
 
     def _identity(self, request: SimRequestFacts, request_id: str, account: str) -> Headers:
         return (
@@ -593,9 +677,16 @@ class SimProvider:
         return f"req_{self._witness.attempts + 1:06d}"
 
 
-def _view(allowance: SimAllowance, now: float, *, is_cut: bool = False) -> LimitView:
-    limit, full_in_s = allowance.limit, allowance.full_in_s(now)
-    return LimitView(limit.dimension, limit.amount, allowance.level(now), full_in_s, limit.window_s, is_cut=is_cut)
+def _in_phase(limit: Limit, rng: random.Random) -> Limit:
+    """The limit; of a window by the clock with the instant, where nobody said, at which the first one ends."""
+    if limit.windows is not WindowKind.CLOCK or limit.full_in_s:
+        return limit
+    return replace(limit, full_in_s=limit.window_s * (1 - rng.random()))
+
+
+def _view(meter: SimMeter, now: float, *, is_cut: bool = False) -> LimitView:
+    limit, (amount, left, full_in_s) = meter.limit, meter.told(now)
+    return LimitView(limit.dimension, amount, left, full_in_s, limit.window_s, is_cut=is_cut, plan=limit.plan)
 
 
 def _uncached(request: SimRequestFacts) -> int:

@@ -25,7 +25,7 @@ from hivemind_addon.kernel.retry import RetryPolicy
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim.bound import Spent, lower_bound
 from hivemind_addon.sim.faults import ODD_ENDS
-from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.limits import Limit, LimitKind, RetryAfter
 from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario
 
@@ -164,7 +164,7 @@ def _provider(rng: random.Random, crowds: Sequence[Crowd]) -> ProviderSettings:
         concurrency_status=rng.choice((529, 529, 503, 429)) if concurrency else ProviderSettings().concurrency_status,
         charge_failures=charges,
         rate_limit_headers=headers,
-        retry_after=not may_say_nothing or rng.random() < 0.7,
+        retry_after=RetryAfter.MISSING if may_say_nothing and rng.random() >= 0.7 else RetryAfter.ROUNDED_UP,
         faults=_faults(rng, crowds) if rng.random() < 0.5 else {},
         outages=_outages(rng, ends_s) if rng.random() < 0.25 else (),
         cache_ttl_s=rng.choice((60, 300)) if any(crowd.caches for crowd in crowds) else 0,

@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from hivemind_addon.kernel.values.events import HIDDEN
 from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind, PoolKey, Usage
@@ -20,10 +21,12 @@ from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim.dialect import PLAYED, Headers, LimitView, Reply, SimDialect
 from hivemind_addon.sim.exchange import Incoming, Player
 from hivemind_addon.sim.faults import Hangup
-from hivemind_addon.sim.limits import SimAllowance
 from hivemind_addon.sim.plan import Data, Drop, End, Head, PauseStep, Step
 from hivemind_addon.sim.replay.reconstruct import recorded_limits
 from hivemind_addon.sim.server import SimServer
+
+if TYPE_CHECKING:
+    from hivemind_addon.sim.limits import SimAllowance
 
 CALL_HEADER = "x-sim-call"
 _UNKNOWN = CapturedAttempt(
@@ -103,7 +106,7 @@ class RecordedServer(SimServer):
         now = asyncio.get_running_loop().time()
         allowances = self._allowances.get(call.pool)
         if allowances is None:
-            allowances = [SimAllowance(limit, now) for limit in self._doors[call.pool].told]
+            allowances = [limit.allowance(now) for limit in self._doors[call.pool].told]
             self._allowances[call.pool] = allowances
         if attempt.kind is OutcomeKind.SUCCESS:
             usage = attempt.usage or Usage()
@@ -148,7 +151,7 @@ class _Door:
     def lets_in(self, call: CapturedCall, now: float) -> bool:
         """Whether a call's attempt fits; it is counted then."""
         if self._allowances is None:
-            self._allowances = [SimAllowance(limit, now) for limit in self._hidden]
+            self._allowances = [limit.allowance(now) for limit in self._hidden]
         units = [(one, getattr(call.demand, one.limit.dimension.value)) for one in self._allowances]
         if (self._cap and self.inside >= self._cap) or not all(one.fits(amount, now) for one, amount in units):
             return False

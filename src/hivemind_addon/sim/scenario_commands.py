@@ -56,11 +56,12 @@ def show(name: str) -> None:
       hivemind lab scenario show random-17
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from hivemind_addon.formats.base.resources import scenarios_folder  # noqa: PLC0415
-    from hivemind_addon.sim.library import cases, written  # noqa: PLC0415
+    from hivemind_addon.sim.library import written  # noqa: PLC0415
 
-    (case,) = cases_named([name])
-    path = scenarios_folder() / f"{name}.yaml" if name in cases() else Path(name)
-    click.echo(path.read_text(encoding="utf-8") if path.is_file() else written(case), nl=False)
+    chosen = cases_named([name])
+    packaged = scenarios_folder() / f"{name}.yaml"
+    path = packaged if packaged.is_file() else Path(name)
+    click.echo(path.read_text(encoding="utf-8") if path.is_file() else written(chosen[0]), nl=False)
 
 
 @scenario.command()
@@ -80,7 +81,9 @@ def minimise(name: str, output: Path | None) -> None:
     from hivemind_addon.sim.library import written  # noqa: PLC0415
     from hivemind_addon.sim.random_proof import minimised  # noqa: PLC0415
 
-    (case,) = cases_named([name])
+    case, *more = cases_named([name])
+    if more:
+        raise click.ClickException(f"{name} has {len(more) + 1} variants; name one of them, such as {case.name}")
     smallest = minimised(case)
     if smallest is None:
         raise click.ClickException(f"the scheduler falls short in nothing on {name}: there is nothing to minimise")
@@ -167,13 +170,13 @@ def write_or_print(page: str, output: Path | None) -> None:
 
 
 def cases_named(names: Sequence[str]) -> "list[Case]":
-    """The scenarios of these names, all without a name. ClickException: no such scenario, or a bad file."""
+    """The scenarios of these names, without a name all but variants. ClickException: no such one, or a bad file."""
     from hivemind_addon.formats.base.typed import DocumentError  # noqa: PLC0415
-    from hivemind_addon.sim.library import UnknownScenario, case_named, cases  # noqa: PLC0415
+    from hivemind_addon.sim import library  # noqa: PLC0415
 
     try:
-        return [case_named(name) for name in dict.fromkeys(names or cases())]
-    except (UnknownScenario, DocumentError) as error:
+        return library.cases_named(names or tuple(library.cases()))
+    except (library.UnknownScenario, DocumentError) as error:
         raise click.ClickException(str(error)) from error
 
 

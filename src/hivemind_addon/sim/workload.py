@@ -224,4 +224,4 @@ class Scenario:
 
 
 def _on(provider: ProviderSettings, kind: LimitKind) -> ProviderSettings:
-    return replace(provider, limits=tuple(replace(limit, kind=kind) for limit in provider.limits))
+    return replace(provider, limits=tuple(limit.on(kind) for limit in provider.limits))

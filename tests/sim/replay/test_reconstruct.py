@@ -12,7 +12,7 @@ from hivemind_addon.kernel.values.ticket import CallKind, Dimension, OutcomeKind
 from hivemind_addon.plugins.captures.model import Capture, LimitSeen
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.dialect import SimDialect
-from hivemind_addon.sim.limits import Limit, LimitKind, SimAllowance
+from hivemind_addon.sim.limits import Limit, LimitKind
 from hivemind_addon.sim.policy import COMPARED, policy_named
 from hivemind_addon.sim.replay.chains import chained
 from hivemind_addon.sim.replay.limits import BadLimit, GivenLimit, given_limit, imposed, in_words
@@ -437,5 +437,5 @@ def test_a_window_into_which_the_recorded_calls_do_not_fit_is_shorter():
     ("kind", "at_s", "left"), [(LimitKind.WINDOW, 4.0, 3.0), (LimitKind.WINDOW, 8.0, 8.0), (LimitKind.BUCKET, 2.0, 4.6)]
 )
 def test_a_limit_begins_as_full_as_it_was(kind, at_s, left):
-    allowance = SimAllowance(Limit(Dimension.REQUESTS, 8, 10.0, kind, left=3.0, full_in_s=7.0), 0.0)
+    allowance = Limit(Dimension.REQUESTS, 8, 10.0, kind, left=3.0, full_in_s=7.0).allowance(0.0)
     assert allowance.level(at_s) == pytest.approx(left)

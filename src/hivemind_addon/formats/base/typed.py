@@ -23,6 +23,10 @@ INHERITED = "inherited"
 """The list item that stands for the items of the profile that is extended."""
 
 
+type Signed = float
+"""A number that may be below zero."""
+
+
 class DocumentError(Exception):
     """A document that cannot be used. Its text is one line that names file, key path and cure."""
 
@@ -260,7 +264,7 @@ def _typed(hint: Any, value: Any) -> Any:
     if not number or not -ABSURD < value < ABSURD:  # NaN is neither
         wanted = "a whole number" if hint is int else "a number"
         raise BadValue(f"expected {wanted}, got {_said(value)}", "write it in digits, without a unit")
-    if value < 0:
+    if value < 0 and hint is not Signed:
         raise BadValue(f"{value} is negative", "write a number that is not below zero")
     return value
 

@@ -58,7 +58,10 @@ def error_object(
     error: str | None = None,
     retry_after_s: float | None = None,
     limit: LimitView | None = None,
+    wall_now: float = 0.0,
 ) -> dict[str, object]:
     """The content of an error answer. See Problem."""
     shape = SHAPES[dialect]
-    return shape.error_object(Problem(shape.statuses.get(status, status), message, error, retry_after_s, limit))
+    return shape.error_object(
+        Problem(shape.statuses.get(status, status), message, error, retry_after_s, limit, wall_now)
+    )

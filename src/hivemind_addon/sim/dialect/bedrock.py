@@ -64,7 +64,7 @@ class Bedrock(Shape):
     def identity_headers(self, request_id: str, organization: str) -> Headers:  # noqa: ARG002 - no header has it
         return (("request-id", request_id), ("x-amzn-requestid", request_id))
 
-    def retry_after_headers(self, retry_after_s: float) -> Headers:  # noqa: ARG002 - see the class
+    def retry_after_headers(self, retry_after_s: float, *, exact: bool = False) -> Headers:  # noqa: ARG002 - see the class
         """None."""
         return ()
 

@@ -84,7 +84,7 @@ class Google(Shape):
     def models_body(self) -> bytes:
         return json({"models": [model("sim-1")]})
 
-    def retry_after_headers(self, retry_after_s: float) -> Headers:  # noqa: ARG002 - it is in the body
+    def retry_after_headers(self, retry_after_s: float, *, exact: bool = False) -> Headers:  # noqa: ARG002 - in the body
         """None."""
         return ()
 

@@ -25,6 +25,8 @@ _NAMES = {
     Dimension.OUTPUT_TOKENS: "output-tokens",
     Dimension.TOTAL_TOKENS: "tokens",
 }
+_UNIFIED = "anthropic-ratelimit-unified"
+_CLAIMS = {"5h": "five_hour", "7d": "seven_day", "7d_oi": "seven_day_overage_included"}
 _ERRORS = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -108,7 +110,7 @@ class Messages(Shape):
         output where no total is limited.
         """
         headers: list[tuple[str, str]] = []
-        for view in _with_total(limits):
+        for view in _with_total([view for view in limits if not view.plan]):
             name = f"anthropic-ratelimit-{_NAMES[view.dimension]}"
             remaining = max(0.0, view.remaining)
             shown = int(remaining) if view.dimension is Dimension.REQUESTS else round(remaining / 1000) * 1000
@@ -119,7 +121,28 @@ class Messages(Shape):
                 (f"{name}-remaining", str(shown)),
                 (f"{name}-reset", f"{resets:%Y-%m-%dT%H:%M:%SZ}"),
             ]
-        return tuple(headers)
+        return (*headers, *_plan_headers([view for view in limits if view.plan], wall_now))
+
+
+def _plan_headers(plans: Sequence[LimitView], wall_now: float) -> Headers:
+    """As subscriptions are told of their windows (seen 2026): shares, and instants in epoch seconds. The window that
+    binds stands for all of them.
+    """
+    if not plans:
+        return ()
+
+    def told(view: LimitView) -> tuple[str, str]:
+        return "rejected" if view.remaining < 1 else "allowed", str(rounded_up(wall_now + view.full_in_s))
+
+    headers = []
+    binding = max(plans, key=lambda view: (view.remaining < 1, view.full_in_s if view.remaining < 1 else view.used))
+    for name, view in (("", binding), *((f"-{view.plan}", view) for view in plans)):
+        status, reset = told(view)
+        headers += [(f"{_UNIFIED}{name}-status", status), (f"{_UNIFIED}{name}-reset", reset)]
+        if name:
+            headers.append((f"{_UNIFIED}{name}-utilization", f"{view.used:.2f}"))
+    claim = _CLAIMS.get(binding.plan, binding.plan)
+    return (*headers, (f"{_UNIFIED}-representative-claim", claim))
 
 
 def _message(reply: Reply, content: Sequence[object]) -> dict[str, object]:

@@ -71,7 +71,7 @@ class OpenAI(Shape):
         """Durations, of requests and total tokens only."""
         headers: list[tuple[str, str]] = []
         for view in limits:
-            if (unit := _NAMES.get(view.dimension)) is None:
+            if view.plan or (unit := _NAMES.get(view.dimension)) is None:
                 continue
             headers += [
                 (f"x-ratelimit-limit-{unit}", str(view.amount)),
@@ -80,7 +80,7 @@ class OpenAI(Shape):
             ]
         return tuple(headers)
 
-    def retry_after_headers(self, retry_after_s: float) -> Headers:
+    def retry_after_headers(self, retry_after_s: float, *, exact: bool = False) -> Headers:  # noqa: ARG002 - in ms
         """In whole seconds, and in milliseconds."""
         return (
             ("retry-after", str(rounded_up(retry_after_s))),

@@ -178,6 +178,13 @@ class LimitView:
     window_s: float = 60
     is_cut: bool = False
     """Whether the headers cut the seconds until the limit is full, instead of rounding up."""
+    plan: str = ""
+    """The window of a plan that this is; empty: a limit of its own."""
+
+    @property
+    def used(self) -> float:
+        """The share of the limit that is used up; above 1 after a late charge."""
+        return 1 - self.remaining / self.amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +199,8 @@ class Problem:
     """None: the error does not say when to come back."""
     limit: LimitView | None = None
     """The limit that refuses the request."""
+    wall_now: float = 0.0
+    """Seconds since the epoch, where a limit refuses."""
 
 
 def _tokens(text: str) -> int:
@@ -255,9 +264,9 @@ class Shape(ABC):
         """The rate-limit headers, where there are some. `wall_now`: seconds since the epoch."""
         return ()
 
-    def retry_after_headers(self, retry_after_s: float) -> Headers:
+    def retry_after_headers(self, retry_after_s: float, *, exact: bool = False) -> Headers:
         """When to come back, never too early: as a rule in whole seconds."""
-        return (("retry-after", str(rounded_up(retry_after_s))),)
+        return (("retry-after", f"{retry_after_s:.6f}" if exact else str(rounded_up(retry_after_s))),)
 
 
 def sse(fields: Mapping[str, object], event: str | None = None) -> bytes:

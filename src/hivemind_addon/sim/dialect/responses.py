@@ -1,13 +1,48 @@
 """OpenAI's Responses."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from hivemind_addon.sim.dialect.openai import OpenAI
-from hivemind_addon.sim.dialect.reply import Reply, StreamEvent, ToolCall, json, sse
+from hivemind_addon.sim.dialect.reply import (
+    Headers,
+    LimitView,
+    Problem,
+    Reply,
+    StreamEvent,
+    ToolCall,
+    json,
+    rounded_up,
+    sse,
+)
 
 
 class Responses(OpenAI):
     """Named and numbered events; the last one holds the whole answer."""
+
+    def error_object(self, problem: Problem) -> dict[str, object]:
+        """The end of a Codex plan's window has words of its own (Codex's sources of 2026-08)."""
+        view = problem.limit
+        if view is None or not view.plan:
+            return super().error_object(problem)
+        return {
+            "type": "usage_limit_reached",
+            "message": "The usage limit has been reached",
+            "plan_type": "plus",
+            "resets_at": rounded_up(problem.wall_now + view.full_in_s),
+            "resets_in_seconds": rounded_up(view.full_in_s),
+        }
+
+    def limit_headers(self, limits: Sequence[LimitView], wall_now: float) -> Headers:
+        """The windows of a Codex plan too: percent, minutes, instants in epoch seconds."""
+        plans: list[tuple[str, str]] = []
+        for view in limits:
+            if name := view.plan:
+                plans += [
+                    (f"x-codex-{name}-used-percent", f"{100 * view.used:.1f}"),
+                    (f"x-codex-{name}-window-minutes", str(round(view.window_s / 60))),
+                    (f"x-codex-{name}-reset-at", str(rounded_up(wall_now + view.full_in_s))),
+                ]
+        return (*super().limit_headers(limits, wall_now), *plans)
 
     def whole_body(self, reply: Reply) -> bytes:
         return json(_ended(reply))
