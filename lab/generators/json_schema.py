@@ -15,7 +15,15 @@ from typing import Any, Union, get_args, get_origin
 import msgspec
 from msgspec import Struct
 
-from hivemind_addon.formats.base.typed import ABSURD, INHERITED, DocumentRules, Signed, hints_of, positive, required_fields
+from hivemind_addon.formats.base.typed import (
+    ABSURD,
+    INHERITED,
+    DocumentRules,
+    Signed,
+    hints_of,
+    positive,
+    required_fields,
+)
 from lab.generators.docstrings import field_docstrings
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"

@@ -1,4 +1,8 @@
-"""A scheduler that may ask the provider: whom it loses, no scheduler can be blamed for."""
+"""What may be asked: a scheduler that asks the provider (whom it loses, no scheduler can be blamed for), and what a
+limit leaves, computed anew from all that was ever taken.
+"""
+
+import math
 
 from hivemind_addon.kernel.retry import RetryPolicy
 from hivemind_addon.kernel.values.decision import Admitted, Backoff, Finished, GiveUp
@@ -84,3 +88,39 @@ def run_oracle(scenario, *, seed):
     world = World(scenario, seed=seed, policy=Policy.FIFO)
     world.scheduler = Oracle(world)
     return world.run()
+
+
+def left(limit, taken, now):
+    """What a limit whose first call came at 0 leaves now, by its definition alone. `taken`: instants and units."""
+    amount, window_s, kind = limit.amount, limit.window_s, limit.windows.value
+
+    def within(from_s, to_s):
+        return sum(units for at, units in taken if from_s < at <= to_s)
+
+    if limit.growth:
+        last = within(now - 2 * window_s, now - window_s)
+        return max(amount, limit.growth * last) - within(now - window_s, now)
+    if limit.kind.value == "bucket":
+        size, rate = limit.burst or amount, amount / window_s
+        # It was full at some instant, at the latest at the beginning, and took what it could since.
+        fulls = [(since, sum(units for at, units in taken if at >= since)) for since, _ in taken]
+        fulls = [(0.0, within(-1, now)), (now, 0), *fulls]
+        return min(size + rate * (now - since) - used for since, used in fulls)
+    if kind == "log":
+        return amount - within(now - window_s, now)
+    if kind == "opened":
+        opened_at, used = -math.inf, 0
+        for at, units in taken:
+            if at >= opened_at + window_s:
+                opened_at, used = at, 0
+            used += units
+        return amount - (used if now < opened_at + window_s else 0)
+    first_s = limit.full_in_s % window_s if kind == "clock" else 0.0
+
+    def in_window(number):
+        return sum(units for at, units in taken if (at - first_s) // window_s == number)
+
+    passed = (now - first_s) / window_s
+    this = math.floor(passed)
+    before = in_window(this - 1) * (1 - (passed - this)) if kind == "counter" else 0
+    return amount - before - in_window(this)

@@ -95,7 +95,7 @@ def test_a_random_load_has_a_name_like_any_other():
         case_named("random-x")
 
 
-@each("case", [*cases().values(), *map(random_case, range(50))])
+@each("case", [*cases().values(), *[*library.variants().values()][::9], *map(random_case, range(50))])
 def test_a_case_that_is_written_is_read_as_the_same(case, tmp_path):
     file = tmp_path / f"{case.name}.yaml"
     file.write_text(library.written(case), encoding="utf-8")
@@ -204,6 +204,87 @@ def test_so_is_what_is_wrong_further_down(written, more, told):
     with pytest.raises(DocumentError) as error:
         only_case(written(GOOD + more + "\n"))
     assert told in str(error.value)
+
+
+VARIANTS = (
+    GOOD
+    + """\
+expect: [{lost: 0}]
+variants:
+  two: {crowds: [{name: agent, agents: 2, turns: 2}]}
+  few.tokens: {about: fewer, provider: {concurrency: 1, limits: [{dimension: input_tokens, amount: 9000}]}, expect: []}
+  none: {provider: {}}
+"""
+)
+
+
+def test_variants_change_what_they_name_and_nothing_else(written):
+    file = written(VARIANTS)
+    two, few, none = library.cases_named([str(file)])
+    assert [case.name for case in (two, few, none)] == ["mine:two", "mine:few.tokens", "mine:none"]
+    assert [case.agents for case in (two, few, none)] == [2, 3, 3]
+    assert few.scenario.provider.concurrency == 1
+    assert [limit.dimension for limit in few.scenario.provider.limits] == [Dimension.INPUT_TOKENS]
+    assert none.scenario.provider == two.scenario.provider
+    assert [len(case.expect) for case in (two, few, none)] == [1, 0, 1]
+    assert [case.about for case in (two, few)] == ["three agents", "fewer"]
+    assert case_named(f"{file}:two") == two
+    assert run(few.scenario, seed=0).lost == 0
+
+
+@each(
+    ("change", "told"),
+    [
+        (("agents: 2", "agnets: 2"), "variants.two.crowds[0].agnets: unknown key; did you mean agents?"),
+        (("concurrency: 1", "concurrency: 0"), "variants.few.tokens.provider.concurrency: 0 is not above zero"),
+        (("about: fewer", "abuot: fewer"), "variants.few.tokens.abuot: unknown key; did you mean about?"),
+        (
+            ("amount: 9000", "amount: 9000, burst: 1, kind: window"),
+            "variants.few.tokens.provider.limits[0].burst: only a",
+        ),
+        (("amount: 60", "amount: -60"), "mine.yaml: provider.limits[0].amount: -60 is negative"),
+        (("{provider: {}}", "nothing"), "variants.none: it changes nothing; write the keys that it changes"),
+        (("variants:", "variants: {}\nothers:"), "variants: there are none; write names"),
+        (("amount: 9000", "amount: 9, plan: 6h"), "provider.limits[0].plan: no plan has '6h'; name one of 5h, 7d"),
+        (("amount: 9000", "amount: 9, windows: log"), "provider.limits[0].windows: only a limit of windows has them"),
+        (
+            ("amount: 9000", "amount: 9, windows: lag"),
+            "provider.limits[0].windows: 'lag' is not known here; write one of",
+        ),
+        (
+            ("concurrency: 1", "retry_after: false"),
+            "few.tokens.provider.retry_after: False is not known here; write one",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_variant_names_it(written, change, told):
+    assert change[0] in VARIANTS
+    with pytest.raises(DocumentError) as error:
+        read_cases(written(VARIANTS.replace(*change)))
+    assert told in str(error.value)
+
+
+@each(
+    ("name", "told"),
+    [
+        ("{file}:three", "mine.yaml has no variant 'three'; there are two, "),
+        ("{file}", "mine.yaml has 3 variants; name one of them: mine:two …"),
+        ("zoo:window-61s", "zoo has no variant 'window-61s'; there are window-"),
+        ("zoo", "zoo has 155 variants; name one of them: zoo:window-1s …"),
+        ("micro-5:x", "micro-5 has no variants; leave :x out"),
+        ("nonsense:x", "no scenario 'nonsense:x'; there are micro-5, "),
+    ],
+)
+def test_an_unknown_variant_is_told_with_those_that_there_are(written, name, told):
+    with pytest.raises(UnknownScenario) as error:
+        case_named(name.format(file=written(VARIANTS)))
+    assert told in str(error.value)
+
+
+def test_the_packaged_variants_are_no_plain_cases():
+    assert library.variants()["zoo:gcra"] == case_named("zoo:gcra")
+    assert not [name for name in cases() if ":" in name or name == "zoo"]
+    assert library.cases_named(["zoo", "zoo:gcra"]) == list(library.variants().values())
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):

@@ -246,6 +246,8 @@ NAMED: Mapping[str, Fault] = {
     "413": ErrorStatus(413),
     "429": ErrorStatus(429),
     "429-retry-after": ErrorStatus(429, retry_after_s=1),
+    "429-retry-after-60": ErrorStatus(429, retry_after_s=60),
+    "529-retry-after-30": ErrorStatus(529, retry_after_s=30),
     "500": ErrorStatus(500),
     "502": ErrorStatus(502),
     "503": ErrorStatus(503),

@@ -93,6 +93,8 @@ class ScenarioFile:
     """Somebody else who uses up the same limits."""
     way_s: float = 0.01
     """From the proxy to the provider, and back."""
+    way_jitter_s: float = 0
+    """Up to so much longer, by chance, an attempt is on its way to the provider."""
     input_error: float = 0
     """Sigma of the logarithm of estimated ÷ real input."""
     scheduler: PoolSettings | None = None

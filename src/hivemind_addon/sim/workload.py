@@ -198,6 +198,8 @@ class Scenario:
     neighbour: Neighbour | None = None
     way_s: float = 0.01
     """From the proxy to the provider, and back."""
+    way_jitter_s: float = 0
+    """Up to so much longer, by chance, an attempt is on its way to the provider."""
     input_error: float = 0
     """Sigma of the logarithm of estimated ÷ real input. Output is guessed from the agent's last answers."""
     sites: tuple[Site, ...] = ()

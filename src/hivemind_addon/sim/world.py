@@ -142,6 +142,7 @@ class World:
         self._listen = listen
         self._first_bytes = Durations()
         self._guess = random.Random(f"{seed} guess")
+        self._ways = random.Random(f"{seed} ways")
         self._agents = [
             Actor(
                 index=index,
@@ -441,7 +442,9 @@ class World:
         call.attempt = attempt
         self._ledger.attempt_sent(attempt, call.agent, self.now)
         attempt.upstream.idle.sent(self.now)
-        self.agenda.after(self._scenario.way_s, self._arrive, attempt)
+        jitter_s = self._scenario.way_jitter_s
+        way_s = self._scenario.way_s + (self._ways.uniform(0, jitter_s) if jitter_s else 0.0)
+        self.agenda.after(way_s, self._arrive, attempt)
 
     def _arrive(self, attempt: _Attempt) -> None:
         """The provider has the request."""
