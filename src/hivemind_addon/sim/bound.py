@@ -97,7 +97,7 @@ def lower_bound_of_models(
 
 
 def _bounds_of_users(spent: Mapping[str, Spent], limits: Iterable[Limit]) -> list[Bound]:
-    """Of the limits of each end user, who are the agents: somebody takes no less than the mean of what was taken."""
+    """Of the limits of each end user, who are the agents: some user takes the mean of all units at least."""
     turns_s = [turns for its in spent.values() for turns in its.turns_s if turns]
     if not turns_s:
         return []
@@ -126,7 +126,7 @@ def lower_bound(
 ) -> Bound:
     """The bound of a run. `late_units`: output that may be charged after the last admission, hence beyond a limit.
 
-    `linger_s`: each slot stays taken for so long after a call that another one follows in it.
+    `linger_s`: each slot stays taken for so long after a call that another call follows.
 
     `outages`: spans of time, in order and apart, in which the limits let nothing through; limits replenish in them.
     `beside`: the limits and outages of equal providers that any of it may have gone to.
@@ -234,7 +234,7 @@ def _bucket_bound_s(limit: Limit, units: float, outages: Sequence[tuple[float, f
 
 
 def _growth_bound_s(limit: Limit, units: float, most: float) -> float:
-    """Each window's length lets through so many times what the one before did."""
+    """Each `window_s` lets through so many times the units of the `window_s` before."""
     at, lets = 0.0, most
     while units > lets:
         units, at, lets = units - lets, at + limit.window_s, max(most, lets * limit.growth)
@@ -242,7 +242,7 @@ def _growth_bound_s(limit: Limit, units: float, most: float) -> float:
 
 
 def _window_bound_s(limit: Limit, units: float, outages: Sequence[tuple[float, float]]) -> float:
-    """A window by the clock may end before a whole length has passed."""
+    """The first window by the clock may end before a whole length has passed."""
     first_s = limit.full_in_s if limit.windows is WindowKind.CLOCK and limit.full_in_s else limit.window_s
     at = 0.0
     ends_s = first_s

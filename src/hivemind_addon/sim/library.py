@@ -150,13 +150,13 @@ class Case:
 
 @cache
 def _packaged() -> Mapping[str, Mapping[str, Case]]:
-    """The cases of each packaged file, by the file's name and the variant's; a plain one's variant has no name."""
+    """The cases of each packaged file, by the names of file and variant; a plain file has a nameless case."""
     return {file.stem: read_cases(file) for file in sorted(scenarios_folder().glob(f"*{_SUFFIX}"))}
 
 
 @cache
 def cases() -> Mapping[str, Case]:
-    """The packaged ones without variants by name: the paper's first, by the number of agents; then ours."""
+    """The packaged cases without variants by name: the paper's first, by the number of agents; then ours."""
     plain = [found[""] for found in _packaged().values() if "" in found]
     plain.sort(key=lambda case: (not case.paper, case.agents if case.paper else 0, case.name))
     return {case.name: case for case in plain}
@@ -169,8 +169,8 @@ def variants() -> Mapping[str, Case]:
 
 
 def case_named(name: str) -> Case:
-    """A packaged scenario or variant, a random one, or a file of one's own by its path, with :NAME behind it for one of
-    its variants. Raises UnknownScenario, DocumentError.
+    """The case of this name: packaged, random, or a user's file by path. `:NAME` behind a file's name or path chooses a
+    variant. Raises UnknownScenario, DocumentError.
     """
     one, *more = cases_named([name])
     if more:
@@ -179,7 +179,7 @@ def case_named(name: str) -> Case:
 
 
 def cases_named(names: Sequence[str]) -> list[Case]:
-    """The cases of these names, each once; the name of a file alone stands for all of its variants. As `case_named`."""
+    """The cases of these names without repetitions; a file's name alone stands for all variants. As `case_named`."""
     return list({case.name: case for name in names for case in _found(name)}.values())
 
 
@@ -217,7 +217,7 @@ def random_case(number: int) -> Case:
 
 
 def read_cases(file: Path) -> Mapping[str, Case]:
-    """The cases of one file by variant; of a file without variants one, without a name. Raises DocumentError."""
+    """The cases of a file by variant; a file without variants has a nameless case. Raises DocumentError."""
     is_ours = file.parent == scenarios_folder()
     document = dict(read_document(file, cure_when_empty="say at least about, crowds and provider", packaged=is_ours))
     if "variants" not in document:
@@ -250,7 +250,7 @@ def _merged(base: Mapping[str, Any], changed: Mapping[str, Any]) -> dict[str, An
 
 
 def _says(changed: Any, key_path: str) -> bool:
-    """Whether a variant says what stands at this place, or anything below it."""
+    """Whether a variant sets this key, or a key below."""
     for part in key_path.split("."):
         if not isinstance(changed, Mapping):
             return True

@@ -1,14 +1,13 @@
-"""What the simulated provider keeps count of: limits of many kinds, slots, bans, and its prompt cache. Pure; all times
-are the caller's.
+"""The state of the simulated provider: limits of many kinds, slots, bans, a prompt cache. Pure: the caller gives `now`.
 
     Limit (a value, as YAML says it) ──allowance──► SimAllowance: level, fits, take, fits_in_s, full_in_s
 
-Each kind is small and exact, and shares no code with the scheduler's meters and models: each can be checked against
-the other. A late charge drives an allowance below zero. `fits_in_s` assumes that nobody else comes, and that the
-amount does not change.
+Each kind is small and exact, and shares no code with the scheduler's meters and models, so that tests can check both
+against each other. A late charge drives an allowance below zero. `fits_in_s` assumes that nobody else comes, and that
+the amount does not change.
 
-An entry of the prompt cache can be read once the answer of the call that wrote it has begun; it lives for the cache's
-time from the start of the last call that wrote or read it.
+An entry of the prompt cache can be read once the answer of the call that wrote the entry has begun. The entry lives for
+the cache's time from the start of the last call that wrote or read the entry.
 """
 
 import heapq
@@ -23,9 +22,9 @@ from typing import override
 from hivemind_addon.kernel.values.ticket import Dimension
 
 _TOLERANCE = 1e-6
-"""Share of a limit. Who waits exactly as long as `fits_in_s` said must fit, in spite of rounding."""
+"""Share of a limit: a call that waits exactly `fits_in_s` must fit, in spite of rounding."""
 _DUST_S = 1e-9
-"""Sums of instants lose digits; less than this is nothing."""
+"""Two instants that differ by less are equal: sums lose digits."""
 
 
 class LimitKind(Enum):
@@ -34,22 +33,22 @@ class LimitKind(Enum):
     BUCKET = "bucket"
     """All the time, at amount ÷ window."""
     WINDOW = "window"
-    """All of it with the next window; `WindowKind` says when that begins."""
+    """The whole amount with the next window; `WindowKind` says when that begins."""
 
 
 class WindowKind(Enum):
     """Which calls a window counts together."""
 
     BEAT = "beat"
-    """The first window begins with the first call; each next one when the one before ends, calls or not."""
+    """The first window begins with the first call, each other when the last window ends, calls or not."""
     CLOCK = "clock"
-    """The same, and the run begins anywhere in a window: at an instant drawn by the seed, unless `full_in_s` says."""
+    """The same, but the run begins within a window: the seed draws where, unless `full_in_s` says."""
     OPENED = "opened"
-    """Each window begins with the first call after the one before."""
+    """Each window begins with the first call after the last window."""
     LOG = "log"
-    """The window slides: whatever moment one takes, the calls within one window's length before count."""
+    """A sliding log: at each instant, the calls of the last `window_s` count."""
     COUNTER = "counter"
-    """A sliding counter: two windows of the beat, the last one weighed by how much of it still overlaps."""
+    """A sliding counter: this window of the beat, and the last window by the share that the last `window_s` overlap."""
 
 
 class ModelScope(Enum):
@@ -58,18 +57,18 @@ class ModelScope(Enum):
     KEY = "key"
     """All."""
     FAMILY = "family"
-    """Those for one of the provider's families of models; a model of none is a family of its own."""
+    """Those for each of the provider's families of models; a model without a family stands alone."""
     MODEL = "model"
-    """Those for each model by itself."""
+    """Those for each model."""
     USER = "user"
-    """Those of each end user by itself, whatever the model."""
+    """Those of each end user, for all models."""
 
 
 class RetryAfter(Enum):
     """How the wait that a refusal states follows from the true wait."""
 
     ROUNDED_UP = "rounded-up"
-    """As the dialect usually writes it: in whole seconds, or finer where it has a place for that."""
+    """As the dialect usually does: in whole seconds, or in milliseconds where a header has them."""
     EXACT = "exact"
     CUT = "cut"
     """Whole seconds, rounded down."""
@@ -80,10 +79,10 @@ class RetryAfter(Enum):
     LONG = "long"
     """10 times as long."""
     ALWAYS_60 = "always-60"
-    """60 s, whatever is true."""
+    """60 s, true or not."""
 
     def of(self, wait_s: float) -> float | None:
-        """The stated seconds of a refusal that ends in `wait_s`; None: it says nothing."""
+        """The seconds that a refusal states when the call would pass after `wait_s`; None: none are stated."""
         factor = {RetryAfter.SHORT: 0.3, RetryAfter.LONG: 10.0}.get(self, 1.0)
         match self:
             case RetryAfter.MISSING:
@@ -112,16 +111,16 @@ class LimitChange:
 
 @dataclass(frozen=True, slots=True)
 class LimitReport:
-    """How far headers are from the truth about a limit that they tell."""
+    """How headers differ from the truth about a limit."""
 
     amount: int | None = None
-    """They tell a limit of this amount, which counts the same calls and refuses none; none: the true one."""
+    """They report a limit of this amount, which counts the same calls and refuses none; none: the true amount."""
     window_s: float | None = None
-    """The same, of this window."""
+    """The same for the window."""
     age_s: float = 0.0
-    """They tell what was true so long ago; instants of a reset stay true."""
+    """They report the state of so many seconds ago; the instants of resets stay true."""
     on_refusals: bool = True
-    """false: only answers tell, not refusals."""
+    """false: only answers report the limit, not refusals."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +133,7 @@ class Limit:
     window_s: float = 60
     kind: LimitKind = LimitKind.BUCKET
     told: bool = True
-    """Whether headers tell of it; False: a hidden one, such as a burst limit."""
+    """Whether headers report the limit; false: a hidden limit, such as a burst limit."""
     scope: ModelScope = ModelScope.KEY
     left: float | None = None
     """Units that are free as the run begins; None: all."""
@@ -143,39 +142,39 @@ class Limit:
     windows: WindowKind = WindowKind.BEAT
     """Of a limit of windows."""
     burst: float | None = None
-    """What a bucket holds; none: the whole amount. 1 makes it a spacing."""
+    """Units that a bucket holds; none: the whole amount. 1 makes the bucket a spacing."""
     growth: float = 0.0
-    """Above zero: the limit grows with its use. In any window's length `amount`, or so many times what the length
-    before it used. As providers refuse a sharp increase of usage."""
+    """Above zero: the limit grows with use. Each `window_s` may take `amount`, or so many times the units that the
+    `window_s` before took, as where a provider refuses a sharp increase of usage."""
     counts_refusals: bool = False
-    """Whether a refused call takes from it like any other."""
+    """Whether a refused call is charged like any other."""
     changes: tuple[LimitChange, ...] = ()
     """Other amounts, later."""
     plan: str = ""
-    """The window of a plan that this is, in the headers' own words: 5h, 7d and 7d_oi of Anthropic's subscriptions
-    (Messages), primary and secondary of Codex (Responses). Headers tell its share, and refusals its end."""
+    """The limit is this window of a plan, in the headers' own words: 5h, 7d and 7d_oi of Anthropic's subscriptions
+    (Messages), primary and secondary of Codex (Responses). Headers report the share used, and refusals the end."""
     reports: LimitReport = LimitReport()
-    """Where headers tell of it."""
+    """How headers report the limit, if they do."""
 
     @property
     def is_exact(self) -> bool:
-        """Whether it says more than its kind, so that it has no other kind."""
+        """Whether the limit says more than bucket or window, so that `on` leaves the limit alone."""
         return self.windows is not WindowKind.BEAT or self.burst is not None or self.growth > 0
 
     def on(self, kind: LimitKind) -> "Limit":
-        """The same with this kind; an exact one stays."""
+        """The same limit with this kind; an exact limit stays."""
         return self if self.is_exact else replace(self, kind=kind)
 
     @property
     def told_as(self) -> "Limit":
-        """The limit that headers tell, with the instants of the true one."""
+        """The limit that headers report; windows begin as the true limit's do."""
         shown = self.reports
         if shown.amount is None and shown.window_s is None:
             return self
         return replace(self, amount=shown.amount or self.amount, window_s=shown.window_s or self.window_s)
 
     def allowance(self, now: float, *, begun_at: float | None = None) -> "SimAllowance":
-        """What it allows a call that comes now, the first that it counts. `begun_at`: the first call of all."""
+        """The allowance at the first call that the limit counts. `begun_at`: of the first call of all."""
         begun_at = now if begun_at is None else begun_at
         if self.growth > 0:
             return _Growth(self, now, begun_at)
@@ -185,7 +184,7 @@ class Limit:
 
 
 class SimAllowance(ABC):
-    """What one limit still allows. Time must not go back between calls. A late charge drives it below 0."""
+    """The units that a limit still allows. Time must not go back between calls. Late charges make levels negative."""
 
     def __init__(self, limit: Limit, now: float, begun_at: float) -> None:
         self.limit = limit
@@ -199,7 +198,7 @@ class SimAllowance(ABC):
         return f"<{type(self).__name__} of {limit.amount} {limit.dimension.value} in {limit.window_s:g} s>"
 
     def level(self, now: float) -> float:
-        """What may still be taken; negative after a late charge."""
+        """Units that may still be taken; negative after a late charge."""
         while self._changes and self._changes[0][0] <= now:
             at, amount = self._changes.popleft()
             self._pass(at)
@@ -208,30 +207,30 @@ class SimAllowance(ABC):
         return self._free(now)
 
     def fits(self, units: float, now: float) -> bool:
-        """Whether this much may be taken now."""
+        """Whether so many units may be taken now."""
         return self.level(now) >= units - _TOLERANCE * self.amount
 
     def take(self, units: float, now: float) -> None:
-        """Charge it, whether it fits or not. Below zero: give it back."""
+        """Charge units, whether they fit or not. Below zero: give units back."""
         self.level(now)
         self._take(units, now)
 
     def exhaust(self, units: float, now: float) -> None:
-        """Charge it, but not below zero: how a refused call counts."""
+        """Charge units, but leave a level of zero at least: how a refused call counts."""
         self._take(min(units, max(0.0, self.level(now))), now)
 
     def refuse(self, units: float, now: float) -> None:
-        """A call of so many units was refused, by this limit or another one."""
+        """A call of so many units was refused, by this limit or another."""
         if self.limit.counts_refusals:
             self.take(units, now)
 
     def fits_in_s(self, units: float, now: float) -> float:
-        """Seconds until this much fits; infinite when it is more than the limit."""
+        """Seconds until so many units fit; infinite when they exceed the limit."""
         return 0.0 if self.fits(units, now) else self._wait_s(units, now)
 
     @abstractmethod
     def full_in_s(self, now: float) -> float:
-        """Seconds until the whole limit is back. Window: until its end, also when nothing was taken."""
+        """Seconds until the whole limit is back. Window: until the end, also when nothing was taken."""
 
     @abstractmethod
     def _start(self, now: float, begun_at: float) -> None: ...
@@ -298,7 +297,7 @@ class _Bucket(SimAllowance):
 
 
 class _Window(SimAllowance):
-    """Of the beat or the clock: the window that began at `_at`."""
+    """Of the beat or the clock. The present window began at `_at`."""
 
     @override
     def _start(self, now: float, begun_at: float) -> None:
@@ -365,7 +364,7 @@ class _Log(SimAllowance):
     @override
     def _start(self, now: float, begun_at: float) -> None:
         self._log: deque[tuple[float, float]] = deque()
-        """Instants, and what was taken then."""
+        """Instants, and the units taken then."""
         self._used = 0.0
 
     @override
@@ -380,7 +379,7 @@ class _Log(SimAllowance):
     @override
     def _take(self, units: float, now: float) -> None:
         self._used = max(0.0, self._used + units)
-        while units < 0 and self._log:  # what is given back was the newest
+        while units < 0 and self._log:  # the newest units are given back
             now, taken = self._log.pop()
             units += taken
         if units > 0:
@@ -407,7 +406,7 @@ class _Counter(_Window):
     def _start(self, now: float, begun_at: float) -> None:
         super()._start(now, begun_at)
         self._last = 0.0
-        """What was taken in the window before."""
+        """Units that the last window took."""
 
     @override
     def _pass(self, now: float) -> None:
@@ -417,7 +416,7 @@ class _Counter(_Window):
             self._last = used if self._at < at + 1.5 * self.limit.window_s else 0.0
 
     def _overlap(self, now: float) -> float:
-        """How much of the window before lies within one length before now."""
+        """The share of the last window that the last `window_s` overlap."""
         return 1 - (now - self._at) / self.limit.window_s
 
     @override
@@ -439,7 +438,7 @@ class _Growth(SimAllowance):
     @override
     def _start(self, now: float, begun_at: float) -> None:
         self._log: deque[tuple[float, float]] = deque()
-        """Instants of two lengths, and what was taken then."""
+        """Instants of the last two lengths, and the units taken then."""
 
     @override
     def _pass(self, now: float) -> None:
@@ -459,7 +458,7 @@ class _Growth(SimAllowance):
 
     @override
     def _wait_s(self, units: float, now: float) -> float:
-        # What was taken leaves this length for the one before it: only then is there more to give.
+        # Only when units leave this length for the length before is there more to give.
         instants = (at + self.limit.window_s for at, _ in self._log)
         fits = (at for at in instants if at > now and self._free(at) >= units - _TOLERANCE * self.amount)
         return next((at - now for at in fits), math.inf)
@@ -480,7 +479,7 @@ _WINDOWS: Mapping[WindowKind, Callable[[Limit, float, float], SimAllowance]] = {
 
 
 class SimMeter:
-    """A limit at work: what it allows, and what headers tell of it."""
+    """A limit at work: the true allowance, and the allowance that headers report."""
 
     def __init__(self, limit: Limit, now: float, begun_at: float) -> None:
         self.limit = limit
@@ -488,18 +487,18 @@ class SimMeter:
         told = limit.told_as
         self._told = self.true if told is limit else told.allowance(now, begun_at=begun_at)
         self._seen: deque[tuple[float, float, float]] = deque()
-        """Instant, level and instant of the reset, of what is to be told later."""
+        """Instant, level and instant of the reset of each report that is still to be made."""
 
     def __repr__(self) -> str:
         return f"<SimMeter {self.true!r}>"
 
     @property
     def both(self) -> tuple[SimAllowance, ...]:
-        """Whatever is charged of the limit is charged of these."""
+        """The allowances that each charge goes to."""
         return (self.true,) if self._told is self.true else (self.true, self._told)
 
     def told(self, now: float) -> tuple[int, float, float]:
-        """The amount, the rest, and the seconds until all is back, as a response that is written now tells them."""
+        """The amount, the rest, and the seconds until all is back, as a response that is written now reports them."""
         level, full_at = self._told.level(now), now + self._told.full_in_s(now)
         if age_s := self.limit.reports.age_s:
             self._seen.append((now, level, full_at))
@@ -511,7 +510,7 @@ class SimMeter:
 
 @dataclass(frozen=True, slots=True)
 class Ban:
-    """After so many refusals within a time everything is refused for a while."""
+    """After so many refusals within a time all calls are refused for a while."""
 
     refusals: int
     within_s: float
@@ -519,7 +518,7 @@ class Ban:
 
 
 class SimBan:
-    """What became of a ban."""
+    """A ban at work."""
 
     def __init__(self, ban: Ban) -> None:
         self._ban = ban
@@ -530,11 +529,11 @@ class SimBan:
         return f"<SimBan until {self._until:.1f} s, {len(self._log)} of {self._ban.refusals} refusals>"
 
     def wait_s(self, now: float) -> float:
-        """Until it is over; 0: it is not on."""
+        """Seconds until the ban is over; 0: there is none now."""
         return max(0.0, self._until - now)
 
     def refused(self, now: float) -> None:
-        """A limit refused a call, or the ban did."""
+        """A call was refused."""
         if now < self._until:
             return
         self._log.append(now)
@@ -546,7 +545,7 @@ class SimBan:
 
 
 class SimSlots:
-    """Calls in flight, and their tokens, by what stands for the calls that are counted together."""
+    """Calls in flight and their tokens, by a key that stands for all calls which are counted together."""
 
     def __init__(self, linger_s: float) -> None:
         self._linger_s = linger_s
@@ -575,7 +574,7 @@ class SimSlots:
     def waits_s(
         self, key: tuple[str, str], tokens: int, now: float, *, calls: int | None, most_tokens: int | None
     ) -> float:
-        """Until a call fits beside the others; infinite: not before one of them ends. A call alone always fits.
+        """Seconds until a call fits beside the others; infinite: until another call ends. A call alone always fits.
 
         `calls`, `most_tokens`: that may be in flight; None: any number.
         """

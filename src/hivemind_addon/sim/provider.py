@@ -89,12 +89,12 @@ class ProviderSettings:
     concurrency: int | None = None
     """Calls that may run at once; None: any number."""
     tokens_at_once: int | None = None
-    """Tokens that calls in flight may have together, all input and the most output that each asks for; a call alone
-    always fits. None: any number."""
+    """Tokens that calls in flight may have together: input, and the most output that they ask for. A call alone always
+    fits. None: any number."""
     linger_s: float = 0.0
-    """How long a call's slot and tokens stay taken after its end."""
+    """Seconds that a call's slot and tokens stay taken after the end."""
     ban: Ban | None = None
-    """Refuses everything for a while, after too many refusals."""
+    """Refuses all calls for a while, after too many refusals."""
     concurrency_scope: ModelScope = ModelScope.KEY
     families: tuple[tuple[str, ...], ...] = ()
     """Models that limits of this scope count together."""
@@ -106,9 +106,9 @@ class ProviderSettings:
     works_on: bool = False
     """Whether a call whose client left goes on, and keeps its slot until the answer would be over."""
     concurrency_status: int = 529
-    """What a call beyond these gets: 529, 503, or 429 with a text that says concurrency."""
+    """The status of a call beyond these: 529, 503, or 429 with a text that says concurrency."""
     concurrency_retry_after_s: float | None = None
-    """The wait that such a refusal states; none: it states none."""
+    """The wait that such a refusal states; none: no wait."""
     refused_as: str = ""
     """In the words of which provider a rate limit refuses: a name of shapes.yaml; empty: in the dialect's own."""
     overloaded_as: str = ""
@@ -119,11 +119,11 @@ class ProviderSettings:
     cut_resets: bool = False
     """Whether instants in those headers are cut to whole seconds (Messages); else they are rounded up."""
     retry_after: RetryAfter = RetryAfter.ROUNDED_UP
-    """What a rate-limit refusal says of when to come back."""
+    """How a rate-limit refusal states the wait."""
     clock_s: Signed = 0.0
-    """Seconds by which its clock is ahead of ours, in every header that holds an instant; below zero: it is behind."""
+    """Seconds by which the provider's clock, and so each instant in a header, is ahead of ours; below zero: behind."""
     dates: bool = False
-    """Whether each response has a `date`, by its clock."""
+    """Whether each response has a `date`, by the provider's clock."""
     faults: Mapping[str, float] = field(default_factory=dict)
     """Name (see sim/faults.py) → share of the calls that the limits let through."""
     fault_course: FaultCourse | None = None
@@ -161,7 +161,7 @@ class ProviderSettings:
         return min((one for one in known if one is not None), default=None)
 
     def counted_as(self, scope: ModelScope, model: str, user: str = "") -> str:
-        """What stands for all calls that a limit of this scope counts together with one; empty: for all there are."""
+        """The key of the calls that a limit of this scope counts together with such a call; empty: all calls."""
         match scope:
             case ModelScope.KEY:
                 return ""
@@ -190,7 +190,7 @@ class SimProvider:
         self._machine = SimMachine(settings.models_loaded, settings.load_s) if settings.models_loaded else None
         self._first_call_at: float | None = None
         self._meters: dict[tuple[str, int, str], SimMeter] = {}
-        """By account, index of the limit, and what stands for the calls that are counted together."""
+        """By account, index of the limit, and the key of the calls that are counted together."""
         self._bans: dict[str, SimBan] = {}
         """By account."""
         self._scripts: dict[str, Iterator[Fault]] = {}
@@ -199,9 +199,9 @@ class SimProvider:
         self._first_attempt_at: dict[str, float] = {}
         """By credential; of the ones that a hold met."""
         self._open: dict[str, tuple[tuple[str, str], int] | None] = {}
-        """By request: the place in the slots and the tokens of each call; None: it was refused."""
+        """By request: the key of the slots, and the tokens of the call; None: the call was refused."""
         self._slots = SimSlots(settings.linger_s)
-        """By account, and what stands for the calls that share the slots."""
+        """By account, and the key of the calls that share the slots."""
         self._ends_at: dict[tuple[str, str], dict[str, float]] = {}
         """When the open calls of a provider with a queue of its own are over, by request, as known at their arrival."""
         self._witness = Witness()
@@ -641,7 +641,7 @@ class SimProvider:
         return wire.SHAPES[request.dialect].limit_headers(list(views.values()), now + self._wall_offset_s)
 
     def _counts(self, now: float, account: str, model: str, user: str) -> list[SimMeter]:
-        """What the limits that count a user's calls of a model still allow; a window begins with the first of them."""
+        """The meters of the limits that count a user's calls of a model; the first such call makes each."""
         counts = []
         for index, limit in enumerate(self.settings.limits):
             key = (account, index, self.settings.counted_as(limit.scope, model, user))
@@ -655,7 +655,7 @@ class SimProvider:
         return account, self.settings.counted_as(self.settings.concurrency_scope, model, user)
 
     def _most_tokens(self, request: SimRequestFacts) -> int:
-        """All input of a call, and the most output that it asks for."""
+        """The input of a call, and the most output that the call asks for."""
         most = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
         return request.input_tokens + most
 
@@ -678,7 +678,7 @@ class SimProvider:
 
 
 def _in_phase(limit: Limit, rng: random.Random) -> Limit:
-    """The limit; of a window by the clock with the instant, where nobody said, at which the first one ends."""
+    """The limit; windows by the clock with the instant at which the first ends, drawn where the file does not say."""
     if limit.windows is not WindowKind.CLOCK or limit.full_in_s:
         return limit
     return replace(limit, full_in_s=limit.window_s * (1 - rng.random()))
