@@ -23,7 +23,6 @@ from hivemind_addon.sim.scenario_commands import (
 )
 
 if TYPE_CHECKING:
-    from hivemind_addon.sim.library import Case
     from hivemind_addon.sim.limits import LimitKind
     from hivemind_addon.sim.policy import Policy
     from hivemind_addon.sim.workload import Scenario
@@ -32,11 +31,8 @@ if TYPE_CHECKING:
     from lab.evaluate.chart_data import ChartData
     from lab.evaluate.charts import Chart
     from lab.evaluate.sockets import SocketRun
-    from lab.zoo import Measure
 
 _WORKERS = 2
-_ZOO = "zoo:"
-"""Before a part of the names of the zoo's entries, where scenarios are named."""
 _RANDOM = "random:"
 """Before the number of random loads, where scenarios are named."""
 _RANDOM_LOADS = 300
@@ -50,8 +46,8 @@ _CHART_DATA = "charts.json"
     "--only",
     multiple=True,
     metavar="SCENARIO",
-    help="Only this one, of the zoo those with zoo:PART in their names, or with random:COUNT the first so many random "
-    "loads; may be given again.",
+    help="Only this one, with zoo all limiters of the zoo, or with random:COUNT the first so many random loads; may be "
+    "given again.",
 )
 @click.option("--policy", "policies", multiple=True, metavar="POLICY", help="Beside the scheduler; may be given again.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the page into this file.")
@@ -85,8 +81,8 @@ def prove(
     """Run every scenario in virtual time against its expectations, and print a page with the tables (Markdown).
 
     The real scheduler, a simulated provider, nothing else: an hour takes a second. After the scenarios the zoo
-    (limiters of many kinds, beside an oracle that may ask them) and 300 random loads, beside simpler policies. The
-    exit status is 1 when an expectation is missed.
+    (limiters of many kinds) and 300 random loads, beside simpler policies. The exit status is 1 when an expectation is
+    missed.
 
     With --compare the page shows who loses agents under each policy, each policy's cost, and the worth of each
     primitive of the scheduler. Takes 40 minutes on two cores.
@@ -117,30 +113,20 @@ def _command(only: Sequence[str], *words: str) -> str:
 
 
 def _prove(count: int, only: tuple[str, ...], policies: tuple[str, ...], output: Path | None) -> None:
-    from rich.console import Console  # noqa: PLC0415
-
     from hivemind_addon.sim import random_proof, report  # noqa: PLC0415
     from hivemind_addon.sim.limits import LimitKind  # noqa: PLC0415
-    from lab import proof_page, random_page, zoo  # noqa: PLC0415
+    from lab import proof_page, random_page  # noqa: PLC0415
 
-    parts = [name.removeprefix(_ZOO) for name in only if name.startswith(_ZOO)]
     loads = _random_loads(only)
-    named = [name for name in only if not name.startswith((_ZOO, _RANDOM))]
+    named = [name for name in only if not name.startswith(_RANDOM)]
     workers = _WORKERS if count > 1 and not only else 1
     sections: list[str] = []
     missed: list[str] = []
     if named or not only:
-        series = run_with_progress(_packaged(named), _beside(policies), tuple(LimitKind), count, workers)
+        series = run_with_progress(cases_named(named), _beside(policies), tuple(LimitKind), count, workers)
         command = _command(only, f"--seeds {count}", *(f"--policy {name}" for name in policies))
         sections.append(proof_page.page(series, command))
         missed += report.missed(series) + report.in_lines(report.worse(series))
-    if parts or not only:
-        measures = _zoo(parts, count, workers)
-        if sections or loads or output:
-            sections.append(zoo.section(measures))
-        else:
-            Console(highlight=False).print(zoo.table(measures))
-        missed += zoo.missed(measures)
     if loads:
         with progress(loads * len(random_proof.POLICIES)) as done:
             proofs_of_loads = random_page.prove(range(loads), workers=workers, done=done)
@@ -150,19 +136,6 @@ def _prove(count: int, only: tuple[str, ...], policies: tuple[str, ...], output:
         write_or_print("\n".join(sections), output)
     print_missed(missed)
     sys.exit(1 if missed else 0)
-
-
-def _zoo(parts: Sequence[str], seeds: int, workers: int = 1) -> "list[Measure]":
-    """The measures of the zoo, or of the entries with any of these parts in their names."""
-    from lab import zoo  # noqa: PLC0415
-    from lab.zoo_entries import ZOO, entries  # noqa: PLC0415
-
-    if unknown := [part for part in parts if not entries([part])]:
-        names = ", ".join(entry.name for entry in ZOO)
-        raise click.BadParameter(f"nothing in the zoo is called {unknown[0]!r}; there are {names}", param_hint="--only")
-    wanted = entries(parts)
-    with progress(len(wanted)) as done:
-        return zoo.measure(wanted, seeds=seeds, workers=workers, done=done)
 
 
 def _random_loads(only: Sequence[str]) -> int:
@@ -297,14 +270,6 @@ def _real_processes() -> Iterator[None]:
         yield
     except MitmdumpNotStarted as error:
         raise click.ClickException(str(error)) from error
-
-
-def _packaged(names: Sequence[str]) -> "list[Case]":
-    from hivemind_addon.sim.library import cases  # noqa: PLC0415
-
-    if unknown := sorted(set(names) - set(cases())):
-        raise click.BadParameter(f"no scenario {unknown[0]!r}; there are {', '.join(cases())}", param_hint="--only")
-    return [case for case in cases().values() if not names or case.name in names]
 
 
 def _beside(names: Sequence[str]) -> "Sequence[Policy]":

@@ -1,6 +1,6 @@
 """`hivemind lab digest`: whether the scheduler decides as before, by a hash for every world that `prove` runs.
 
-    scenario, zoo entry, random load ──► run, seed 0 ──► (instant, code, ticket, amounts) … ──► hash ──► digest.json
+    scenario, variant, random load ──► run, seed 0 ──► (instant, code, ticket, amounts) … ──► hash ──► digest.json
 
 No name and no text is hashed, so that a rename or a reworded message changes no hash. `_CODES` gives each kind of
 decision a number; tickets, pools and reasons are numbered by first sight; instants and amounts are rounded to 0.001.
@@ -48,13 +48,11 @@ from hivemind_addon.kernel.values.events import (
 )
 from hivemind_addon.kernel.values.snapshot import BreakerState
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult
-from hivemind_addon.sim.library import cases, random_case
+from hivemind_addon.sim.library import cases, random_case, variants
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.scenario_commands import progress
 from hivemind_addon.sim.trial import Setup, Trial, in_processes, setups
-from lab import closed_loop
-from lab.zoo_entries import ZOO, ZooEntry
 
 _FILE = Path(__file__).with_name("digest.json")
 _PLATFORM = "CPython 3.12 on Linux, x86-64"
@@ -119,18 +117,6 @@ _RESULT: Mapping[str, Callable[[Result], float]] = {
     "fairness": lambda run: run.fairness,
 }
 """Final figures of a scenario or a random load."""
-_ZOO_RUN: Mapping[str, Callable[[closed_loop.Run], float]] = {
-    "agents lost": lambda run: run.lost,
-    "seconds": lambda run: run.time_s,
-    "attempts": lambda run: run.attempts,
-    "refused": lambda run: run.refused,
-    "turns done": lambda run: run.delivered,
-    "struck by chance": lambda run: run.struck,
-    "refused by the cap": lambda run: run.over_cap,
-    "share of the cap": lambda run: run.used or 0,
-    "longest turn in seconds": lambda run: run.longest_s,
-}
-"""Final figures of an entry of the zoo."""
 
 
 class WorldDigest(msgspec.Struct, frozen=True, array_like=True):
@@ -223,22 +209,16 @@ def _run_case(setup: Setup, trail: Trail) -> _Figures:
     return {name: round(figure(result), 3) for name, figure in _RESULT.items()}
 
 
-def _run_zoo(entry: ZooEntry, trail: Trail) -> _Figures:
-    run, _ = closed_loop.compare(entry.gateway, entry.crowd, seed=0, admission=partial(_Watched, trail))
-    return {name: round(figure(run), 3) for name, figure in _ZOO_RUN.items()}
-
-
 @cache
 def worlds() -> Mapping[str, _World]:
-    """All worlds by name: `stress:bucket`, `zoo:window-1s`, `random-17:as-stated` …"""
-    wanted = [*cases().values(), *map(random_case, range(_RANDOM_LOADS))]
-    found: dict[str, _World] = {
+    """All worlds by name: `stress:bucket`, `zoo:window-1s:as-stated`, `random-17:as-stated` …"""
+    wanted = [*cases().values(), *variants().values(), *map(random_case, range(_RANDOM_LOADS))]
+    return {
         f"{case.name}:{setup.limits.replace(',', '').replace(' ', '-')}": partial(_run_case, setup)
         for case in wanted
         for setup in setups(case, [Policy.HIVEMIND])
         if setup.policy == Policy.HIVEMIND
     }
-    return found | {f"zoo:{entry.name}": partial(_run_zoo, entry) for entry in ZOO}
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +300,7 @@ def digest(names: Sequence[str], *, quick: bool, write: bool) -> None:
     Examples:
       hivemind lab digest
       hivemind lab digest --quick
-      hivemind lab digest stress zoo:window-1s 'random-*'
+      hivemind lab digest stress 'zoo:window-1s*' 'random-*'
       hivemind lab digest --write
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     chosen = _chosen(names, quick=quick)

@@ -92,7 +92,7 @@ LONG = re.compile(
     "test_(budgets|campaign|cli|connections|decoding|dialect|digest|engine|examples|fleets|framings|google|hidden_limits|"
     "history|imports|json_schema|library|limiters|live|looking|metrics|overshoot|picture|policy|program|"
     "proxy_command|random|report|runner|scenarios|scheduler_machine|server|shapes|sharing|simulation|terminal|watched|"
-    "weight|whatif|who_goes_next|world|zoo)"
+    "weight|whatif|who_goes_next|world)"
 )
 """Files, wherever they are, that take seconds of processor time."""
 

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from hivemind_addon.kernel.values.ticket import Dimension, Hints, Outcome, OutcomeKind, PoolKey, Reading
-from hivemind_addon.sim.limits import Limit, SimAllowance
+from hivemind_addon.sim.limits import Limit
 
 MOST_TOKENS = 400
 """Of one answer."""
@@ -43,7 +43,7 @@ class StrictProvider:
         self.refused = 0
         self._slots, self._service_s, self._rng = slots, service_s, rng
         self._minutes = {
-            pool: SimAllowance(Limit(Dimension.REQUESTS, amount), 0.0) for pool, amount in per_minute.items()
+            pool: Limit(Dimension.REQUESTS, amount).allowance(0.0) for pool, amount in per_minute.items()
         }
 
     def begin(self, pool: PoolKey, now: float) -> ProviderReply:

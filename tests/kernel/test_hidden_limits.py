@@ -11,8 +11,8 @@ import pytest
 from hivemind_addon.kernel.inference.hidden_limits import HiddenLimits
 from hivemind_addon.kernel.inference.hypotheses import Prior
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
-from hivemind_addon.kernel.values.ticket import Demand
-from lab.limiters import SlidingCounter, SlidingLog, Window
+from hivemind_addon.kernel.values.ticket import Demand, Dimension
+from hivemind_addon.sim.limits import Limit, LimitKind, WindowKind
 
 RATE = Prior(rate=0.6, concurrency=0.1)
 CONCURRENCY = Prior(rate=0.0, concurrency=0.5)
@@ -122,22 +122,29 @@ def bucket(per_s: float, amount: float) -> Refuses:
     return refuses
 
 
-def limited(*limiters, tells: bool = True, counts_refused: bool = False, began_at: float = 0.0) -> Refuses:
+def windows(kind: WindowKind, limit: int, window_s: float, *, full_in_s: float = 0.0) -> Limit:
+    return Limit(Dimension.REQUESTS, limit, window_s, LimitKind.WINDOW, windows=kind, full_in_s=full_in_s)
+
+
+def limited(*limits: Limit, tells: bool = True, counts_refused: bool = False) -> Refuses:
     """By what a provider is simulated with; all of them must agree."""
+    allowances = [limit.allowance(0.0) for limit in limits]
 
     def refuses(now: float, in_flight: int) -> float | None:
-        waits_s = (limiter.wait_s(now - began_at, 1) for limiter in limiters)
-        wait_s = next((one for one in waits_s if one > 0), 0.0)
+        wait_s = max(allowance.fits_in_s(1, now) for allowance in allowances)
         if wait_s <= 0 or counts_refused:
-            for limiter in limiters:
-                limiter.take(now - began_at, 1)
+            for allowance in allowances:
+                allowance.take(1, now)
         return None if wait_s <= 0 else wait_s if tells else 0.0
 
     return refuses
 
 
 def both(few: int, short_s: float, many: int, long_s: float) -> Refuses:
-    return limited(Window(few, short_s, begins_at=-0.3 * short_s), Window(many, long_s, begins_at=-0.4 * long_s))
+    return limited(
+        windows(WindowKind.CLOCK, few, short_s, full_in_s=0.7 * short_s),
+        windows(WindowKind.CLOCK, many, long_s, full_in_s=0.6 * long_s),
+    )
 
 
 def chance(share: float, seed: int, cap: float = math.inf) -> Refuses:
@@ -212,7 +219,9 @@ CASES = {
     "two windows, of which one is long": Case(lambda: both(60, 60, 250, 3600), 600, 0.06, 1.05 * 2 * 3600),
     **{
         f"a sliding counter that began at {began_at} and tells {tells}": Case(
-            lambda began_at=began_at, tells=tells: limited(SlidingCounter(60, 60), tells=tells, began_at=began_at),
+            lambda began_at=began_at, tells=tells: late(
+                limited(windows(WindowKind.COUNTER, 60, 60), tells=tells), -began_at % 60
+            ),
             500,
             0.12,
             1.2 * 500,
@@ -223,7 +232,10 @@ CASES = {
     },
     **{
         f"a log that counts refusals and tells {tells}": Case(
-            lambda tells=tells: limited(SlidingLog(30, 60), tells=tells, counts_refused=True), 300, 0.06, 1.25 * 9 * 60
+            lambda tells=tells: limited(windows(WindowKind.LOG, 30, 60), tells=tells, counts_refused=True),
+            300,
+            0.06,
+            1.25 * 9 * 60,
         )
         for tells in (True, False)
     },

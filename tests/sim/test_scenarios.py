@@ -1,13 +1,16 @@
-"""Every scenario against its `expect:` block in virtual time, with one seed; `hivemind lab prove` has twenty."""
+"""Every scenario, and a tenth of the variants, against its `expect:` block in virtual time, with one seed.
+
+`hivemind lab prove` has twenty.
+"""
 
 import pytest
 
-from hivemind_addon.sim.library import cases
+from hivemind_addon.sim.library import cases, variants
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.trial import run_series, setups
 
 
-@pytest.mark.parametrize("case", cases().values(), ids=lambda case: case.name)
+@pytest.mark.parametrize("case", [*cases().values(), *[*variants().values()][::10]], ids=lambda case: case.name)
 def test_the_scheduler_keeps_what_a_scenario_expects(case):
     series = run_series(list(setups(case, [Policy.HIVEMIND])), seeds=1)
     judged = [
