@@ -64,7 +64,7 @@ _HEADERS = {
 
 
 class Connection(asyncio.Protocol):
-    """One request at a time."""
+    """A request at a time."""
 
     def __init__(self):
         self.number = 0
@@ -73,14 +73,14 @@ class Connection(asyncio.Protocol):
         self.busy = False
         self.transits_s = []
         self.on_done = None
-        """Called with status (0: the connection was lost), seconds to the first byte of the body, and to its end."""
+        """Called with status (0: the connection was lost), seconds to the first byte of the body, and to the last."""
 
     def connection_made(self, transport):
         self.transport = transport
         self.open = True
 
     def ask(self, asked, session):
-        """Send one of these requests."""
+        """Send such a request."""
         head = asked.http1_head.replace(_SESSION, session)
         self.head = b""
         self.left = None
@@ -134,7 +134,7 @@ class Connection(asyncio.Protocol):
 
 
 class Http2Connection(Connection):
-    """The same over HTTP/2: one stream after the other, with windows so wide that none has to wait."""
+    """The same over HTTP/2: a stream after the other, with windows so wide that no stream has to wait."""
 
     def connection_made(self, transport):
         super().connection_made(transport)

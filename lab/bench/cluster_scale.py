@@ -91,7 +91,7 @@ class Cluster:
         self._do(me, lambda node: node.submit(ticket, _SETTINGS, self.now))
 
     def answer(self, me, attempt):
-        """The head of an answer, and its end."""
+        """The head and the end of an answer."""
         self._do(me, lambda node: node.observe(attempt, HINTS, self.now))
         self._do(me, lambda node: node.settle(attempt, AttemptResult(SUCCESS), self.now))
 

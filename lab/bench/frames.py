@@ -1,4 +1,4 @@
-"""HTTP/2 frames and headers, as few of them as a load client and its provider need."""
+"""HTTP/2 frames and headers, as few of them as a load client and a provider need."""
 
 END_STREAM = ACK = 1
 END_HEADERS = 4

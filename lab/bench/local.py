@@ -32,7 +32,7 @@ PROFILE = "llama-cpp"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A streamed answer, and when its parts came, in seconds of one clock."""
+    """A streamed answer, and when the parts came, in seconds of a common clock."""
 
     status: int
     text: str
@@ -63,7 +63,7 @@ def running_llama(folder: Path, *, slots: int) -> Iterator[str]:
 
 @contextmanager
 def running_proxy(folder: Path, upstream: str, name: str, *more: str) -> Iterator[str]:
-    """A mitmdump before it, as users start it; its address."""
+    """The address of a mitmdump before the server, as users start mitmdump."""
     port, log = free_port(), folder / f"{name}.log"
     command = [str(Path(sys.executable).with_name("mitmdump")), "--mode", f"reverse:{upstream}@127.0.0.1:{port}"]
     command += ["--set", f"confdir={folder}", "--set", "flow_detail=0", *more]
@@ -84,7 +84,7 @@ def running_proxy(folder: Path, upstream: str, name: str, *more: str) -> Iterato
 
 
 def ask(client: httpx.Client, address: str, words: str, tokens: int, *, usage: bool = False) -> Answer:
-    """One streamed chat completion of exactly so many tokens."""
+    """A streamed chat completion of exactly so many tokens."""
     body = {
         "messages": [{"role": "user", "content": words}],
         "max_tokens": tokens,

@@ -22,13 +22,13 @@ STREAM_FORMATS = (GEMINI, CONVERSE)
 
 @dataclass(frozen=True)
 class Cell:
-    """One row of the table: closed loop, `concurrency` kept connections."""
+    """A row of the table: closed loop, `concurrency` kept connections."""
 
     body_bytes: int
     streamed: bool
     concurrency: int
     requests: int
-    """Of one variant in one round."""
+    """Of a variant in a round."""
     mode: str = REVERSE
     interval_ms: int = 0
     """Between the pieces of a streamed answer."""
@@ -65,7 +65,7 @@ def route_of(port, host, *, tls=None, connect=None, http2=False):
 
 @dataclass(frozen=True)
 class Plan:
-    """One run."""
+    """A run."""
 
     cells: tuple[Cell, ...]
     min_rounds: int

@@ -75,7 +75,7 @@ def _generated(text, **more):
 
 
 def _converse(kind, **content):
-    """A binary message of Bedrock's, as long as a real one: `p` pads it there."""
+    """A binary message of Bedrock's, as long as real messages: `p` pads it there."""
     return eventstream.event(kind, json.dumps(content | {"p": "abcdefghijkl"}, separators=(",", ":")).encode())
 
 
@@ -89,7 +89,7 @@ class Stream:
     closing: bytes = b""
 
     def pieces(self, stamped):
-        """Each made when it is its turn."""
+        """Each piece is made at the last moment."""
         yield self.opening + self.delta("w0")
         for number in range(1, PIECES):
             text = self.delta(f" at={perf_counter():.7f}" if stamped else f" w{number}")
@@ -140,7 +140,7 @@ class Answering(asyncio.Protocol):
             write()
 
     def stream(self, write, end):
-        """Write the pieces of an answer, at once or one after the other."""
+        """Write the pieces of an answer, at once or in turn."""
         interval_s = pace["interval_s"]
         left = STREAMS[self.api].pieces(stamped=interval_s > 0)
         if interval_s <= 0:

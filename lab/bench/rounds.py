@@ -9,7 +9,7 @@ from lab.bench.stack import VARIANTS
 
 @dataclass(frozen=True)
 class Sample:
-    """One variant of one cell in one round."""
+    """A variant of a cell in a round."""
 
     p50_s: float
     first_p50_s: float
@@ -17,14 +17,14 @@ class Sample:
     """From the provider's write to the client's read, of the pieces after the first; 0: none tells."""
     requests_per_s: float
     cpu_s: float
-    """Processor time of the proxy for one request; 0: direct, or not known."""
+    """Processor time of the proxy for a request; 0: direct, or not known."""
     others_busy: float = 0.0
     """The share of the time that client and provider used of their core."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One cell over all rounds."""
+    """A cell over all rounds."""
 
     cell: object
     rounds: tuple[dict[str, Sample], ...]
@@ -78,7 +78,7 @@ def measure(stack, cells, variants=VARIANTS, *, min_rounds, max_s=0.0, tell=lamb
 
 
 def sample(stack, cell, variant, *, requests=None, sessions=0):
-    """One load, and what it cost. Raises SystemExit when a request failed."""
+    """A load, and the costs. Raises SystemExit when a request failed."""
     stack.pace(interval_s=cell.interval_ms / 1000)
     proxy = stack.proxies.get(variant)
     before_s, others_before_s = proxy.cpu_s() if proxy else 0.0, stack.others_cpu_s()

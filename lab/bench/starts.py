@@ -23,7 +23,7 @@ _SETTLED_S = 1.5
 
 @dataclass(frozen=True)
 class Started:
-    """One kind of proxy; medians."""
+    """A kind of proxy; medians."""
 
     name: str
     listening_s: float
@@ -85,7 +85,7 @@ def _answers(port):
 
 
 def _family(pid):
-    """The process and its only child, and that one's, as far as the system tells."""
+    """The process, the only child, and the child of that, as far as the system reports them."""
     line = [pid]
     while MEASURABLE and (children := Path(f"/proc/{line[-1]}/task/{line[-1]}/children").read_text().split()):
         line.append(int(children[0]))

@@ -1,4 +1,4 @@
-"""What many samples of one call say together."""
+"""Many samples of a call, summed up."""
 
 from dataclasses import dataclass
 from statistics import mean, median, quantiles

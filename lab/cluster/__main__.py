@@ -1,7 +1,7 @@
 """`python -m lab.cluster [--seeds N] [--from SEED] [--only TEXT] [--trace]`: simulate clusters.
 
 Each scenario is run with each seed; a run that breaks a promise is printed, with the end of what happened in it.
-Exit status 1: one did.
+Exit status 1: a promise was broken.
 """
 
 import argparse
@@ -19,7 +19,7 @@ from lab.cluster.world import ClusterWorld, FailureScenario
 
 @dataclass(frozen=True, slots=True)
 class SimRun:
-    """One run that is over."""
+    """A run that is over."""
 
     seed: int
     world: ClusterWorld
@@ -35,7 +35,7 @@ class SimRun:
 
 
 def simulate(seed: int, scenario: FailureScenario) -> SimRun:
-    """One run."""
+    """Run a scenario with a seed."""
     world = ClusterWorld(seed, scenario)
     try:
         world.run()

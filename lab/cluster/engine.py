@@ -15,7 +15,7 @@ AskedOfEngine = TakeLease | Resign | StoreKept | Fetch
 
 
 class SimEngine:
-    """One lease, one counter of epochs and one kept value; each request is carried out in one step."""
+    """A lease, a counter of epochs and a kept value; each request is carried out in a single step."""
 
     def __init__(self) -> None:
         self.counter = 0

@@ -31,7 +31,7 @@ class Weather:
 
 @dataclass(slots=True, eq=False)
 class Line:
-    """One process's connections to the engine."""
+    """A process's connections to the engine."""
 
     me: str
     receive: Callable[[bytes], None]
@@ -47,11 +47,11 @@ class Line:
     is_broken: bool = False
     """An answer was lost: until both ways are open, no request passes (that is how TCP fails)."""
     newest_at: float = 0.0
-    """When the newest of its requests gets there: one connection keeps their order."""
+    """When the newest request gets there: a connection keeps the order."""
 
 
 class Network:
-    """Carries requests to the engine, its answers, and what is published."""
+    """Carries requests to the engine, the answers, and published messages."""
 
     def __init__(self, agenda: Agenda, engine: SimEngine, rng: random.Random) -> None:
         self.weather = Weather()
@@ -80,13 +80,13 @@ class Network:
             line.subscribed = False
 
     def engine_comes(self) -> None:
-        """It is back; clients find out one by one."""
+        """The engine is back; clients find out in turn."""
         self.engine_is_up = True
         for line in self._lines.values():
             self._resubscribe(line)
 
     def send(self, line: Line, request: EngineRequest) -> None:
-        """Carry one request of a process."""
+        """Carry a request of a process."""
         if isinstance(request, Publish):
             if self.engine_is_up and line.up and line.subscribed:
                 self._hop(self._publish, line, request)

@@ -8,7 +8,7 @@ from hivemind_addon.kernel.values.ticket import Dimension, Hints, Outcome, Outco
 from hivemind_addon.sim.limits import Limit
 
 MOST_TOKENS = 400
-"""Of one answer."""
+"""Of an answer."""
 _SUCCESS = Outcome(OutcomeKind.SUCCESS, "200", status=200)
 _THROTTLED = Outcome(OutcomeKind.THROTTLED, "429 rate_limit_error", status=429, retryable=True)
 _FAULTS = (
@@ -22,7 +22,7 @@ _FAULTS = (
 
 @dataclass(frozen=True, slots=True)
 class ProviderReply:
-    """The provider's answer to an attempt, and the seconds until its head and its end."""
+    """The provider's answer to an attempt, and the seconds until the head and the end."""
 
     outcome: Outcome
     hints: Hints
@@ -47,7 +47,7 @@ class StrictProvider:
         }
 
     def begin(self, pool: PoolKey, now: float) -> ProviderReply:
-        """Answer an attempt; its end takes it off `in_flight`."""
+        """Answer an attempt; the caller takes the attempt off `in_flight` at the end."""
         self.in_flight[pool] += 1
         over, hints = self.in_flight[pool] > self._slots, Hints()
         if minute := self._minutes.get(pool):

@@ -47,7 +47,7 @@ _ADMITS = msgspec.msgpack.encode("admits")
 
 @dataclass(frozen=True, slots=True)
 class FailureScenario:
-    """The faults of a row of `docs/cluster.md`, and its promises."""
+    """The faults and the promises of a row of `docs/cluster.md`."""
 
     name: str
     faults: Callable[["ClusterWorld"], None]

@@ -1,4 +1,4 @@
-"""One real agent: its task, its folder, its command line and environment."""
+"""A real agent: the task, the folder, the command line and the environment."""
 
 import sys
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Straight:
     authority: Path
     """Certificate (PEM) of who signs what the agent gets to see."""
     patient: bool = False
-    """Whether it is told to wait longer and to try more often than it does by itself."""
+    """Whether the settings make the agent wait longer and try more often than usual."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,24 +37,24 @@ class Scheduled:
 
 @dataclass(frozen=True, slots=True)
 class Agent:
-    """One agent and its task."""
+    """An agent and a task."""
 
     program: Program
     task: SimTask
     folder: Path
-    """Its own: home and working folder are in it."""
+    """Of this agent alone: home and working folder are in it."""
     key: str = "sk-sim-fleet"
     more: tuple[str, ...] = ()
-    """Arguments before its usual ones."""
+    """Arguments before the usual arguments."""
 
     @property
     def name(self) -> str:
-        """As its task calls it."""
+        """As the task calls the agent."""
         return self.task.name
 
     @property
     def has_finished(self) -> bool:
-        """Whether its file is there and right: each line once, in order."""
+        """Whether the file is there and right: each line once, in order."""
         file = self.folder / "work" / self.task.file
         return file.is_file() and file.read_text(encoding="utf-8", errors="replace") == self.task.content
 

@@ -18,7 +18,7 @@ _ATTEMPTS = """
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """What is counted of the calls of one format."""
+    """The counts of the calls of a format."""
 
     calls: int = 0
     """That reached a provider."""

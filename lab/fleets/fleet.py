@@ -69,7 +69,7 @@ class Route(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FleetSettings:
-    """A fleet and its troubles."""
+    """A fleet and the troubles."""
 
     agents: Mapping[Program, int] = MIXED
     """How many of each kind."""
@@ -217,7 +217,7 @@ async def run_fleet(
     keep: Path | None = None,
     journal: Path | None = None,
 ) -> FleetResult:
-    """One run. `keep`: where everything is left that was written. `journal`: of an earlier run, to continue.
+    """A run. `keep`: where everything is left that was written. `journal`: of an earlier run, to continue.
 
     Raises NotStarted when the proxy does not start.
     """

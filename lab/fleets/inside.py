@@ -6,7 +6,7 @@ from mitmproxy.proxy.server_hooks import ServerConnectionHookData
 
 
 class Inside:
-    """Loaded after the addon, so that its redirects are done already."""
+    """Loaded after the addon, so that the redirects are done already."""
 
     def server_connect(self, data: ServerConnectionHookData) -> None:
         """Refuse what would leave this machine."""

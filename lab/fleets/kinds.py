@@ -1,7 +1,7 @@
-"""The kinds of agents: how each is told one task, whom it asks, and what it must be told to stay quiet.
+"""The kinds of agents: how each gets a task, which provider each asks, and which settings keep each quiet.
 
-Each is as its users have it; what is set here switches off updates and statistics, permits its shell, and names a
-model of the simulated provider where its own choice would need a login.
+Each is as users have it; the settings here switch off updates and statistics, permit the shell, and name a
+model of the simulated provider where the usual choice would need a login.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,26 +24,26 @@ _GPT = "gpt-6.1-sol"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One kind of agent."""
+    """A kind of agent."""
 
     title: str
     word: str
-    """What its agents' names begin with; what `hivemind exec` calls it."""
+    """The beginning of the agents' names; the name for `hivemind exec`."""
     package: Package
     host: str
-    """Where its model is."""
+    """Where the model is."""
     format: SimDialect
     """What it speaks with it."""
     arguments: Callable[[SimTask], tuple[str, ...]]
-    """Behind its executable's name."""
+    """Behind the executable's name."""
     environment: Mapping[str, str] = field(default_factory=dict)
     """`{home}` and `{key}` stand for the agent's home and its API key."""
     files: Mapping[str, str] = field(default_factory=dict)
     """Path below its home → content."""
     first: tuple[str, ...] = ()
-    """More arguments, with which its first call is a turn, and no question which model shall have it."""
+    """More arguments, with which the first call is a turn, and no question about the model to take."""
     manners: tuple[KeepAlive, ...] = (KeepAlive.NOTHING, KeepAlive.BLANK_LINES, KeepAlive.COMMENTS)
-    """What signs of life its answers have."""
+    """The signs of life in the answers."""
 
 
 _CODEX = CODEX  # among the kinds this name is one's own

@@ -27,14 +27,14 @@ class Exit:
 
     @property
     def last_words(self) -> str:
-        """The last line that tells of trouble; else the last one that says something."""
+        """The last line about trouble; else the last line that is not empty."""
         lines = [line.strip() for line in _COLOUR.sub("", self.output).splitlines() if line.strip()]
         troubled = [line for line in lines if _TROUBLE.search(line)]
         return (troubled or lines or [""])[-1]
 
 
 async def run(launch: Launch, log: Path, limit_s: float) -> Exit:
-    """Run it to its end, at most for `limit_s`; `log` gets all that it says. Cancelled, it ends the process too."""
+    """Run a process to the end, at most for `limit_s`; `log` gets the output. A cancelled run ends the process, too."""
     loop = asyncio.get_running_loop()
     began_at = loop.time()
     with log.open("wb") as output:

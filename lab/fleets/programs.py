@@ -1,4 +1,4 @@
-"""The agents at pinned versions, each installed into a cache folder of its own."""
+"""The agents at pinned versions, each installed into another cache folder."""
 
 import os
 import shutil
@@ -10,11 +10,11 @@ from pathlib import Path
 
 _INSTALL_S = 900
 _PYTHONS = ("python3.12", "python3.11", "python3.10")
-"""aider needs one older than 3.13."""
+"""aider needs a Python older than 3.13."""
 
 
 class NotInstalled(Exception):
-    """An agent cannot be installed here; one line that says why."""
+    """An agent cannot be installed here; the text is a line that says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class NpmPackage:
     command: str
     """What it is started by."""
     setup: str = ""
-    """A script of its own that finishes it: npm >= 11 leaves that to its user."""
+    """A script of the package that finishes the installation: npm >= 11 leaves that to the user."""
 
     @property
     def folder(self) -> Path:
@@ -100,7 +100,7 @@ class Programs:
     """Where the agents are."""
 
     folders: Mapping[Package, Path]
-    """The folder of each one's executable."""
+    """The folder of each executable."""
 
     def executable(self, package: Package) -> str:
         """Path of what runs."""
@@ -108,7 +108,7 @@ class Programs:
 
     @property
     def path(self) -> str:
-        """PATH for an agent: our Node first, where there is one."""
+        """PATH for an agent: our Node first, if it is installed."""
         node = self.folders.get(NODE)
         return os.pathsep.join([*([str(node)] if node else []), os.environ["PATH"]])
 

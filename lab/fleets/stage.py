@@ -1,4 +1,4 @@
-"""The simulated providers of a fleet, one for each host, and a certificate for all of them."""
+"""The simulated providers of a fleet, a provider for each host, and a certificate for all."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -28,7 +28,7 @@ class Stage:
 
     @property
     def proxy_settings(self) -> tuple[str, ...]:
-        """What the proxy must be told, as `--set` takes it."""
+        """The settings that lead a proxy here, as `--set` takes them."""
         redirects = (f"hivemind_redirect={host}=127.0.0.1:{port}" for host, port in self.ports.items())
         return (*redirects, f"hivemind_profiles={self.profiles}", f"ssl_verify_upstream_trusted_ca={self.authority}")
 

@@ -12,7 +12,7 @@ _PIECE_BYTES = 64 * 1024
 
 
 class Tunnel:
-    """One listening tunnel."""
+    """A listening tunnel."""
 
     def __init__(self, ports: Mapping[str, int]) -> None:
         self.port = 0
@@ -23,7 +23,7 @@ class Tunnel:
         return f"<Tunnel on port {self.port}, {len(self._running)} connections>"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One client's connection."""
+        """A client's connection."""
         task = asyncio.current_task()
         assert task is not None, "a connection is served in a task"
         self._running.add(task)

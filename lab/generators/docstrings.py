@@ -26,7 +26,7 @@ def field_docstrings(cls: type) -> Mapping[str, str]:
 
 @cache
 def _classes(module: str) -> Mapping[str, ast.ClassDef]:
-    """All classes of a module by their qualified names: its file is parsed once for all of them."""
+    """All classes of a module by their qualified names: the file is parsed once for all."""
     found: dict[str, ast.ClassDef] = {}
 
     def search(node: ast.AST, prefix: str) -> None:

@@ -34,7 +34,7 @@ type Schema = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DocumentKind:
-    """One kind of YAML file."""
+    """A kind of YAML file."""
 
     title: str
     cls: type
@@ -55,7 +55,7 @@ def json_schema(kind: DocumentKind) -> Schema:
 
 
 class _Writer:
-    """Writes one schema."""
+    """Writes a schema."""
 
     def __init__(self, kind: DocumentKind) -> None:
         self._kind = kind
@@ -78,7 +78,7 @@ class _Writer:
         return head | ({"$defs": dict(sorted(self._defs.items()))} if self._defs else {})
 
     def _settings(self, cls: type) -> Schema:
-        """A mapping with the fields of a class as its keys."""
+        """A mapping with the fields of a class as keys."""
         hints, said, required = hints_of(cls), _documentation(cls), required_fields(cls)
         unwritten = self._kind.rules.unwritten.get(cls, ())
         properties: dict[str, Schema] = {}
@@ -104,7 +104,7 @@ class _Writer:
         }
 
     def _of(self, hint: Any, rule: object = None) -> Schema:
-        """The schema of a value; `rule`: of it, or of each one in its list or mapping."""
+        """The schema of a value; `rule`: of the value, or of each value in a list or mapping."""
         origin = get_origin(hint)
         if origin in (Union, types.UnionType):
             (inner,) = (one for one in get_args(hint) if one is not type(None))

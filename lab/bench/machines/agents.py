@@ -1,4 +1,4 @@
-"""Equal agents: one call after the other, each as an SDK makes it, through the proxy of the agent's machine."""
+"""Equal agents: a call after the other, each as an SDK makes it, through the proxy of the agent's machine."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ _PAUSE_S = 0.5
 
 @dataclass
 class Done:
-    """One agent at its end."""
+    """An agent at the end."""
 
     name: str
     machine: int
@@ -34,7 +34,7 @@ class Done:
     ended_s: float = 0.0
     """Since the beginning of all."""
     failures: list = field(default_factory=list)
-    """What it saw: words, each with its second."""
+    """Words, each with the second."""
     lost: str = ""
     """Why it gave up; empty: it did not."""
 
@@ -52,7 +52,7 @@ class Agents:
         ]
 
     async def run(self):
-        """Until the last one has ended, after all have connected; the seconds that it took."""
+        """Until the last agent has ended, after all have connected; the seconds from then on."""
         trusts = [member.trust() for member in self._members]
         clock = asyncio.get_running_loop().time
         async with AsyncExitStack() as stack:
@@ -69,7 +69,7 @@ class Agents:
             return clock() - self._began_at
 
     def latencies_s(self, name):
-        """What each of its turns takes at the provider; the same in each run."""
+        """The seconds of each turn at the provider; the same in each run."""
         rng = random.Random(f"1 {name}")
         while True:
             yield _LATENCY_S * rng.uniform(0.75, 1.25)

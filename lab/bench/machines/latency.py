@@ -15,7 +15,7 @@ _WARM = 50
 
 @asynccontextmanager
 async def quick_provider(folder):
-    """A provider that answers at once, a process of its own; what proxies must be told, as `--set` takes it."""
+    """A provider that answers at once, a process of its own; the settings that lead proxies there, as `--set` takes them."""
     folder.mkdir()
     files = write_certificates(folder, HOST)
     process = await asyncio.create_subprocess_exec(
@@ -32,7 +32,7 @@ async def quick_provider(folder):
 
 
 async def pairs_s(ports, count):
-    """Seconds of `count` calls at each of these proxies, one after the other in turns, by port."""
+    """Seconds of `count` calls at each of these proxies, in turns, by port."""
     client = Client()
     took_s = {port: [] for port in ports}
     for number in range(_WARM + count):

@@ -1,4 +1,4 @@
-"""A network between a proxy and the engine: it can be cut, so that nothing comes through and nobody is told."""
+"""A network between a proxy and the engine: a cut lets nothing through, and no side notices."""
 
 import asyncio
 from contextlib import suppress
@@ -7,7 +7,7 @@ _PIECE_BYTES = 64 * 1024
 
 
 class Link:
-    """Forwards a port of loopback to another one, as long as it is not cut."""
+    """Forwards a port of loopback to another port, as long as the link is not cut."""
 
     def __init__(self, to_port):
         self.port = 0

@@ -68,7 +68,7 @@ def _times(seen):
 
 
 async def alike(plan, folder, tell):
-    """The same agents at one proxy, at several that do not know of each other, and at members of a cluster."""
+    """The same agents at a single proxy, at several that do not know of each other, and at members of a cluster."""
     seen = {}
     for name, machines in (("one", 1), ("apart", plan.machines), ("cluster", plan.machines)):
         place = folder / name
@@ -140,7 +140,7 @@ async def admission(plan, folder, tell):
 
 
 async def _through(stage, happening):
-    """Agents without end, until `happens` has ended; their results, and its own."""
+    """Agents without end, until `happening` has ended; the results of both."""
     agents = stage.load()
     running = asyncio.create_task(stage.run(agents))
     try:

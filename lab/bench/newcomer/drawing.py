@@ -1,6 +1,6 @@
-"""A terminal's screen as SVG: one, or many after each other. Text stays text, nothing is fetched, no script runs.
+"""A terminal's screen as SVG: a picture, or many after each other. Text stays text, nothing is fetched, no script runs.
 
-Its own ground is dark, so that it reads on light and dark pages alike.
+The ground is dark, so that the picture reads on light and dark pages alike.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from html import escape
 from lab.bench.newcomer.terminal import Frame, Row, Style
 
 CELL = (8.4, 17)
-"""Of one character, in pixels."""
+"""Of a character, in pixels."""
 _EDGE = 12
 _BAR = 26
 _GROUND, _INK, _FAINT = "#181b21", "#d0d4dc", "#5c6370"
@@ -40,7 +40,7 @@ _LAST_S = 4.0
 
 
 def still(rows: Sequence[Row], title: str) -> str:
-    """One picture of a screen; empty lines at its end are left out."""
+    """A picture of a screen, without the empty lines at the end."""
     kept = list(rows)
     while len(kept) > 1 and not _text(kept[-1]).strip():
         kept.pop()
@@ -50,7 +50,7 @@ def still(rows: Sequence[Row], title: str) -> str:
 
 
 def moving(frames: Sequence[Frame], title: str) -> str:
-    """The frames after each other, again and again. Where nothing may move, or nothing can, the longest one stands."""
+    """The frames after each other, again and again. Where nothing may move, or nothing can, the longest frame stands."""
     kept = _thinned(frames)
     book, lines = _Book(), len(kept[0].rows)
     height = lines * CELL[1]

@@ -32,7 +32,7 @@ class House:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Whatever its processes see."""
+        """Of the processes there."""
         path = [str(self.bin), str(self.home / ".local" / "bin"), *([str(self.tools)] if self.tools else []), _SYSTEM]
         return {"HOME": str(self.home), "PATH": ":".join(path), "LANG": "C.UTF-8"} | (
             _registries() if self.tools else {}
@@ -77,7 +77,7 @@ def borrowed(folder: Path, wheel: Path) -> House:
 
 
 def _registries() -> dict[str, str]:
-    """How this machine reaches its registries, and which Python uv is to take: it would fetch one."""
+    """How this machine reaches the registries, and which Python uv is to take instead of fetching a Python."""
     authority = os.environ.get("SSL_CERT_FILE") or os.environ.get("PIP_CERT")
     found = {name: os.environ[name] for name in ("PIP_INDEX_URL", "UV_INDEX_URL") if name in os.environ}
     if authority:

@@ -38,7 +38,7 @@ _PORTS = {"sim": "9100", "proxy": "8080"}
 
 
 def lines_of(page: Path) -> list[str]:
-    """The lines of its `sh` blocks, without the remarks behind them."""
+    """The lines of the page's `sh` blocks, without the remarks behind them."""
     return [
         re.split(r"\s+# ", line)[0]
         for _, line in blocks(page)
@@ -48,13 +48,13 @@ def lines_of(page: Path) -> list[str]:
 
 @dataclass
 class Typist:
-    """Types a page's lines in a house, each long-lived one in a terminal of its own."""
+    """Types a page's lines in a house, each long-lived line in another terminal."""
 
     house: House
     ports: Mapping[str, int]
     """Of `sim` and `proxy`, in the places of those that the pages name, which may be somebody's."""
     more: Mapping[str, str]
-    """Of a line another one: what installs from a checkout, for example, where there is none."""
+    """A line → another line: what installs from a checkout, for example, where there is none."""
 
     def __post_init__(self) -> None:
         self._stack = ExitStack()
@@ -73,7 +73,7 @@ class Typist:
             self._stack.close()
 
     def type(self, line: str) -> None:
-        """One line, until it has worked. Raises AssertionError, NotSeen."""
+        """A line, until it has worked. Raises AssertionError, NotSeen."""
         stays = next((how for begin, how in STAYS.items() if line.startswith(begin)), None)
         typed = self.more.get(line, self._moved(line))
         if stays is None:

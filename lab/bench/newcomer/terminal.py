@@ -47,7 +47,7 @@ class NotSeen(Exception):
 
 @dataclass
 class Terminal:
-    """A shell of an empty home, so wide and high. It has no start-up files, and its prompt is `$ `."""
+    """A shell of an empty home, so wide and high. There are no start-up files, and the prompt is `$ `."""
 
     environment: Mapping[str, str]
     cwd: Path
@@ -70,7 +70,7 @@ class Terminal:
             echo=True,
         )
         self._under: tuple[object, object] | None = None
-        """The first screen and its cursor, while the second one is shown."""
+        """The first screen and the cursor, while the second screen is shown."""
         self._unfinished = b""
         self._typed = 0
         """Commands so far."""
@@ -124,7 +124,7 @@ class Terminal:
         return time.perf_counter() - began_at
 
     def run(self, line: str, within_s: float) -> tuple[int, str]:
-        """Type a command that ends by itself: its exit status, and what is to be seen then."""
+        """Type a command that ends by itself: the exit status, and the screen then."""
         self._typed += 1
         mark = f"\nended-{self._typed}-"
         self.type(f"clear; {line}; printf '\\nended-{self._typed}-%s-\\n' $?")
@@ -169,7 +169,7 @@ class Terminal:
             self._shown, self._since = rows, at
 
     def cut(self) -> list[Frame]:
-        """End the film: its frames."""
+        """End the film: the frames."""
         self.frames.append(Frame(self._shown, time.perf_counter() - self._since))
         self.film = False
         return self.frames

@@ -23,7 +23,7 @@ PHONE = {"width": 390, "height": 844}
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Of a running demo, as its screen says them."""
+    """Of a running demo, as the screen says them."""
 
     page: str
     mitmweb: str
@@ -69,7 +69,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def opened(browser: Browser, address: str, **context: object) -> Iterator[Page]:
-    """A tab with a page in it. What its scripts get wrong is raised."""
+    """A tab with a page. An error of the scripts is raised."""
     tab = browser.new_context(**({"viewport": SIZE} | context)).new_page()
     errors: list[str] = []
     tab.on("pageerror", lambda error: errors.append(str(error)))
@@ -88,7 +88,7 @@ def status_page(tab: Page) -> bytes:
 
 
 def mitmweb_list(tab: Page) -> bytes:
-    """Its flows, some of them held."""
+    """The list of flows, some of them held."""
     tab.locator(".flow-table tr.has-request").first.wait_for()
     for _ in range(20):  # the newest are at its end, and only what is in sight is drawn
         tab.locator(".flow-table").evaluate("table => table.scrollTop = table.scrollHeight")
@@ -99,7 +99,7 @@ def mitmweb_list(tab: Page) -> bytes:
 
 
 def mitmweb_story(tab: Page) -> bytes:
-    """One delivered flow as the conversation that it was."""
+    """A delivered flow as a conversation."""
     tab.locator(".flow-table tr", has_text="delivered").last.click()
     tab.locator(".flow-detail", has_text="api.anthropic.com/key-").first.wait_for()
     tab.wait_for_timeout(500)  # its text comes after it
@@ -118,7 +118,7 @@ def status(house: House, port: int) -> str:
 
 
 def all_views(house: House, *, seconds: float) -> Iterator[tuple[str, bytes]]:
-    """Each picture behind its file's name, of two demos; the first is watched and filmed for so long."""
+    """Each picture behind the file's name, of two demos; the first is watched and filmed for so long."""
     with watching(house, film=True, every_s=0.06) as (terminal, _):
         terminal.look(seconds)
         end(terminal)
