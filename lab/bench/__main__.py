@@ -71,9 +71,9 @@ def on_uvloop(stack, plan):
     return rows
 
 
-def run_cells(plan, tell=print, loop=""):
+def run_cells(plan, tell=print):
     """Only some cells: their table and the check, and their cost (see `report.added`)."""
-    with tempfile.TemporaryDirectory(prefix="hivemind-bench-") as folder, Stack(Path(folder), loop=loop) as stack:
+    with tempfile.TemporaryDirectory(prefix="hivemind-bench-") as folder, Stack(Path(folder)) as stack:
         rows, check = compare(stack, plan, tell)
     return f"{report.rows_table(rows)}\n\n{check.text}", check, report.added(rows)
 
@@ -119,7 +119,6 @@ def main(arguments=None):
     )
     parser.add_argument("--rounds", type=int, metavar="N", help="so many rounds, however long they take")
     parser.add_argument("--json", type=Path, metavar="FILE", help=f"with --only: what {report.ADDED_AT} costs, here")
-    parser.add_argument("--loop", default="", metavar="NAME", help="with --only: the addon on asyncio or uvloop")
     options = parser.parse_args(arguments)
     plan = QUICK if options.quick else FULL
     if options.rounds:
@@ -131,7 +130,7 @@ def main(arguments=None):
         cells = tuple(cell for cell in plan.cells if options.only in cell.name)
         if not cells:
             parser.error(f"no cell has {options.only!r} in its name: {'; '.join(cell.name for cell in plan.cells)}")
-        page, check, added = run_cells(replace(plan, cells=cells), tell, options.loop)
+        page, check, added = run_cells(replace(plan, cells=cells), tell)
         if options.json:
             options.json.parent.mkdir(parents=True, exist_ok=True)
             options.json.write_text(json.dumps(added))

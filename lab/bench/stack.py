@@ -137,12 +137,10 @@ class Questions:
 class Stack:
     """Everything that runs. A context manager."""
 
-    def __init__(self, folder, beside=HERE / "counters.py", loop="", *, alone=False):
+    def __init__(self, folder, beside=HERE / "counters.py", *, alone=False):
         """`alone`: without the proxies `bare` and `addon`; proxies that are started later have the machine for themselves."""
         self.folder = folder
         self._alone = alone
-        self._loop = loop
-        """Of the addon's first proxy."""
         self.beside = beside
         """A script in all proxies, for our questions."""
         self.environment = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
@@ -172,7 +170,7 @@ class Stack:
             self._client = self.spawn(sys.executable, "-m", "lab.bench.client", core=-1, stdin=subprocess.PIPE)
             if not self._alone:
                 self.proxies["bare"] = self.start_proxy("bare", HERE / "bare.py")
-                self.start_addon("addon", slots=256, loop=self._loop)
+                self.start_addon("addon", slots=256)
             self._exits = exits.pop_all()
         return self
 
