@@ -1,6 +1,6 @@
 """`python -m lab.cluster [--seeds N] [--from SEED] [--only TEXT] [--trace]`: simulate clusters.
 
-Each scenario is run with each seed; a run that breaks a promise is printed, with the end of what happened in it.
+Each scenario is run with each seed; a run that breaks a promise is printed, with the last events of it.
 Exit status 1: a promise was broken.
 """
 
@@ -24,13 +24,13 @@ class SimRun:
     seed: int
     world: ClusterWorld
     broken: str
-    """What promise, and how; empty: all held."""
+    """The broken promise; empty: all held."""
 
     def __str__(self) -> str:
         return f"seed {self.seed}, {self.world.scenario.name}: {self.broken or 'all promises held'}"
 
     def trace(self, most: int = 0) -> str:
-        """What happened, a line each; the last ones, or with 0 all."""
+        """The events, a line each; the last `most`, or with 0 all."""
         return "\n".join(" ".join(map(str, line)) for line in self.world.lines[-most:])
 
 

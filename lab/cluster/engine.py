@@ -1,4 +1,4 @@
-"""A simulated engine: what a cluster uses of a Valkey or Redis server, as values. Pure."""
+"""A simulated engine: the part of a Valkey or Redis server that a cluster uses, as values. Pure."""
 
 from hivemind_addon.plugins.cluster.messages import (
     EngineAnswer,
@@ -29,7 +29,7 @@ class SimEngine:
         return f"<SimEngine: epoch {self.counter}, held by {self._holder or 'nobody'}>"
 
     def lose_keys(self) -> None:
-        """It has restarted empty, or somebody has flushed it."""
+        """Restart empty, or be flushed."""
         self.counter, self.kept, self._holder, self._lease_ends_at = 0, None, "", 0.0
         self.times_emptied += 1
 
@@ -38,7 +38,7 @@ class SimEngine:
         return self._holder if now < self._lease_ends_at else ""
 
     def carry_out(self, request: AskedOfEngine, who: str, now: float) -> EngineAnswer | None:
-        """Do what is asked; None: it has no answer."""
+        """Carry out a request; None: there is no answer to it."""
         match request:
             case TakeLease():
                 return self._lease(request, who, now)

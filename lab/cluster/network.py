@@ -11,7 +11,7 @@ from lab.cluster.engine import AskedOfEngine, SimEngine
 _ANSWER_WITHIN_S = 1.0
 """A client waits no longer for an answer of the engine."""
 _REFUSED_AFTER_S = 0.05
-"""Where nothing listens, or no connection is there yet, a client knows it so soon."""
+"""Where nothing listens, or no connection is there yet, a client notices so soon."""
 
 
 @dataclass(slots=True)
@@ -23,9 +23,9 @@ class Weather:
     slow_s: tuple[float, float] = (0.1, 3.0)
     """How long a slow hop takes."""
     loss_rate: float = 0.0
-    """Of what is published."""
+    """Of published messages."""
     break_rate: float = 0.0
-    """Of requests and answers: where a connection breaks, nobody knows whether it was carried out."""
+    """Of requests and answers: where a connection breaks, nobody knows whether the request was carried out."""
     double_rate: float = 0.0
 
 
@@ -37,11 +37,11 @@ class Line:
     receive: Callable[[bytes], None]
     answered: Callable[[EngineAnswer], None]
     unheard: Callable[[str], None]
-    """What it published for a node reached nobody."""
+    """Gets the name of a node that a message did not reach."""
     up: bool = True
-    """What it sends gets to the engine."""
+    """The process reaches the engine."""
     down: bool = True
-    """What the engine sends gets to it."""
+    """The engine reaches the process."""
     subscribed: bool = False
     """Connected, both for requests and for messages."""
     is_broken: bool = False

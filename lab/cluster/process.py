@@ -185,7 +185,7 @@ class SimProcess:
             request.done("died", 0.0)
 
     def settled_tokens(self, seconds: float = math.inf, *, presumed: bool = False) -> int:
-        """Tokens settled in the last `seconds`; `presumed`: what others presume that know of no end."""
+        """Tokens settled in the last `seconds`; `presumed`: as others presume that know of no end."""
         since = self.world.now - seconds
         return sum(max(used, expected) if presumed else used for at, used, expected in self._settled if at > since)
 

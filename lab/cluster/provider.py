@@ -1,4 +1,4 @@
-"""A simulated provider with strict limits, which counts what passes them."""
+"""A simulated provider with strict limits, which counts the attempts above them."""
 
 import random
 from collections import Counter

@@ -1,4 +1,4 @@
-"""What goes wrong in a cluster, and what holds all the same: the rows of the table in `docs/cluster.md`."""
+"""Faults of a cluster, and the promises that hold all the same: the rows of the table in `docs/cluster.md`."""
 
 from collections.abc import Callable
 from functools import partial
