@@ -7,7 +7,7 @@ What happened to all calls is counted as the provider's truth:
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
 
 from hivemind_addon.sim import dialect as wire
@@ -197,23 +197,14 @@ class Witness:
 
     def truth(self, in_flight: int) -> Truth:
         """All of it."""
-        counts = self._counts
+        names = [
+            one.name for one in fields(Truth) if one.type is int and one.name not in ("in_flight", "peak_in_flight")
+        ]
         return Truth(
-            attempts=counts["attempts"],
+            **{name: self._counts[name] for name in names},
             by_status=dict(self._by_status),
-            refused=counts["refused"],
-            overloaded=counts["overloaded"],
-            failed=counts["failed"],
-            completed=counts["completed"],
-            cut=counts["cut"],
-            abandoned=counts["abandoned"],
             in_flight=in_flight,
             peak_in_flight=self._peak,
-            input_tokens=counts["input_tokens"],
-            cached_tokens=counts["cached_tokens"],
-            output_tokens=counts["output_tokens"],
-            wasted_input_tokens=counts["wasted_input_tokens"],
-            wasted_output_tokens=counts["wasted_output_tokens"],
             faults=dict(self._faults),
             agents={name: TruthPart(**agent) for name, agent in self._agents.items()},
             dialects={dialect.value: TruthPart(**book) for dialect, book in self._dialects.items()},

@@ -14,10 +14,9 @@ import heapq
 import math
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import override
 
 from hivemind_addon.kernel.values.ticket import Dimension
 
@@ -180,7 +179,9 @@ class Limit:
             return _Growth(self, now, begun_at)
         if self.kind is LimitKind.BUCKET:
             return _Bucket(self, now, begun_at)
-        return _WINDOWS[self.windows](self, now, begun_at)
+        if self.windows is WindowKind.LOG:
+            return _Log(self, now, begun_at)
+        return (_Counter if self.windows is WindowKind.COUNTER else _Window)(self, now, begun_at)
 
 
 class SimAllowance(ABC):
@@ -191,7 +192,10 @@ class SimAllowance(ABC):
         self.amount = float(limit.amount)
         """At present."""
         self._changes = deque(sorted((begun_at + change.at_s, change.amount) for change in limit.changes))
-        self._start(now, begun_at)
+        self._now = now
+        """The instant of the last call."""
+        self._begun_at = begun_at
+        self._start()
 
     def __repr__(self) -> str:
         limit = self.limit
@@ -200,11 +204,12 @@ class SimAllowance(ABC):
     def level(self, now: float) -> float:
         """Units that may still be taken; negative after a late charge."""
         while self._changes and self._changes[0][0] <= now:
-            at, amount = self._changes.popleft()
-            self._pass(at)
+            self._now, amount = self._changes.popleft()
+            self._pass()
             self._resize(float(amount))
-        self._pass(now)
-        return self._free(now)
+        self._now = now
+        self._pass()
+        return self._free()
 
     def fits(self, units: float, now: float) -> bool:
         """Whether so many units may be taken now."""
@@ -213,11 +218,11 @@ class SimAllowance(ABC):
     def take(self, units: float, now: float) -> None:
         """Charge units, whether they fit or not. Below zero: give units back."""
         self.level(now)
-        self._take(units, now)
+        self._take(units)
 
     def exhaust(self, units: float, now: float) -> None:
         """Charge units, but leave a level of zero at least: how a refused call counts."""
-        self._take(min(units, max(0.0, self.level(now))), now)
+        self._take(min(units, max(0.0, self.level(now))))
 
     def refuse(self, units: float, now: float) -> None:
         """A call of so many units was refused, by this limit or another."""
@@ -226,206 +231,125 @@ class SimAllowance(ABC):
 
     def fits_in_s(self, units: float, now: float) -> float:
         """Seconds until so many units fit; infinite when they exceed the limit."""
-        return 0.0 if self.fits(units, now) else self._wait_s(units, now)
+        return 0.0 if self.fits(units, now) else self._wait_s(units)
 
     @abstractmethod
     def full_in_s(self, now: float) -> float:
         """Seconds until the whole limit is back. Window: until the end, also when nothing was taken."""
 
     @abstractmethod
-    def _start(self, now: float, begun_at: float) -> None: ...
+    def _start(self) -> None: ...
 
     @abstractmethod
-    def _pass(self, now: float) -> None:
-        """Time passes, the amount stays."""
+    def _pass(self) -> None:
+        """It is `_now`; the amount stays."""
 
     @abstractmethod
-    def _free(self, now: float) -> float: ...
+    def _free(self) -> float: ...
 
     @abstractmethod
-    def _take(self, units: float, now: float) -> None: ...
+    def _take(self, units: float) -> None: ...
 
     @abstractmethod
-    def _wait_s(self, units: float, now: float) -> float:
-        """Of units that do not fit now."""
+    def _wait_s(self, units: float) -> float:
+        """Of units that do not fit."""
 
     def _resize(self, amount: float) -> None:
         self.amount = amount
 
 
 class _Bucket(SimAllowance):
-    @override
-    def _start(self, now: float, begun_at: float) -> None:
+    def _start(self) -> None:
         self._size = self.amount if self.limit.burst is None else self.limit.burst
-        self._level, self._at = self._size if self.limit.left is None else self.limit.left, now
+        self._level, self._at = self._size if self.limit.left is None else self.limit.left, self._now
 
     @property
     def _rate(self) -> float:
         return self.amount / self.limit.window_s
 
-    @override
-    def _pass(self, now: float) -> None:
-        self._level = min(self._size, self._level + (now - self._at) * self._rate)
-        self._at = now
+    def _pass(self) -> None:
+        self._level = min(self._size, self._level + (self._now - self._at) * self._rate)
+        self._at = self._now
 
-    @override
-    def _free(self, now: float) -> float:
+    def _free(self) -> float:
         return self._level
 
-    @override
-    def _take(self, units: float, now: float) -> None:
+    def _take(self, units: float) -> None:
         self._level = min(self._size, self._level - units)
 
-    @override
     def refuse(self, units: float, now: float) -> None:
         if self.limit.counts_refusals:
             self._level = max(-self._size, self.level(now) - units)  # no storm closes it for longer than it fills
 
-    @override
     def _resize(self, amount: float) -> None:
         self._size *= amount / self.amount
         self.amount = amount
         self._level = min(self._level, self._size)
 
-    @override
-    def _wait_s(self, units: float, now: float) -> float:
+    def _wait_s(self, units: float) -> float:
         return math.inf if units > self._size else (units - self._level) / self._rate
 
-    @override
     def full_in_s(self, now: float) -> float:
         return (self._size - self.level(now)) / self._rate
 
 
 class _Window(SimAllowance):
-    """Of the beat or the clock. The present window began at `_at`."""
+    """The present window began at `_at`; infinite: no call has opened the window."""
 
-    @override
-    def _start(self, now: float, begun_at: float) -> None:
+    def _start(self) -> None:
         limit = self.limit
+        self._opens = limit.windows is WindowKind.OPENED
         self._used = 0.0 if limit.left is None else self.amount - limit.left
-        self._at = now
+        self._at = self._now
         if limit.windows is WindowKind.CLOCK:
-            self._at = begun_at + limit.full_in_s % limit.window_s - limit.window_s
-            self._pass(now)
+            self._at = self._begun_at + limit.full_in_s % limit.window_s - limit.window_s
+            self._pass()
         elif limit.left is not None:
             self._at -= limit.window_s - min(limit.full_in_s, limit.window_s)
-
-    @override
-    def _pass(self, now: float) -> None:
-        passed = (now - self._at) / self.limit.window_s
-        if passed >= 1:
-            self._used = 0.0
-            self._at += math.floor(passed) * self.limit.window_s
-
-    @override
-    def _free(self, now: float) -> float:
-        return self.amount - self._used
-
-    @override
-    def _take(self, units: float, now: float) -> None:
-        self._used = max(0.0, self._used + units)
-
-    @override
-    def _wait_s(self, units: float, now: float) -> float:
-        return math.inf if units > self.amount else self.full_in_s(now)
-
-    @override
-    def full_in_s(self, now: float) -> float:
-        self.level(now)
-        return self._at + self.limit.window_s - now
-
-
-class _Opened(_Window):
-    """`_at`: infinite while no call has opened a window."""
-
-    @override
-    def _start(self, now: float, begun_at: float) -> None:
-        super()._start(now, begun_at)
-        if self.limit.left is None:
+        elif self._opens:
             self._at = math.inf
 
-    @override
-    def _pass(self, now: float) -> None:
-        if now >= self._at + self.limit.window_s:
-            self._used, self._at = 0.0, math.inf
+    def _pass(self) -> None:
+        passed = (self._now - self._at + _DUST_S) / self.limit.window_s
+        if passed >= 1:
+            self._used = 0.0
+            self._at = math.inf if self._opens else self._at + math.floor(passed) * self.limit.window_s
 
-    @override
-    def _take(self, units: float, now: float) -> None:
-        super()._take(units, now)
-        self._at = min(self._at, now)
+    def _free(self) -> float:
+        return self.amount - self._used
 
-    @override
+    def _take(self, units: float) -> None:
+        self._used = max(0.0, self._used + units)
+        self._at = min(self._at, self._now)
+
+    def _wait_s(self, units: float) -> float:
+        return math.inf if units > self.amount else self.full_in_s(self._now)
+
     def full_in_s(self, now: float) -> float:
         self.level(now)
         return min(self._at, now) + self.limit.window_s - now
 
 
-class _Log(SimAllowance):
-    @override
-    def _start(self, now: float, begun_at: float) -> None:
-        self._log: deque[tuple[float, float]] = deque()
-        """Instants, and the units taken then."""
-        self._used = 0.0
-
-    @override
-    def _pass(self, now: float) -> None:
-        while self._log and self._log[0][0] + self.limit.window_s <= now + _DUST_S:
-            self._used -= self._log.popleft()[1]
-
-    @override
-    def _free(self, now: float) -> float:
-        return self.amount - self._used
-
-    @override
-    def _take(self, units: float, now: float) -> None:
-        self._used = max(0.0, self._used + units)
-        while units < 0 and self._log:  # the newest units are given back
-            now, taken = self._log.pop()
-            units += taken
-        if units > 0:
-            self._log.append((now, units))
-
-    @override
-    def _wait_s(self, units: float, now: float) -> float:
-        free = self._free(now)
-        for at, taken in self._log:
-            free += taken
-            if free >= units - _TOLERANCE * self.amount:
-                return at + self.limit.window_s - now
-        return math.inf
-
-    @override
-    def full_in_s(self, now: float) -> float:
-        """Until the oldest call falls out, as such limits tell their reset."""
-        self.level(now)
-        return self._log[0][0] + self.limit.window_s - now if self._log else 0.0
-
-
 class _Counter(_Window):
-    @override
-    def _start(self, now: float, begun_at: float) -> None:
-        super()._start(now, begun_at)
-        self._last = 0.0
-        """Units that the last window took."""
+    _last = 0.0
+    """Units that the last window took."""
 
-    @override
-    def _pass(self, now: float) -> None:
+    def _pass(self) -> None:
         at, used = self._at, self._used
-        super()._pass(now)
+        super()._pass()
         if self._at > at:
             self._last = used if self._at < at + 1.5 * self.limit.window_s else 0.0
 
-    def _overlap(self, now: float) -> float:
+    @property
+    def _overlap(self) -> float:
         """The share of the last window that the last `window_s` overlap."""
-        return 1 - (now - self._at) / self.limit.window_s
+        return min(1.0, 1 - (self._now - self._at) / self.limit.window_s)
 
-    @override
-    def _free(self, now: float) -> float:
-        return self.amount - self._used - self._last * self._overlap(now)
+    def _free(self) -> float:
+        return self.amount - self._used - self._last * self._overlap
 
-    @override
-    def _wait_s(self, units: float, now: float) -> float:
-        passed = 1 - self._overlap(now)
+    def _wait_s(self, units: float) -> float:
+        passed = 1 - self._overlap
         for last, this, begins in ((self._last, self._used, 0.0), (self._used, 0.0, 1.0)):
             free = self.amount - this - units
             if free >= -_TOLERANCE * self.amount:
@@ -434,48 +358,62 @@ class _Counter(_Window):
         return math.inf
 
 
-class _Growth(SimAllowance):
-    @override
-    def _start(self, now: float, begun_at: float) -> None:
+class _Log(SimAllowance):
+    _lengths = 1
+    """Windows' lengths that the log goes back."""
+
+    def _start(self) -> None:
         self._log: deque[tuple[float, float]] = deque()
-        """Instants of the last two lengths, and the units taken then."""
+        """Instants, and the units taken then."""
+        self._used = 0.0
 
-    @override
-    def _pass(self, now: float) -> None:
-        while self._log and self._log[0][0] + 2 * self.limit.window_s <= now + _DUST_S:
-            self._log.popleft()
+    def _pass(self) -> None:
+        while self._log and self._log[0][0] + self._lengths * self.limit.window_s <= self._now + _DUST_S:
+            self._used -= self._log.popleft()[1]
 
-    @override
-    def _free(self, now: float) -> float:
+    def _free(self) -> float:
+        return self.amount - self._used
+
+    def _take(self, units: float) -> None:
+        self._used = max(0.0, self._used + units)
+        at = self._now
+        while units < 0 and self._log:  # the newest units are given back
+            at, taken = self._log.pop()
+            units += taken
+        if units > 0:
+            self._log.append((at, units))
+
+    def _wait_s(self, units: float) -> float:
+        free = self._free()
+        for at, taken in self._log:
+            free += taken
+            if free >= units - _TOLERANCE * self.amount:
+                return at + self.limit.window_s - self._now
+        return math.inf
+
+    def full_in_s(self, now: float) -> float:
+        """Until the oldest call falls out, which such limits report as their reset."""
+        self.level(now)
+        return max(0.0, self._log[0][0] + self.limit.window_s - now) if self._log else 0.0
+
+
+class _Growth(_Log):
+    _lengths = 2
+
+    def _free(self) -> float:
+        return self._free_at(self._now)
+
+    def _free_at(self, now: float) -> float:
         began_at = now - self.limit.window_s + _DUST_S
         last = sum(units for at, units in self._log if began_at - self.limit.window_s < at <= began_at)
         this = sum(units for at, units in self._log if at > began_at)
         return max(self.amount, self.limit.growth * last) - this
 
-    @override
-    def _take(self, units: float, now: float) -> None:
-        self._log.append((now, units))
-
-    @override
-    def _wait_s(self, units: float, now: float) -> float:
+    def _wait_s(self, units: float) -> float:
         # Only when units leave this length for the length before is there more to give.
         instants = (at + self.limit.window_s for at, _ in self._log)
-        fits = (at for at in instants if at > now and self._free(at) >= units - _TOLERANCE * self.amount)
-        return next((at - now for at in fits), math.inf)
-
-    @override
-    def full_in_s(self, now: float) -> float:
-        self.level(now)
-        return max(0.0, self._log[-1][0] + self.limit.window_s - now) if self._log else 0.0
-
-
-_WINDOWS: Mapping[WindowKind, Callable[[Limit, float, float], SimAllowance]] = {
-    WindowKind.BEAT: _Window,
-    WindowKind.CLOCK: _Window,
-    WindowKind.OPENED: _Opened,
-    WindowKind.LOG: _Log,
-    WindowKind.COUNTER: _Counter,
-}
+        fits = (at for at in instants if at > self._now and self._free_at(at) >= units - _TOLERANCE * self.amount)
+        return next((at - self._now for at in fits), math.inf)
 
 
 class SimMeter:

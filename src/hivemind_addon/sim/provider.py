@@ -18,13 +18,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import formatdate
 from enum import Enum
+from typing import Any
 
 from hivemind_addon.formats.base.typed import Signed
 from hivemind_addon.kernel.values.ticket import ContractError, Demand, Dimension
 from hivemind_addon.sim import dialect as wire
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.call import AnswerEnding, SimAnswer, SimRequestFacts, Truth, Witness
-from hivemind_addon.sim.dialect import Headers, LimitView, Reply, SimDialect
+from hivemind_addon.sim.dialect import Headers, LimitView, Reply
 from hivemind_addon.sim.faults import OK, Fault, FaultCourse, FaultMix
 from hivemind_addon.sim.limits import (
     Ban,
@@ -463,19 +464,13 @@ class SimProvider:
         if self._cache:
             self._cache.write(request.prefixes, now, usable_at=now + latency_s)
         content_type = wire.SHAPES[request.dialect].stream_type if streamed else "application/json"
-        return SimAnswer(
-            request_id=reply.request_id,
-            attempt=reply.attempt,
-            account=account,
-            agent=_agent(request),
-            dialect=request.dialect,
-            model=request.model,
+        limits = self._limit_headers(now, request, account, refused=False)
+        return self._answer(
+            request,
+            reply.request_id,
+            account,
             status=0 if isinstance(fault, faults.NoHead | faults.RefusedStream) else 200,
-            headers=(
-                ("content-type", content_type),
-                *self._identity(request, reply.request_id, account),
-                *self._limit_headers(now, request, account, refused=False),
-            ),
+            headers=(("content-type", content_type), *self._identity(request, reply.request_id, account), *limits),
             ending=_ending(fault),
             latency_s=latency_s,
             queued_s=queued_s,
@@ -486,6 +481,17 @@ class SimProvider:
             reserved_output=self._charge(request, Dimension.OUTPUT_TOKENS) if request.dialect.settles_output else 0,
             reply=reply,
             error_body=wording.event or b"" if wording else b"",
+        )
+
+    def _answer(self, request: SimRequestFacts, request_id: str, account: str, **facts: Any) -> SimAnswer:
+        return SimAnswer(
+            request_id=request_id,
+            attempt=self._attempts[request.credential],
+            account=account,
+            agent=_agent(request),
+            dialect=request.dialect,
+            model=request.model,
+            **facts,
         )
 
     def _worded(
@@ -507,13 +513,10 @@ class SimProvider:
         latency_s: float = 0,
     ) -> SimAnswer:
         request_id = self._request_id()
-        return SimAnswer(
-            request_id=request_id,
-            attempt=self._attempts[request.credential],
-            account=account,
-            agent=_agent(request),
-            dialect=request.dialect,
-            model=request.model,
+        return self._answer(
+            request,
+            request_id,
+            account,
             status=wording.status,
             headers=(*wording.headers, *self._identity(request, request_id, account)),
             ending=ending,
@@ -569,7 +572,7 @@ class SimProvider:
     def _reply(self, request: SimRequestFacts) -> Reply:
         per_chunk = self.settings.tokens_per_chunk
         wanted = (self.settings.chunks if request.chunks is None else request.chunks) * per_chunk
-        most = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
+        most = self._most_output(request)
         if request.turn is not None:
             wanted = most = request.turn.output_tokens  # half a tool call is of no use to anybody
         written = max(0, request.prefixes[-1].tokens - request.cached_tokens) if self._cache and request.prefixes else 0
@@ -595,17 +598,9 @@ class SimProvider:
 
     def _charge(self, request: SimRequestFacts, dimension: Dimension) -> int:
         """What is taken when it is let through. Some take their output later, as it is generated."""
-        match request.dialect:
-            case SimDialect.MESSAGES | SimDialect.VERTEX_MESSAGES:
-                into, out = _uncached(request), 0
-            case SimDialect.GEMINI | SimDialect.GEMINI_ARRAY | SimDialect.CODE_ASSIST | SimDialect.COHERE:
-                into, out = request.input_tokens, 0
-            case SimDialect.CONVERSE | SimDialect.INVOKE:
-                into = _uncached(request)
-                out = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
-            case SimDialect.CHAT | SimDialect.RESPONSES | SimDialect.OLLAMA:
-                into = request.input_tokens
-                out = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
+        dialect = request.dialect
+        into = _uncached(request) if dialect.counts_uncached else request.input_tokens
+        out = 0 if dialect.charges_output_late else self._most_output(request)
         match dimension:
             case Dimension.REQUESTS:
                 return 1
@@ -656,8 +651,10 @@ class SimProvider:
 
     def _most_tokens(self, request: SimRequestFacts) -> int:
         """The input of a call, and the most output that the call asks for."""
-        most = self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
-        return request.input_tokens + most
+        return request.input_tokens + self._most_output(request)
+
+    def _most_output(self, request: SimRequestFacts) -> int:
+        return self.settings.default_max_tokens if request.max_tokens is None else request.max_tokens
 
     def _identity(self, request: SimRequestFacts, request_id: str, account: str) -> Headers:
         return (

@@ -41,6 +41,11 @@ class SimDialect(Enum):
         return self in _CHARGED_LATE
 
     @property
+    def counts_uncached(self) -> bool:
+        """Whether limits leave out input that a prompt cache holds."""
+        return self in (SimDialect.MESSAGES, SimDialect.VERTEX_MESSAGES, SimDialect.CONVERSE, SimDialect.INVOKE)
+
+    @property
     def settles_output(self) -> bool:
         """Whether limits get back the part of reserved output that was not generated."""
         return self in (SimDialect.CONVERSE, SimDialect.INVOKE)
