@@ -245,7 +245,18 @@ def test_variants_change_what_they_name_and_nothing_else(written):
         (("amount: 60", "amount: -60"), "mine.yaml: provider.limits[0].amount: -60 is negative"),
         (("{provider: {}}", "nothing"), "variants.none: it changes nothing; write the keys that it changes"),
         (("variants:", "variants: {}\nothers:"), "variants: there are none; write names"),
-        (("amount: 9000", "amount: 9, plan: 6h"), "provider.limits[0].plan: no plan has '6h'; name one of 5h, 7d"),
+        (
+            ("amount: 9000", "amount: 9, plan: 6h"),
+            "limits[0].plan: no plan of anthropic-messages has '6h'; name one of 5h",
+        ),
+        (
+            (
+                "{provider: {}}",
+                "{others: {x: {profile: codex, dialect: openai-chat, provider: {limits: [{dimension: requests, amount: 9, plan: 5h}]}}}}",
+            ),
+            "variants.none.others.x.provider.limits[0].plan: no plan of openai-chat has '5h'; leave plan out",
+        ),
+        (("amount: 9000", "amount: 9, growth: 2, left: 3"), "few.tokens.provider.limits[0].left: a log begins empty"),
         (("amount: 9000", "amount: 9, windows: log"), "provider.limits[0].windows: only a limit of windows has them"),
         (
             ("amount: 9000", "amount: 9, windows: lag"),

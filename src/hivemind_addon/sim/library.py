@@ -31,7 +31,7 @@ from hivemind_addon.kernel.values.ticket import PoolKey
 from hivemind_addon.sim.dialect import SimDialect
 from hivemind_addon.sim.expectation import Expectation
 from hivemind_addon.sim.faults import NAMED, FaultCourse, FaultMix, FaultPoint
-from hivemind_addon.sim.limits import PLANS, Ban, Limit, LimitChange, LimitKind, LimitReport, WindowKind
+from hivemind_addon.sim.limits import Ban, Limit, LimitChange, LimitKind, LimitReport, WindowKind
 from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings, Storm
 from hivemind_addon.sim.random_loads import number_in, random_load
 from hivemind_addon.sim.shapes import REFUSALS
@@ -346,8 +346,6 @@ def _check(read: ScenarioFile, file: Path) -> None:
             if provider.faults:
                 raise DocumentError(file, f"{place}.faults", "fault_course stands in its place", "leave one out")
             mixes |= {f"{place}.fault_course.points[{n}].faults": one.faults for n, one in enumerate(course.points)}
-        for index, limit in enumerate(provider.limits):
-            _check_limit(limit, f"{place}.limits[{index}]", file)
         for key, rates in mixes.items():
             try:
                 FaultMix(rates)
@@ -359,6 +357,12 @@ def _check(read: ScenarioFile, file: Path) -> None:
                 if span.from_s >= span.to_s:
                     problem = f"it ends at {span.to_s:g} s, before it begins"
                     raise DocumentError(file, f"{place}.{name}[{index}]", problem, "let to_s be later than from_s")
+    for place, dialect, provider in (
+        ("provider", SimDialect.MESSAGES, read.provider),
+        *((f"others.{name}.provider", other.dialect, other.provider) for name, other in read.others.items()),
+    ):
+        for index, limit in enumerate(provider.limits):
+            _check_limit(limit, dialect, f"{place}.limits[{index}]", file)
     profiles = load_profiles(None).by_name
     for name, other in read.others.items():
         if other.equal and (other.dialect is not SimDialect.MESSAGES or other.profile != "anthropic"):
@@ -382,7 +386,11 @@ def _check(read: ScenarioFile, file: Path) -> None:
                 )
 
 
-def _check_limit(limit: Limit, place: str, file: Path) -> None:
+_PLANS = {SimDialect.MESSAGES: ("5h", "7d", "7d_oi"), SimDialect.RESPONSES: ("primary", "secondary")}
+"""Windows that headers of a dialect report: of Anthropic's subscriptions, and of Codex."""
+
+
+def _check_limit(limit: Limit, dialect: SimDialect, place: str, file: Path) -> None:
     is_window = limit.kind is LimitKind.WINDOW
     if limit.windows is not WindowKind.BEAT and (not is_window or limit.growth):
         problem = "only a limit of windows has them"
@@ -390,8 +398,14 @@ def _check_limit(limit: Limit, place: str, file: Path) -> None:
     if limit.burst is not None and (is_window or limit.growth):
         problem = "only a bucket holds a burst"
         raise DocumentError(file, f"{place}.burst", problem, "say kind: bucket, and leave growth out")
-    if limit.plan and limit.plan not in PLANS:
-        raise DocumentError(file, f"{place}.plan", f"no plan has {limit.plan!r}", f"name one of {', '.join(PLANS)}")
+    if limit.left is not None and (limit.growth or limit.windows is WindowKind.LOG):
+        raise DocumentError(file, f"{place}.left", "a log begins empty", "leave left out")
+    known = _PLANS.get(dialect, ())
+    if limit.plan and limit.plan not in known:
+        problem = f"no plan of {dialect.value} has {limit.plan!r}"
+        raise DocumentError(
+            file, f"{place}.plan", problem, f"name one of {', '.join(known)}" if known else "leave plan out"
+        )
 
 
 def _check_course(course: FaultCourse, place: str, file: Path) -> None:

@@ -94,10 +94,6 @@ class RetryAfter(Enum):
                 return factor * wait_s
 
 
-PLANS = ("5h", "7d", "7d_oi", "primary", "secondary")
-"""Windows of plans that headers tell: of Anthropic's subscriptions, and of Codex."""
-
-
 @dataclass(frozen=True, slots=True)
 class LimitChange:
     """A limit gets another amount."""
@@ -158,7 +154,7 @@ class Limit:
     @property
     def is_exact(self) -> bool:
         """Whether the limit says more than bucket or window, so that `on` leaves the limit alone."""
-        return self.windows is not WindowKind.BEAT or self.burst is not None or self.growth > 0
+        return self.windows is not WindowKind.BEAT or self.burst is not None or self.growth > 0 or bool(self.plan)
 
     def on(self, kind: LimitKind) -> "Limit":
         """The same limit with this kind; an exact limit stays."""
