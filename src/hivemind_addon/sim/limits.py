@@ -420,16 +420,13 @@ class SimMeter:
         self.true = limit.allowance(now, begun_at=begun_at)
         told = limit.told_as
         self._told = self.true if told is limit else told.allowance(now, begun_at=begun_at)
+        self.both = (self.true,) if self._told is self.true else (self.true, self._told)
+        """The allowances that each charge goes to."""
         self._seen: deque[tuple[float, float, float]] = deque()
         """Instant, level and instant of the reset of each report that is still to be made."""
 
     def __repr__(self) -> str:
         return f"<SimMeter {self.true!r}>"
-
-    @property
-    def both(self) -> tuple[SimAllowance, ...]:
-        """The allowances that each charge goes to."""
-        return (self.true,) if self._told is self.true else (self.true, self._told)
 
     def told(self, now: float) -> tuple[int, float, float]:
         """The amount, the rest, and the seconds until all is back, as a response that is written now reports them."""
@@ -502,8 +499,12 @@ class SimSlots:
 
     def end(self, key: tuple[str, str], tokens: int, now: float) -> None:
         """The call is over."""
-        heapq.heappush(self._lingering, (now + self._linger_s, key, tokens))
-        self._free(now)
+        if self._linger_s:
+            heapq.heappush(self._lingering, (now + self._linger_s, key, tokens))
+            self._free(now)
+        else:
+            self._calls[key] -= 1
+            self._tokens[key] -= tokens
 
     def waits_s(
         self, key: tuple[str, str], tokens: int, now: float, *, calls: int | None, most_tokens: int | None
@@ -512,9 +513,10 @@ class SimSlots:
 
         `calls`, `most_tokens`: that may be in flight; None: any number.
         """
-        if calls is None and most_tokens is None:
-            return 0.0
-        self._free(now)
+        if self._lingering:
+            self._free(now)
+        elif most_tokens is None:
+            return 0.0 if calls is None or self._calls[key] < calls else math.inf
         taken, held = self._calls[key], self._tokens[key]
 
         def fits() -> bool:

@@ -192,6 +192,9 @@ class SimProvider:
         self._first_call_at: float | None = None
         self._meters: dict[tuple[str, int, str], SimMeter] = {}
         """By account, index of the limit, and the key of the calls that are counted together."""
+        self._counting: dict[tuple[str, str, str], list[SimMeter]] = {}
+        """By account, model and user (empty where no limit is of each user)."""
+        self._knows_users = any(limit.scope is ModelScope.USER for limit in settings.limits)
         self._bans: dict[str, SimBan] = {}
         """By account."""
         self._scripts: dict[str, Iterator[Fault]] = {}
@@ -276,8 +279,9 @@ class SimProvider:
         account = self._account(request.credential)
         if self._machine and self._slots.total >= self.settings.models_loaded:
             return math.inf
+        user = _agent(request)
         slots_s = self._slots.waits_s(
-            self._place(account, request.model, _agent(request)),
+            self._place(account, request.model, user),
             self._most_tokens(request),
             now,
             calls=self.settings.most_at_once(self._concurrency),
@@ -290,7 +294,7 @@ class SimProvider:
         served_at = now + max(slots_s, self._banned_s(account, now))
         for index, limit in enumerate(self.settings.limits):
             # A window that no call has begun has room for it.
-            counted = self.settings.counted_as(limit.scope, request.model, _agent(request))
+            counted = self.settings.counted_as(limit.scope, request.model, user)
             meter = self._meters.get((account, index, counted))
             if meter is None:
                 continue
@@ -450,7 +454,9 @@ class SimProvider:
         streamed = request.stream and not isinstance(fault, faults.JsonForStream)
         reply = self._reply(request)
         interval_s = self.settings.interval_s if request.interval_s is None else request.interval_s
-        place, queued_s = self._place(account, request.model, _agent(request)), 0.0
+        queued_s = 0.0
+        if self.settings.slows_beyond or self.settings.serves_at_once:
+            place = self._place(account, request.model, _agent(request))
         if beyond := self.settings.slows_beyond:
             slower = max(1.0, (self._slots.taken(place) + 1) / beyond) ** 2
             latency_s, interval_s = latency_s * slower, interval_s * slower
@@ -637,7 +643,10 @@ class SimProvider:
 
     def _counts(self, now: float, account: str, model: str, user: str) -> list[SimMeter]:
         """The meters of the limits that count a user's calls of a model; the first such call makes each."""
-        counts = []
+        counted = account, model, user if self._knows_users else ""
+        if (known := self._counting.get(counted)) is not None:
+            return known
+        counts = self._counting[counted] = []
         for index, limit in enumerate(self.settings.limits):
             key = (account, index, self.settings.counted_as(limit.scope, model, user))
             if key not in self._meters:
