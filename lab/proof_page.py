@@ -99,7 +99,7 @@ def stretch(series: Series) -> str:
     if math.isfinite(scenario.duration_s):
         return ""
     text = f"{series.median_of(lambda run: run.stretch):.3f}, {series.worst_of(lambda run: run.stretch):.3f}"
-    if scenario.neighbour is not None:
+    if scenario.neighbours:
         shared = [series.median_of(lambda run: run.shared_stretch), series.worst_of(lambda run: run.shared_stretch)]
         text += f" (neighbour counted: {shared[0]:.3f}, {shared[1]:.3f})"
     return text

@@ -23,8 +23,8 @@ from hivemind_addon.sim.world import World
 def scaled(scenario: Scenario, factor: float) -> Scenario:
     """The same scenario with all times divided by `factor`."""
 
-    def shorter(pair_s: tuple[float, float]) -> tuple[float, float]:
-        return pair_s[0] / factor, pair_s[1] / factor
+    def shorter(times_s: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(time_s / factor for time_s in times_s)
 
     crowds = tuple(
         dataclasses.replace(
@@ -39,7 +39,7 @@ def scaled(scenario: Scenario, factor: float) -> Scenario:
     )
     limits = tuple(dataclasses.replace(limit, window_s=limit.window_s / factor) for limit in scenario.provider.limits)
     provider = dataclasses.replace(scenario.provider, limits=limits, cache_ttl_s=scenario.provider.cache_ttl_s / factor)
-    return dataclasses.replace(scenario, crowds=crowds, provider=provider, way_s=scenario.way_s / factor)
+    return dataclasses.replace(scenario, crowds=crowds, provider=provider, way_s=shorter(scenario.way_s))
 
 
 class _ScaledScheduler(Scheduler):

@@ -254,8 +254,8 @@ def _scenario(case: Case) -> str:
     )
 
 
-def _range(ends: tuple[float, float]) -> str:
-    return f"{ends[0]:g}" if ends[0] == ends[1] else f"{ends[0]:g} to {ends[1]:g}"
+def _range(values: tuple[float, ...]) -> str:
+    return f"{min(values):g}" if len({*values}) == 1 else f"{min(values):g} to {max(values):g}"
 
 
 def _limit(limit: Limit) -> str:

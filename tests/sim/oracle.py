@@ -35,12 +35,12 @@ class Oracle:
     def poll(self, now):
         self._wake_at = None
         kept = {name: self._world._waiting[name] for name in self._tickets if name not in self._in_flight}
-        owed = sum(self._world._waiting[name].agent.turn.output_tokens for name in self._in_flight)
+        owed = sum(self._world._waiting[name].turn.output_tokens for name in self._in_flight)
         instants = []
         for name in sorted(kept, key=lambda name: self._tickets[name].deadline_at):
             call = kept[name]
             provider = call.agent.upstream.provider
-            into, out = call.agent.prompt_tokens, call.agent.turn.output_tokens
+            into, out = call.agent.prompt_tokens(call.turn), call.turn.output_tokens
             demand = Demand(output_tokens=out, total_tokens=out if call.kept.request.prefixes else into + out)
             in_s = provider.serves_in_s(now, call.kept.request, demand, owed_tokens=owed)
             at = max(now + in_s, self._ready_at[name], self._sent_at + _STEP_S)

@@ -115,7 +115,7 @@ def test_an_unknown_name_is_told_with_those_that_there_are():
         (("agents: 3", "agents: 0"), "crowds[0].agents: 0 is not above zero; write a positive number"),
         (("agents: 3", "agents: many"), "crowds[0].agents: expected a whole number, got 'many'"),
         (("[0, 1]", "[1, 0]"), "crowds[0].think_s: [1, 0] is no range; write its two ends"),
-        (("[0, 1]", "[1, 2, 3]"), "crowds[0].think_s: [1, 2, 3] is no range"),
+        (("[0, 1]", "[]"), "crowds[0].think_s: there is no value; write one, the two ends of a range, or more"),
         (("[0, 1]", "1"), "crowds[0].think_s: expected a list, got 1"),
         (("turns: 2, ", ""), "crowds[0].turns: it never ends; say turns, or duration_s"),
         (("dimension: requests", "dimension: calls"), "provider.limits[0].dimension: 'calls' is not known here"),

@@ -45,7 +45,7 @@ def test_scaling_divides_every_time_and_no_amount():
     assert (fast.agents, fast.turns, fast.output_tokens) == (crowd.agents, crowd.turns, crowd.output_tokens)
     assert {limit.window_s for limit in small.provider.limits} == {6}
     assert [limit.amount for limit in small.provider.limits] == [limit.amount for limit in FAN_OUT.provider.limits]
-    assert (small.provider.cache_ttl_s, small.way_s) == (30, 0.001)
+    assert (small.provider.cache_ttl_s, small.way_s) == (30, (0.001,))
 
 
 def test_a_scaled_turn_is_the_same_turn_in_less_time():
@@ -104,7 +104,7 @@ def test_requests_say_what_the_agents_of_virtual_time_say():
             SimTarget(SimDialect.MESSAGES), ours._headers(turn, number, tokens), ours._conversation.asked(tokens), 1
         )
         assert read.unfit is None
-        assert (read.input_tokens, read.prefixes) == (other.prompt_tokens, other.prefixes)
+        assert (read.input_tokens, read.prefixes) == (other.prompt_tokens(turn), other.prefixes(other.turn))
         assert read.stream
         assert read.latency_s == pytest.approx(turn.latency_s, abs=1e-5)
         assert read.interval_s is not None

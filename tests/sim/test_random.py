@@ -71,7 +71,7 @@ def test_all_kinds_of_everything_occur():
                 "a cap": provider.concurrency is not None,
                 "a moving cap": bool(load.caps),
                 "an outage": bool(provider.outages),
-                "a neighbour": load.neighbour is not None,
+                "a neighbour": bool(load.neighbours),
                 "many faults": failing(load) > 0.25,
                 "one agent": sum(crowd.agents for crowd in load.crowds) == 1,
                 "many agents": sum(crowd.agents for crowd in load.crowds) > 50,
@@ -359,7 +359,7 @@ LARGE = Scenario(
         outages=(ProviderOutage(5, 10), ProviderOutage(20, 30)),
     ),
     caps=((5, 3),),
-    neighbour=Neighbour(0.5),
+    neighbours=(Neighbour(0.5),),
     input_error=0.3,
 )
 
@@ -387,7 +387,7 @@ def test_what_fails_always_is_left_with_nothing():
     (crowd,) = smallest.crowds
     assert (crowd.agents, crowd.turns, crowd.streamed, crowd.parent_session) == (1, 1, False, "")
     assert smallest.provider == ProviderSettings()
-    assert (smallest.caps, smallest.neighbour, smallest.input_error) == ((), None, 0)
+    assert (smallest.caps, smallest.neighbours, smallest.input_error) == ((), (), 0)
 
 
 def test_what_cannot_be_made_smaller_stays():

@@ -22,7 +22,7 @@ from hivemind_addon.sim.limits import Limit, LimitKind, ModelScope
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings, SimProvider
 from hivemind_addon.sim.result import CrowdResult, Result, RunLedger
-from hivemind_addon.sim.workload import Crowd, Neighbour, PlannedTurn, Scenario, Site
+from hivemind_addon.sim.workload import Crowd, Neighbour, PlannedTurn, RefusedForGood, Scenario, Site
 from hivemind_addon.sim.world import run
 from tests.cases import each
 from tests.sim.samples import REPLY
@@ -158,7 +158,7 @@ def test_who_is_stopped_by_its_budget_is_neither_lost_nor_done_and_its_tokens_ar
 def test_a_turn_counts_with_its_own_provider_as_it_would_be_with_an_ideal_cache():
     books = Books(Crowd("agent", 2, 1, shared_tokens=1000, caches=True))
     for agent in books.agents:
-        books.ledger.book_turn(agent, agent.upstream)
+        books.ledger.book_turn(agent, agent.upstream, agent.turn)
     assert books.result(1.0).ideal_cost == pytest.approx(1.25 * 1100 + 0.1 * 1000 + 1.25 * 100)
     assert books.own.taken["sim-1"].units[Dimension.INPUT_TOKENS] == 1100 + 100
     assert not books.other.taken
@@ -172,7 +172,7 @@ def test_the_dead_are_lost_and_so_is_who_has_not_ended():
 
 
 def test_poisoned_agents_are_in_no_figure():
-    books = Books(Crowd("agent", 2, 1, poisoned=True))
+    books = Books(Crowd("agent", 2, 1, refused=RefusedForGood()))
     books.ledger.book_attempt(books.agents[0], books.own, REPLY, 3, is_whole=False)
     books.agents[0].ended_at, books.agents[0].death = 5.0, "status 500"
     result = books.result(9.0)
@@ -185,11 +185,11 @@ def test_each_call_of_a_neighbour_may_refuse_one_attempt_while_own_calls_leave_a
     ledger, own = books.ledger, books.own
     refused = answered("mine", ending=AnswerEnding.OVERLOADED, status=529)
     ledger.attempt_answered(refused, own, 1.0)  # nobody else is there: whatever it was, it was no neighbour
-    ledger.neighbour_called(answered("a"))
+    ledger.neighbour_called(answered("a"), own)
     ledger.call_began(own, 2.0)
     ledger.attempt_answered(refused, own, 2.0)
     ledger.attempt_answered(refused, own, 3.0)  # now it is known
-    ledger.neighbour_called(answered("b"))
+    ledger.neighbour_called(answered("b"), own)
     ledger.call_began(own, 4.0)
     ledger.attempt_answered(refused, own, 4.0)  # own calls take both
     ledger.neighbour_ended(answered("b"))
@@ -203,9 +203,9 @@ def test_what_a_neighbour_takes_counts_only_in_the_bound_that_is_shared_with_it(
     limit = Limit(Dimension.REQUESTS, 1, 10.0, LimitKind.WINDOW)
     books = Books(limits=(limit,))
     for agent in books.agents:
-        books.ledger.book_turn(agent, agent.upstream)
+        books.ledger.book_turn(agent, agent.upstream, agent.turn)
     for name in "abc":
-        books.ledger.neighbour_called(answered(name))
+        books.ledger.neighbour_called(answered(name), books.own)
     result = books.result(1.0)
     assert result.neighbour_calls == 3
     assert result.shared_bound_s > result.bound.bound_s > 0
@@ -517,7 +517,7 @@ def test_what_a_neighbour_takes_is_not_there():
     limits = (Limit(REQUESTS_IDLE, 1, 30, LimitKind.BUCKET),)
     crowd = Crowd("agent", 1, 3, latency_s=1.0, timeout_s=3600)
     neighbour = Neighbour(calls_per_s=1.0)
-    result = run(Scenario("taken", (crowd,), ProviderSettings(limits=limits), neighbour=neighbour), seed=0)
+    result = run(Scenario("taken", (crowd,), ProviderSettings(limits=limits), neighbours=(neighbour,)), seed=0)
     assert result.refused > 0
     assert result.idle_s < 6
 
@@ -668,7 +668,7 @@ def test_beside_no_proxy_the_agents_count_that_finish_under_both(mine, theirs, l
 
 
 def test_a_run_has_the_end_and_the_attempts_of_who_finishes():
-    scenario = Scenario("two", (Crowd("a", 2, 3), Crowd("bad", 1, 3, poisoned=True)), ProviderSettings())
+    scenario = Scenario("two", (Crowd("a", 2, 3), Crowd("bad", 1, 3, refused=RefusedForGood())), ProviderSettings())
     result = run(scenario, seed=0)
     assert {name: attempts for name, (_, attempts) in result.finished.items()} == {"a-0": 3, "a-1": 3}
     assert max(ended_s for ended_s, _ in result.finished.values()) == result.makespan_s

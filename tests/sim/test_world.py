@@ -22,6 +22,7 @@ from hivemind_addon.sim.workload import (
     Crowd,
     Neighbour,
     PlannedTurn,
+    RefusedForGood,
     Scenario,
     ScriptedCall,
     ScriptedFault,
@@ -132,7 +133,7 @@ def test_a_neighbour_spends_the_same_limit():
     crowd = Crowd("agent", 5, 20, timeout_s=600)
     limits = (Limit(Dimension.REQUESTS, 30, 60),)
     alone = Scenario("alone", (crowd,), ProviderSettings(limits=limits))
-    beside = replace(alone, neighbour=Neighbour(calls_per_s=0.5))
+    beside = replace(alone, neighbours=(Neighbour(calls_per_s=0.5),))
     assert run(alone, seed=0).neighbour_calls == 0
     assert run(beside, seed=0).neighbour_calls > 0
     assert run(beside, seed=0).makespan_s > run(alone, seed=0).makespan_s
@@ -156,7 +157,8 @@ def test_calls_in_flight_are_measured_against_the_cap_of_their_time():
 
 
 def test_a_poisoned_agent_is_not_counted_as_lost():
-    crowds = (Crowd("healthy", 2, 3, timeout_s=600), Crowd("poisoned", 1, 3, timeout_s=600, poisoned=True))
+    bad = Crowd("poisoned", 1, 3, timeout_s=600, refused=RefusedForGood(status=500))
+    crowds = (Crowd("healthy", 2, 3, timeout_s=600), bad)
     result = run(Scenario("poison", crowds, ProviderSettings()), seed=0)
     assert result.lost == 0
     assert result.agents == 2
@@ -188,7 +190,7 @@ def fails(status, after_s=0.5):
 
 
 def script(*calls, sites=(MESSAGES,)):
-    return Scenario("script", (), ProviderSettings(), sites=sites, script=calls, way_s=0.0)
+    return Scenario("script", (), ProviderSettings(), sites=sites, script=calls, way_s=(0.0,))
 
 
 @each("policy", COMPARED)
@@ -311,14 +313,14 @@ def actor(**crowd):
 def test_a_prompt_is_all_that_was_said_and_what_is_new():
     talker = actor(shared_tokens=1000)
     talker.said = 500
-    assert talker.prompt_tokens == 1600
+    assert talker.prompt_tokens(talker.turn) == 1600
 
 
 def test_marks_go_from_the_shared_prefix_to_the_present_request():
     talker = actor(shared_tokens=1000, caches=True)
     talker.said, talker.marked = 500, 1200
-    assert talker.prefixes == (Prefix("a", 1000), Prefix("a-0 1", 1200), Prefix("a-0 2", 1600))
-    assert actor().prefixes == ()
+    assert talker.prefixes(talker.turn) == (Prefix("a", 1000), Prefix("a-0 1", 1200), Prefix("a-0 2", 1600))
+    assert actor().prefixes(talker.turn) == ()
 
 
 def test_output_is_guessed_high_at_first_and_closer_with_each_answer():

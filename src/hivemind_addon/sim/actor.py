@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
+from typing import TYPE_CHECKING
 
 import msgspec.structs
 
@@ -20,6 +21,9 @@ from hivemind_addon.sim.idle import IdleMeter
 from hivemind_addon.sim.limits import Prefix
 from hivemind_addon.sim.provider import SimProvider
 from hivemind_addon.sim.workload import DEFAULT_MODEL, Crowd, PlannedTurn, ScriptedCall, Site, prefixes_of
+
+if TYPE_CHECKING:
+    from hivemind_addon.sim.attempts import SimCall
 
 WALL_S = 1_800_000_000.0
 """Seconds since the epoch at the beginning of every run."""
@@ -102,19 +106,29 @@ class Actor:
     turn: PlannedTurn | None = None
     number: int = 0
     """Of the turn, from 1."""
-    retry: int = 0
+    starts_s: float = 0.0
+    """When it begins; with hours, after each opening."""
+    is_new: bool = True
+    """Its next turn begins a conversation."""
     asked_at: float | None = None
     """When its present turn was first asked for; None: not yet."""
+    awaited: int = 0
+    """Calls of the present turn that are not over."""
+    calls: "list[SimCall]" = field(default_factory=list)
+    """Of them, those that are asked for."""
+    served_s: list[float] = field(default_factory=list)
+    """Service times of the present turn's calls that were answered."""
     attempts: int = 0
     wanted: int = 0
-    """Turns that it has asked for, each once however often it was sent."""
+    """Calls that it has asked for, each once however often it was sent."""
     marked: int = 0
     """Tokens of the last answered prompt."""
     said: int = 0
     """Tokens of the conversation so far, answers included, without what the crowd shares."""
     path_s: float = 0.0
     turns_s: list[tuple[float, float]] = field(default_factory=list)
-    """Think and service time of the turns that were answered."""
+    """Think and service time of the calls that were answered. Of several calls of one turn the longest is the first;
+    the think time of the others is negative, so that they end with that."""
     output_mean: float | None = None
     output_deviation: float = 0.0
     ended_at: float | None = None
@@ -122,8 +136,9 @@ class Actor:
     is_stopped: bool = False
     """Its own budget was spent: it has ended, and neither finished nor died."""
     latencies_s: list[float] = field(default_factory=list)
-    """Of the turns that were answered: from when each was first asked for until its answer was whole."""
+    """Of the calls that were answered: from when each was first asked for until its answer was whole."""
     waits_s: list[float] = field(default_factory=list)
+    """Of the calls that are over: how long each waited for the scheduler, all its waits together."""
     answered_at: list[float] = field(default_factory=list)
     billed: Spend = field(default_factory=Spend)
     in_vain: Spend = field(default_factory=Spend)
@@ -139,16 +154,15 @@ class Actor:
         """The agent that its calls are counted as: who has the share, and the budget."""
         return self.crowd.parent_session or self.session
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Of the present turn's request, all of it."""
-        assert self.turn is not None
-        return self.crowd.shared_tokens + self.said + self.turn.prompt_tokens
+    def prompt_tokens(self, turn: PlannedTurn) -> int:
+        """Of the request of one call of the present turn, all of it."""
+        return self.crowd.shared_tokens + self.said + turn.prompt_tokens
 
-    @property
-    def prefixes(self) -> tuple[Prefix, ...]:
-        """What the present request marks for the prompt cache."""
-        return prefixes_of(self.crowd, self.name, self.number, prompt_tokens=self.prompt_tokens, marked=self.marked)
+    def prefixes(self, turn: PlannedTurn) -> tuple[Prefix, ...]:
+        """What that request marks for the prompt cache; only the turn's first call marks its own end."""
+        tokens = self.prompt_tokens(turn)
+        marks = prefixes_of(self.crowd, self.name, self.number, prompt_tokens=tokens, marked=self.marked)
+        return marks if turn is self.turn else marks[:-1]
 
     @property
     def price(self) -> Price | None:
@@ -170,6 +184,23 @@ class Actor:
             self.output_deviation += 0.2 * (abs(output_tokens - self.output_mean) - self.output_deviation)
             self.output_mean += 0.2 * (output_tokens - self.output_mean)
 
+    def book_turn(self) -> None:
+        """The present turn is over, or its agent has ended: what was answered of it belongs to the agent's path."""
+        if self.turn is None or not self.served_s:
+            return
+        longest_s, *others_s = sorted(self.served_s, reverse=True)
+        self.turns_s += [(self.turn.think_s, longest_s), *((-other_s, other_s) for other_s in others_s)]
+        self.path_s += self.turn.think_s + longest_s
+        self.served_s = []
+
+    def remember(self) -> None:
+        """The present turn is over: the conversation has grown by all of it that was not refused for good."""
+        assert self.turn is not None
+        if not self.turn.is_refused:
+            self.marked = self.prompt_tokens(self.turn)
+        for turn in (self.turn, *self.turn.beside):
+            self.said += 0 if turn.is_refused else turn.prompt_tokens + turn.output_tokens
+
 
 @dataclass(slots=True, eq=False)
 class ScriptedActor(Actor):
@@ -181,10 +212,9 @@ class ScriptedActor(Actor):
     followers: list["ScriptedActor"] = field(default_factory=list)
     faults_met: int = 0
 
-    @property
-    def prompt_tokens(self) -> int:
+    def prompt_tokens(self, turn: PlannedTurn) -> int:
         """Of the call, as its script says."""
-        return self.call.turn.prompt_tokens
+        return turn.prompt_tokens
 
     @property
     def latency_s(self) -> float:
@@ -199,9 +229,9 @@ class ScriptedActor(Actor):
         """Of the model that it asks for; None: it is not known."""
         return self.call.ticket.price
 
-    @property
-    def prefixes(self) -> tuple[Prefix, ...]:
+    def prefixes(self, turn: PlannedTurn) -> tuple[Prefix, ...]:
         """What the call marks, as its script says."""
+        del turn
         return self.call.prefixes
 
     @classmethod

@@ -35,7 +35,7 @@ from hivemind_addon.sim.limits import Ban, Limit, LimitChange, LimitKind, LimitR
 from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings, Storm
 from hivemind_addon.sim.random_loads import number_in, random_load
 from hivemind_addon.sim.shapes import REFUSALS
-from hivemind_addon.sim.workload import Crowd, Neighbour, Scenario, Site
+from hivemind_addon.sim.workload import Crowd, Neighbour, RefusedForGood, Scenario, Site
 
 _SUFFIX = ".yaml"
 _SUFFIXES = (_SUFFIX, ".yml")
@@ -89,12 +89,10 @@ class ScenarioFile:
     """When the run is cut; without it the run ends when all agents have."""
     caps: tuple[CapChange, ...] = ()
     """How the provider's concurrency cap moves."""
-    neighbour: Neighbour | None = None
-    """Somebody else who uses up the same limits."""
-    way_s: float = 0.01
-    """From the proxy to the provider, and back."""
-    way_jitter_s: float = 0
-    """Up to so much longer, by chance, an attempt is on its way to the provider."""
+    neighbours: tuple[Neighbour, ...] = ()
+    """Others who use up the same limits."""
+    way_s: tuple[float, ...] = (0.01,)
+    """From the proxy to the provider, and as long back; drawn for each attempt, as the values of crowds are."""
     input_error: float = 0
     """Sigma of the logarithm of estimated ÷ real input."""
     scheduler: PoolSettings | None = None
@@ -329,11 +327,13 @@ def _check(read: ScenarioFile, file: Path) -> None:
         place = f"crowds[{index}]"
         if names.index(crowd.name) != index:
             raise DocumentError(file, f"{place}.name", f"{crowd.name} stands twice", "give each crowd its own name")
-        if crowd.turns is None and math.isinf(read.duration_s):
-            raise DocumentError(file, f"{place}.turns", "it never ends", "say turns, or duration_s for the whole")
-        if crowd.site and crowd.site not in read.others:
-            known = ", ".join(read.others) or "there are none"
-            raise DocumentError(file, f"{place}.site", f"no provider {crowd.site}", f"name one of others: {known}")
+        _check_crowd(crowd, place, read, file)
+    for index, neighbour in enumerate(read.neighbours):
+        _check_site(neighbour.site, f"neighbours[{index}]", read, file)
+        if neighbour.from_s >= neighbour.to_s:
+            problem = f"it goes at {neighbour.to_s:g} s, before it comes"
+            raise DocumentError(file, f"neighbours[{index}].to_s", problem, "let to_s be later than from_s")
+    _check_values(read.way_s, "way_s", file)
     providers = {"provider": read.provider} | {
         f"others.{name}.provider": other.provider for name, other in read.others.items()
     }
@@ -408,6 +408,42 @@ def _check_limit(limit: Limit, dialect: SimDialect, place: str, file: Path) -> N
         )
 
 
+_DRAWN = ("starts_s", "think_s", "calls_per_turn", "output_tokens", "opening_tokens", "prompt_tokens")
+
+
+def _check_crowd(crowd: Crowd, place: str, read: ScenarioFile, file: Path) -> None:
+    for name in _DRAWN:
+        _check_values(getattr(crowd, name), f"{place}.{name}", file)
+    if math.isinf(read.duration_s):
+        cure = "say duration_s for the whole"
+        if crowd.turns is None:
+            raise DocumentError(file, f"{place}.turns", "it never ends", f"say turns, or {cure.removeprefix('say ')}")
+        if crowd.hours is not None:
+            raise DocumentError(file, f"{place}.hours", "it begins anew each day, and never ends", cure)
+    if crowd.hours is not None and crowd.hours[1] - crowd.hours[0] > 24:
+        raise DocumentError(file, f"{place}.hours", "a day has 24 hours", "write two hours less than 24 apart")
+    if crowd.max_tokens is not None and crowd.max_tokens < (most := max(crowd.output_tokens)):
+        problem = f"answers have up to {most} output tokens"
+        raise DocumentError(file, f"{place}.max_tokens", problem, f"write {most} or more")
+    _check_site(crowd.site, place, read, file)
+
+
+def _check_values(values: Sequence[float], place: str, file: Path) -> None:
+    if not values:
+        raise DocumentError(
+            file, place, "there is no value", "write one, the two ends of a range, or more to draw from"
+        )
+    if len(values) == 2 and values[0] > values[1]:
+        problem = f"{list(values)} is no range"
+        raise DocumentError(file, place, problem, "write its two ends, the smaller one first: [1, 5]")
+
+
+def _check_site(site: str, place: str, read: ScenarioFile, file: Path) -> None:
+    if site and site not in read.others:
+        known = ", ".join(read.others) or "there are none"
+        raise DocumentError(file, f"{place}.site", f"no provider {site}", f"name one of others: {known}")
+
+
 def _check_course(course: FaultCourse, place: str, file: Path) -> None:
     if not course.points:
         raise DocumentError(file, f"{place}.points", "there are none", "give two at least: [{at_s: 0, faults: {…}}, …]")
@@ -446,6 +482,8 @@ _POSITIVE: Mapping[type, Sequence[str]] = {
         "tokens_per_s",
         "timeout_s",
         "output_tokens",
+        "max_tokens",
+        "calls_per_turn",
         "budget_tokens",
     ),
     Limit: ("amount", "window_s", "burst"),
@@ -453,13 +491,14 @@ _POSITIVE: Mapping[type, Sequence[str]] = {
     LimitReport: ("amount", "window_s"),
     Ban: ("refusals", "within_s", "lasts_s"),
     ProviderSettings: ("concurrency", "tokens_at_once", "serves_at_once", "slows_beyond", "hang_s"),
-    Neighbour: ("calls_per_s", "latency_s"),
+    Neighbour: ("calls_per_s", "latency_s", "output_tokens", "every_s"),
     CapChange: ("concurrency",),
     Expectation: ("to_no_proxy",),
     ScenarioFile: ("duration_s", "silent_s"),
 }
 _SHARES: Mapping[type, Sequence[str]] = {
     Crowd: ("spike_rate",),
+    RefusedForGood: ("share",),
     ProviderSettings: ("faults",),
     Storm: ("faults",),
     FaultPoint: ("faults",),
@@ -470,7 +509,8 @@ SCENARIO_RULES = PROFILE_RULES | DocumentRules(
     values={(cls, name): positive for cls, names in _POSITIVE.items() for name in names}
     | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
     | {(ProviderSettings, name): _refusal for name in ("refused_as", "overloaded_as")}
-    | {(ProviderOutage, "status"): error_status, (ProviderSettings, "concurrency_status"): error_status},
+    | {(one, "status"): error_status for one in (ProviderOutage, RefusedForGood)}
+    | {(ProviderSettings, "concurrency_status"): error_status},
     keys={(ProviderSettings, "faults"): _fault, (Storm, "faults"): _fault, (FaultPoint, "faults"): _fault},
     unwritten={ProviderSettings: _SAID_BY_CROWDS},
 )

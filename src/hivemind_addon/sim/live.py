@@ -33,7 +33,7 @@ from hivemind_addon.sim.mitmdump import Mitmdump, running_mitmdump
 from hivemind_addon.sim.request import BYTES_PER_TOKEN
 from hivemind_addon.sim.result import CrowdResult, Result
 from hivemind_addon.sim.server import SimServer, Tls
-from hivemind_addon.sim.workload import DEFAULT_MODEL, Crowd, PlannedTurn, Scenario, prefixes_of, turns
+from hivemind_addon.sim.workload import DEFAULT_MODEL, Crowd, PlannedTurn, Scenario, drawn, drawn_s, prefixes_of, turns
 
 _KEY = "sk-sim-live"
 _TICK_S = 0.25
@@ -311,7 +311,7 @@ class LiveAgent:
         self._jitter = random.Random(f"{seed} {self.name} jitter")
         self._extensions: Mapping[str, str] = {}
         self._conversation = _Conversation(crowd, self.name, seed)
-        self._said = self._jitter.randint(*crowd.opening_tokens)
+        self._said = drawn(crowd.opening_tokens, self._jitter)
         """Tokens of the conversation so far, without what the crowd shares."""
         self._marked = 0
         """Tokens of the last answered prompt."""
@@ -414,7 +414,7 @@ class LiveFleet:
         self._makespan_s = 0.0
         self.agents = [
             LiveAgent(
-                crowd=crowd, number=number, seed=seed, starts_s=starts.uniform(*crowd.starts_s), books=self._books
+                crowd=crowd, number=number, seed=seed, starts_s=drawn_s(crowd.starts_s, starts), books=self._books
             )
             for crowd in scenario.crowds
             for number in range(crowd.agents)
@@ -430,7 +430,7 @@ class LiveFleet:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
                 for agent, client in zip(self.agents, clients, strict=True):
-                    group.create_task(agent.run(client, self._scenario.way_s))
+                    group.create_task(agent.run(client, min(self._scenario.way_s)))
         self._makespan_s = loop.time() - self._began_at
 
     async def keep_on(self, clients: Sequence[httpx.AsyncClient]) -> None:
@@ -443,7 +443,7 @@ class LiveFleet:
     async def _keep_on(self, place: int, client: httpx.AsyncClient) -> None:
         for seed in itertools.count(self._seed + 1):
             agent = self.agents[place]
-            await agent.run(client, self._scenario.way_s)
+            await agent.run(client, min(self._scenario.way_s))
             if agent.death is not None:
                 self.died += 1
             self.agents[place] = agent.anew(seed)

@@ -323,7 +323,8 @@ class SimProvider:
         if (unfit := request.unfit) is None:
             return None
         error = wire.error_object(request.dialect, unfit.status, message=unfit.message, error=unfit.error)
-        return self._error(request, account, AnswerEnding.FAILED, unfit.status, error)
+        latency_s = request.latency_s or 0.0
+        return self._error(request, account, AnswerEnding.FAILED, unfit.status, error, latency_s=latency_s)
 
     def _down(self, since_s: float, request: SimRequestFacts, account: str) -> SimAnswer | None:
         """The answer of a provider that is down, or None when it is up."""

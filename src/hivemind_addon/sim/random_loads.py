@@ -85,11 +85,12 @@ def _drawn(rng: random.Random, name: str) -> Scenario:
     crowds = _crowds(rng)
     provider = _provider(rng, crowds)
     neighbour = _neighbour(rng, provider.limits) if rng.random() < 0.2 else None
+    neighbours = () if neighbour is None else (neighbour,)
     caps: tuple[tuple[float, int], ...] = ()
     if provider.concurrency is not None and rng.random() < 0.3:
         caps = _caps(rng, provider.concurrency, _conversation_s(crowds))
     scenario = Scenario(
-        name, crowds, provider, caps=caps, neighbour=neighbour, input_error=rng.choice((0.0, 0.0, 0.1, 0.3))
+        name, crowds, provider, caps=caps, neighbours=neighbours, input_error=rng.choice((0.0, 0.0, 0.1, 0.3))
     )
     needed_s = patience_s(scenario)
     patient = tuple(
@@ -235,9 +236,8 @@ def _neighbour(rng: random.Random, limits: Sequence[Limit]) -> Neighbour | None:
     if min(calls, default=0) < _FEW_CALLS:
         return None
     rates = [amount / limit.window_s for amount, limit in zip(calls, counted, strict=True)]
-    return Neighbour(
-        _rounded(min(2.0, min(rates) * rng.uniform(0.05, 0.33))), input_tokens, _rounded(rng.uniform(0.1, 3))
-    )
+    calls_per_s = _rounded(min(2.0, min(rates) * rng.uniform(0.05, 0.33)))
+    return Neighbour(calls_per_s, input_tokens, latency_s=_rounded(rng.uniform(0.1, 3)))
 
 
 # Whether it can be served --------------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ def _worst_faults(provider: ProviderSettings) -> Mapping[str, float]:
 
 def _left_of(scenario: Scenario) -> list[Limit]:
     """The limits without what the neighbour takes."""
-    neighbour = scenario.neighbour
+    neighbour = next(iter(scenario.neighbours), None)
     if neighbour is None:
         return list(scenario.provider.limits)
     each = {
@@ -433,8 +433,8 @@ def _families(crowds: Sequence[Crowd]) -> dict[str, int]:
     return families
 
 
-def _mean(ends: tuple[float, float]) -> float:
-    return (ends[0] + ends[1]) / 2
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def _log_uniform(rng: random.Random, least: float, most: float) -> float:
@@ -470,6 +470,6 @@ def _about(scenario: Scenario) -> str:
         words.append("odd ends")
     if provider.outages:
         words.append("outages")
-    if scenario.neighbour:
+    if scenario.neighbours:
         words.append("a neighbour")
     return "Random: " + ", ".join(words) + "."

@@ -155,8 +155,8 @@ def _simpler(scenario: Scenario) -> Iterator[Scenario]:
     """A part less, from the largest parts to the smallest."""
     for index in range(len(scenario.crowds) if len(scenario.crowds) > 1 else 0):
         yield replace(scenario, crowds=_without(scenario.crowds, index))
-    if scenario.neighbour is not None:
-        yield replace(scenario, neighbour=None)
+    for index in range(len(scenario.neighbours)):
+        yield replace(scenario, neighbours=scenario.neighbours[:index] + scenario.neighbours[index + 1 :])
     if scenario.caps:
         yield replace(scenario, caps=())
     for provider in _simpler_provider(scenario.provider):

@@ -1,7 +1,7 @@
 """What a run counts while it goes on in virtual time, and the `Result` that comes of it there and on a socket. Pure."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -14,7 +14,7 @@ from hivemind_addon.sim.actor import Actor, ScriptedActor, SimUpstream, bill_of
 from hivemind_addon.sim.bound import Bound, Ideal, Spent, input_cost, lower_bound_of_models
 from hivemind_addon.sim.call import AnswerEnding, SimAnswer
 from hivemind_addon.sim.dialect import Reply
-from hivemind_addon.sim.workload import DEFAULT_MODEL, Scenario
+from hivemind_addon.sim.workload import DEFAULT_MODEL, PlannedTurn, Scenario
 
 ZOMBIE_FACTOR = 10
 
@@ -74,7 +74,7 @@ class Result:
     statuses: Counter[int]
     """Attempts by status; 0: none came."""
     crowds: dict[str, CrowdResult]
-    """By name, without poisoned ones."""
+    """By name, without those that are refused for good."""
     deaths: Counter[str]
     cost: float
     """Input paid for, in uncached tokens."""
@@ -86,9 +86,9 @@ class Result:
     """Times that the scheduler took the provider for down."""
     sheds: int
     neighbour_calls: int
-    """Of the neighbour, that were let through."""
+    """Of the neighbours, that were let through."""
     shared_bound_s: float
-    """The lower bound when what the neighbour took counts as spent."""
+    """The lower bound when what the neighbours took counts as spent."""
     idle_s: float = 0.0
     """The longest time that nothing was sent though the provider would have served all who waited."""
     refused: int = 0
@@ -123,7 +123,7 @@ class Result:
 
     @property
     def lost(self) -> int:
-        """Agents that died, or that a run without end left behind; poisoned ones are not counted."""
+        """Agents that died, or that a run without end left behind; whom no provider answers is not counted."""
         return sum(crowd.lost for crowd in self.crowds.values())
 
     @property
@@ -239,7 +239,7 @@ class _Slots:
 
 
 class RunLedger:
-    """Of one run. `own`: the scenario's own provider, one of `upstreams`, whose slots and neighbour are counted."""
+    """Of one run. `own`: the scenario's own provider, one of `upstreams`, whose slots are counted."""
 
     def __init__(
         self,
@@ -263,9 +263,10 @@ class RunLedger:
         self._breaker_opened = 0
         self._was_closed = True
         self._sheds = 0
-        self._neighbour_calls = 0
+        self._foreign: defaultdict[SimUpstream, Counter[Dimension]] = defaultdict(Counter)
+        """What neighbours took, by whose limits."""
         self._unmet: set[str] = set()
-        """Calls of the neighbour that run, and that nobody could know of yet."""
+        """Calls of neighbours that run at the own provider, and that nobody could know of yet."""
         self._in_flight: dict[Hashable, tuple[float, Actor]] = {}
         """Attempts: since when, and whose."""
         self._held_s = 0.0
@@ -312,10 +313,14 @@ class RunLedger:
         """A ticket was refused without a try."""
         self._sheds += 1
 
-    def neighbour_called(self, answer: SimAnswer) -> None:
-        """A call of the neighbour was let through."""
-        self._neighbour_calls += 1
-        self._unmet.add(answer.request_id)
+    def neighbour_called(self, answer: SimAnswer, upstream: SimUpstream) -> None:
+        """A call of a neighbour was let through."""
+        into = answer.reply.input_tokens if answer.reply else 0
+        self._foreign[upstream] += Counter(
+            {Dimension.REQUESTS: 1, Dimension.INPUT_TOKENS: into, Dimension.TOTAL_TOKENS: into}
+        )
+        if upstream is self._own:
+            self._unmet.add(answer.request_id)
 
     def neighbour_ended(self, answer: SimAnswer) -> None:
         """It is over."""
@@ -345,16 +350,15 @@ class RunLedger:
         if not is_whole:
             agent.in_vain += bill
 
-    def book_turn(self, agent: Actor, upstream: SimUpstream) -> None:
-        """What an answered turn takes at least, of money and of each limit."""
-        assert agent.turn is not None
+    def book_turn(self, agent: Actor, upstream: SimUpstream, turn: PlannedTurn) -> None:
+        """What an answered call takes at least, of money and of each limit."""
         self.paid_in_vain -= 1
         upstream.taken[agent.crowd.model].units.update(
             self._ideal.book(
                 agent.crowd,
-                prompt_tokens=agent.prompt_tokens,
+                prompt_tokens=agent.prompt_tokens(turn),
                 marked=agent.marked,
-                output_tokens=agent.turn.output_tokens,
+                output_tokens=turn.output_tokens,
             )
         )
 
@@ -364,14 +368,14 @@ class RunLedger:
             self.attempt_over(attempt, now)
         script = [agent for agent in agents if isinstance(agent, ScriptedActor)]
         makespan_s = max(
-            (agent.ended_at for agent in agents if agent.ended_at is not None and not agent.crowd.poisoned),
+            (agent.ended_at for agent in agents if agent.ended_at is not None and not agent.crowd.is_refused),
             default=now,
         )
         crowds = self._crowds(agents, makespan_s) | _script_crowds(script)
-        healthy = [agent for agent in agents if not agent.crowd.poisoned]
+        healthy = [agent for agent in agents if not agent.crowd.is_refused]
         return Result(
             makespan_s=makespan_s,
-            bound=self._bound(agents, 0),
+            bound=self._bound(agents),
             attempts=self._statuses.total(),
             statuses=self._statuses,
             crowds=crowds,
@@ -381,8 +385,8 @@ class RunLedger:
             cap_used=self._slots.used(now),
             breaker_opened=self._breaker_opened,
             sheds=self._sheds,
-            neighbour_calls=self._neighbour_calls,
-            shared_bound_s=self._bound(agents, self._neighbour_calls).bound_s,
+            neighbour_calls=sum(units[Dimension.REQUESTS] for units in self._foreign.values()),
+            shared_bound_s=self._bound(agents, is_shared=True).bound_s,
             idle_s=max(upstream.idle.longest_s for upstream in self._upstreams),
             refused=self._refused,
             unforeseen=self._unforeseen,
@@ -409,13 +413,13 @@ class RunLedger:
         is_endless = math.isfinite(self._scenario.duration_s)
         crowds = {}
         for crowd in self._scenario.crowds:
-            if crowd.poisoned:
+            if crowd.is_refused:
                 continue
             members = [agent for agent in agents if agent.crowd is crowd]
             crowds[crowd.name] = CrowdResult(
                 agents=len(members),
                 lost=sum(agent.death is not None or (agent.ended_at is None and not is_endless) for agent in members),
-                turns_done=sum(len(agent.turns_s) for agent in members),
+                turns_done=sum(len(agent.latencies_s) for agent in members),
                 waits_s=tuple(wait_s for agent in members for wait_s in agent.waits_s),
                 ended_s=tuple(
                     agent.ended_at for agent in members if agent.ended_at is not None and _came_through(agent)
@@ -426,18 +430,20 @@ class RunLedger:
             )
         return crowds
 
-    def _bound(self, agents: Sequence[Actor], foreign_calls: int) -> Bound:
-        """Of all providers; the neighbour is the scenario's own provider's."""
-        alone = [upstream for upstream in self._upstreams if upstream is not self._own and upstream not in self._equal]
-        bounds = [self._bound_at((upstream,), agents, 0) for upstream in alone]
-        bounds.append(self._bound_at(tuple(self._equal) or (self._own,), agents, foreign_calls))
+    def _bound(self, agents: Sequence[Actor], *, is_shared: bool = False) -> Bound:
+        """Of all providers; `is_shared`: what neighbours took of their limits counts as spent."""
+        alone = [(upstream,) for upstream in self._upstreams if upstream not in (self._own, *self._equal)]
+        bounds = [
+            self._bound_at(upstreams, agents, is_shared=is_shared)
+            for upstreams in (*alone, tuple(self._equal) or (self._own,))
+        ]
         return max(bounds, key=lambda bound: bound.bound_s)
 
-    def _bound_at(self, upstreams: Sequence[SimUpstream], agents: Sequence[Actor], foreign_calls: int) -> Bound:
+    def _bound_at(self, upstreams: Sequence[SimUpstream], agents: Sequence[Actor], *, is_shared: bool) -> Bound:
         """Of equal ones together."""
         first, *others = upstreams
         settings = first.settings
-        longest_path_s = max((agent.path_s for agent in agents if not agent.crowd.poisoned), default=0.0)
+        longest_path_s = max((agent.path_s for agent in agents if not agent.crowd.is_refused), default=0.0)
         spent: dict[str, Spent] = {}
         for upstream in upstreams:
             for model, taken in upstream.taken.items():
@@ -450,8 +456,9 @@ class RunLedger:
                     ],
                 )
                 spent[model] = spent[model] + here if model in spent else here
-        # The neighbour's calls are of the model that crowds have by default.
-        foreign = Spent(units={Dimension.REQUESTS: foreign_calls}, longest_path_s=longest_path_s, service_s=0.0)
+        # The neighbours' calls are of the model that crowds have by default.
+        taken_away = sum((self._foreign[one] for one in upstreams if is_shared), Counter())
+        foreign = Spent(units=taken_away, longest_path_s=longest_path_s, service_s=0.0)
         spent[DEFAULT_MODEL] = spent[DEFAULT_MODEL] + foreign if DEFAULT_MODEL in spent else foreign
         return lower_bound_of_models(
             spent,
@@ -504,7 +511,7 @@ def _script_crowds(script: Sequence[ScriptedActor]) -> dict[str, CrowdResult]:
         results[name] = CrowdResult(
             agents=1,
             lost=int(is_lost),
-            turns_done=sum(len(call.turns_s) for call in calls),
+            turns_done=sum(len(call.latencies_s) for call in calls),
             waits_s=tuple(wait_s for call in calls for wait_s in call.waits_s),
             latencies_s=tuple(latency_s for call in calls for latency_s in call.latencies_s),
             ended_s=() if is_lost else (max(ends_s),),

@@ -6,8 +6,9 @@ seed want the same, however they are scheduled.
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 
 from hivemind_addon.kernel.limits.learned import LearnedPool
 from hivemind_addon.kernel.pool import PoolSettings
@@ -19,25 +20,62 @@ from hivemind_addon.sim.provider import ProviderSettings
 
 DEFAULT_MODEL = "sim-1"
 """Of crowds that name none."""
+DAY_S = 86_400.0
+
+
+def drawn(values: Sequence[int], rng: random.Random) -> int:
+    """A whole number: of one value that, of two any between them, of more any of them."""
+    match values:
+        case [value]:
+            return value
+        case [low, high]:
+            return rng.randint(low, high)
+    return rng.choice(values)
+
+
+def drawn_s(values: Sequence[float], rng: random.Random) -> float:
+    """The same of seconds."""
+    match values:
+        case [value]:
+            return value
+        case [low, high]:
+            return rng.uniform(low, high)
+    return rng.choice(values)
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedForGood:
+    """Requests that the provider refuses whenever they come, and whatever its limits allow."""
+
+    share: float = 1
+    """Of the crowd's requests; at 1 its agents count in no figure."""
+    status: int = 400
+    words: str = "this request cannot be served"
+    """The message of the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Agents of one kind. Pairs are the ends of a range."""
+    """Agents of one kind. A list of one value means that, of two the ends of a range, of more any of them by chance."""
 
     name: str
     agents: int
     """Conversations that run beside each other."""
     turns: int | None = None
-    """Of each; None: until the scenario's time is over."""
+    """Of each conversation; None: until the scenario's time is over."""
     per_session: int = 1
     """So many of them belong to one session of one agent."""
     parent_session: str = ""
     """Whose sub-agents they are."""
-    starts_s: tuple[float, float] = (0, 0)
-    """When each begins."""
-    think_s: tuple[float, float] = (0.1, 0.5)
+    starts_s: tuple[float, ...] = (0, 0)
+    """When each begins; with `hours`, after each opening."""
+    hours: tuple[float, float] | None = None
+    """Of each day, in which the agents begin turns; the run begins at midnight. At each opening every agent begins a
+    new conversation. [22, 30] ends at six. None: at all hours, and one conversation."""
+    think_s: tuple[float, ...] = (0.1, 0.5)
     """Before each turn: a tool runs, or a person reads."""
+    calls_per_turn: tuple[int, ...] = (1,)
+    """That an agent sends at once; the turn is over with the last answer."""
     latency_s: float = 0.1
     """Median until an answer begins."""
     latency_sigma: float = 0.2
@@ -45,15 +83,17 @@ class Crowd:
     spike_rate: float = 0
     """Share of the turns whose latency is `spike_factor` times as long."""
     spike_factor: float = 5
-    output_tokens: tuple[int, int] = (50, 50)
+    output_tokens: tuple[int, ...] = (50, 50)
+    max_tokens: int | None = None
+    """The maximum of output that each request names; None: one token more than its answer has."""
     tokens_per_s: float = math.inf
     """How fast an answer is generated."""
     shared_tokens: int = 0
     """Of the instructions that all of the crowd have in common."""
-    opening_tokens: tuple[int, int] = (500, 500)
+    opening_tokens: tuple[int, ...] = (500, 500)
     """An agent's own instructions and task."""
-    prompt_tokens: tuple[int, int] = (100, 100)
-    """Each turn's new text."""
+    prompt_tokens: tuple[int, ...] = (100, 100)
+    """Each call's new text."""
     remembers: bool = True
     """Each turn sends the whole conversation again; False: every turn stands alone."""
     caches: bool = False
@@ -65,10 +105,8 @@ class Crowd:
     """false: nobody is told of it, and its profile's default counts; its user agent is the crowd's name."""
     retries: int = 0
     """Re-sends of one turn that failed; 0: the first failure is the agent's end."""
-    poisoned: bool = False
-    """Every call of theirs fails."""
-    poisoned_status: int = 500
-    """With this error, which tells no instant to come back."""
+    refused: RefusedForGood | None = None
+    """Which of its requests are refused for good. The agent goes on with its next turn after such a refusal."""
     priority: Priority = Priority.NORMAL
     """The class of its calls."""
     budget_tokens: int | None = None
@@ -81,7 +119,20 @@ class Crowd:
     @property
     def usual_service_s(self) -> float:
         """How long the provider usually needs for a turn: its median latency, and the mean of its output."""
-        return self.latency_s + (sum(self.output_tokens) / 2 - 1) / self.tokens_per_s
+        return self.latency_s + (sum(self.output_tokens) / len(self.output_tokens) - 1) / self.tokens_per_s
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether none of its requests can be answered."""
+        return self.refused is not None and self.refused.share >= 1
+
+    def works_at(self, instant: float, *, is_done: bool = False) -> float:
+        """The first instant in its hours from this one on; `is_done`: in hours that have not begun. Infinite: never."""
+        if self.hours is None:
+            return math.inf if is_done else instant
+        opens_s, ends_s = (hour * 3600 for hour in self.hours)
+        day, since_s = divmod(instant - opens_s, DAY_S)
+        return instant if since_s < ends_s - opens_s and not is_done else (day + 1) * DAY_S + opens_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +146,10 @@ class PlannedTurn:
     prompt_tokens: int
     """New text; the opening is the first turn's, in addition."""
     output_tokens: int
+    is_refused: bool = False
+    """For good."""
+    beside: tuple["PlannedTurn", ...] = ()
+    """Further calls that its agent sends at the same time."""
 
     @property
     def service_s(self) -> float:
@@ -103,21 +158,25 @@ class PlannedTurn:
 
 
 def turns(crowd: Crowd, rng: random.Random) -> Iterator[PlannedTurn]:
-    """One agent's turns; endless where the crowd's are."""
-    number = 0
-    while crowd.turns is None or number < crowd.turns:
-        number += 1
-        latency_s = rng.lognormvariate(math.log(crowd.latency_s), crowd.latency_sigma)
-        if rng.random() < crowd.spike_rate:
-            latency_s *= crowd.spike_factor
-        output_tokens = rng.randint(*crowd.output_tokens)
-        yield PlannedTurn(
-            think_s=rng.uniform(*crowd.think_s),
-            latency_s=latency_s,
-            generation_s=(output_tokens - 1) / crowd.tokens_per_s,
-            prompt_tokens=rng.randint(*crowd.prompt_tokens),
-            output_tokens=output_tokens,
-        )
+    """The turns of one conversation; endless where the crowd's are."""
+    for _ in count() if crowd.turns is None else range(crowd.turns):
+        first, *others = (_planned(crowd, rng) for _ in range(drawn(crowd.calls_per_turn, rng)))
+        yield replace(first, beside=tuple(others)) if others else first
+
+
+def _planned(crowd: Crowd, rng: random.Random) -> PlannedTurn:
+    latency_s = rng.lognormvariate(math.log(crowd.latency_s), crowd.latency_sigma)
+    if rng.random() < crowd.spike_rate:
+        latency_s *= crowd.spike_factor
+    output_tokens = drawn(crowd.output_tokens, rng)
+    return PlannedTurn(
+        think_s=drawn_s(crowd.think_s, rng),
+        latency_s=latency_s,
+        generation_s=(output_tokens - 1) / crowd.tokens_per_s,
+        prompt_tokens=drawn(crowd.prompt_tokens, rng),
+        output_tokens=output_tokens,
+        is_refused=crowd.refused is not None and rng.random() < crowd.refused.share,
+    )
 
 
 def prefixes_of(crowd: Crowd, name: str, number: int, *, prompt_tokens: int, marked: int) -> tuple[Prefix, ...]:
@@ -176,12 +235,34 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """Somebody else who spends the same limits, by a key of the same account; never waits, never comes back."""
+    """Somebody else who spends the same limits, by a key of the same account, and never sends a call again."""
 
     calls_per_s: float
     """Offered, at random instants."""
     input_tokens: int = 100
+    output_tokens: int = 8
     latency_s: float = 0.1
+    """Until its answer is whole: so long a call holds a slot."""
+    from_s: float = 0
+    """When it comes."""
+    to_s: float = math.inf
+    """When it goes."""
+    every_s: float = math.inf
+    """After so long it comes again, for as long as the first time."""
+    waits: bool = False
+    """Whether its calls wait until they fit, pass before all others, and are never refused; false: a call that does
+    not fit is refused and gone."""
+    site: str = ""
+    """Name of the one of the scenario's sites whose limits it spends; empty: its own provider's."""
+
+    def comes_at(self, instant: float) -> float:
+        """The first instant from this one on at which it is there; infinite: it has gone for good."""
+        begun_s = self.from_s
+        if math.isfinite(self.every_s):
+            begun_s += max(0.0, (instant - begun_s) // self.every_s) * self.every_s
+        if instant - begun_s < self.to_s - self.from_s:
+            return max(instant, begun_s)
+        return begun_s + self.every_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +276,9 @@ class Scenario:
     """When the run is cut; infinite: it ends when all agents have."""
     caps: tuple[tuple[float, int], ...] = ()
     """Instants at which the concurrency cap moves, and where to."""
-    neighbour: Neighbour | None = None
-    way_s: float = 0.01
-    """From the proxy to the provider, and back."""
-    way_jitter_s: float = 0
-    """Up to so much longer, by chance, an attempt is on its way to the provider."""
+    neighbours: tuple[Neighbour, ...] = ()
+    way_s: tuple[float, ...] = (0.01,)
+    """From the proxy to the provider, and as long back; drawn for each attempt, as the values of crowds are."""
     input_error: float = 0
     """Sigma of the logarithm of estimated ÷ real input. Output is guessed from the agent's last answers."""
     sites: tuple[Site, ...] = ()
