@@ -39,7 +39,7 @@ def scaled(scenario: Scenario, factor: float) -> Scenario:
     )
     limits = tuple(dataclasses.replace(limit, window_s=limit.window_s / factor) for limit in scenario.provider.limits)
     provider = dataclasses.replace(scenario.provider, limits=limits, cache_ttl_s=scenario.provider.cache_ttl_s / factor)
-    return dataclasses.replace(scenario, crowds=crowds, provider=provider, way_s=shorter(scenario.way_s))
+    return dataclasses.replace(scenario, crowds=crowds, provider=provider, way_s=scenario.way_s / factor)
 
 
 class _ScaledScheduler(Scheduler):

@@ -45,7 +45,7 @@ def test_scaling_divides_every_time_and_no_amount():
     assert (fast.agents, fast.turns, fast.output_tokens) == (crowd.agents, crowd.turns, crowd.output_tokens)
     assert {limit.window_s for limit in small.provider.limits} == {6}
     assert [limit.amount for limit in small.provider.limits] == [limit.amount for limit in FAN_OUT.provider.limits]
-    assert (small.provider.cache_ttl_s, small.way_s) == (30, (0.001,))
+    assert (small.provider.cache_ttl_s, small.way_s) == (30, 0.001)
 
 
 def test_a_scaled_turn_is_the_same_turn_in_less_time():

@@ -190,7 +190,7 @@ def fails(status, after_s=0.5):
 
 
 def script(*calls, sites=(MESSAGES,)):
-    return Scenario("script", (), ProviderSettings(), sites=sites, script=calls, way_s=(0.0,))
+    return Scenario("script", (), ProviderSettings(), sites=sites, script=calls, way_s=0.0)
 
 
 @each("policy", COMPARED)

@@ -22,7 +22,7 @@ from hivemind_addon.sim.call import AnswerEnding, SimAnswer, SimRequestFacts
 from hivemind_addon.sim.faults import ErrorStatus
 from hivemind_addon.sim.idle import KnownRequest
 from hivemind_addon.sim.plan import Course, course_of
-from hivemind_addon.sim.workload import PlannedTurn, drawn_s
+from hivemind_addon.sim.workload import PlannedTurn
 
 if TYPE_CHECKING:
     from hivemind_addon.sim.agenda import Agenda
@@ -87,7 +87,6 @@ class SimAttempt:
     call: SimCall
     sent: Attempt | None
     """None: the attempt goes past the scheduler."""
-    way_s: float
     upstream: SimUpstream = field(init=False)
     """Whose provider gets the attempt."""
     over: bool = False
@@ -142,11 +141,13 @@ class Attempts:
 
     def send(self, call: SimCall, sent: Attempt | None) -> None:
         """An attempt of the call leaves; `sent`: as the scheduler admitted it."""
-        attempt = SimAttempt(call, sent, drawn_s(self._scenario.way_s, self._ways))
+        attempt = SimAttempt(call, sent)
         call.attempt = attempt
         self._ledger.attempt_sent(attempt, call.agent, self._agenda.now)
         attempt.upstream.idle.sent(self._agenda.now)
-        self._agenda.after(attempt.way_s, self._arrive, attempt)
+        jitter_s = self._scenario.way_jitter_s
+        way_s = self._scenario.way_s + (self._ways.uniform(0, jitter_s) if jitter_s else 0.0)
+        self._agenda.after(way_s, self._arrive, attempt)
 
     def abandon(self, attempt: SimAttempt, *, client_left: bool = True) -> None:
         """Close the attempt, whose client left, or which is silent."""
@@ -165,7 +166,7 @@ class Attempts:
         """The provider has the request."""
         if attempt.over:
             return
-        upstream, agent, way_s, now = attempt.upstream, attempt.call.agent, attempt.way_s, self._agenda.now
+        upstream, agent, way_s, now = attempt.upstream, attempt.call.agent, self._scenario.way_s, self._agenda.now
         self._before_arrival(upstream)
         answer = upstream.provider.begin(now, attempt.call.request())
         self._ledger.attempt_answered(answer, upstream, now)

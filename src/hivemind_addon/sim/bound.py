@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim.limits import Limit, LimitKind, ModelScope, WindowKind
@@ -165,7 +166,20 @@ def _conversations_bound_s(parts: Sequence[_Part], turns_s: Sequence[Sequence[tu
             rests_s.append(rest_s + service_s)
             rest_s += think_s + service_s
     rests_s.sort()
-    return max((_parts_bound_s(parts, len(rests_s) - n) + rest_s for n, rest_s in enumerate(rests_s)), default=0.0)
+
+    @cache
+    def lets_s(n: int) -> float:
+        """When the limits can have let all but the last n through, the later the less n is."""
+        return _parts_bound_s(parts, len(rests_s) - n)
+
+    longest_s, spans = 0.0, [(0, len(rests_s) - 1)] if rests_s else []
+    while spans:  # a week has 100,000 turns: only spans that may hold a longer one are divided
+        first, last = spans.pop()
+        longest_s = max(longest_s, lets_s(first) + rests_s[first], lets_s(last) + rests_s[last])
+        if last - first > 1 and lets_s(first) + rests_s[last] > longest_s:
+            middle = (first + last) // 2
+            spans += [(first, middle), (middle, last)]
+    return longest_s
 
 
 def _parts_bound_s(parts: Sequence[_Part], units: int) -> float:

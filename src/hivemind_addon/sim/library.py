@@ -91,8 +91,10 @@ class ScenarioFile:
     """How the provider's concurrency cap moves."""
     neighbours: tuple[Neighbour, ...] = ()
     """Others who use up the same limits."""
-    way_s: tuple[float, ...] = (0.01,)
-    """From the proxy to the provider, and as long back; drawn for each attempt, as the values of crowds are."""
+    way_s: float = 0.01
+    """From the proxy to the provider, and back."""
+    way_jitter_s: float = 0
+    """Up to so much longer, by chance, an attempt is on its way to the provider."""
     input_error: float = 0
     """Sigma of the logarithm of estimated ÷ real input."""
     scheduler: PoolSettings | None = None
@@ -333,7 +335,6 @@ def _check(read: ScenarioFile, file: Path) -> None:
         if neighbour.from_s >= neighbour.to_s:
             problem = f"it goes at {neighbour.to_s:g} s, before it comes"
             raise DocumentError(file, f"neighbours[{index}].to_s", problem, "let to_s be later than from_s")
-    _check_values(read.way_s, "way_s", file)
     providers = {"provider": read.provider} | {
         f"others.{name}.provider": other.provider for name, other in read.others.items()
     }

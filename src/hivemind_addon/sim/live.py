@@ -430,7 +430,7 @@ class LiveFleet:
         with suppress(TimeoutError):
             async with asyncio.timeout(within_s), asyncio.TaskGroup() as group:
                 for agent, client in zip(self.agents, clients, strict=True):
-                    group.create_task(agent.run(client, min(self._scenario.way_s)))
+                    group.create_task(agent.run(client, self._scenario.way_s))
         self._makespan_s = loop.time() - self._began_at
 
     async def keep_on(self, clients: Sequence[httpx.AsyncClient]) -> None:
@@ -443,7 +443,7 @@ class LiveFleet:
     async def _keep_on(self, place: int, client: httpx.AsyncClient) -> None:
         for seed in itertools.count(self._seed + 1):
             agent = self.agents[place]
-            await agent.run(client, min(self._scenario.way_s))
+            await agent.run(client, self._scenario.way_s)
             if agent.death is not None:
                 self.died += 1
             self.agents[place] = agent.anew(seed)

@@ -277,8 +277,10 @@ class Scenario:
     caps: tuple[tuple[float, int], ...] = ()
     """Instants at which the concurrency cap moves, and where to."""
     neighbours: tuple[Neighbour, ...] = ()
-    way_s: tuple[float, ...] = (0.01,)
-    """From the proxy to the provider, and as long back; drawn for each attempt, as the values of crowds are."""
+    way_s: float = 0.01
+    """From the proxy to the provider, and back."""
+    way_jitter_s: float = 0
+    """Up to so much longer, by chance, an attempt is on its way to the provider."""
     input_error: float = 0
     """Sigma of the logarithm of estimated ÷ real input. Output is guessed from the agent's last answers."""
     sites: tuple[Site, ...] = ()

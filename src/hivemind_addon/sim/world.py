@@ -400,7 +400,7 @@ class World:
         agent, turn = call.agent, call.turn
         self._ledger.book_turn(agent, call.upstream, turn)
         agent.learn(turn.output_tokens)
-        agent.served_s.append(turn.service_s + 2 * min(self._scenario.way_s))
+        agent.served_s.append(turn.service_s + 2 * self._scenario.way_s)
         assert agent.asked_at is not None
         agent.latencies_s.append(self.now - agent.asked_at)
         agent.answered_at.append(self.now)

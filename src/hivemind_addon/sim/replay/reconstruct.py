@@ -95,7 +95,7 @@ def reconstruct(capture: Capture, *, given: Sequence[GivenLimit] = (), copies: i
     sites = _sites(capture, turns, given, begin_s)
     script = tuple(_copied(originals, copies, random.Random(f"{seed} copies")))
     known = tuple(one for one in capture.learned if not any(limit.concerns(one.key) for limit in given))
-    scenario = Scenario("replay", (), ProviderSettings(), sites=sites, script=script, way_s=(0.0,), learned=known)
+    scenario = Scenario("replay", (), ProviderSettings(), sites=sites, script=script, way_s=0.0, learned=known)
     assumed = sum(not turn.is_delivered and _success(turn) is None for turn in turns)
     return Replayable(tuple(turns), scenario, assumed, left_out=len(told) - len(calls))
 
