@@ -118,6 +118,15 @@ def test_an_unknown_name_is_told_with_those_that_there_are():
         (("[0, 1]", "[]"), "crowds[0].think_s: there is no value; write one, the two ends of a range, or more"),
         (("[0, 1]", "1"), "crowds[0].think_s: expected a list, got 1"),
         (("turns: 2, ", ""), "crowds[0].turns: it never ends; say turns, or duration_s"),
+        (("turns: 2", "calls_per_turn: [0]"), "crowds[0].calls_per_turn[0]: 0 is not above zero"),
+        (("turns: 2", "turns: 2, hours: [9, 17]"), "crowds[0].hours: it begins anew each day, and never ends; say dur"),
+        (("turns: 2", "turns: 2, hours: [17, 9]"), "crowds[0].hours: [17, 9] is no range"),
+        (
+            ("turns: 2", "turns: 2, max_tokens: 49"),
+            "crowds[0].max_tokens: answers have up to 50 output tokens; write 50",
+        ),
+        (("turns: 2", "turns: 2, refused: {share: 2}"), "crowds[0].refused.share: 2 is above 1; write a share"),
+        (("turns: 2", "turns: 2, refused: {status: 200}"), "crowds[0].refused.status: 200 is no status of a refusal"),
         (("dimension: requests", "dimension: calls"), "provider.limits[0].dimension: 'calls' is not known here"),
         (("amount: 60", "amount: -1"), "provider.limits[0].amount: -1 is negative"),
         (("about: three agents\n", ""), "about is missing; add about"),
@@ -195,6 +204,14 @@ def test_what_is_wrong_is_told_in_one_line_with_file_key_and_cure(written, chang
         ("expect: [{wait_p95_s: {nobody: 5}}]", "expect[0]: no crowd nobody; name one of agent"),
         ("expect: [{lost: 3}]", "expect[0].lost: 3 is above 1"),
         ("expect: [{to_no_proxy: 0}]", "expect[0].to_no_proxy: 0 is not above zero"),
+        ("neighbour: {calls_per_s: 1}", "neighbour: unknown key; did you mean neighbours?"),
+        ("neighbours: [{calls_per_s: 0}]", "neighbours[0].calls_per_s: 0 is not above zero"),
+        ("neighbours: [{calls_per_s: 1, site: moon}]", "neighbours[0].site: no provider moon; name one of others"),
+        (
+            "neighbours: [{calls_per_s: 1, from_s: 9, to_s: 9}]",
+            "neighbours[0].to_s: it goes at 9 s, before it comes; let to_s be later than from_s",
+        ),
+        ("duration_s: 9\nway_jitter_s: -1", "way_jitter_s: -1 is negative"),
         ("others: {x: {profile: nope, provider: {}}}", "others.x.profile: no profile nope; name one of anthropic"),
         ("caps: [{at_s: 5, concurrency: 0}]", "caps[0].concurrency: 0 is not above zero"),
         ("scheduler: {breaker: {max_probe_s: 0}}", "scheduler.breaker.max_probe_s: 0 is not above zero"),
@@ -325,13 +342,6 @@ def test_spikes_come_as_often_and_as_high_as_they_should():
     spikes = [latency_s for latency_s in latencies if latency_s > 0.3]
     assert all(math.isclose(latency_s, 0.5) for latency_s in spikes)
     assert 0.16 < len(spikes) / len(latencies) < 0.24
-
-
-def test_an_answers_generation_takes_as_long_as_its_tokens():
-    crowd = Crowd("agent", 1, 1, output_tokens=(121, 121), tokens_per_s=60)
-    (turn,) = turns(crowd, random.Random(0))
-    assert turn.generation_s == 2.0
-    assert turn.service_s == turn.latency_s + 2.0
 
 
 def test_a_scenario_changes_its_kind_of_limits_and_nothing_else():

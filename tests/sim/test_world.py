@@ -19,6 +19,7 @@ from hivemind_addon.sim.limits import Limit, LimitKind, Prefix
 from hivemind_addon.sim.policy import COMPARED, Policy
 from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.sim.workload import (
+    DAY_S,
     Crowd,
     Neighbour,
     PlannedTurn,
@@ -129,16 +130,6 @@ def test_a_shared_prefix_is_paid_for_once_in_the_ideal_and_read_from_the_cache_i
     assert 1.0 <= result.cost / result.ideal_cost < 1.2
 
 
-def test_a_neighbour_spends_the_same_limit():
-    crowd = Crowd("agent", 5, 20, timeout_s=600)
-    limits = (Limit(Dimension.REQUESTS, 30, 60),)
-    alone = Scenario("alone", (crowd,), ProviderSettings(limits=limits))
-    beside = replace(alone, neighbours=(Neighbour(calls_per_s=0.5),))
-    assert run(alone, seed=0).neighbour_calls == 0
-    assert run(beside, seed=0).neighbour_calls > 0
-    assert run(beside, seed=0).makespan_s > run(alone, seed=0).makespan_s
-
-
 @each("cut_resets", [True, False])
 def test_nobody_comes_before_a_window_that_is_told_in_whole_seconds(cut_resets):
     limits = (Limit(Dimension.REQUESTS, 20, 60, kind=LimitKind.WINDOW),)
@@ -156,13 +147,160 @@ def test_calls_in_flight_are_measured_against_the_cap_of_their_time():
     assert used == pytest.approx(8 / 12, abs=0.03)
 
 
-def test_a_poisoned_agent_is_not_counted_as_lost():
-    bad = Crowd("poisoned", 1, 3, timeout_s=600, refused=RefusedForGood(status=500))
-    crowds = (Crowd("healthy", 2, 3, timeout_s=600), bad)
-    result = run(Scenario("poison", crowds, ProviderSettings()), seed=0)
+# What the keys of crowds and neighbours mean ---------------------------------------------------------------------------
+
+
+def arrivals(crowds, *, seed=0, policy=Policy.DIRECT, provider=SMALL.provider, **scenario):
+    """The requests that come to the provider, with their instants; and what comes of the run."""
+    world, seen = World(Scenario("x", crowds, provider, **scenario), seed=seed, policy=policy), []
+    begin = world.provider.begin
+
+    def begins(now, request):
+        seen.append((now, request))
+        return begin(now, request)
+
+    world.provider.begin = begins
+    return seen, world.run()
+
+
+def one(**keys):
+    return (Crowd("agent", 1, keys.pop("turns", 4), latency_s=1.0, latency_sigma=0.0, **keys),)
+
+
+def hours_of(seen):
+    return [(now / 3600) % 24 for now, _ in seen]
+
+
+@each(
+    ("crowds", "more", "holds"),
+    [
+        (one(starts_s=(7,), think_s=(2,)), {}, lambda seen: [round(now) for now, _ in seen] == [9, 12, 15, 18]),
+        (
+            one(calls_per_turn=(3,), think_s=(2,)),
+            {},
+            lambda seen: [round(now) for now, _ in seen] == [2, 2, 2, 5, 5, 5, 8, 8, 8, 11, 11, 11],
+        ),
+        (
+            one(prompt_tokens=(10, 20, 4000), opening_tokens=(1,), remembers=False, turns=60),
+            {},
+            lambda seen: {request.input_tokens for _, request in seen} == {11, 21, 4001},
+        ),
+        (one(max_tokens=8000), {}, lambda seen: [request.max_tokens for _, request in seen] == [8000] * 4),
+        (one(), {}, lambda seen: [request.max_tokens for _, request in seen] == [51] * 4),
+        (
+            one(output_tokens=(100,), calls_per_turn=(2,), prompt_tokens=(10,), opening_tokens=(5,), turns=2),
+            {},
+            lambda seen: [request.input_tokens for _, request in seen] == [15, 15, 235, 235],
+        ),
+        (
+            one(hours=(9, 17), turns=None, think_s=(600,), starts_s=(0, 60)),
+            {"duration_s": 3 * DAY_S},
+            lambda seen: all(9 <= hour < 17.02 for hour in hours_of(seen)) and len(seen) == 3 * 47,
+        ),
+        (
+            one(hours=(22, 30), turns=5, opening_tokens=(7,), prompt_tokens=(1,), output_tokens=(1,)),
+            {"duration_s": 2 * DAY_S},
+            # At midnight, which is in its hours, and at ten in the evening, each time from the opening on.
+            lambda seen: (
+                [request.input_tokens for _, request in seen] == [8, 10, 12, 14, 16] * 3
+                and sorted({int(hour) for hour in hours_of(seen)}) == [0, 22]
+            ),
+        ),
+        (
+            one(think_s=(10,), turns=200),
+            {"way_s": 0.5, "way_jitter_s": 3.0},
+            lambda seen: 0.4 < min(ways(seen)) < 0.7 and 3.2 < max(ways(seen)) < 3.6,
+        ),
+    ],
+)
+def test_requests_come_as_the_keys_of_their_crowd_say(crowds, more, holds):
+    seen, result = arrivals(crowds, **more)
+    assert holds(seen), [(round(now, 1), request.input_tokens, request.max_tokens) for now, request in seen[:20]]
     assert result.lost == 0
-    assert result.agents == 2
-    assert result.statuses[500] >= 1
+    assert result.turns_done == len(seen)
+
+
+def ways(seen):
+    """How long each request was on its way, of an agent that thinks for 10 s and gets its answer in a second."""
+    way_s, asked_at = [], 10.0
+    for now, _ in seen:
+        way_s.append(now - asked_at)
+        asked_at = now + 1.0 + 0.5 + 10.0
+    return way_s
+
+
+@each("policy", [Policy.DIRECT, Policy.SDK, Policy.FIFO, Policy.HIVEMIND])
+def test_a_turn_of_several_calls_is_over_with_the_last_answer(policy):
+    crowd = Crowd("agent", 4, 6, calls_per_turn=(2, 5), latency_s=2.0, latency_sigma=1.0)
+    seen, result = arrivals((crowd,), policy=policy)
+    assert result.lost == 0
+    assert result.wanted == result.attempts == result.turns_done == len(seen) > 4 * 6 * 2
+    assert result.makespan_s == pytest.approx(result.bound.bound_s, rel=0.01)
+
+
+@each("policy", COMPARED)
+def test_who_dies_of_one_of_several_calls_takes_the_others_back(policy):
+    crowd = Crowd("agent", 3, 4, calls_per_turn=(4,), latency_s=5.0, timeout_s=8.0)
+    world = World(Scenario("x", (crowd,), ProviderSettings(concurrency=2)), seed=1, policy=policy)
+    assert world.run().lost == 3
+    assert world.provider.truth().in_flight == 0
+    assert world.scheduler.is_idle
+
+
+@each(("status", "policy"), [(400, Policy.HIVEMIND), (413, Policy.HIVEMIND), (429, Policy.DIRECT), (500, Policy.SDK)])
+def test_what_is_refused_for_good_is_its_requests_end_and_not_its_agents(status, policy):
+    crowd = Crowd(
+        "agent", 10, 40, latency_s=0.1, refused=RefusedForGood(share=0.2, status=status, words="no such tool")
+    )
+    _, result = arrivals((crowd,), policy=policy)
+    bad = result.wanted - result.turns_done
+    assert result.lost == 0
+    assert result.wanted == 10 * 40
+    assert 0.1 < bad / result.wanted < 0.3
+    assert result.statuses[status] == (1 + 2 * (policy == Policy.SDK)) * bad
+    assert result.refused == 0
+
+
+def test_whom_no_provider_answers_is_in_no_figure():
+    bad = Crowd("bad", 1, 3, timeout_s=600, refused=RefusedForGood(status=500))
+    _, result = arrivals((Crowd("healthy", 2, 3, timeout_s=600), bad), policy=Policy.HIVEMIND)
+    assert (result.lost, result.agents) == (0, 2)
+    assert result.statuses[500] >= 3
+
+
+@each(
+    ("neighbour", "spans"),
+    [
+        (Neighbour(2.0), [(0, 600)]),
+        (Neighbour(2.0, from_s=100, to_s=200), [(100, 200)]),
+        (Neighbour(2.0, from_s=50, to_s=100, every_s=200), [(50, 100), (250, 300), (450, 500)]),
+        (Neighbour(2.0, from_s=50, to_s=100, every_s=200, waits=True), [(50, 100), (250, 300), (450, 500)]),
+        (Neighbour(2.0, to_s=300, site="other"), []),
+    ],
+)
+def test_neighbours_come_and_go(neighbour, spans):
+    patient = Crowd("agent", 1, 1, think_s=(600,))
+    seen, result = arrivals((patient,), neighbours=(neighbour,), sites=(replace(MESSAGES, name="other"),))
+    calls = [now for now, request in seen if request.credential == "sk-sim-neighbour"]
+    assert [[from_s <= now <= to_s for from_s, to_s in spans].count(True) for now in calls] == [1] * len(calls)
+    assert all(any(from_s <= now <= from_s + 10 for now in calls) for from_s, _ in spans)
+    offered_s = sum(to_s - from_s for from_s, to_s in spans) if spans else 300
+    assert result.neighbour_calls == pytest.approx(2.0 * offered_s, rel=0.2)
+
+
+@each("waits", [False, True])
+def test_a_neighbour_that_waits_takes_the_room_of_all_others_and_is_never_refused(waits):
+    limits = (Limit(Dimension.REQUESTS, 30, 60, kind=LimitKind.WINDOW),)
+    provider = ProviderSettings(limits=limits, concurrency=2, rate_limit_headers=False)
+    neighbour = Neighbour(0.25, latency_s=20.0, to_s=120, waits=waits)
+    seen, result = arrivals(
+        (Crowd("agent", 3, 20, timeout_s=900),), policy=Policy.HIVEMIND, provider=provider, neighbours=(neighbour,)
+    )
+    tried = sum(request.credential == "sk-sim-neighbour" for _, request in seen)
+    assert (tried == result.neighbour_calls) == waits
+    assert result.lost == 0
+    # Two slots for 20 s each: some 30 calls keep them for five minutes.
+    assert (result.makespan_s > 300) == waits
 
 
 CHAT = Site("chat", PoolKey("api.chat", "key", "gpt"), ProviderSettings(), profile="openai", dialect=SimDialect.CHAT)
