@@ -192,7 +192,7 @@ def test_each_call_of_a_neighbour_may_refuse_one_attempt_while_own_calls_leave_a
     ledger.neighbour_called(answered("b"), own)
     ledger.call_began(own, 4.0)
     ledger.attempt_answered(refused, own, 4.0)  # own calls take both
-    ledger.neighbour_ended(answered("b"))
+    ledger.neighbour_ended(answered("b"), own)
     ledger.call_ended(own, 5.0)
     ledger.attempt_answered(refused, own, 5.0)  # over: nothing is left to meet
     result = books.result(6.0)
@@ -209,6 +209,10 @@ def test_what_a_neighbour_takes_counts_only_in_the_bound_that_is_shared_with_it(
     result = books.result(1.0)
     assert result.neighbour_calls == 3
     assert result.shared_bound_s > result.bound.bound_s > 0
+    books = Books(concurrency=1)
+    books.ledger.neighbour_ended(answered("a"), books.own)  # refused: it held no slot
+    books.ledger.neighbour_ended(replace(answered("b"), reply=REPLY, latency_s=50.0), books.own)
+    assert books.result(60.0).shared_bound_s == 50.0
 
 
 # Bound ----------------------------------------------------------------------------------------------------------------

@@ -78,7 +78,7 @@ class Neighbours:
         self._agenda.after(answer.latency_s, self._end, answer, upstream)
 
     def _end(self, answer: SimAnswer, upstream: "SimUpstream") -> None:
-        self._ledger.neighbour_ended(answer)
+        self._ledger.neighbour_ended(answer, upstream)
         upstream.provider.end(self._agenda.now, answer, output_tokens=answer.reply.output_tokens if answer.reply else 0)
         self.go_first(upstream)
 

@@ -10,7 +10,7 @@ from hivemind_addon.kernel.values.events import BreakerChanged
 from hivemind_addon.kernel.values.snapshot import BreakerState
 from hivemind_addon.kernel.values.spend import Spend
 from hivemind_addon.kernel.values.ticket import Dimension
-from hivemind_addon.sim.actor import Actor, ScriptedActor, SimUpstream, bill_of
+from hivemind_addon.sim.actor import Actor, ScriptedActor, SimUpstream, Taken, bill_of
 from hivemind_addon.sim.bound import Bound, Ideal, Spent, input_cost, lower_bound_of_models
 from hivemind_addon.sim.call import AnswerEnding, SimAnswer
 from hivemind_addon.sim.dialect import Reply
@@ -263,7 +263,7 @@ class RunLedger:
         self._breaker_opened = 0
         self._was_closed = True
         self._sheds = 0
-        self._foreign: defaultdict[SimUpstream, Counter[Dimension]] = defaultdict(Counter)
+        self._foreign: defaultdict[SimUpstream, Taken] = defaultdict(Taken)
         """What neighbours took, by whose limits."""
         self._unmet: set[str] = set()
         """Calls of neighbours that run at the own provider, and that nobody could know of yet."""
@@ -316,14 +316,15 @@ class RunLedger:
     def neighbour_called(self, answer: SimAnswer, upstream: SimUpstream) -> None:
         """A call of a neighbour was let through."""
         into = answer.reply.input_tokens if answer.reply else 0
-        self._foreign[upstream] += Counter(
+        self._foreign[upstream].units.update(
             {Dimension.REQUESTS: 1, Dimension.INPUT_TOKENS: into, Dimension.TOTAL_TOKENS: into}
         )
         if upstream is self._own:
             self._unmet.add(answer.request_id)
 
-    def neighbour_ended(self, answer: SimAnswer) -> None:
-        """It is over."""
+    def neighbour_ended(self, answer: SimAnswer, upstream: SimUpstream) -> None:
+        """It is over, whether it was let through or not."""
+        self._foreign[upstream].service_s += answer.latency_s if answer.reply else 0.0
         self._unmet.discard(answer.request_id)
 
     def breaker_changed(self, event: BreakerChanged) -> None:
@@ -385,7 +386,7 @@ class RunLedger:
             cap_used=self._slots.used(now),
             breaker_opened=self._breaker_opened,
             sheds=self._sheds,
-            neighbour_calls=sum(units[Dimension.REQUESTS] for units in self._foreign.values()),
+            neighbour_calls=sum(taken.units[Dimension.REQUESTS] for taken in self._foreign.values()),
             shared_bound_s=self._bound(agents, is_shared=True).bound_s,
             idle_s=max(upstream.idle.longest_s for upstream in self._upstreams),
             refused=self._refused,
@@ -457,8 +458,12 @@ class RunLedger:
                 )
                 spent[model] = spent[model] + here if model in spent else here
         # The neighbours' calls are of the model that crowds have by default.
-        taken_away = sum((self._foreign[one] for one in upstreams if is_shared), Counter())
-        foreign = Spent(units=taken_away, longest_path_s=longest_path_s, service_s=0.0)
+        theirs = [self._foreign[one] for one in upstreams if is_shared]
+        foreign = Spent(
+            units=sum((taken.units for taken in theirs), Counter()),
+            longest_path_s=longest_path_s,
+            service_s=sum(taken.service_s for taken in theirs),
+        )
         spent[DEFAULT_MODEL] = spent[DEFAULT_MODEL] + foreign if DEFAULT_MODEL in spent else foreign
         return lower_bound_of_models(
             spent,
