@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _NOTHING = Demand()
 _LOOK_S = 1.0
-"""Whoever waits for a slot looks again after so long at the latest: a cap may have moved."""
+"""A call that waits for a slot looks again after so long at the latest: a cap may have moved."""
 _INSTANT_S = 1e-6
 """Nobody looks again sooner: sums of instants lose digits."""
 

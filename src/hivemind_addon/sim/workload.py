@@ -1,7 +1,7 @@
 """Simulated load as frozen values: crowds of agents, and scenarios that put them before one provider. Pure.
 
-What an agent wants (sizes, think times, latencies) comes from the run's seed and its own name alone: two runs of one
-seed want the same, however they are scheduled.
+The sizes, think times and latencies of an agent come from the seed of the run and the agent's name alone: two runs of
+the same seed want the same, however they are scheduled.
 """
 
 import math
@@ -19,12 +19,12 @@ from hivemind_addon.sim.limits import LimitKind, Prefix
 from hivemind_addon.sim.provider import ProviderSettings
 
 DEFAULT_MODEL = "sim-1"
-"""Of crowds that name none."""
+"""The model of crowds that name no model."""
 DAY_S = 86_400.0
 
 
 def drawn(values: Sequence[int], rng: random.Random) -> int:
-    """A whole number: of one value that, of two any between them, of more any of them."""
+    """A number by chance: of a single value that value, of two any between them, of more any of them."""
     match values:
         case [value]:
             return value
@@ -48,7 +48,7 @@ class RefusedForGood:
     """Requests that the provider refuses whenever they come, and whatever its limits allow."""
 
     share: float = 1
-    """Of the crowd's requests; at 1 its agents count in no figure."""
+    """Share of the crowd's requests; at 1 the crowd counts in no figure."""
     status: int = 400
     words: str = "this request cannot be served"
     """The message of the error."""
@@ -56,7 +56,9 @@ class RefusedForGood:
 
 @dataclass(frozen=True, slots=True)
 class Crowd:
-    """Agents of one kind. A list of one value means that, of two the ends of a range, of more any of them by chance."""
+    """Agents of the same kind. A list with a single value means that value, with two values the ends of a range, with
+    more values any of them, by chance.
+    """
 
     name: str
     agents: int
@@ -64,70 +66,73 @@ class Crowd:
     turns: int | None = None
     """Of each conversation; None: until the scenario's time is over."""
     per_session: int = 1
-    """So many of them belong to one session of one agent."""
+    """So many conversations belong to one session of one agent."""
     parent_session: str = ""
-    """Whose sub-agents they are."""
+    """The session that started the agents of this crowd, as sub-agents; empty: nobody did."""
     starts_s: tuple[float, ...] = (0, 0)
-    """When each begins; with `hours`, after each opening."""
+    """Seconds from the begin of the run to that of each conversation; with `hours`, from each opening."""
     hours: tuple[float, float] | None = None
-    """Of each day, in which the agents begin turns; the run begins at midnight. At each opening every agent begins a
-    new conversation. [22, 30] ends at six. None: at all hours, and one conversation."""
+    """The hours of each day, from the first to the second, in which the agents begin turns; the run begins at midnight.
+    At each opening every agent begins a new conversation. [22, 30] ends at six. None: all hours, one conversation."""
     think_s: tuple[float, ...] = (0.1, 0.5)
-    """Before each turn: a tool runs, or a person reads."""
+    """Seconds before each turn: a tool runs, or a person reads."""
     calls_per_turn: tuple[int, ...] = (1,)
-    """That an agent sends at once; the turn is over with the last answer."""
+    """Calls that an agent sends at once; the turn is over with the last answer."""
     latency_s: float = 0.1
-    """Median until an answer begins."""
+    """Median of the seconds until an answer begins."""
     latency_sigma: float = 0.2
-    """Of its logarithm."""
+    """Standard deviation of the logarithm of the latency."""
     spike_rate: float = 0
-    """Share of the turns whose latency is `spike_factor` times as long."""
+    """Share of the calls whose latency is `spike_factor` times as long."""
     spike_factor: float = 5
     output_tokens: tuple[int, ...] = (50, 50)
+    """Tokens of each answer."""
     max_tokens: int | None = None
-    """The maximum of output that each request names; None: one token more than its answer has."""
+    """The maximum of output that each request names; None: a token more than the answer has."""
     tokens_per_s: float = math.inf
-    """How fast an answer is generated."""
+    """Tokens of an answer that are generated in a second."""
     shared_tokens: int = 0
-    """Of the instructions that all of the crowd have in common."""
+    """Tokens of the instructions that all of the crowd have in common."""
     opening_tokens: tuple[int, ...] = (500, 500)
-    """An agent's own instructions and task."""
+    """Tokens of an agent's own instructions and task, at the begin of a conversation."""
     prompt_tokens: tuple[int, ...] = (100, 100)
-    """Each call's new text."""
+    """Tokens of the new text of each call."""
     remembers: bool = True
     """Each turn sends the whole conversation again; False: every turn stands alone."""
     caches: bool = False
-    """Marks its prompts for the provider's prompt cache."""
+    """Whether the agents mark their prompts for the provider's prompt cache."""
     streamed: bool = False
     timeout_s: float = 120
-    """How long an agent waits for an answer, or for a stream to begin."""
+    """Seconds that an agent waits for an answer, or for a stream to begin."""
     announces_timeout: bool = True
-    """false: nobody is told of it, and its profile's default counts; its user agent is the crowd's name."""
+    """false: requests do not state the timeout, and the default of the profile counts; the user agent is the crowd's
+    name."""
     retries: int = 0
-    """Re-sends of one turn that failed; 0: the first failure is the agent's end."""
+    """Re-sends of a call that failed; 0: the first failure is the agent's end."""
     refused: RefusedForGood | None = None
-    """Which of its requests are refused for good. The agent goes on with its next turn after such a refusal."""
+    """The requests that are refused for good. The agent goes on with the next turn after such a refusal."""
     priority: Priority = Priority.NORMAL
-    """The class of its calls."""
+    """The class of the calls."""
     budget_tokens: int | None = None
-    """What each agent of it may spend, input and output together; None: any number. Whom it stops is not lost."""
+    """Tokens that each agent may spend, input and output together; None: any number. An agent that the budget stops is
+    not lost."""
     model: str = DEFAULT_MODEL
-    """What it asks for; the profile's groups of models say which pool that is."""
+    """The model that requests name; the groups of models in the profile say which pool that is."""
     site: str = ""
-    """Name of the one of the scenario's sites that serves them; empty: its own provider."""
+    """Name of the other provider that serves the crowd; empty: the first one."""
 
     @property
     def usual_service_s(self) -> float:
-        """How long the provider usually needs for a turn: its median latency, and the mean of its output."""
+        """Seconds that the provider usually needs for a call: the median latency, and the mean of the output."""
         return self.latency_s + (sum(self.output_tokens) / len(self.output_tokens) - 1) / self.tokens_per_s
 
     @property
     def is_refused(self) -> bool:
-        """Whether none of its requests can be answered."""
+        """Whether no request of the crowd can be answered."""
         return self.refused is not None and self.refused.share >= 1
 
     def works_at(self, instant: float, *, is_done: bool = False) -> float:
-        """The first instant in its hours from this one on; `is_done`: in hours that have not begun. Infinite: never."""
+        """The first instant in the hours from this one on; `is_done`: in hours that have not begun. Infinite: never."""
         if self.hours is None:
             return math.inf if is_done else instant
         opens_s, ends_s = (hour * 3600 for hour in self.hours)
@@ -137,23 +142,23 @@ class Crowd:
 
 @dataclass(frozen=True, slots=True)
 class PlannedTurn:
-    """One step of one agent, decided beforehand."""
+    """One call of one agent, decided beforehand, and those beside it."""
 
     think_s: float
     latency_s: float
     generation_s: float
-    """From the answer's beginning to its end."""
+    """Seconds from the answer's beginning to the end."""
     prompt_tokens: int
     """New text; the opening is the first turn's, in addition."""
     output_tokens: int
     is_refused: bool = False
     """For good."""
     beside: tuple["PlannedTurn", ...] = ()
-    """Further calls that its agent sends at the same time."""
+    """Further calls that the agent sends at the same time."""
 
     @property
     def service_s(self) -> float:
-        """How long the provider needs for it when nothing goes wrong."""
+        """Seconds that the provider needs for the call when nothing goes wrong."""
         return self.latency_s + self.generation_s
 
 
@@ -235,28 +240,30 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """Somebody else who spends the same limits, by a key of the same account, and never sends a call again."""
+    """Somebody else who spends the same limits with a key of the same account, and never sends a call again."""
 
     calls_per_s: float
-    """Offered, at random instants."""
+    """Calls in a second, at random instants."""
     input_tokens: int = 100
+    """Tokens of each request."""
     output_tokens: int = 8
+    """Tokens of each answer."""
     latency_s: float = 0.1
-    """Until its answer is whole: so long a call holds a slot."""
+    """Seconds until an answer is whole: so long a call holds a slot."""
     from_s: float = 0
-    """When it comes."""
+    """The neighbour comes so many seconds after the begin of the run,"""
     to_s: float = math.inf
-    """When it goes."""
+    """and goes so many seconds after that begin."""
     every_s: float = math.inf
-    """After so long it comes again, for as long as the first time."""
+    """After so many seconds from the first coming the neighbour comes again, for as long as the first time."""
     waits: bool = False
-    """Whether its calls wait until they fit, pass before all others, and are never refused; false: a call that does
-    not fit is refused and gone."""
+    """true: calls wait until they fit, pass before all others, and are never refused; false: a call that does not fit
+    is refused and gone."""
     site: str = ""
-    """Name of the one of the scenario's sites whose limits it spends; empty: its own provider's."""
+    """Name of the other provider whose limits the neighbour spends; empty: the first one."""
 
     def comes_at(self, instant: float) -> float:
-        """The first instant from this one on at which it is there; infinite: it has gone for good."""
+        """The first instant from this one on at which the neighbour is there; infinite: gone for good."""
         begun_s = self.from_s
         if math.isfinite(self.every_s):
             begun_s += max(0.0, (instant - begun_s) // self.every_s) * self.every_s
