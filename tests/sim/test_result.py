@@ -168,7 +168,7 @@ def test_the_dead_are_lost_and_so_is_who_has_not_ended():
     books = Books()
     books.agents[0].ended_at, books.agents[0].death = 5.0, "status 500"
     result = books.result(9.0)
-    assert (result.lost, result.deaths, result.makespan_s) == (2, {"status 500": 1}, 5.0)
+    assert (result.lost, result.deaths, result.makespan_s) == (2, {"status 500": 1}, 9.0)
 
 
 def test_poisoned_agents_are_in_no_figure():

@@ -368,12 +368,10 @@ class RunLedger:
         for attempt in tuple(self._in_flight):
             self.attempt_over(attempt, now)
         script = [agent for agent in agents if isinstance(agent, ScriptedActor)]
-        makespan_s = max(
-            (agent.ended_at for agent in agents if agent.ended_at is not None and not agent.crowd.is_refused),
-            default=now,
-        )
-        crowds = self._crowds(agents, makespan_s) | _script_crowds(script)
         healthy = [agent for agent in agents if not agent.crowd.is_refused]
+        # An agent that runs still does so until now.
+        makespan_s = max((now if agent.ended_at is None else agent.ended_at for agent in healthy), default=now)
+        crowds = self._crowds(agents, makespan_s) | _script_crowds(script)
         return Result(
             makespan_s=makespan_s,
             bound=self._bound(agents),
