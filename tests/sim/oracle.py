@@ -18,8 +18,6 @@ _RETRY = RetryPolicy()
 class Oracle:
     """Sends whom the provider would serve at once, who has least time first; takes the scheduler's calls."""
 
-    is_idle = False
-
     def __init__(self, world):
         self._world = world
         self._tickets, self._ready_at, self._attempts, self._ambiguous = {}, {}, {}, {}
@@ -78,9 +76,6 @@ class Oracle:
 
     def cancel(self, ticket_id, now):
         return self._tickets.pop(ticket_id, None) is not None
-
-    def drain_events(self):
-        return []
 
 
 def run_oracle(scenario, *, seed):

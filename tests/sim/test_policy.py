@@ -1,19 +1,16 @@
 """Who decides: the scheduler, the scheduler without its parts, what the field does, and nobody."""
 
 import pickle
-import random
 from dataclasses import replace
 
 import pytest
 
-from hivemind_addon.kernel.pool import PoolSettings
-from hivemind_addon.kernel.values.decision import Backoff, Finished, GiveUp
-from hivemind_addon.kernel.values.ticket import AttemptResult, Demand, Dimension, Outcome, OutcomeKind, PoolKey, Ticket
+from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim.ablation import Primitive
-from hivemind_addon.sim.aimd_pause import aimd_pause
 from hivemind_addon.sim.library import case_named, cases
 from hivemind_addon.sim.limits import Limit, LimitKind
-from hivemind_addon.sim.policy import COMPARED, Policy, UnknownPolicy, only, policy_named, without
+from hivemind_addon.sim.policy import NAMED, Policy, only, policy_named, without
+from hivemind_addon.sim.policy_file import UnknownPolicy
 from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings
 from hivemind_addon.sim.workload import Crowd, Scenario
 from hivemind_addon.sim.world import World, run
@@ -23,7 +20,7 @@ from tests.cases import each
 @each(
     "policy",
     [
-        *COMPARED,
+        *NAMED,
         *map(without, Primitive),
         *map(only, Primitive),
         only(),
@@ -40,11 +37,6 @@ def test_two_primitives_have_one_name_whatever_their_order():
     one, other = Primitive.METERS, Primitive.RETRY
     assert without(one, other) == without(other, one) == policy_named("hivemind-without-retry+meters")
     assert without(one, other).name == "hivemind-without-meters+retry"
-
-
-def test_who_admits_calls_is_scheduled():
-    assert [policy.name for policy in COMPARED if policy.is_scheduled] == ["aimd-pause", "fifo", "hivemind"]
-    assert repr(Policy.AIMD_PAUSE.admission(random.Random(0))) == "<QueueAdmission 0 tickets in 0 pools>"
 
 
 @each(
@@ -168,109 +160,3 @@ def test_without_priorities_who_is_in_a_hurry_waits_with_the_batch():
     scenario = cases()["priorities"].scenario
     first, alike = run(scenario, seed=0), run(scenario, seed=0, policy=without(Primitive.PRIORITY))
     assert first.crowds["person"].wait_s(0.95) < 0.4 * alike.crowds["person"].wait_s(0.95)
-
-
-# Aimd pause -----------------------------------------------------------------------------------------------------------
-
-
-POOL = PoolKey("api.sim", "key", "sim-1")
-OK = Outcome(OutcomeKind.SUCCESS, "status 200", status=200)
-BUSY = Outcome(OutcomeKind.OVERLOADED, "status 529", status=529, retryable=True)
-
-
-def throttled(after_s):
-    return Outcome(OutcomeKind.THROTTLED, "status 429", status=429, retryable=True, retry_after_s=after_s)
-
-
-def ticket(name, pool=POOL):
-    return Ticket(
-        id=name,
-        pool=pool,
-        agent="a",
-        session="a",
-        model="sim-1",
-        demand=Demand(),
-        arrived_at=0,
-        deadline_at=600,
-        shed_at=590,
-    )
-
-
-@pytest.fixture
-def field():
-    return aimd_pause(random.Random(0))
-
-
-def submit(field, *names, now=0.0):
-    for name in names:
-        field.submit(ticket(name), PoolSettings(), now)
-
-
-def sent(field, now):
-    return [admitted.attempt for admitted in field.poll(now)]
-
-
-def test_five_go_at_once_and_the_next_when_one_is_over(field):
-    submit(field, *"abcdefg")
-    reservations = sent(field, 0)
-    assert [attempt.ticket.id for attempt in reservations] == list("abcde")
-    assert isinstance(field.settle(reservations[0], AttemptResult(OK), 1.0), Finished)
-    assert [attempt.ticket.id for attempt in sent(field, 1.0)] == ["f"]
-
-
-def test_a_refusal_halves_what_may_go_once_a_round(field):
-    submit(field, *"abcdefghij")
-    for attempt in sent(field, 0):
-        assert isinstance(field.settle(attempt, AttemptResult(BUSY), 1.0), Backoff)
-    assert len(sent(field, 1.5)) == 2
-
-
-def test_nobody_goes_while_a_pause_lasts(field):
-    submit(field, "a", "b")
-    first, second = sent(field, 0)
-    field.settle(first, AttemptResult(throttled(20.0)), 1.0)
-    field.settle(second, AttemptResult(OK), 1.0)
-    submit(field, "c", now=1.0)
-    assert sent(field, 20.9) == []
-    assert field.next_wakeup() == 21.0
-    assert [attempt.ticket.id for attempt in sent(field, 21.0)] == ["c", "a"]
-
-
-def test_the_fourth_failure_is_the_last(field):
-    submit(field, "a")
-    now, verdicts = 0.0, []
-    for _ in range(4):
-        (attempt,) = sent(field, now)
-        verdicts.append(field.settle(attempt, AttemptResult(BUSY), now))
-        now += 20
-    assert [type(verdict) for verdict in verdicts] == [Backoff, Backoff, Backoff, GiveUp]
-    assert field.is_idle
-
-
-def test_what_waiting_cannot_cure_is_given_up_at_once(field):
-    submit(field, "a")
-    (attempt,) = sent(field, 0)
-    wrong = Outcome(OutcomeKind.IGNORED, "status 400", status=400)
-    assert isinstance(field.settle(attempt, AttemptResult(wrong), 0.1), GiveUp)
-
-
-def test_a_client_that_goes_leaves_nothing_behind_while_it_waits_or_backs_off(field):
-    submit(field, *"abcdef")
-    reservations = sent(field, 0)
-    assert field.cancel("f", 1.0)
-    field.settle(reservations[0], AttemptResult(BUSY), 1.0)
-    assert field.cancel("a", 1.5)
-    assert not field.cancel("b", 1.5), "it is in flight"
-    for attempt in reservations[1:]:
-        field.settle(attempt, AttemptResult(OK), 2.0)
-    assert sent(field, 30.0) == []
-    assert field.is_idle
-    assert field.next_wakeup() is None
-    ends = {event.ticket_id: event.end for event in field.drain_events() if hasattr(event, "end")}
-    assert ends == {"a": "cancelled", "f": "cancelled"} | dict.fromkeys("bcde", "delivered")
-
-
-def test_pools_do_not_wait_for_each_other(field):
-    submit(field, *"abcde")
-    field.submit(ticket("x", PoolKey("other", "key", "sim-1")), PoolSettings(), 0)
-    assert len(sent(field, 0)) == 6

@@ -1,17 +1,17 @@
-"""Who decides when a call goes: the scheduler, what others do, or nobody."""
+"""Policies: the scheduler, the scheduler without some mechanisms, competitors, files of users, and no scheduler."""
 
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+from hivemind_addon.formats.base.resources import examples_folder
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.decision import Admitted, Refused, Shed, Verdict
-from hivemind_addon.kernel.values.events import SchedulerEvent
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Hints, Ticket
 from hivemind_addon.sim.ablation import AblatedScheduler, Primitive
-from hivemind_addon.sim.aimd_pause import aimd_pause
+from hivemind_addon.sim.policy_file import PolicyFile, UnknownPolicy
 
 _SDK_RETRIES = 2
 _ALL = frozenset(Primitive)
@@ -19,50 +19,81 @@ _WITHOUT, _ONLY = "hivemind-without-", "only-"
 
 
 class Admission(Protocol):
-    """A scheduler's interface for the driver; see kernel/scheduler.py."""
+    """The interface of a policy: decides when the calls of one run go. The scheduler has the same interface.
 
-    @property
-    def is_idle(self) -> bool: ...  # noqa: D102
+    The class is called with one `random.Random`, seeded by the run's seed. All instants are seconds of the run, and
+    `now` never goes back. After each event of the run the world calls `poll(now)` once, carries the decisions out in
+    their order, and asks `next_wakeup()`. An event calls `submit`, `observe`, `settle` or `cancel`, or is a wakeup.
 
-    def submit(self, ticket: Ticket, settings: PoolSettings, now: float) -> None: ...  # noqa: D102
+    Tickets, hints and results are frozen values (`hivemind_addon.kernel.values.ticket`), decisions and verdicts too
+    (`hivemind_addon.kernel.values.decision`). Optional attributes of the class: `watches = False` turns off the closing
+    of streamed attempts that are silent for too long, `reaps_after_s = 30.0` closes any attempt after so much silence.
+    """
 
-    def poll(self, now: float) -> Sequence[Admitted | Shed | Refused]: ...  # noqa: D102
+    def submit(self, ticket: Ticket, settings: PoolSettings, now: float) -> None:
+        """A client sent a request, which waits from now on until `poll` decides.
 
-    def next_wakeup(self) -> float | None: ...  # noqa: D102
+        `ticket.demand`: the expected requests and tokens. `ticket.deadline_at`: the instant at which the client leaves.
+        A client that comes back sends a new ticket. `settings`: of the provider's profile, for example
+        `settings.concurrency.maximum` attempts in flight.
+        """
 
-    def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None: ...  # noqa: D102
+    def poll(self, now: float) -> Sequence[Admitted | Shed | Refused]:
+        """Decide on waiting tickets, at most once on each; all others go on waiting.
 
-    def settle(self, attempt: Attempt, result: AttemptResult, now: float) -> Verdict: ...  # noqa: D102
+        `Admitted(Attempt(ticket, number, now))`: the request goes to the provider; `number` counts the attempts of the
+        ticket from 1. `Shed(ticket, reason, come_back_s)`: the client gets a refusal that asks for a retry in so many
+        seconds. `Refused(ticket, cause)`: the client gets a refusal for good.
+        """
 
-    def cancel(self, ticket_id: str, now: float) -> bool: ...  # noqa: D102
+    def next_wakeup(self) -> float | None:
+        """The instant, later than the last poll, of the next poll if nothing else happens; None: no need.
 
-    def drain_events(self) -> Sequence[SchedulerEvent]: ...  # noqa: D102
+        If nothing else happens and there is no wakeup, the run ends, and agents that wait are lost.
+        """
 
+    def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None:
+        """The head of an answer came: the limits that it reports, and the retry-after. Before `settle`, if at all.
 
-class UnknownPolicy(Exception):
-    """No policy has this name. Its text names those that there are."""
+        `answered` False: the head is a refusal's or a failure's (status 400 or more).
+        """
+
+    def settle(self, attempt: Attempt, result: AttemptResult, now: float) -> Verdict:
+        """An attempt ended. `Finished()`, `GiveUp(reason)` or `Backoff(until, reason)`, after which the ticket waits.
+
+        `result.outcome` is the end, `result.usage` the tokens. A success and a cancellation (the client left) are
+        finished; an attempt of which the client has seen bytes cannot be tried again. `until` binds nobody: `poll`
+        decides when the ticket goes.
+        """
+
+    def cancel(self, ticket_id: str, now: float) -> bool:
+        """The client of a waiting ticket left: the ticket is over. Returns whether the ticket waited."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """One of them. Two with the same name are the same."""
+    """A policy under its name. Two with the same name are the same."""
 
     name: str
     about: str
     admission: Callable[[random.Random], Admission] | None = None
-    """Makes who admits the calls of one run; None: agents go straight to the provider."""
+    """Makes the object that decides in one run; None: agents go straight to the provider."""
     resends: int | None = None
-    """Of each client for itself; None: as the scenario's agents do."""
+    """Re-sends of each client for itself; None: as the scenario's agents do."""
     watches: bool = True
-    """Whether it closes streamed attempts that are silent for too long, as the proxy does."""
+    """Whether streamed attempts that are silent for too long are closed, as the proxy does."""
     reaps_after_s: float | None = None
-    """Of silence, after which it closes any attempt, unless the scenario says another time; None: as `watches` says."""
+    """Silence that closes any attempt, unless the scenario states another time; None: as `watches` says."""
+    file: PolicyFile | None = None
+    """The file of a user, with its text."""
 
     HIVEMIND: ClassVar["Policy"]
     FIFO: ClassVar["Policy"]
     DIRECT: ClassVar["Policy"]
     SDK: ClassVar["Policy"]
     AIMD_PAUSE: ClassVar["Policy"]
+    HIVEMIND_SCHEDULER: ClassVar["Policy"]
+    BASELINE: ClassVar["Policy"]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Policy) and self.name == other.name
@@ -73,13 +104,13 @@ class Policy:
     def __repr__(self) -> str:
         return f"<Policy {self.name}>"
 
-    def __reduce__(self) -> tuple[Callable[[str], "Policy"], tuple[str]]:
-        """By its name, into another process."""
-        return policy_named, (self.name,)
+    def __reduce__(self) -> tuple[Callable[..., "Policy"], tuple[object, ...]]:
+        """By name into another process, and a file by its text."""
+        return (policy_named, (self.name,)) if self.file is None else (_of_file, (self.file,))
 
     @property
     def is_scheduled(self) -> bool:
-        """Whether somebody admits calls."""
+        """Whether a scheduler admits calls."""
         return self.admission is not None
 
 
@@ -112,27 +143,54 @@ Policy.FIFO = Policy(
 )
 Policy.DIRECT = Policy("direct", "nobody: each call goes at once, and the first failure is its agent's end", resends=0)
 Policy.SDK = Policy("sdk-retry", "each agent for itself, with the two re-sends of the SDKs", resends=_SDK_RETRIES)
-Policy.AIMD_PAUSE = Policy(
-    "aimd-pause",
-    "as the field does: AIMD on concurrency, a pause after a 429, three re-sends",
-    aimd_pause,
-    watches=False,
-)
+
+
+def _of_file(file: PolicyFile, name: str = "") -> Policy:
+    """A user's policy, or ours if there is a name."""
+    return Policy(
+        name or f"{file.path}:{file.class_name}",
+        file.about,
+        file.make,
+        watches=file.watches,
+        reaps_after_s=file.reaps_after_s,
+        file=None if name else file,
+    )
+
+
+def _packaged(name: str, file: str, class_name: str) -> Policy:
+    path = examples_folder() / "policies" / file
+    return _of_file(PolicyFile(str(path), class_name, path.read_text(encoding="utf-8")), name)
+
+
+Policy.AIMD_PAUSE = _packaged("aimd-pause", "lanes.py", "AimdPause")
+Policy.HIVEMIND_SCHEDULER = _packaged("hivemind-scheduler", "hivemind_scheduler.py", "HivemindScheduler")
+Policy.BASELINE = _packaged("baseline", "baseline.py", "Baseline")
 
 COMPARED = (Policy.DIRECT, Policy.SDK, Policy.AIMD_PAUSE, Policy.FIFO, Policy.HIVEMIND)
-"""What is compared on every scenario, from the least to the most."""
+"""The policies that are compared on every scenario, from the least to the most."""
+NAMED = (
+    *COMPARED,
+    Policy.HIVEMIND_SCHEDULER,
+    Policy.BASELINE,
+    _packaged("agentrm-fifo", "lanes.py", "AgentRmFifo"),
+    _packaged("agentrm-mlfq", "lanes.py", "AgentRmMlfq"),
+)
+"""All policies that have a name of their own."""
 
 
 def policy_named(name: str) -> Policy:
-    """A policy by its name. Raises UnknownPolicy."""
-    for policy in COMPARED:
+    """A policy by its name, or a user's by `FILE.py:Class`. Raises UnknownPolicy, with the cure."""
+    for policy in NAMED:
         if policy.name == name:
             return policy
     for prefix, make in ((_WITHOUT, without), (_ONLY, only)):
         if name.startswith(prefix):
             return make(*_primitives(name.removeprefix(prefix)))
-    names = ", ".join(policy.name for policy in COMPARED)
-    raise UnknownPolicy(f"no policy {name!r}; there are {names}, {_WITHOUT}X and {_ONLY}X (X: {_known()})")
+    if PolicyFile.is_meant(name):
+        return _of_file(PolicyFile.read(name))
+    names = ", ".join(policy.name for policy in NAMED)
+    ablated = f"{_WITHOUT}X and {_ONLY}X (X: {_known()})"
+    raise UnknownPolicy(f"no policy {name!r}; there are {names}, {ablated}, and FILE.py:Class of your own")
 
 
 def _primitives(names: str) -> Iterator[Primitive]:

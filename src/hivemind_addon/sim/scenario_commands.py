@@ -112,14 +112,17 @@ def run_scenarios(
     expectation is missed under the policy hivemind.
 
     \b
-    Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-without-X,
-    only-X; X is among meters, hidden-limits, breaker, retry, fair-order,
-    cache-order, comeback, backfilling, watchdog, budgets, priority, or A+B.
+    Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-scheduler,
+    baseline, agentrm-fifo, agentrm-mlfq; FILE.py:Class, a policy of your own
+    (docs/judge.md); hivemind-without-X, only-X, where X is among meters,
+    hidden-limits, breaker, retry, fair-order, cache-order, comeback,
+    backfilling, watchdog, budgets, priority, or A+B.
 
     \b
     Examples:
       hivemind lab scenario run replay-11 stress
       hivemind lab scenario run incident --policy fifo --policy hivemind --seeds 9
+      hivemind lab scenario run stress --policy mine.py:Mine --policy baseline
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from rich.console import Console  # noqa: PLC0415
 
@@ -182,7 +185,8 @@ def cases_named(names: Sequence[str]) -> "list[Case]":
 
 def policies_named(names: Sequence[str]) -> "list[Policy]":
     """The policies of these names, the scheduler without a name. BadParameter: no such policy."""
-    from hivemind_addon.sim.policy import UnknownPolicy, policy_named  # noqa: PLC0415
+    from hivemind_addon.sim.policy import policy_named  # noqa: PLC0415
+    from hivemind_addon.sim.policy_file import UnknownPolicy  # noqa: PLC0415
 
     try:
         return [policy_named(name) for name in dict.fromkeys(names or ["hivemind"])]

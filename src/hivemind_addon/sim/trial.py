@@ -11,6 +11,7 @@ from hivemind_addon.sim.expectation import Verdict
 from hivemind_addon.sim.library import Case
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import Policy
+from hivemind_addon.sim.policy_file import PolicyFault
 from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.world import run
 
@@ -50,7 +51,10 @@ class Trial:
     def run(self) -> Result:
         """Do the run."""
         setup = self.setup
-        return run(setup.case.at(setup.kind, headers=setup.headers), seed=self.seed, policy=setup.policy)
+        try:
+            return run(setup.case.at(setup.kind, headers=setup.headers), seed=self.seed, policy=setup.policy)
+        except PolicyFault as fault:
+            raise PolicyFault(f"{fault.message}\n  in {setup.case.name}, {setup.limits}, seed {self.seed}") from None
 
 
 def once_each(trials: Iterable[Trial]) -> list[Trial]:

@@ -10,7 +10,8 @@ from rich.console import Console
 from hivemind_addon.plugins.captures.model import Capture, NotACapture
 from hivemind_addon.proxy.system.stop_signals import end_with_us
 from hivemind_addon.sim.mitmdump import MitmdumpNotStarted
-from hivemind_addon.sim.policy import COMPARED, Policy, UnknownPolicy, policy_named
+from hivemind_addon.sim.policy import COMPARED, NAMED, Policy, policy_named
+from hivemind_addon.sim.policy_file import UnknownPolicy
 from hivemind_addon.sim.replay.chains import DELIVERED
 from hivemind_addon.sim.replay.limits import BadLimit, GivenLimit, given_limit
 from hivemind_addon.sim.replay.reconstruct import NothingToReplay
@@ -76,8 +77,9 @@ def _policies(_context: click.Context, _option: click.Parameter, names: tuple[st
     multiple=True,
     callback=_policies,
     metavar="NAME",
-    help=f"Only this one; may be given again. One of {', '.join(one.name for one in COMPARED)}; also "
-    "hivemind-without-X and only-X. Without it all but these last are compared.",
+    help=f"Only this policy; may be given again. One of {', '.join(one.name for one in NAMED)}; also "
+    "hivemind-without-X, only-X, and FILE.py:Class of your own. "
+    f"Without this option {', '.join(one.name for one in COMPARED)} are compared.",
 )
 @click.option("--seeds", type=click.IntRange(1, 100), default=1, help="Runs of each policy; medians are shown.")
 @click.option("--real", is_flag=True, help="As it was, but through a real mitmdump against answers as recorded.")
