@@ -49,6 +49,17 @@ def test_the_examples_are_short_and_need_nothing_of_ours_but_values():
         }
 
 
+def test_the_page_shows_the_minimal_policy_and_a_world_of_ten_lines(tmp_path):
+    page = (EXAMPLES.parents[1] / "docs" / "judge.md").read_text(encoding="utf-8")
+    assert f"```python\n{MINIMAL}```" in page
+    (world,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    assert len(world.splitlines()) <= 10
+    (tmp_path / "night.yaml").write_text(world)
+    scenario = case_named(str(tmp_path / "night.yaml")).scenario
+    lost = {name: run(scenario, seed=0, policy=policy_named(name)).lost for name in ("direct", "baseline", "hivemind")}
+    assert lost["direct"] > lost["baseline"] == lost["hivemind"] == 0
+
+
 def test_the_baseline_loses_nobody_where_the_field_loses_many_and_is_refused_little():
     loads = [case_named(f"random-{number}") for number in (7001, 7003, 7016, 7025)]
     ours, field = (
