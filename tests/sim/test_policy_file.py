@@ -6,16 +6,14 @@ import re
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.formats.base.resources import examples_folder
 from hivemind_addon.sim.library import case_named, cases
-from hivemind_addon.sim.policy import Policy, policy_named
+from hivemind_addon.sim.policy import EXAMPLES, Policy, policy_named
 from hivemind_addon.sim.policy_file import PolicyFault, UnknownPolicy
 from hivemind_addon.sim.trial import Setup, run_series
 from hivemind_addon.sim.world import run
 from hivemind_addon.tools.cli import main
 from tests.cases import each
 
-EXAMPLES = examples_folder() / "policies"
 MINIMAL = (EXAMPLES / "minimal.py").read_text(encoding="utf-8")
 WAKES = "return self.opens_at if self.waiting and self.opens_at > self.now else None"
 ADMITS = "go.append(Admitted(Attempt(ticket, number, now)))"

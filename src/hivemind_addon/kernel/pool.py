@@ -35,16 +35,7 @@ from hivemind_addon.kernel.order.selector import SOONEST_COME_BACK_S, Gate, Rese
 from hivemind_addon.kernel.overrides import Overrides
 from hivemind_addon.kernel.retry import History, Patience, RetryPolicy, judge, last_moment, step_s
 from hivemind_addon.kernel.values.command import Cancel, ForeseeWait, Foresight
-from hivemind_addon.kernel.values.decision import (
-    ActiveBlock,
-    Admitted,
-    Backoff,
-    Finished,
-    GiveUp,
-    Refused,
-    Shed,
-    Verdict,
-)
+from hivemind_addon.kernel.values.decision import ActiveBlock, Admitted, Backoff, Finished, GiveUp, Refused, Shed
 from hivemind_addon.kernel.values.events import (
     AttemptEnded,
     AttemptStarted,
@@ -502,9 +493,7 @@ class Pool:
         return self._take(entry, now)
 
     def _backfill(self, reservations: list[Reservation], now: float) -> list[Admitted | Refused] | None:
-        if not self.settings.backfills:
-            return None
-        entry, self._look_at = self._selector.backfill(reservations, now)
+        entry, self._look_at = self._selector.backfill(reservations, now) if self.settings.backfills else (None, _NEVER)
         return None if entry is None or self._look_at > now else self._take(entry, now)
 
     def _take(self, entry: QueueEntry, now: float) -> list[Admitted | Refused]:
@@ -554,8 +543,8 @@ class Pool:
         now: float,
         *,
         stopping: bool,
-        judged: Verdict | None = None,
-    ) -> Verdict:
+        judged: Finished | Backoff | GiveUp | None = None,
+    ) -> Finished | Backoff | GiveUp:
         """End an attempt and judge how the ticket continues, or apply the verdict `judged` of the client's process.
 
         With a job the attempt leaves the pool, but the end is not emitted: the attempt ends with the job.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
-from hivemind_addon.formats.base.resources import examples_folder
+from hivemind_addon.formats.base.resources import scenarios_folder
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.decision import Admitted, Refused, Shed, Verdict
@@ -13,6 +13,7 @@ from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, Hints, T
 from hivemind_addon.sim.ablation import AblatedScheduler, Primitive
 from hivemind_addon.sim.policy_file import PolicyFile, UnknownPolicy
 
+EXAMPLES = scenarios_folder().parent / "examples" / "policies"
 _SDK_RETRIES = 2
 _ALL = frozenset(Primitive)
 _WITHOUT, _ONLY = "hivemind-without-", "only-"
@@ -158,8 +159,8 @@ def _of_file(file: PolicyFile, name: str = "") -> Policy:
 
 
 def _packaged(name: str, file: str, class_name: str) -> Policy:
-    path = examples_folder() / "policies" / file
-    return _of_file(PolicyFile(str(path), class_name, path.read_text(encoding="utf-8")), name)
+    text = (EXAMPLES / file).read_text(encoding="utf-8")
+    return _of_file(PolicyFile(str(EXAMPLES / file), class_name, text), name)
 
 
 Policy.AIMD_PAUSE = _packaged("aimd-pause", "lanes.py", "AimdPause")

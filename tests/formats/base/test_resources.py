@@ -17,14 +17,12 @@ def test_an_installed_wheel_has_them_inside_the_package(tmp_path, monkeypatch):
     package = tmp_path / "site-packages" / "hivemind_addon"
     (package / "data" / "profiles").mkdir(parents=True)
     (package / "data" / "scenarios").mkdir()
-    (package / "data" / "examples").mkdir()
     (package / "data" / "script").mkdir()
     (package / "data" / "script" / "hivemind_addon").touch()
     monkeypatch.setattr(resources, "_PACKAGE", package)
     monkeypatch.setattr(resources, "_CHECKOUT", tmp_path)
     assert resources.profiles_folder() == package / "data" / "profiles"
     assert resources.scenarios_folder() == package / "data" / "scenarios"
-    assert resources.examples_folder() == package / "data" / "examples"
     assert resources.script_path() == package / "data" / "script" / "hivemind_addon"
 
 

@@ -47,8 +47,3 @@ def schemas_folder() -> Path:
 def script_path() -> Path:
     """The script that `mitmdump -s` takes. FileNotFoundError: the installation is damaged."""
     return _find(wheel=_PACKAGE / "data" / "script" / "hivemind_addon", checkout=_CHECKOUT / "hivemind_addon")
-
-
-def examples_folder() -> Path:
-    """The folder of the packaged examples. FileNotFoundError: the installation is damaged."""
-    return _find(wheel=_PACKAGE / "data" / "examples", checkout=_CHECKOUT / "examples")

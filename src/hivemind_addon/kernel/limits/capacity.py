@@ -121,10 +121,9 @@ class Capacity:
         infers: bool = True,
     ) -> None:
         """`sharing`: shared by the pools of the account. `infers`: see PoolSettings."""
-        self._infers = infers
         self.key = key
         """The pool's key in events."""
-        self._bypassing = 0
+        self._bypassing, self._infers = 0, infers
         self.flights = InFlight()
         self.service = ServiceTime()
         self.sharing = sharing

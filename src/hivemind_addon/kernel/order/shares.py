@@ -31,8 +31,7 @@ class StartTimes:
 
     def __init__(self, *, has_shares: bool = True) -> None:
         """`has_shares` False: each start is 0, so tickets go as they came, and a retried ticket keeps the place."""
-        self._has_shares = has_shares
-        self._now_s = 0.0
+        self._now_s, self._has_shares = 0.0, has_shares
         self._latest_s = 0.0
         """The latest next start of any agent so far."""
         self._agents_s: dict[str, float] = {}
