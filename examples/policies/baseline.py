@@ -15,7 +15,7 @@ from hivemind_addon.kernel.values.ticket import Attempt, Dimension, OutcomeKind,
 NEVER = math.inf
 MOST_FAILURES = 12  # tries of a ticket that fail otherwise than by a limit
 HURRY = 0.2  # share of a client's patience that is left when its ticket goes first
-FIRST_SLOTS = 8.0
+FIRST_SLOTS = 16.0
 ROW = 5  # failures in a row that mean that the provider is down
 CHANCE_S = 60.0  # a refusal that stands alone for so long was chance
 PROBE_S = 20.0  # a probe that is silent for so long is followed by another
