@@ -6,8 +6,7 @@ from hivemind_addon.kernel.values.ticket import Attempt, OutcomeKind, Reason
 
 class Minimal:
     def __init__(self, rng):
-        self.rng = rng
-        self.waiting = {}  # ticket's id -> ticket and number of the next attempt, the oldest first
+        self.rng, self.waiting = rng, {}  # waiting: ticket's id -> ticket and number of the next attempt
         self.in_flight, self.opens_at, self.now = 0, 0.0, 0.0
 
     def submit(self, ticket, settings, now):
@@ -24,8 +23,7 @@ class Minimal:
     def next_wakeup(self):
         return self.opens_at if self.waiting and self.opens_at > self.now else None
 
-    def observe(self, attempt, hints, now, *, answered=True):
-        pass  # `hints.readings` are the limits that the headers report
+    def observe(self, attempt, hints, now, *, answered=True): ...  # `hints.readings`: the limits in the headers
 
     def settle(self, attempt, result, now):
         self.in_flight -= 1
