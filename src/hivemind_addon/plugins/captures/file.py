@@ -1,7 +1,7 @@
 """Captures on disk: mitmproxy flow files that also tell, beside each flow, what the scheduler knew of it.
 
 Any mitmproxy opens them (`mitmweb -r FILE`). Read are also flow files that something else has written (`mitmdump -w`),
-HAR, and the JSON of `hivemind capture show --json`.
+HAR, the JSON of `hivemind capture show --json`, and traces.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from hivemind_addon.plugins.captures.flow_file import Damaged, dump, read_flows
 from hivemind_addon.plugins.captures.foreign import ForeignCalls
 from hivemind_addon.plugins.captures.model import (
     Capture,
-    CapturedAttempt,
     CapturedCall,
     ConcurrencyMove,
     LimitSeen,
     NotACapture,
     decode,
+    later,
 )
 from hivemind_addon.plugins.captures.recording import BESIDE_KEY, CALL_KEY, Circumstances
 from hivemind_addon.plugins.captures.redact import FlowRedactor
+from hivemind_addon.plugins.captures.trace import is_trace, read_trace
 from hivemind_addon.proxy.api.words import failing
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
     from hivemind_addon.kernel.values.ticket import PoolKey
 
 _BOM = b"\xef\xbb\xbf"
+_START_BYTES = 32
+"""Enough to tell the formats apart."""
 _TEXTS = ("text/", "application/json", "application/x-ndjson")
 _CURE = "record one with `hivemind run --capture FILE`, or with `mitmdump -w FILE`"
 
@@ -47,7 +50,10 @@ def read_capture(path: Path) -> Capture:
     """Everything that can be read of a file. Raises NotACapture: one line that names the file and the cure."""
     try:
         with path.open("rb") as file:
-            if _begins_json(file.read(4)):
+            start = file.read(_START_BYTES)
+            if is_trace(start):
+                return read_trace(path)
+            if _begins_json(start):
                 return _read_json(path)
             damage: list[str] = []
             capture = _capture_of(_flows(file.fileno(), damage), damage)
@@ -204,7 +210,7 @@ def join(records: Iterable[tuple[CapturedCall, Circumstances]], damage: Iterable
     moves: list[ConcurrencyMove] = []
     for call, beside in records:
         later_s = beside.began_wall - began_wall
-        calls.append(_later(replace(call, pool=present(call.pool)), later_s))
+        calls.append(later(replace(call, pool=present(call.pool)), later_s))
         limits += [replace(one, at_s=one.at_s + later_s, pool=present(one.pool)) for one in beside.limits]
         moves += [replace(one, at_s=one.at_s + later_s, pool=present(one.pool)) for one in beside.moves]
     return Capture(
@@ -218,19 +224,4 @@ def join(records: Iterable[tuple[CapturedCall, Circumstances]], damage: Iterable
         content=any(beside.content for _, beside in records),
         learned=tuple({one.key: one for _, beside in reversed(records) for one in beside.learned}.values()),
         damage=tuple(damage),
-    )
-
-
-def _later(call: CapturedCall, later_s: float) -> CapturedCall:
-    if not later_s:
-        return call
-
-    def moved(attempt: CapturedAttempt) -> CapturedAttempt:
-        return replace(attempt, at_s=attempt.at_s + later_s)
-
-    return replace(
-        call,
-        at_s=call.at_s + later_s,
-        ended_s=call.ended_s + later_s,
-        attempts=tuple(moved(attempt) for attempt in call.attempts),
     )

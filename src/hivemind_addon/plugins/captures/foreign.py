@@ -105,6 +105,7 @@ class ForeignCalls:
             patience_s=told.requester.known_patience_s or profile.patience.default_s,
             request_hash=told.prints.whole,
             request_bytes=len(request.raw_content or b""),
+            max_tokens=facts.max_output_tokens,
         )
         seen_s = at_s + (attempt.head_after_s or attempt.ended_after_s)
         limits = tuple(self._news(pool, hints.readings, seen_s)) if response else ()
@@ -145,6 +146,7 @@ class ForeignCalls:
             head_after_s=head_after_s,
             chunks=(CapturedChunk(ended_after_s, len(body)),) if body else (),
             usage=usage,
+            readings=answer.hints.readings,
         ), answer.hints
 
     def _news(self, pool: PoolKey, readings: Iterable[Reading], at_s: float) -> Iterator[LimitSeen]:
@@ -167,6 +169,7 @@ def _attempt(
     head_after_s: float | None = None,
     chunks: tuple[CapturedChunk, ...] = (),
     usage: Usage | None = None,
+    readings: tuple[Reading, ...] = (),
 ) -> CapturedAttempt:
     return CapturedAttempt(
         number=1,
@@ -180,6 +183,7 @@ def _attempt(
         chunks=chunks,
         usage=usage,
         retry_after_s=outcome.retry_after_s,
+        readings=readings,
     )
 
 

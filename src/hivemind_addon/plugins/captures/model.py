@@ -5,13 +5,22 @@ begin of the capture, `after_s` since an attempt was sent. The format is plain J
 refuses a file of a newer version, and ignores unknown fields.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 
 from hivemind_addon.formats.base import json_values
 from hivemind_addon.kernel.limits.learned import LearnedPool
-from hivemind_addon.kernel.values.ticket import CallKind, Demand, Dimension, OutcomeKind, PoolKey, Priority, Usage
+from hivemind_addon.kernel.values.ticket import (
+    CallKind,
+    Demand,
+    Dimension,
+    OutcomeKind,
+    PoolKey,
+    Priority,
+    Reading,
+    Usage,
+)
 
 VERSION = 1
 """Grows when a field disappears or changes meaning."""
@@ -59,6 +68,8 @@ class CapturedAttempt:
     """The provider's charge to the limits; None: not reported."""
     retry_after_s: float | None = None
     """The wait that the answer asked for."""
+    readings: tuple[Reading, ...] = ()
+    """The limits that the head stated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +118,8 @@ class CapturedCall:
     """Equal for a request and the client's own retries."""
     request_bytes: int = 0
     """Size of the body."""
+    max_tokens: int | None = None
+    """The most output that the request allows; None: the request does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +183,22 @@ class Capture:
 @dataclass(frozen=True, slots=True)
 class _Versioned:
     version: int
+
+
+def later(call: CapturedCall, later_s: float) -> CapturedCall:
+    """The call, so much later."""
+    if not later_s:
+        return call
+
+    def moved(attempt: CapturedAttempt) -> CapturedAttempt:
+        return replace(attempt, at_s=attempt.at_s + later_s)
+
+    return replace(
+        call,
+        at_s=call.at_s + later_s,
+        ended_s=call.ended_s + later_s,
+        attempts=tuple(moved(attempt) for attempt in call.attempts),
+    )
 
 
 def encode(capture: Capture) -> bytes:

@@ -21,7 +21,7 @@ from hivemind_addon.kernel.values.events import (
     TicketEnded,
 )
 from hivemind_addon.kernel.values.snapshot import MeterView, PoolView, RequestState, Snapshot
-from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, OutcomeKind, PoolKey, Ticket
+from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult, OutcomeKind, PoolKey, Reading, Ticket
 from hivemind_addon.plugins.captures.model import (
     MAX_CHUNKS,
     VERSION,
@@ -79,6 +79,8 @@ class Served:
     dialect: str
     delivery: str
     """`stream` or `whole`."""
+    max_tokens: int | None = None
+    """The most output that the request allows; None: the request does not say."""
 
 
 @dataclass(slots=True)
@@ -99,6 +101,7 @@ class Tape:
         """When the call began to wait for its next attempt."""
         self._status: int | None = None
         self._head_at: float | None = None
+        self._readings: tuple[Reading, ...] = ()
         self._chunks: list[tuple[float, int]] = []
         """Of the running attempt."""
         self._attempts: list[CapturedAttempt] = []
@@ -116,9 +119,9 @@ class Tape:
         """When the last of them did; before any: when the call arrived."""
         return self._free_at - self._began_at
 
-    def head(self, status: int, now: float) -> None:
-        """An answer's head came."""
-        self._status, self._head_at = status, now
+    def head(self, status: int, now: float, readings: tuple[Reading, ...] = ()) -> None:
+        """An answer's head came, and stated these limits."""
+        self._status, self._head_at, self._readings = status, now, readings
         self._chunks.clear()
 
     def chunk(self, size: int, now: float) -> None:
@@ -146,10 +149,11 @@ class Tape:
                 usage=result.usage,
                 charged=result.charged,
                 retry_after_s=outcome.retry_after_s,
+                readings=self._readings,
             )
         )
         self._free_at = now
-        self._status, self._head_at = None, None
+        self._status, self._head_at, self._readings = None, None, ()
         self._chunks.clear()
 
 
@@ -256,6 +260,7 @@ class Recording:
             patience_s=ticket.deadline_at - arrived_at,
             request_hash=ticket.request_hash,
             request_bytes=request_bytes,
+            max_tokens=served.max_tokens,
         )
 
     def circumstances(self) -> Circumstances:

@@ -217,7 +217,8 @@ class Exchange:
         """How it is served, for a capture."""
         from hivemind_addon.plugins.captures.recording import Served  # noqa: PLC0415 - only who records asks
 
-        return Served(self.profile.name, self.dialect.name, self.delivery.value)
+        most = self.facts.max_output_tokens
+        return Served(self.profile.name, self.dialect.name, self.delivery.value, most)
 
     # Admission -------------------------------------------------------------------------------------------------------
 
@@ -434,7 +435,7 @@ class Exchange:
         rule = job_begun(self.profile, self.flow.request.path) if self.profile.jobs and status == 200 else None
         self.job = JobReader(rule, headers.get("content-encoding", "")) if rule else None
         if self.tape:
-            self.tape.head(status, answer.head_at)
+            self.tape.head(status, answer.head_at, answer.hints.readings)
         if self._attempt:
             self.driver.observe(self._attempt, answer.hints, answered=status < 400)
         if self.profile.is_plain:

@@ -25,6 +25,7 @@ def capture() -> None:
       hivemind capture start night.flow      the same, of a proxy that runs
       hivemind capture show night.flow       see what happened
       hivemind capture strip night.flow for-a-bug-report.flow
+      hivemind capture trace night.flow --output night.trace.gz
     """
 
 
@@ -101,3 +102,35 @@ def strip(file: Path, output: Path) -> None:
         except FileExistsError as error:
             raise click.ClickException(f"{output} is there already; name a new file") from error
     click.echo(f"{output}: {copied} flows, without their words")
+
+
+@capture.command()
+@click.argument("file", type=_FILE)
+@click.option("--output", type=_FILE, help="Write a new file; packed if its name ends in .gz. Default: print.")
+def trace(file: Path, output: Path | None) -> None:
+    """Write what a limiter did, as numbers to share: times, sizes, stated limits and refusals; no names, no words.
+
+    FILE is a capture, or what else `hivemind capture show` reads. docs/traces.md explains every key of the trace.
+
+    \b
+    Examples:
+      hivemind capture trace night.flow | head
+      hivemind capture trace night.flow --output night.trace.gz
+      hivemind lab trace fit night.trace.gz       which limits explain its refusals
+      hivemind lab scenario run night.trace.gz    the same night, simulated
+    """
+    from hivemind_addon.plugins.captures.file import read_capture  # noqa: PLC0415 - it loads mitmproxy
+    from hivemind_addon.plugins.captures.trace import trace_of, write_trace  # noqa: PLC0415
+
+    with in_one_line(NotACapture):
+        captured = read_capture(file)
+        if output is None:
+            click.echo(trace_of(captured), nl=False)
+            return
+        try:
+            size = write_trace(captured, output)
+        except FileExistsError as error:
+            raise click.ClickException(f"{output} is there already; name a new file") from error
+    attempts = sum(len(call.attempts) for call in captured.calls)
+    per = f", {size / attempts:.0f} bytes each" if attempts else ""
+    click.echo(f"{output}: {attempts} attempts of {len(captured.calls)} calls{per}")
