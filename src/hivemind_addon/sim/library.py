@@ -13,7 +13,7 @@ import difflib
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from enum import Enum, IntEnum
 from functools import cache
 from pathlib import Path
@@ -28,6 +28,7 @@ from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.formats.profile.rules import PROFILE_RULES, error_status
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.values.ticket import PoolKey
+from hivemind_addon.plugins.captures.model import NotACapture
 from hivemind_addon.sim.dialect import SimDialect
 from hivemind_addon.sim.expectation import Expectation
 from hivemind_addon.sim.faults import NAMED, FaultCourse, FaultMix, FaultPoint
@@ -190,6 +191,8 @@ def _found(name: str) -> Sequence[Case]:
         return (random_case(number),)
     stem, _, variant = name.rpartition(":")
     path = Path(name)
+    if path.is_file() and path.suffix not in (_SUFFIX, ".yml"):
+        return (recorded_case(path),)
     if path.suffix in _SUFFIXES or path.is_file():
         return tuple(read_cases(path).values())
     if Path(stem).suffix in _SUFFIXES:
@@ -208,6 +211,21 @@ def _found(name: str) -> Sequence[Case]:
     families = ", ".join(f"{file}:NAME" for file, found in _packaged().items() if "" not in found)
     known_names = f"{', '.join(cases())}, {families}, random-0, random-1 …"
     raise UnknownScenario(f"no scenario {name!r}; there are {known_names}, or give the path of a YAML file")
+
+
+def recorded_case(path: Path) -> Case:
+    """A trace or a capture, whose limits are fitted to the refusals. Raises UnknownScenario."""
+    from hivemind_addon.plugins.captures.file import read_capture  # noqa: PLC0415 - it loads mitmproxy
+    from hivemind_addon.sim.replay.reconstruct import NothingToReplay, fitted_to, reconstruct  # noqa: PLC0415
+
+    try:
+        capture = read_capture(path)
+        made = reconstruct(capture, fitted=fitted_to(capture))
+    except (NotACapture, NothingToReplay) as error:
+        where = "" if isinstance(error, NotACapture) else f"{path}: "
+        raise UnknownScenario(f"{where}{error}") from error
+    scenario = replace(made.scenario, name=path.name.partition(".")[0])
+    return Case(scenario, f"{made.agents} agents of {path.name}, {len(scenario.script)} turns", as_stated=True)
 
 
 def random_case(number: int) -> Case:

@@ -61,7 +61,11 @@ def show(name: str) -> None:
     chosen = cases_named([name])
     packaged = scenarios_folder() / f"{name}.yaml"
     path = packaged if packaged.is_file() else Path(name)
-    click.echo(path.read_text(encoding="utf-8") if path.is_file() else written(chosen[0]), nl=False)
+    is_recorded = bool(chosen[0].scenario.script)
+    if is_recorded:
+        click.echo(f"# The calls stay in {name}: these are the providers before which they are made again.")
+    is_text = path.is_file() and not is_recorded
+    click.echo(path.read_text(encoding="utf-8") if is_text else written(chosen[0]), nl=False)
 
 
 @scenario.command()
@@ -123,6 +127,7 @@ def run_scenarios(
       hivemind lab scenario run replay-11 stress
       hivemind lab scenario run incident --policy fifo --policy hivemind --seeds 9
       hivemind lab scenario run stress --policy mine.py:Mine --policy baseline
+      hivemind lab scenario run night.trace.gz --policy fifo --policy hivemind
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from rich.console import Console  # noqa: PLC0415
 

@@ -14,13 +14,13 @@ from hivemind_addon.sim.policy import COMPARED, NAMED, Policy, policy_named
 from hivemind_addon.sim.policy_file import UnknownPolicy
 from hivemind_addon.sim.replay.chains import DELIVERED
 from hivemind_addon.sim.replay.limits import BadLimit, GivenLimit, given_limit
-from hivemind_addon.sim.replay.reconstruct import NothingToReplay
+from hivemind_addon.sim.replay.reconstruct import NothingToReplay, fitted_to
 from hivemind_addon.sim.replay.tables import what_if_view
 from hivemind_addon.sim.replay.whatif import what_if
 
 _MAX_COPIES = 1000
 _PACES = 0.1, 1000.0
-_VIRTUAL = ("copies", "limits", "policies", "seeds")
+_VIRTUAL = ("copies", "limits", "policies", "seeds", "fit")
 """Options that a real replay does not take."""
 
 
@@ -82,6 +82,7 @@ def _policies(_context: click.Context, _option: click.Parameter, names: tuple[st
     f"Without this option {', '.join(one.name for one in COMPARED)} are compared.",
 )
 @click.option("--seeds", type=click.IntRange(1, 100), default=1, help="Runs of each policy; medians are shown.")
+@click.option("--fit", is_flag=True, help="Limits that explain the refusals, for those that no header states.")
 @click.option("--real", is_flag=True, help="As it was, but through a real mitmdump against answers as recorded.")
 @click.option("--pace", callback=_pace, default="x1", metavar="xN", help="With --real: so many times as fast.")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as JSON.")
@@ -95,13 +96,14 @@ def replay(
     seeds: int,
     pace: float,
     *,
+    fit: bool,
     real: bool,
     as_json: bool,
 ) -> None:
     """What would have become of a recorded session under other limits, with more agents, by other policies.
 
-    Virtual time: a night takes a second, nothing is sent. FILE is a capture (`hivemind run --capture FILE`), a flow
-    file (`mitmdump -w FILE`) or HAR. The exit status is 1 when the scheduler would have lost an agent.
+    Virtual time: a night takes a second, nothing is sent. FILE is a capture (`hivemind run --capture FILE`), a trace,
+    a flow file (`mitmdump -w FILE`) or HAR. The exit status is 1 when the scheduler would have lost an agent.
 
     With --real the recorded requests go through a proxy of their own to a simulated provider on this machine, which
     answers as recorded; the exit status is 1 when a call that was delivered then is not now.
@@ -124,7 +126,15 @@ def replay(
     errors = Console(stderr=True, highlight=False)
     try:
         with errors.status("replaying") as status:
-            result = what_if(capture, policies=policies, seeds=seeds, given=limits, copies=copies, tell=status.update)
+            result = what_if(
+                capture,
+                policies=policies,
+                seeds=seeds,
+                given=limits,
+                copies=copies,
+                fitted=fitted_to(capture) if fit else (),
+                tell=status.update,
+            )
     except (NothingToReplay, BadLimit) as error:
         raise click.ClickException(f"{file}: {error}") from error
     if as_json:

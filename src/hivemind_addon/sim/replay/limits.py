@@ -6,14 +6,17 @@ from dataclasses import dataclass
 
 from hivemind_addon.formats.base.patterns import glob_matches
 from hivemind_addon.kernel.values.ticket import Dimension, PoolKey
-from hivemind_addon.sim.limits import Limit, LimitKind
+from hivemind_addon.sim.limits import Limit, LimitKind, ModelScope, WindowKind
 
 CONCURRENCY = "concurrency"
 _SPEC = re.compile(
     r"(?P<what>[a-z_-]+)=(?P<amount>none|\d+(?:\.\d+)?[km]?)"
-    r"(?:/(?P<count>\d+)?(?P<unit>s|min|h|day))?(?::(?P<kind>bucket|window))?(?:@(?P<pool>.+))?",
+    r"(?:/(?P<count>\d+)?(?P<unit>s|min|h|day))?(?::(?P<kind>[a-z]+))?(?:@(?P<pool>.+))?",
     re.IGNORECASE,
 )
+_KINDS = {"bucket": (LimitKind.BUCKET, WindowKind.BEAT), "window": (LimitKind.WINDOW, WindowKind.BEAT)} | {
+    one.value: (LimitKind.WINDOW, one) for one in WindowKind if one is not WindowKind.BEAT
+}
 _UNITS_S = {"s": 1.0, "min": 60.0, "h": 3600.0, "day": 86_400.0}
 _FACTORS = {"k": 1_000, "m": 1_000_000}
 _CURE = (
@@ -40,6 +43,7 @@ class GivenLimit:
     kind: LimitKind = LimitKind.BUCKET
     pool: str = "*"
     """Glob over pools' names."""
+    windows: WindowKind = WindowKind.BEAT
 
     def concerns(self, pool: PoolKey) -> bool:
         """Whether it holds for this pool."""
@@ -66,6 +70,8 @@ def given_limit(text: str) -> GivenLimit:
         raise BadLimit(f"limit {text!r}: there is no {what!r}; there are {known}")
     if amount is not None and unit is None:
         raise BadLimit(f"limit {text!r} does not say per what; write {what}={match['amount']}/min")
+    if kind and kind.lower() not in _KINDS:
+        raise BadLimit(f"limit {text!r}: there is no kind {kind!r}; there are {', '.join(_KINDS)}")
     window_s = int(match["count"] or 1) * _UNITS_S[unit.lower()] if unit else 60.0
     if window_s == 0:
         raise BadLimit(f"limit {text!r} has a window of no length; write {what}={match['amount']}/min")
@@ -74,8 +80,9 @@ def given_limit(text: str) -> GivenLimit:
         Dimension(what),
         amount,
         window_s,
-        LimitKind(kind.lower()) if kind else LimitKind.BUCKET,
+        _KINDS[kind.lower()][0] if kind else LimitKind.BUCKET,
         match["pool"] or "*",
+        _KINDS[kind.lower()][1] if kind else WindowKind.BEAT,
     )
 
 
@@ -90,14 +97,21 @@ def imposed(
         if one.dimension is None:
             concurrency = one.amount
         elif one.amount is not None:
-            limits.append(Limit(one.dimension, one.amount, one.window_s, one.kind))
+            limits.append(Limit(one.dimension, one.amount, one.window_s, one.kind, windows=one.windows))
     return tuple(limits), concurrency
 
 
 def in_words(limit: Limit) -> str:
-    """As it would be typed: `requests=60/min:bucket`."""
+    """As it would be typed, and what cannot be typed behind it: `requests=60/min:bucket, burst 5`."""
     unit = next((unit for unit, unit_s in _UNITS_S.items() if unit_s == limit.window_s), f"{limit.window_s:g}s")
-    return f"{limit.dimension.value}={_short(limit.amount)}/{unit}:{limit.kind.value}"
+    kind = next(name for name, kinds in _KINDS.items() if kinds == (limit.kind, limit.windows))
+    more = (
+        f"burst {_short(round(limit.burst))}" if limit.burst else "",
+        f"growing {limit.growth:g} times" if limit.growth else "",
+        f"for each {limit.scope.value}" if limit.scope is not ModelScope.KEY else "",
+        "refused calls count" if limit.counts_refusals else "",
+    )
+    return ", ".join((f"{limit.dimension.value}={_short(limit.amount)}/{unit}:{kind}", *filter(None, more)))
 
 
 def _amount(text: str) -> int | None:

@@ -24,10 +24,11 @@ from hivemind_addon.plugins.captures.model import Capture, CapturedAttempt, Capt
 from hivemind_addon.sim import faults
 from hivemind_addon.sim.actor import WALL_S
 from hivemind_addon.sim.dialect import PLAYED, SimDialect
-from hivemind_addon.sim.limits import Limit, LimitKind, Prefix
+from hivemind_addon.sim.limits import Limit, LimitKind, ModelScope, Prefix
 from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.replay.chains import RecordedTurn, chained
 from hivemind_addon.sim.replay.limits import CONCURRENCY, BadLimit, GivenLimit, imposed
+from hivemind_addon.sim.trace_fit import Fit, fits
 from hivemind_addon.sim.workload import PlannedTurn, Scenario, ScriptedCall, ScriptedFault, Site
 
 _RE_SENDS = 2
@@ -74,9 +75,17 @@ class _Usual:
     output_tokens: int
 
 
-def reconstruct(capture: Capture, *, given: Sequence[GivenLimit] = (), copies: int = 1, seed: int = 0) -> Replayable:
-    """The scenario of a capture, with `copies` times the agents. Raises NothingToReplay, and BadLimit for a limit that
-    concerns none of the pools.
+def reconstruct(
+    capture: Capture,
+    *,
+    given: Sequence[GivenLimit] = (),
+    copies: int = 1,
+    seed: int = 0,
+    fitted: Sequence[Fit] = (),
+) -> Replayable:
+    """The scenario of a capture, with `copies` times the agents; `fitted` limits stand for those that no header states.
+
+    Raises NothingToReplay, and BadLimit for a limit that concerns none of the pools.
     """
     if not capture.calls:
         raise NothingToReplay("it holds no call that has ended; record some with `hivemind run --capture FILE`")
@@ -90,14 +99,22 @@ def reconstruct(capture: Capture, *, given: Sequence[GivenLimit] = (), copies: i
     went_on = {other.id for turn in turns for other in turn.after}
     previous_marks: dict[str, Prefix] = {}
     originals = [
-        _scripted(turn, begin_s, usual[turn.last.pool], previous_marks, went_on=turn.id in went_on) for turn in turns
+        _scripted(
+            turn, begin_s, usual[turn.last.pool], previous_marks, _known(fitted, turn), went_on=turn.id in went_on
+        )
+        for turn in turns
     ]
-    sites = _sites(capture, turns, given, begin_s)
+    sites = _sites(capture, turns, given, begin_s, fitted)
     script = tuple(_copied(originals, copies, random.Random(f"{seed} copies")))
     known = tuple(one for one in capture.learned if not any(limit.concerns(one.key) for limit in given))
     scenario = Scenario("replay", (), ProviderSettings(), sites=sites, script=script, way_s=0.0, learned=known)
     assumed = sum(not turn.is_delivered and _success(turn) is None for turn in turns)
     return Replayable(tuple(turns), scenario, assumed, left_out=len(told) - len(calls))
+
+
+def fitted_to(capture: Capture) -> tuple[Fit, ...]:
+    """The limits that explain the refusals of a capture."""
+    return fits(capture, _profile_of)
 
 
 def paid_for(call: CapturedCall, usage: Usage) -> Spend:
@@ -109,7 +126,13 @@ def paid_for(call: CapturedCall, usage: Usage) -> Spend:
 
 
 def _scripted(
-    turn: RecordedTurn, begin_s: float, usual: _Usual, previous_marks: dict[str, Prefix], *, went_on: bool
+    turn: RecordedTurn,
+    begin_s: float,
+    usual: _Usual,
+    previous_marks: dict[str, Prefix],
+    fitted: Mapping[OutcomeKind, Fit],
+    *,
+    went_on: bool,
 ) -> ScriptedCall:
     call, success, profile = turn.last, _success(turn), _profile_of(turn.last)
     latency_s, generation_s = _service(turn, success, usual)
@@ -120,6 +143,7 @@ def _scripted(
         latency_s, generation_s = latency_s + generation_s, 0.0
     charges_maximum = profile.charge.output is OutputCharge.MAX_TOKENS
     input_tokens = _input_tokens(call, success, profile)
+    most = call.demand.output_tokens if call.max_tokens is None else call.max_tokens
     return ScriptedCall(
         ticket=_ticket(turn, profile),
         turn=PlannedTurn(
@@ -131,8 +155,8 @@ def _scripted(
         ),
         after=tuple(other.id for other in turn.after),
         prefixes=_marks(turn, success, previous_marks),
-        max_tokens=max(output_tokens, call.demand.output_tokens) if charges_maximum else None,
-        faults=tuple(_faults(turn)),
+        max_tokens=max(output_tokens, most) if charges_maximum else None,
+        faults=tuple(_faults(turn, fitted)),
         retries=max(_RE_SENDS, len(turn.calls) - 1),
         is_vital=turn.is_delivered or not (went_on or _is_its_own_fault(turn)),
     )
@@ -222,11 +246,20 @@ def _is_its_own_fault(turn: RecordedTurn) -> bool:
     return bool(turn.attempts) and turn.attempts[-1].kind is OutcomeKind.IGNORED
 
 
-def _faults(turn: RecordedTurn) -> Iterable[ScriptedFault]:
-    """The faults of failed attempts, except refusals by a rate limit and cancelled attempts."""
+def _known(fitted: Sequence[Fit], turn: RecordedTurn) -> Mapping[OutcomeKind, Fit]:
+    """What is known of the refusals of the turn's key."""
+    return {one.kind: one for one in fitted if one.is_known and one.concerns(turn.last.pool)}
+
+
+def _faults(turn: RecordedTurn, fitted: Mapping[OutcomeKind, Fit]) -> Iterable[ScriptedFault]:
+    """The faults of failed attempts, except cancelled ones and refusals by a limit."""
     streamed = turn.last.streamed
-    for place, attempt in enumerate(turn.attempts, start=1):
-        if attempt.kind in (OutcomeKind.SUCCESS, OutcomeKind.THROTTLED, OutcomeKind.CANCELLED):
+    names = [(call.id, attempt.number) for call in turn.calls for attempt in call.attempts]
+    for place, (name, attempt) in enumerate(zip(names, turn.attempts, strict=True), start=1):
+        if attempt.kind in (OutcomeKind.SUCCESS, OutcomeKind.CANCELLED):
+            continue
+        fit = fitted.get(attempt.kind)
+        if attempt.kind is OutcomeKind.THROTTLED if fit is None else name not in fit.chance:
             continue
         is_last = place == len(turn.attempts)
         fault = _fault(attempt, streamed=streamed, was_seen=is_last)
@@ -291,7 +324,11 @@ def _profile_of(call: CapturedCall) -> Profile:
 
 
 def _sites(
-    capture: Capture, turns: Iterable[RecordedTurn], given: Sequence[GivenLimit], begin_s: float
+    capture: Capture,
+    turns: Iterable[RecordedTurn],
+    given: Sequence[GivenLimit],
+    begin_s: float,
+    fitted: Sequence[Fit],
 ) -> tuple[Site, ...]:
     """A site for each pool in the recording."""
     first_of = {turn.last.pool: turn.last for turn in reversed(list(turns))}
@@ -303,8 +340,22 @@ def _sites(
     for pool in pools:
         call = first_of[pool]
         profile = _profile_of(call)
-        limits, concurrency = imposed(*recorded_limits(capture, pool, begin_s), given, pool)
-        provider = ProviderSettings(limits=limits, concurrency=concurrency, cache_ttl_s=profile.cache.ttl_s)
+        limits, concurrency = recorded_limits(capture, pool, begin_s)
+        rules = [rule for one in fitted if one.concerns(pool) for rule in one.found]
+        if any(one.is_known and one.concerns(pool) for one in fitted):
+            limits = (*(one for one in limits if one.told), *(rule.limit for rule in rules if not rule.at_once))
+        at_once = {rule.limit.dimension: rule.limit for rule in rules if rule.at_once}
+        if slots := at_once.get(Dimension.REQUESTS):
+            concurrency = slots.amount
+        limits, concurrency = imposed(limits, concurrency, given, pool)
+        provider = ProviderSettings(
+            limits=limits,
+            concurrency=concurrency,
+            concurrency_scope=slots.scope if slots else ModelScope.KEY,
+            tokens_at_once=tokens.amount if (tokens := at_once.get(Dimension.TOTAL_TOKENS)) else None,
+            linger_s=max((one.window_s for one in at_once.values()), default=0.0),
+            cache_ttl_s=profile.cache.ttl_s,
+        )
         dialect = PLAYED.get(call.dialect, SimDialect.CHAT)
         sites.append(Site(str(pool), pool, provider, profile=_profile_name(call), dialect=dialect))
     return tuple(sites)

@@ -31,6 +31,7 @@ class CheckoutEntry(CommandEntry):
 
 _COMMANDS = (
     CommandEntry("scenario", "sim.scenario_commands:scenario", "Simulated load: list it, read it, run it"),
+    CommandEntry("trace", "sim.trace_commands:trace", "Recorded refusals: which limits explain them"),
     CheckoutEntry("prove", "lab.commands:prove", "Scenarios against what they expect, and policies compared"),
     CheckoutEntry("digest", "lab.digest:digest", "Whether the scheduler decides as before"),
     CheckoutEntry("docs", "lab.generators.commands:docs", "Write the generated pages of docs/"),
