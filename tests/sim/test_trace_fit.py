@@ -6,11 +6,10 @@ import pytest
 from click.testing import CliRunner
 
 from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind
-from hivemind_addon.plugins.captures.file import read_capture
-from hivemind_addon.plugins.captures.trace import write_trace
 from hivemind_addon.sim.limits import Limit, LimitKind, ModelScope, WindowKind
 from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.replay.reconstruct import fitted_to
+from hivemind_addon.sim.trace import read_recorded, write_trace
 from hivemind_addon.sim.trace_fit import roundest
 from hivemind_addon.tools.cli import main
 from tests.sim.drives import driven
@@ -76,7 +75,7 @@ def test_two_limits_and_chance_are_told_apart_and_replayed(tmp_path):
     limits = (Limit(REQUESTS, 35, 60, WINDOW, windows=WindowKind.LOG), Limit(TOKENS, 60_000))
     file = tmp_path / "two.trace.gz"
     write_trace(driven(ProviderSettings(limits=limits, faults={"429": 0.03}), calls=300, gap_s=1.2), file)
-    (fit,) = fitted_to(read_capture(file))
+    (fit,) = fitted_to(read_recorded(file))
     assert {(one.rule.limit.dimension, one.rule.limit.amount) for one in fit.limits} == {
         (REQUESTS, 35),
         (TOKENS, 60_000),
@@ -101,7 +100,7 @@ def test_chance_alone_is_called_chance():
 def test_few_refusals_are_called_too_few(tmp_path):
     file = tmp_path / "few.trace"
     write_trace(driven(ProviderSettings(faults={"429": 0.05}), calls=60), file)
-    (fit,) = fitted_to(read_capture(file))
+    (fit,) = fitted_to(read_recorded(file))
     assert not fit.is_known
     assert fit.kind is OutcomeKind.THROTTLED
     assert "not enough refusals" in CliRunner().invoke(main, ["lab", "trace", "fit", str(file)]).output

@@ -215,11 +215,12 @@ def _found(name: str) -> Sequence[Case]:
 
 def recorded_case(path: Path) -> Case:
     """A trace or a capture, whose limits are fitted to the refusals. Raises UnknownScenario."""
-    from hivemind_addon.plugins.captures.file import read_capture  # noqa: PLC0415 - it loads mitmproxy
+    # Loaded when it is needed.
     from hivemind_addon.sim.replay.reconstruct import NothingToReplay, fitted_to, reconstruct  # noqa: PLC0415
+    from hivemind_addon.sim.trace import read_recorded  # noqa: PLC0415
 
     try:
-        capture = read_capture(path)
+        capture = read_recorded(path)
         made = reconstruct(capture, fitted=fitted_to(capture))
     except (NotACapture, NothingToReplay) as error:
         where = "" if isinstance(error, NotACapture) else f"{path}: "

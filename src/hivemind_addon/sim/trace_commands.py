@@ -1,4 +1,4 @@
-"""`hivemind lab trace`: what recorded refusals say about the limits behind them. Modules are loaded by the calls."""
+"""`hivemind capture trace` and `hivemind lab trace`: recorded refusals, to share and to explain. Loaded by the calls."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,14 +43,14 @@ def fit(file: Path, *, as_json: bool) -> None:
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from rich.console import Console  # noqa: PLC0415 - loaded when it is needed, as below
 
-    from hivemind_addon.plugins.captures.file import read_capture  # noqa: PLC0415
     from hivemind_addon.plugins.captures.model import NotACapture  # noqa: PLC0415
     from hivemind_addon.sim.replay.reconstruct import fitted_to  # noqa: PLC0415
+    from hivemind_addon.sim.trace import read_recorded  # noqa: PLC0415
     from hivemind_addon.tools.commands.options import in_one_line  # noqa: PLC0415
     from hivemind_addon.tools.commands.printing import print_json  # noqa: PLC0415
 
     with in_one_line(NotACapture):
-        capture = read_capture(file)
+        capture = read_recorded(file)
     with Console(stderr=True).status("fitting limits"):
         found = fitted_to(capture)
     if as_json:
@@ -62,6 +62,43 @@ def fit(file: Path, *, as_json: bool) -> None:
         console.print(f"{attempts} attempts, and no limit refused any: there is nothing to explain")
     for one in found:
         console.print(*_view(one), sep="\n")
+
+
+@click.command("trace")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@click.option(
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write a new file; packed if its name ends in .gz. Default: print.",
+)
+def write(file: Path, output: Path | None) -> None:
+    """Write what a limiter did, as numbers to share: times, sizes, stated limits and refusals; no names, no words.
+
+    FILE is a capture, or another file that `hivemind capture show` reads. docs/traces.md explains every key.
+
+    \b
+    Examples:
+      hivemind capture trace night.flow | head
+      hivemind capture trace night.flow --output night.trace.gz
+      hivemind lab trace fit night.trace.gz       which limits explain its refusals
+      hivemind lab scenario run night.trace.gz    the same night, simulated
+    """  # noqa: D301 - click's own mark: this paragraph keeps its lines
+    from hivemind_addon.plugins.captures.model import NotACapture  # noqa: PLC0415 - loaded when it is needed, as below
+    from hivemind_addon.sim.trace import read_recorded, trace_of, write_trace  # noqa: PLC0415
+    from hivemind_addon.tools.commands.options import in_one_line  # noqa: PLC0415
+
+    with in_one_line(NotACapture):
+        captured = read_recorded(file)
+        if output is None:
+            click.echo(trace_of(captured), nl=False)
+            return
+        try:
+            size = write_trace(captured, output)
+        except FileExistsError as error:
+            raise click.ClickException(f"{output} is there already; name a new file") from error
+    attempts = sum(len(call.attempts) for call in captured.calls)
+    per = f", {size / attempts:.0f} bytes each" if attempts else ""
+    click.echo(f"{output}: {attempts} attempts of {len(captured.calls)} calls{per}")
 
 
 def _plain(one: "Fit") -> dict[str, object]:

@@ -1,7 +1,7 @@
 """Captures on disk: mitmproxy flow files that also tell, beside each flow, what the scheduler knew of it.
 
 Any mitmproxy opens them (`mitmweb -r FILE`). Read are also flow files that something else has written (`mitmdump -w`),
-HAR, the JSON of `hivemind capture show --json`, and traces.
+HAR, and the JSON of `hivemind capture show --json`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,6 @@ from hivemind_addon.plugins.captures.model import (
 )
 from hivemind_addon.plugins.captures.recording import BESIDE_KEY, CALL_KEY, Circumstances
 from hivemind_addon.plugins.captures.redact import FlowRedactor
-from hivemind_addon.plugins.captures.trace import is_trace, read_trace
 from hivemind_addon.proxy.api.words import failing
 
 if TYPE_CHECKING:
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
     from hivemind_addon.kernel.values.ticket import PoolKey
 
 _BOM = b"\xef\xbb\xbf"
-_START_BYTES = 32
-"""Enough to tell the formats apart."""
 _TEXTS = ("text/", "application/json", "application/x-ndjson")
 _CURE = "record one with `hivemind run --capture FILE`, or with `mitmdump -w FILE`"
 
@@ -50,10 +47,7 @@ def read_capture(path: Path) -> Capture:
     """Everything that can be read of a file. Raises NotACapture: one line that names the file and the cure."""
     try:
         with path.open("rb") as file:
-            start = file.read(_START_BYTES)
-            if is_trace(start):
-                return read_trace(path)
-            if _begins_json(start):
+            if _begins_json(file.read(4)):
                 return _read_json(path)
             damage: list[str] = []
             capture = _capture_of(_flows(file.fileno(), damage), damage)

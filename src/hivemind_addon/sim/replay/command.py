@@ -17,6 +17,8 @@ from hivemind_addon.sim.replay.limits import BadLimit, GivenLimit, given_limit
 from hivemind_addon.sim.replay.reconstruct import NothingToReplay, fitted_to
 from hivemind_addon.sim.replay.tables import what_if_view
 from hivemind_addon.sim.replay.whatif import what_if
+from hivemind_addon.sim.trace import read_recorded
+from hivemind_addon.tools.commands.options import in_one_line
 
 _MAX_COPIES = 1000
 _PACES = 0.1, 1000.0
@@ -119,7 +121,8 @@ def replay(
     if unfit := [name for name in named if (name == "pace") != real]:
         option = next(one.opts[0] for one in context.command.params if one.name == unfit[0])
         raise click.UsageError(f"{option} {'does not go' if real else 'goes only'} with --real")
-    capture = _read(file)
+    with in_one_line(NotACapture):
+        capture = read_recorded(file)
     if real:
         _replay_real(capture, pace, as_json=as_json)
         return
@@ -163,12 +166,3 @@ def _replay_real(capture: Capture, pace: float, *, as_json: bool) -> None:
         Console(highlight=False).print(real_replay.real_view(result))
     if any(call.recorded.end == DELIVERED and call.differs for call in result.calls):
         click.get_current_context().exit(1)
-
-
-def _read(file: Path) -> Capture:
-    from hivemind_addon.plugins.captures.file import read_capture  # noqa: PLC0415 - it loads mitmproxy
-
-    try:
-        return read_capture(file)
-    except NotACapture as error:
-        raise click.ClickException(str(error)) from error

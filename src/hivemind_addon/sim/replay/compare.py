@@ -190,14 +190,14 @@ def _replay(file: Path, asked: ReplaySettings, expectation: Path) -> tuple[Sched
     with warnings.catch_warnings():
         # Pytest would show what mitmproxy's own imports make its libraries say.
         warnings.simplefilter("ignore", DeprecationWarning)
-        from hivemind_addon.plugins.captures.file import read_capture  # noqa: PLC0415 - it loads mitmproxy
+        from hivemind_addon.sim.trace import read_recorded  # noqa: PLC0415 - it loads mitmproxy
 
     try:
         given = [given_limit(text) for text in asked.limits]
     except BadLimit as error:
         raise Unlike(f"{expectation}: {error}") from error
     try:
-        capture = read_capture(file)
+        capture = read_recorded(file)
         replayable = reconstruct(capture, given=given, copies=asked.agents, seed=asked.seed)
     except NotACapture as error:
         raise Unlike(str(error)) from error

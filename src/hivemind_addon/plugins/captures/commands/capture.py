@@ -8,14 +8,17 @@ from rich.console import Console
 from hivemind_addon.plugins.captures.model import NotACapture, encode
 from hivemind_addon.plugins.captures.show import show as view
 from hivemind_addon.proxy.api.command import Record
-from hivemind_addon.tools.commands.group import IndexedGroup
+from hivemind_addon.tools.commands.group import CommandEntry, IndexedGroup
 from hivemind_addon.tools.commands.options import in_one_line, json_option, port_option
 from hivemind_addon.tools.commands.proxy import tell
 
 _FILE = click.Path(dir_okay=False, path_type=Path)
 
 
-@click.group(cls=IndexedGroup)
+_TRACE = CommandEntry("trace", "sim.trace_commands:write", "Write what a limiter did, as numbers to share")
+
+
+@click.group(cls=IndexedGroup, index={"Commands": [_TRACE]})
 def capture() -> None:
     """Look at recorded sessions, or take the words out of them.
 
@@ -102,35 +105,3 @@ def strip(file: Path, output: Path) -> None:
         except FileExistsError as error:
             raise click.ClickException(f"{output} is there already; name a new file") from error
     click.echo(f"{output}: {copied} flows, without their words")
-
-
-@capture.command()
-@click.argument("file", type=_FILE)
-@click.option("--output", type=_FILE, help="Write a new file; packed if its name ends in .gz. Default: print.")
-def trace(file: Path, output: Path | None) -> None:
-    """Write what a limiter did, as numbers to share: times, sizes, stated limits and refusals; no names, no words.
-
-    FILE is a capture, or what else `hivemind capture show` reads. docs/traces.md explains every key of the trace.
-
-    \b
-    Examples:
-      hivemind capture trace night.flow | head
-      hivemind capture trace night.flow --output night.trace.gz
-      hivemind lab trace fit night.trace.gz       which limits explain its refusals
-      hivemind lab scenario run night.trace.gz    the same night, simulated
-    """
-    from hivemind_addon.plugins.captures.file import read_capture  # noqa: PLC0415 - it loads mitmproxy
-    from hivemind_addon.plugins.captures.trace import trace_of, write_trace  # noqa: PLC0415
-
-    with in_one_line(NotACapture):
-        captured = read_capture(file)
-        if output is None:
-            click.echo(trace_of(captured), nl=False)
-            return
-        try:
-            size = write_trace(captured, output)
-        except FileExistsError as error:
-            raise click.ClickException(f"{output} is there already; name a new file") from error
-    attempts = sum(len(call.attempts) for call in captured.calls)
-    per = f", {size / attempts:.0f} bytes each" if attempts else ""
-    click.echo(f"{output}: {attempts} attempts of {len(captured.calls)} calls{per}")

@@ -1,6 +1,6 @@
 """Traces: what a limiter did, in numbers that people can share. A trace is a capture without anything that names.
 
-    capture ──trace_of──► JSON Lines ──read_trace──► the same capture, whose names are `agent-1`, `model-2`, …
+    capture ──trace_of──► JSON Lines ──read_recorded──► the same capture, whose names are `agent-1`, `model-2`, …
 
 The first line is the head with the limits that became known, each further line is a call with its attempts. Instants
 count from the first call, in steps of 1 ms. A text stays if a closed list has it (names of packaged profiles and of
@@ -129,15 +129,21 @@ def write_trace(capture: Capture, output: Path) -> int:
         return file.write(gzip.compress(data, mtime=0) if output.suffix == ".gz" else data)
 
 
-def is_trace(start: bytes) -> bool:
-    """Whether a file with these first bytes is a trace."""
-    return start.startswith((_PACKED, _MARK))
+def read_recorded(path: Path) -> Capture:
+    """A capture, or a trace as a capture whose names are made of the trace's numbers. Raises NotACapture."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_MARK))
+    except OSError as error:
+        raise NotACapture(f"{path}: {error.strerror or error}; {_CURE}") from error
+    if start.startswith((_PACKED, _MARK)):
+        return _read_trace(path, is_packed=start.startswith(_PACKED))
+    from hivemind_addon.plugins.captures.file import read_capture  # noqa: PLC0415 - it loads mitmproxy
+
+    return read_capture(path)
 
 
-def read_trace(path: Path) -> Capture:
-    """A trace as a capture, whose names are made of the trace's numbers. Raises NotACapture, OSError."""
-    with path.open("rb") as file:
-        is_packed = file.read(len(_PACKED)) == _PACKED
+def _read_trace(path: Path, *, is_packed: bool) -> Capture:
     try:
         with gzip.open(path) if is_packed else path.open("rb") as file:
             data = file.read(MAX_BYTES + 1)

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind, PoolKey, Reading
-from hivemind_addon.plugins.captures.file import read_capture
 from hivemind_addon.plugins.captures.model import CapturedChunk, NotACapture, encode
-from hivemind_addon.plugins.captures.trace import trace_of, write_trace
+from hivemind_addon.sim.trace import read_recorded, trace_of, write_trace
 from hivemind_addon.tools.cli import main
 from tests.sim.replay.nights import attempt, call, capture, fleet
 
@@ -74,7 +73,7 @@ def test_a_trace_reads_back_as_the_capture_with_numbers_for_names(tmp_path):
     for name in ("night.trace", "night.trace.gz"):
         size = write_trace(made, tmp_path / name)
         assert size == (tmp_path / name).stat().st_size
-        back = read_capture(tmp_path / name)
+        back = read_recorded(tmp_path / name)
         first, second, third = back.calls
         assert [one.agent for one in back.calls] == ["agent-1", "agent-2", "agent-1"]
         assert (first.pool.host, second.pool.host, third.pool) == ("host-1", "host-2", first.pool)
@@ -115,7 +114,7 @@ def test_a_bad_trace_is_named_with_line_key_and_cure(tmp_path, old, new, words):
     file = tmp_path / "bad.trace"
     file.write_text(GOOD.replace(old, new, 1))
     with pytest.raises(NotACapture) as error:
-        read_capture(file)
+        read_recorded(file)
     assert str(file) in str(error.value)
     assert "\n" not in str(error.value)
     for word in words:
@@ -126,7 +125,7 @@ def test_a_damaged_packed_trace_is_named(tmp_path):
     file = tmp_path / "bad.trace.gz"
     file.write_bytes(gzip.compress(GOOD.encode())[:-30])
     with pytest.raises(NotACapture, match="damaged"):
-        read_capture(file)
+        read_recorded(file)
 
 
 def test_the_command_writes_small_files_and_overwrites_none(tmp_path):
