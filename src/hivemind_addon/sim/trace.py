@@ -12,6 +12,7 @@ explains every key.
 import gzip
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from math import inf
@@ -131,11 +132,9 @@ def write_trace(capture: Capture, output: Path) -> int:
 
 def read_recorded(path: Path) -> Capture:
     """A capture, or a trace as a capture whose names are made of the trace's numbers. Raises NotACapture."""
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_MARK))
-    except OSError as error:
-        raise NotACapture(f"{path}: {error.strerror or error}; {_CURE}") from error
+    start = b""
+    with suppress(OSError), path.open("rb") as file:
+        start = file.read(len(_MARK))
     if start.startswith((_PACKED, _MARK)):
         return _read_trace(path, is_packed=start.startswith(_PACKED))
     from hivemind_addon.plugins.captures.file import read_capture  # noqa: PLC0415 - it loads mitmproxy

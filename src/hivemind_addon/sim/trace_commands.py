@@ -1,4 +1,4 @@
-"""`hivemind capture trace` and `hivemind lab trace`: recorded refusals, to share and to explain. Loaded by the calls."""
+"""`hivemind capture trace` and `hivemind lab trace`: recorded refusals, to share and to explain."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING

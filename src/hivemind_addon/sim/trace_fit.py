@@ -3,7 +3,7 @@
     attempts ──replayed against each kind of limit, of an endless amount──► loads: units counted as each attempt came
     loads + refusals ──► the amount that parts refused from admitted ones best, and its likelihood
 
-A limit refuses what is above its amount and admits the rest, but for errors; what no limit explains is chance. Limits
+A limit refuses what is above its amount and admits the rest, but for errors; refusals that no limit explains are chance. Limits
 are added as long as the Bayesian information criterion falls: few limits that explain most. A limit that headers state
 is taken as stated, and says itself how well it explains. The limits are those of `sim/limits.py`, so that a fit can be
 simulated as it is.
@@ -31,14 +31,14 @@ _SCREENED = 800
 _MOST_LIMITS = 4
 _ENDLESS = 10**12
 _SLACK_S = 0.02
-"""A provider knows that a call is over before its client does."""
+"""A provider knows that a call is over before the client does."""
 _ERRORS = 0.002, 0.2
 """Least and greatest share of admissions above a limit."""
 _LEAST_CHANCE = 1e-4
 _GROWTHS = (1.25, 1.5, 2.0, 3.0)
 _LINGERS_S = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _RATES = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, *(0.85 * 1.01**step for step in range(40)), 1.35, 1.5, 1.75, 2.0, 2.5, 3.0)
-"""Of a bucket, in multiples of what was admitted."""
+"""Of a bucket, in multiples of the admitted units a second."""
 _REQUESTS, _TOTAL = Dimension.REQUESTS, Dimension.TOTAL_TOKENS
 
 
@@ -49,7 +49,7 @@ class Rule:
     limit: Limit
     """With `at_once`: dimension and amount count calls or tokens, and `window_s` is how long they linger."""
     at_once: bool = False
-    """Whether the limit counts what is in flight."""
+    """Whether the limit counts attempts in flight."""
     is_stated: bool = False
     """Whether headers state it."""
 
@@ -66,7 +66,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class FittedLimit:
-    """A limit with its evidence."""
+    """A limit with the evidence for it."""
 
     rule: Rule
     low: float
@@ -80,7 +80,7 @@ class FittedLimit:
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What explains one kind of refusals of one key."""
+    """The explanation of the refusals of a key, of one kind."""
 
     host: str
     key: str
@@ -131,7 +131,7 @@ class _Try:
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """A rule with the range of its amount, and the attempts above it."""
+    """A rule with the range of the amount, and the attempts above it."""
 
     score: float
     """Logarithm of the likelihood, less the price of the parameters."""
@@ -142,7 +142,7 @@ class _Scored:
 
 
 def fits(capture: Capture, profile_of: Callable[[CapturedCall], Profile]) -> tuple[Fit, ...]:
-    """The fits of a capture: one for each key and kind of refusal that occurred."""
+    """The fits of a capture, for each key and each kind of refusal that occurred."""
     by_key: dict[tuple[str, str], list[CapturedCall]] = defaultdict(list)
     for call in capture.calls:
         by_key[call.pool.host, call.pool.account].append(call)
@@ -183,7 +183,7 @@ def _used(call: CapturedCall) -> Iterator[CapturedAttempt]:
 
 
 def _sizes(call: CapturedCall, profile: Profile, attempt: CapturedAttempt | None) -> tuple[Demand, Demand]:
-    """What the limits take of a call, at its begin and at its end."""
+    """The units that limits take of a call, at the begin and at the end."""
     usage = attempt.usage if attempt is not None else None
     into, out, late = call.demand.input_tokens, call.demand.output_tokens, 0
     if usage is not None:
@@ -263,7 +263,7 @@ def _loads(rule: Rule, rows: Sequence[_Row]) -> list[float]:
 
 
 def _group(scope: ModelScope, one: _Try) -> str:
-    """The attempts that a limit of this scope counts together with one."""
+    """The attempts that a limit of this scope counts together with this attempt."""
     return {ModelScope.MODEL: one.model, ModelScope.USER: one.agent}.get(scope, "")
 
 
@@ -493,7 +493,7 @@ def _as_stated(scores: _Scores, stated: Sequence[Rule]) -> Iterator[_Scored]:
 
 
 def _refined(scores: _Scores, first: _Scored, beside: Sequence[_Scored]) -> _Scored:
-    """The best rule near the first one: of phases and rates in between."""
+    """The best rule near the first rule: of phases and rates in between."""
     best = first
     for step in (0.05, 0.015, 0.005, 0.002, 0.0007):
         middle = best.rule

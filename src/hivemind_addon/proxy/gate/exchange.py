@@ -217,8 +217,7 @@ class Exchange:
         """How it is served, for a capture."""
         from hivemind_addon.plugins.captures.recording import Served  # noqa: PLC0415 - only who records asks
 
-        most = self.facts.max_output_tokens
-        return Served(self.profile.name, self.dialect.name, self.delivery.value, most)
+        return Served(self.profile.name, self.dialect.name, self.delivery.value, self.facts.max_output_tokens)
 
     # Admission -------------------------------------------------------------------------------------------------------
 
