@@ -1,11 +1,12 @@
 """From refusals back to limits: kinds and amounts that a simulated provider had, and what is said where none fits."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
 
-from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind
+from hivemind_addon.kernel.values.ticket import Dimension, OutcomeKind, Reading
 from hivemind_addon.sim.limits import Limit, LimitKind, ModelScope, WindowKind
 from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.replay.reconstruct import fitted_to
@@ -89,6 +90,21 @@ def test_two_limits_and_chance_are_told_apart_and_replayed(tmp_path):
     (row,) = json.loads(ran.stdout)
     assert row["scenario"] == "two"
     assert row["runs"][0]["agents"] == 8
+
+
+def test_a_stated_limit_is_taken_as_stated_and_a_wrong_one_is_contradicted():
+    made = driven(ProviderSettings(limits=(Limit(REQUESTS, 30),)), calls=250, gap_s=1.2)
+    stated = (Reading("requests", REQUESTS, 60.0, 30.0), Reading("input-tokens", TOKENS, 60.0, 500.0))
+    calls = [
+        replace(call, attempts=tuple(replace(one, readings=stated) for one in call.attempts)) for call in made.calls
+    ]
+    (fit,) = fitted_to(replace(made, calls=tuple(calls)))
+    right, wrong = fit.limits
+    assert right.rule.is_stated
+    assert right.explains == fit.refusals
+    assert right.contradicts == 0
+    assert wrong.contradicts > 0.3 * wrong.explains > 0
+    assert fit.found == ()
 
 
 def test_chance_alone_is_called_chance():

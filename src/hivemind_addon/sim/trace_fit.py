@@ -3,10 +3,10 @@
     attempts ──replayed against each kind of limit, of an endless amount──► loads: units counted as each attempt came
     loads + refusals ──► the amount that parts refused from admitted ones best, and its likelihood
 
-A limit refuses what is above its amount and admits the rest, but for errors; refusals that no limit explains are chance. Limits
-are added as long as the Bayesian information criterion falls: few limits that explain most. A limit that headers state
-is taken as stated, and says itself how well it explains. The limits are those of `sim/limits.py`, so that a fit can be
-simulated as it is.
+A limit refuses what is above its amount and admits the rest, but for errors; refusals that no limit explains are
+chance. Limits are added as long as the Bayesian information criterion falls: few limits that explain most. A limit that
+headers state is taken as stated and checked: where more than a fifth of the attempts above it were admitted, it is
+listed and explains nothing. The limits are those of `sim/limits.py`, so that a fit can be simulated as it is.
 """
 
 import heapq
@@ -392,6 +392,8 @@ class _Scores:
             score = _likelihood(over_refused, over, self._refused, len(loads))
             if score > best:
                 best, low, high = score, below, -load
+        if not low < math.inf:  # others explain all of the attempts
+            return _Scored(-math.inf, rule, low, high, (False,) * len(loads))
         sized = _sized(rule, roundest(low, high))
         price = (rule.parameters + sum(one.rule.parameters for one in beside)) * self._price
         return _Scored(best - price, sized, low, high, tuple(load > low * (1 + 1e-6) for load in loads))
@@ -437,10 +439,12 @@ def _fit(told: Fit, every: Sequence[_Try], stated: Sequence[Rule]) -> Fit:
         return told
     tries = _busiest(every, _MOST_ATTEMPTS)
     scores, screen = _Scores(tries), _Scores(_busiest(tries, _SCREENED))
-    found = list(_as_stated(scores, stated))
+    said = list(_as_stated(scores, stated))
+    doubtful = [one for one in said if sum(map(_is_refused, tries, one.over)) < (1 - _ERRORS[1]) * sum(one.over)]
+    found = [one for one in said if one not in doubtful]
     rules = list(_candidates(tries))
     best = scores.of(found)
-    while len(found) - len(stated) < _MOST_LIMITS:
+    while len(found) + len(doubtful) - len(stated) < _MOST_LIMITS:
         beside = [screen.fixed(one.rule) for one in found]
         best_of: dict[tuple[object, ...], _Scored] = {}
         for one in (screen.swept(rule, beside) for rule in rules):
@@ -463,12 +467,16 @@ def _fit(told: Fit, every: Sequence[_Try], stated: Sequence[Rule]) -> Fit:
                 sum(is_over and each.refused for is_over, each in zip(one.over, tries, strict=True)),
                 sum(is_over and not each.refused for is_over, each in zip(one.over, tries, strict=True)),
             )
-            for one in found
+            for one in (*found, *doubtful)
         ),
         attempts=len(tries),
         refusals=sum(one.refused for one in tries),
         chance=frozenset(one.name for one, over in zip(tries, above, strict=True) if one.refused and not over),
     )
+
+
+def _is_refused(one: _Try, over: bool) -> bool:
+    return one.refused and over
 
 
 def _kind(limit: Limit) -> tuple[object, ...]:
