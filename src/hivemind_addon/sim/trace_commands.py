@@ -1,4 +1,4 @@
-"""`hivemind capture trace` and `hivemind lab trace`: recorded refusals, to share and to explain."""
+"""`hivemind capture trace` and `hivemind lab trace`: recorded refusals, to share and to explain. Loaded by calls."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
