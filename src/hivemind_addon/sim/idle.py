@@ -1,7 +1,7 @@
 """How long nothing was sent though the provider would have served all who waited. Pure.
 
 Between two events nothing changes at the provider but time: limits replenish, outages begin and end. So each such
-stretch is looked at once, when it is over. It ends with an attempt, with an outage, and when somebody waits who could
+stretch is looked at once, when it is over, but not more than one in a second: the measure is that exact. It ends with an attempt, with an outage, and when somebody waits who could
 not be served: what is left may then be kept for that one, or a neighbour took it.
 
 Served means: within the limits, by what the scheduler was told of each request, and beside what it expects the open
@@ -18,7 +18,7 @@ from hivemind_addon.sim.call import SimRequestFacts
 from hivemind_addon.sim.provider import SimProvider
 
 _QUIET_S = 1.0
-"""While the last attempt is not longer ago, nobody looks: it would cost more than the run itself."""
+"""While the last attempt or look is not longer ago, nobody looks: it would cost more than the run itself."""
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +41,7 @@ class IdleMeter:
         """`coarse_tokens`: so many less may be left than headers say, which are rounded."""
         self._provider = provider
         self._coarse_tokens = coarse_tokens
-        self._sent_at = -math.inf
+        self._sent_at = self._looked_at = -math.inf
         self._idle_since: float | None = None
         self.longest_s = 0.0
 
@@ -67,12 +67,13 @@ class IdleMeter:
 
     def is_due(self, now: float) -> bool:
         """Whether the stretch that ends now has to be looked at."""
-        return now - self._sent_at > _QUIET_S
+        return now - max(self._sent_at, self._looked_at) > _QUIET_S
 
     def pass_time(
         self, since: float, now: float, *, waiting: Sequence[KnownRequest], in_flight: Sequence[KnownRequest]
     ) -> None:
         """Nothing happened between these instants."""
+        self._looked_at = now
         backing_off = [one for one in waiting if one.backs_off_until > since]
         if in_flight and len(backing_off) == 1:
             waiting = [one for one in waiting if one is not backing_off[0]]
