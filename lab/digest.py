@@ -1,22 +1,22 @@
-"""`hivemind lab digest`: whether the scheduler decides as before, by a hash for every world that `prove` runs.
+"""`hivemind lab digest`: whether the scheduler decides as before, by a hash for every world.
 
     scenario, variant, random load ──► run, seed 0 ──► (instant, code, ticket, amounts) … ──► hash ──► digest.json
 
-No name and no text is hashed, so that a rename or a reworded message changes no hash. `_CODES` gives each kind of
-decision a number; tickets, pools and reasons are numbered by first sight; instants and amounts are rounded to 0.001.
-Left out are facts that only people read, such as why and at which place a ticket waits.
+Hashed is what the scheduler returns: decisions and verdicts. No name and no text is hashed, so that a rename or a
+reworded message changes no hash. `_CODES` gives each kind a number; tickets, pools and reasons are numbered by first
+sight; instants and amounts are rounded to 0.001.
 
 The final figures are kept beside the hash, and so are short hashes of the first 1, 2, 3, 4, 6, 9 … decisions, which
-show where a run departs. The hashes hold on the platform `_PLATFORM`: elsewhere sums and mathematical functions differ
-in the last digit.
+show after which decision a run departs. The hashes hold on the platform `_PLATFORM`: elsewhere sums and mathematical
+functions differ in the last digit.
 """
 
 import math
 import platform
 import random
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from hashlib import blake2b
@@ -29,28 +29,10 @@ import msgspec
 
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.decision import Admitted, Backoff, Finished, GiveUp, Refused, Shed, Verdict
-from hivemind_addon.kernel.values.events import (
-    AccountBlocked,
-    AccountUnblocked,
-    AttemptEnded,
-    BreakerChanged,
-    BudgetSpent,
-    BudgetWarned,
-    ConcurrencyChanged,
-    Event,
-    Moved,
-    OrderEvent,
-    PoolBlocked,
-    PoolsMerged,
-    Superseded,
-    TicketEnded,
-    WaitOverruled,
-)
-from hivemind_addon.kernel.values.snapshot import BreakerState
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult
+from hivemind_addon.sim.figures import figures_of
 from hivemind_addon.sim.library import cases, random_case, variants
 from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.scenario_commands import progress
 from hivemind_addon.sim.trial import Setup, Trial, in_processes, setups
 
@@ -68,8 +50,6 @@ _HEX = 4
 """Digits of a short hash."""
 _CURE = f"restore the file (git checkout {_FILE.name}), or write hashes: hivemind lab digest --write"
 
-_BREAKER = (BreakerState.CLOSED, BreakerState.OPEN, BreakerState.HALF_OPEN)
-
 _CODES: Mapping[type, tuple[int, Callable[[Any], Sequence[object]]]] = {
     Admitted: (1, lambda one: _admitted(one.attempt)),
     Shed: (2, lambda one: (one.ticket.id, one.reason, one.come_back_s)),
@@ -77,21 +57,23 @@ _CODES: Mapping[type, tuple[int, Callable[[Any], Sequence[object]]]] = {
     Finished: (4, lambda _: ()),
     GiveUp: (5, lambda one: (one.reason,)),
     Backoff: (6, lambda one: (one.until,)),
-    TicketEnded: (7, lambda one: (one.ticket_id, one.pool, one.waited_s, one.attempts, one.ambiguous_resends)),
-    AttemptEnded: (8, lambda one: (one.ticket_id, one.spend.tokens, one.spend.micro_usd, one.spend.calls)),
-    ConcurrencyChanged: (9, lambda one: (one.pool, one.limit)),
-    BreakerChanged: (10, lambda one: (one.pool, _BREAKER.index(BreakerState(one.state)))),
-    PoolBlocked: (11, lambda one: (one.pool, one.until)),
-    AccountBlocked: (12, lambda one: (one.pool, one.until)),
-    AccountUnblocked: (13, lambda one: (one.pool,)),
-    WaitOverruled: (14, lambda one: (one.ticket_id, one.pool, one.reason, one.idle_s)),
-    Moved: (15, lambda one: (one.ticket_id, one.pool, one.left)),
-    Superseded: (16, lambda one: (one.ticket_id, one.by_ticket_id)),
-    PoolsMerged: (17, lambda one: (one.pool, one.merged)),
-    BudgetWarned: (18, lambda one: (one.budget.name, one.spent, one.limit)),
-    BudgetSpent: (19, lambda one: (one.budget.name, one.spent, one.limit)),
 }
-"""Kinds of decisions: a code that stays, and the amounts."""
+"""Kinds of decisions and verdicts: a code that stays, and the amounts."""
+_FIGURES = (
+    "lost",
+    "makespan_s",
+    "attempts",
+    "refused",
+    "turns_done",
+    "sheds",
+    "idle_s",
+    "cost_ratio",
+    "billed_tokens",
+    "wasted_tokens",
+    "turn_p95_s",
+    "fairness",
+)
+"""Of a run's `Figures`, those that are kept."""
 
 
 def _admitted(attempt: Attempt) -> Sequence[object]:
@@ -100,64 +82,31 @@ def _admitted(attempt: Attempt) -> Sequence[object]:
     return ticket.id, ticket.pool, attempt.number, *amounts, attempt.is_probe
 
 
-_RESULT: Mapping[str, Callable[[Result], float]] = {
-    "agents lost": lambda run: run.lost,
-    "seconds": lambda run: run.makespan_s,
-    "attempts": lambda run: run.attempts,
-    "refused": lambda run: run.refused,
-    "turns done": lambda run: run.turns_done,
-    "shed": lambda run: run.sheds,
-    "breaker opened": lambda run: run.breaker_opened,
-    "idle seconds": lambda run: run.idle_s,
-    "input cost": lambda run: run.cost,
-    "tokens billed": lambda run: run.billed.tokens,
-    "tokens wasted": lambda run: run.wasted.tokens,
-    "lane seconds": lambda run: run.held_s,
-    "p95 of a turn in seconds": lambda run: run.latency_s(0.95),
-    "fairness": lambda run: run.fairness,
-}
-"""Final figures of a scenario or a random load."""
-
-
 class WorldDigest(msgspec.Struct, frozen=True, array_like=True):
     """A world's line of the file."""
 
     hash: str
     """Of all decisions and figures."""
     decisions: int
-    short_hashes: str
-    """Of the first 1, 2, 3, 4, 6, 9 … decisions, `_HEX` digits each."""
+    short_hashes: tuple[str, ...]
+    """Of the first 1, 2, 3, 4, 6, 9 … decisions."""
     figures: tuple[float, ...]
 
 
-@dataclass(slots=True)
 class Trail:
-    """The decisions of a run."""
+    """The decisions of a run, in numbers."""
 
-    decisions: int = 0
-    short_hashes: list[str] = field(default_factory=list)
-    marks: list[tuple[int, float]] = field(default_factory=list)
-    """For each short hash: the number of decisions in it, and the instant of the last."""
-    _hash: Any = field(default_factory=lambda: blake2b(digest_size=8))
-    _numbers: dict[object, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.instants: list[float] = []
+        self._numbers: dict[object, int] = {}
 
     def note(self, now: float, fact: object, ticket_id: str | None = None) -> None:
-        """Hash a decision; other facts are ignored. `ticket_id`: of a fact that does not name the ticket."""
-        if (known := _CODES.get(type(fact))) is None:
-            return
-        code, amounts = known
-        subject = () if ticket_id is None else (ticket_id,)
-        self.add(now, code, *subject, *amounts(fact))
-        self.decisions += 1
-        last = self.marks[-1][0] if self.marks else 0
-        if self.decisions >= max(last + 1, last * 3 // 2):
-            self.short_hashes.append(self.hash[:_HEX])
-            self.marks.append((self.decisions, now))
-
-    def add(self, *values: object) -> None:
-        """Hash these values."""
-        numbers = (str(self._number(value)) for value in values)
-        self._hash.update(f"{' '.join(numbers)}\n".encode())
+        """Add a decision. `ticket_id`: of a verdict, which does not name the ticket."""
+        code, amounts = _CODES[type(fact)]
+        values = (now, code, *(() if ticket_id is None else (ticket_id,)), *amounts(fact))
+        self.lines.append(" ".join(map(str, map(self._number, values))))
+        self.instants.append(now)
 
     def _number(self, value: object) -> int:
         """Numbers in thousandths; other values by first sight."""
@@ -165,10 +114,24 @@ class Trail:
             return round(value * 1000) if math.isfinite(value) else -1
         return self._numbers.setdefault(value, len(self._numbers))
 
-    @property
-    def hash(self) -> str:
-        """Of everything so far."""
-        return str(self._hash.hexdigest())
+    def digest(self, figures: tuple[float, ...]) -> WorldDigest:
+        """The decisions and final figures as hashes."""
+        whole, short = blake2b(digest_size=8), []
+        places = set(_places(len(self.lines)))
+        for place, line in enumerate(self.lines, start=1):
+            whole.update(f"{line}\n".encode())
+            if place in places:
+                short.append(whole.hexdigest()[:_HEX])
+        whole.update(repr(figures).encode())
+        return WorldDigest(whole.hexdigest(), len(self.lines), tuple(short), figures)
+
+
+def _places(decisions: int) -> Iterator[int]:
+    """The numbers of decisions that have a short hash: 1, 2, 3, 4, 6, 9 …"""
+    place = 1
+    while place <= decisions:
+        yield place
+        place = max(place + 1, place * 3 // 2)
 
 
 class _Watched(Scheduler):
@@ -191,33 +154,15 @@ class _Watched(Scheduler):
         self._trail.note(now, verdict, attempt.ticket.id)
         return verdict
 
-    @override
-    def drain_events(self) -> list[Event | OrderEvent]:
-        events = super().drain_events()
-        for event in events:
-            self._trail.note(event.at, event)
-        return events
-
-
-type _Figures = Mapping[str, float]
-type _World = Callable[[Trail], _Figures]
-
-
-def _run_case(setup: Setup, trail: Trail) -> _Figures:
-    policy = replace(setup.policy, admission=partial(_Watched, trail))
-    result = Trial(replace(setup, policy=policy), 0).run()
-    return {name: round(figure(result), 3) for name, figure in _RESULT.items()}
-
 
 @cache
-def worlds() -> Mapping[str, _World]:
+def worlds() -> Mapping[str, Setup]:
     """All worlds by name: `stress:bucket`, `zoo:window-1s:as-stated`, `random-17:as-stated` …"""
     wanted = [*cases().values(), *variants().values(), *map(random_case, range(_RANDOM_LOADS))]
     return {
-        f"{case.name}:{setup.limits.replace(',', '').replace(' ', '-')}": partial(_run_case, setup)
+        f"{case.name}:{setup.limits.replace(',', '').replace(' ', '-')}": setup
         for case in wanted
-        for setup in setups(case, [Policy.HIVEMIND])
-        if setup.policy == Policy.HIVEMIND
+        for setup in setups(case)
     }
 
 
@@ -227,10 +172,8 @@ class Examined:
 
     name: str
     digest: WorldDigest
-    figures: Sequence[str]
-    """Their names."""
-    marks: Sequence[tuple[int, float]]
-    """As in `Trail`."""
+    instants: Sequence[float]
+    """Of the decisions that have a short hash."""
 
     def difference(self, known: WorldDigest | None) -> str:
         """How the world differs from the known digest, in a line; empty: in nothing."""
@@ -241,33 +184,23 @@ class Examined:
             return f"{self.name}: no hash is known"
         changed = [
             f"{name} {before:,.12g} → {after:,.12g}"
-            for name, before, after in zip(self.figures, known.figures, now.figures, strict=False)
+            for name, before, after in zip(_FIGURES, known.figures, now.figures, strict=False)
             if before != after
         ]
-        return f"{self.name}: {self._departure(known)}; {', '.join(changed) or 'final figures are equal'}"
-
-    def _departure(self, known: WorldDigest) -> str:
-        pairs = zip(_parts(self.digest.short_hashes), _parts(known.short_hashes), strict=False)
+        pairs = zip(now.short_hashes, known.short_hashes, strict=False)
         equal = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
-        until, at = self.marks[equal - 1] if equal else (0, 0.0)
-        words = f"departs after decision {until:,} ({at:.3f} s)"
-        if equal < len(self.marks):
-            until, at = self.marks[equal]
-            words += f" and at the latest with {until:,} ({at:.3f} s)"
-        return f"{words} of {known.decisions:,}, now {self.digest.decisions:,}"
-
-
-def _parts(short_hashes: str) -> list[str]:
-    return [short_hashes[at : at + _HEX] for at in range(0, len(short_hashes), _HEX)]
+        place, at = ([0, *_places(now.decisions)][equal], [0.0, *self.instants][equal])
+        words = f"departs after decision {place:,} ({at:.3f} s) of {known.decisions:,}, now {now.decisions:,}"
+        return f"{self.name}: {words}; {', '.join(changed) or 'final figures are equal'}"
 
 
 def examine(name: str) -> Examined:
     """Run a world."""
     trail = Trail()
-    figures = worlds()[name](trail)
-    trail.add(*figures.values())
-    digest = WorldDigest(trail.hash, trail.decisions, "".join(trail.short_hashes), tuple(figures.values()))
-    return Examined(name, digest, tuple(figures), trail.marks)
+    watched = replace(Policy.HIVEMIND, admission=partial(_Watched, trail))
+    run = figures_of(Trial(worlds()[name], watched, seed=0).run())
+    digest = trail.digest(tuple(round(getattr(run, figure), 3) for figure in _FIGURES))
+    return Examined(name, digest, [trail.instants[place - 1] for place in _places(digest.decisions)])
 
 
 def examine_all(names: Sequence[str], *, workers: int) -> list[Examined]:
@@ -284,10 +217,7 @@ def examine_all(names: Sequence[str], *, workers: int) -> list[Examined]:
 @click.argument("names", nargs=-1, metavar="[WORLD]…")
 @click.option("--quick", is_flag=True, help=f"Every {_QUICK}rd world, so that each family is there: half a minute.")
 @click.option(
-    "--write",
-    is_flag=True,
-    help="Accept the present decisions, after a deliberate change. Commit the new hashes together with the tables of "
-    "docs/proof.md, which `make prove` writes.",
+    "--write", is_flag=True, help="Accept the present decisions, after a deliberate change, and commit the new hashes."
 )
 def digest(names: Sequence[str], *, quick: bool, write: bool) -> None:
     """Compare all decisions of the scheduler with the decisions of before, by a hash for each world.
@@ -300,7 +230,7 @@ def digest(names: Sequence[str], *, quick: bool, write: bool) -> None:
     Examples:
       hivemind lab digest
       hivemind lab digest --quick
-      hivemind lab digest stress 'zoo:window-1s*' 'random-*'
+      hivemind lab digest stress 'zoo:window-*' 'random-*'
       hivemind lab digest --write
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     chosen = _chosen(names, quick=quick)
@@ -314,7 +244,7 @@ def digest(names: Sequence[str], *, quick: bool, write: bool) -> None:
     if write:
         lines = (f'"{one.name}": {msgspec.json.encode(one.digest).decode()}' for one in examined)
         _FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-        click.echo(f"{len(examined)} hashes are written; commit them with the tables of docs/proof.md (make prove)")
+        click.echo(f"{len(examined)} hashes are written; commit them")
         return
     differences = [line for one in examined if (line := one.difference(known.get(one.name)))]
     if not (names or quick):

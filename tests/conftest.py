@@ -73,11 +73,12 @@ LONGEST_FIRST = (
         "e2e/test_start",
     ),
     *("simulated agents", "kernel/test_hidden_limits", "newcomer", "stop", "delivery", "hooks", "cluster"),
-    *("lab/evaluate/test_report", "budgets", "test_docs", "websocket", "passthrough", "top"),
+    *("lab/test_prove", "budgets", "test_docs", "websocket", "passthrough", "top"),
     *(
         "steer",
         "pages",
         "sim/test_library",
+        "sim/test_trial",
         "sim/test_random",
         "kernel/test_limiters",
         "tools",

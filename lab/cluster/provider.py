@@ -42,9 +42,7 @@ class StrictProvider:
         self.in_flight: Counter[PoolKey] = Counter()
         self.refused = 0
         self._slots, self._service_s, self._rng = slots, service_s, rng
-        self._minutes = {
-            pool: Limit(Dimension.REQUESTS, amount).allowance(0.0) for pool, amount in per_minute.items()
-        }
+        self._minutes = {pool: Limit(Dimension.REQUESTS, amount).allowance(0.0) for pool, amount in per_minute.items()}
 
     def begin(self, pool: PoolKey, now: float) -> ProviderReply:
         """Answer an attempt; the caller takes the attempt off `in_flight` at the end."""

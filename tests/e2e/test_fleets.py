@@ -25,6 +25,7 @@ from click.testing import CliRunner
 from hivemind_addon.sim.agents import HOST, Route
 from hivemind_addon.sim.certificate import write_certificates
 from hivemind_addon.sim.demo import FAULTS
+from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.live import LiveFleet
 from hivemind_addon.sim.mitmdump import running_mitmdump
@@ -34,7 +35,6 @@ from hivemind_addon.sim.task import SimTask
 from hivemind_addon.sim.workload import Crowd, Scenario
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.launch.environment import proxy_url
-from lab.agreement import FACTOR, LIVE, compare
 from lab.fleets.agent import Agent, Scheduled, launch
 from lab.fleets.fleet import FleetSettings, run_fleet
 from lab.fleets.fleet import Route as FleetRoute
@@ -43,6 +43,7 @@ from lab.fleets.process import run
 from lab.fleets.programs import CLAUDE_CODE, CODEX
 from lab.fleets.proxy import running_proxy
 from lab.fleets.stage import running_stage
+from lab.live import compare
 from lab.scaled import scaled
 from tests.e2e.machine import machine
 from tests.e2e.proxy import PATIENCE_S
@@ -641,6 +642,7 @@ async def test_one_answer_in_ten_is_cut_and_no_headless_agent_is_lost(tmp_path):
 
 # Small versions of the scenarios: the socket does what virtual time says at the same scale ---------------------------------
 
+FACTOR = 5.0
 SIZES = {"replay-11": (11, 8), "fan-out": (12, 4)}
 """Agents and turns."""
 LONGEST_S = 300
@@ -651,7 +653,7 @@ TIMEOUT_S = 600
 
 
 def small(name):
-    scenario = next(one for one in LIVE if one.name == name)
+    scenario = cases()[name].scenario
     agents, turns = SIZES[name]
     (crowd,) = scenario.crowds
     crowd = dataclasses.replace(crowd, agents=agents, turns=turns, timeout_s=TIMEOUT_S)

@@ -1,30 +1,20 @@
 """Scenarios by name: their files, their runs, and what people see of these."""
 
-import io
-import json
 import math
 import random
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-from rich.console import Console
 
 from hivemind_addon.formats.base.typed import DocumentError
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim import library
-from hivemind_addon.sim.expectation import Expectation, Verdict
 from hivemind_addon.sim.library import UnknownScenario, case_named, cases, random_case, read_cases
 from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.policy import COMPARED, Policy
-from hivemind_addon.sim.report import as_json, in_lines, listing, missed, percent, table, verdicts, worse
-from hivemind_addon.sim.trial import Setup, Trial, run_series, run_trials, setups
+from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.workload import Crowd, turns
 from hivemind_addon.sim.world import run
-from hivemind_addon.tools.cli import main
-from lab.proof_page import number, page
 from tests.cases import each
 
 GOOD = """\
@@ -312,7 +302,9 @@ def test_an_unknown_variant_is_told_with_those_that_there_are(written, name, tol
 def test_the_packaged_variants_are_no_plain_cases():
     assert library.variants()["zoo:gcra"] == case_named("zoo:gcra")
     assert not [name for name in cases() if ":" in name or name == "zoo"]
-    assert library.cases_named(["zoo", "zoo:gcra"]) == [one for name, one in library.variants().items() if name.startswith("zoo:")]
+    assert library.cases_named(["zoo", "zoo:gcra"]) == [
+        one for name, one in library.variants().items() if name.startswith("zoo:")
+    ]
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):
@@ -359,252 +351,3 @@ def test_a_scenario_with_several_providers_changes_all_of_them():
     blind = mixed.without_headers()
     assert not blind.provider.rate_limit_headers
     assert not any(site.provider.rate_limit_headers for site in blind.sites)
-
-
-# Trial ----------------------------------------------------------------------------------------------------------------
-
-
-MICRO = cases()["micro-5"]
-
-
-def makespan(trial, result):
-    return trial.seed, result.makespan_s
-
-
-def test_several_processes_give_the_same_in_the_same_order():
-    setup = Setup(MICRO, LimitKind.BUCKET, headers=True, policy=Policy.HIVEMIND)
-    trials = [Trial(setup, seed) for seed in range(10)]
-    alone = run_trials(trials, makespan)
-    done = []
-    assert run_trials(trials, makespan, workers=2, done=done.append) == alone
-    assert [seed for seed, _ in alone] == list(range(10))
-    assert done == trials
-
-
-def test_a_case_is_run_on_its_kinds_and_without_headers_where_that_is_judged():
-    names = [setup.name for setup in setups(MICRO, [Policy.DIRECT, Policy.HIVEMIND])]
-    assert names == [
-        "micro-5, bucket, direct",
-        "micro-5, bucket, hivemind",
-        "micro-5, bucket, no headers, hivemind",
-        "micro-5, window, direct",
-        "micro-5, window, hivemind",
-        "micro-5, window, no headers, hivemind",
-    ]
-    assert [setup.limits for setup in setups(MICRO, [Policy.DIRECT], [LimitKind.WINDOW])] == ["window"]
-
-
-def test_the_policies_run_that_something_is_compared_with():
-    case = replace(MICRO, expect=(Expectation(lost=0, to_no_proxy=1.05),))
-    names = [setup.policy.name for setup in setups(case, [Policy.HIVEMIND], [LimitKind.BUCKET])]
-    assert names == ["hivemind", "direct", "sdk-retry"]
-    mixed = [(setup.limits, setup.policy.name) for setup in setups(cases()["light-and-heavy"], [Policy.HIVEMIND])]
-    assert mixed == [("bucket", "hivemind"), ("bucket", "fifo"), ("window", "hivemind")]
-
-
-def test_limits_are_named():
-    assert [setup.limits for setup in setups(cases()["changing-cap"], [Policy.HIVEMIND])] == ["none"]
-    assert [setup.limits for setup in setups(cases()["mixed-providers"], [Policy.HIVEMIND])] == ["as stated"]
-
-
-def test_a_series_sums_its_runs_and_is_judged_by_its_case():
-    (series,) = run_series([Setup(MICRO, LimitKind.BUCKET, headers=True, policy=Policy.HIVEMIND)], seeds=3)
-    assert (len(series.runs), series.agents, series.lost, series.attempts) == (3, 15, 0, 120)
-    assert series.status(200, 429) == 120
-    assert series.worst_of(lambda run: run.stretch) >= series.median_of(lambda run: run.stretch)
-    assert {verdict.what for verdict in series.verdicts([series])} >= {"agents lost", "time ÷ bound, worst"}
-
-
-def test_it_does_so_without_headers_too():
-    case = replace(MICRO, expect=(Expectation(lost=0), Expectation(headers=False, time_to_fifo=1.05)))
-    names = [setup.name for setup in setups(case, [Policy.HIVEMIND], [LimitKind.BUCKET])]
-    assert names == [
-        "micro-5, bucket, hivemind",
-        "micro-5, bucket, no headers, hivemind",
-        "micro-5, bucket, no headers, fifo",
-    ]
-
-
-# Scenario view --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def series():
-    case = cases()["replay-11"]
-    return run_series(list(setups(case, [Policy.DIRECT, Policy.HIVEMIND], [LimitKind.WINDOW])), seeds=2)
-
-
-def printed(renderable, width):
-    console = Console(width=width, record=True, file=io.StringIO())
-    console.print(renderable)
-    return console.export_text()
-
-
-@each("width", [80, 120])
-def test_the_table_fits_a_terminal(series, width):
-    text = printed(table(series), width)
-    assert max(map(len, text.splitlines())) <= width
-    assert "…" not in text
-    direct, ours, blind = text.splitlines()[1:4]
-    assert direct.split()[:4] == ["replay-11", "window", "yes", "direct"]
-    assert "✓ 4" in ours
-    assert blind.split()[2] == "no"
-
-
-def test_time_is_not_told_where_agents_were_lost(series):
-    direct, ours, _ = printed(table(series), 120).splitlines()[1:4]
-    assert "-1." not in direct
-    assert "-1." in ours
-
-
-def test_json_has_every_run_and_every_bound(series):
-    rows = json.loads(as_json(series))
-    assert [row["policy"] for row in rows] == ["direct", "hivemind", "hivemind"]
-    assert [run["seed"] for run in rows[1]["runs"]] == [0, 1]
-    assert rows[1]["runs"][0]["statuses"]["200"] == 88
-    assert rows[0]["expected"] == []
-    assert all(expected["met"] for expected in rows[1]["expected"])
-    assert as_json(series) == as_json(series)
-    assert missed(series) == []
-
-
-def test_every_scenario_is_listed_with_its_story():
-    text = printed(listing(list(cases().values())), 120)
-    assert all(name in text for name in cases())
-    assert "529 outage lasts two minutes" in text
-
-
-@each(("part", "whole", "words"), [(0, 9, "0 %"), (1, 200, "0.5 %"), (1, 3, "33 %"), (0, 0, "0 %"), (9, 9, "100 %")])
-def test_shares_are_short(part, whole, words):
-    assert percent(part, whole) == words
-
-
-# Proof ----------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def proof():
-    chosen = [cases()[name] for name in ("micro-5", "neighbour", "slow-bucket")]
-    return run_series([setup for case in chosen for setup in setups(case, COMPARED)], seeds=1)
-
-
-def test_all_policies_are_compared(proof):
-    assert {one.setup.policy for one in proof} == set(COMPARED)
-
-
-def test_the_page_has_every_expectation_and_every_series(proof):
-    text = page(proof, "hivemind lab prove --seeds 1")
-    assert "`hivemind lab prove --seeds 1`" in text
-    assert "| micro-5 | bucket | agents lost | ≤ 0 | 0 | met |" in text
-    assert "| micro-5 | window, no headers | hivemind | 0 of 5 | 40 | 0 | 0 |" in text
-    assert "| slow-bucket | as stated | aimd-pause | " in text
-    assert "(neighbour counted: " in text
-    assert "- `sdk-retry`: " in text
-    assert all(case in text for case in ("- `micro-5`: HiveMind paper", "- `neighbour`: Somebody else"))
-
-
-def test_only_the_scheduler_is_judged(proof):
-    assert {one.setup.policy for one, _ in verdicts(proof)} == {Policy.HIVEMIND}
-    assert missed(proof) == []
-
-
-def test_what_is_missed_is_told(proof):
-    (first, *_) = (one for one in proof if one.setup.policy == Policy.HIVEMIND)
-    crowd = first.runs[0].crowds["agent"]
-    lossy = replace(first, runs=(replace(first.runs[0], crowds={"agent": replace(crowd, lost=2)}),))
-    assert missed([lossy]) == ["micro-5, bucket: agents lost: 0.4, expected ≤ 0"]
-    assert "**missed**" in page([lossy], "hivemind lab prove")
-    beside = [lossy, *(one for one in proof if one.setup == replace(first.setup, policy=Policy.SDK))]
-    assert in_lines(worse(beside)) == ["micro-5, bucket: agents lost beside sdk-retry: 2, expected ≤ 0"]
-    assert "| micro-5 | bucket | agents lost beside sdk-retry | ≤ 0 | 2 | **missed** |" in page(beside, "prove")
-
-
-def test_numbers_are_short():
-    assert [number(value) for value in (3.0, 0.12345)] == ["3", "0.123"]
-
-
-# Commands -------------------------------------------------------------------------------------------------------------
-
-
-def run_commands(*words):
-    return CliRunner().invoke(main, ["lab", "scenario", *words])
-
-
-def test_list_names_them_all():
-    result = run_commands("list")
-    assert result.exit_code == 0
-    assert "replay-11" in result.stdout
-    assert "HiveMind paper" in result.stdout
-
-
-def test_show_prints_a_file_that_runs_as_ones_own(tmp_path):
-    shown = run_commands("show", "micro-5")
-    assert shown.stdout.startswith("about: >-\n")
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(shown.stdout)
-    assert run_commands("show", str(mine)).stdout == shown.stdout
-    result = run_commands("run", str(mine), "--seeds", "1", "--limits", "bucket")
-    assert result.exit_code == 0
-    assert result.stdout.splitlines()[1].split()[:4] == ["mine", "bucket", "yes", "0/5"]
-    assert result.stderr == "every expectation is kept\n"
-
-
-def test_show_prints_a_random_load_that_runs_as_ones_own(tmp_path):
-    mine = tmp_path / "mine.yaml"
-    mine.write_text(run_commands("show", "random-3").stdout)
-    (again,) = json.loads(run_commands("run", str(mine), "--seeds", "1", "--json").stdout)
-    (first,) = json.loads(run_commands("run", "random-3", "--seeds", "1", "--json").stdout)
-    assert again == first | {"scenario": "mine"}
-
-
-def test_minimise_writes_a_smaller_case_that_still_fails(tmp_path):
-    large, small = tmp_path / "large.yaml", tmp_path / "small.yaml"
-    large.write_text(
-        "about: an outage that outlasts every client\n"
-        "crowds: [{name: agent, agents: 4, turns: 3, timeout_s: 20}]\n"
-        "provider: {outages: [{from_s: 0, to_s: 90}], faults: {'502': 0.1}}\n"
-    )
-    assert run_commands("minimise", str(large), "--output", str(small)).exit_code == 0
-    assert "agents: 1\n" in small.read_text()
-    assert "502" not in small.read_text()
-    assert run_commands("run", str(small), "--seeds", "1").exit_code == 1
-    assert "nothing to minimise" in run_commands("minimise", "micro-5").stderr
-
-
-def test_one_command_gives_one_output():
-    words = ("run", "replay-11", "--seeds", "2", "--json", "--policy", "aimd-pause", "--policy", "hivemind")
-    first = run_commands(*words)
-    assert first.stdout == run_commands(*words).stdout
-    rows = json.loads(first.stdout)
-    assert {row["policy"] for row in rows} == {"aimd-pause", "hivemind"}
-    assert {row["limits"] for row in rows} == {"bucket", "window"}
-
-
-def test_a_missed_expectation_is_told_and_is_the_exit_status(monkeypatch):
-    monkeypatch.setattr(Expectation, "verdicts", lambda *_: iter([Verdict("agents lost", 0, 0.5)]))
-    result = run_commands("run", "micro-5", "--seeds", "1", "--limits", "window")
-    assert result.exit_code == 1
-    assert "missed: micro-5, window: agents lost: 0.5, expected ≤ 0\n" in result.stderr
-    assert "✗ 0/1" in result.stdout
-
-
-def test_another_policy_is_not_judged():
-    result = run_commands("run", "micro-10", "--seeds", "1", "--policy", "direct")
-    assert result.exit_code == 0
-    assert "10/10" in result.stdout
-
-
-@each(
-    ("words", "told"),
-    [
-        (("run", "nonsense"), "no scenario 'nonsense'; there are micro-5"),
-        (("run", "micro-5", "--policy", "magic"), "no policy 'magic'; there are direct"),
-        (("run", "gone.yaml"), "gone.yaml: cannot be read"),
-        (("show", "nonsense"), "no scenario 'nonsense'"),
-    ],
-)
-def test_a_mistake_gets_one_line_and_no_traceback(words, told):
-    result = run_commands(*words)
-    assert result.exit_code in (1, 2)
-    assert told in " ".join(result.stderr.split())
-    assert "Traceback" not in result.output

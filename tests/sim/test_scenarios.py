@@ -1,26 +1,21 @@
 """Every scenario, and a tenth of the variants, against its `expect:` block in virtual time, with one seed.
 
-`hivemind lab prove` has twenty.
+`hivemind lab prove` has more.
 """
 
 import pytest
 
 from hivemind_addon.sim.library import cases, variants
 from hivemind_addon.sim.policy import Policy
+from hivemind_addon.sim.report import missed
 from hivemind_addon.sim.trial import run_series, setups
 
 
 @pytest.mark.parametrize("case", [*cases().values(), *[*variants().values()][::10]], ids=lambda case: case.name)
 def test_the_scheduler_keeps_what_a_scenario_expects(case):
-    series = run_series(list(setups(case, [Policy.HIVEMIND])), seeds=1)
-    judged = [
-        (one.setup.limits, verdict)
-        for one in series
-        if one.setup.policy == Policy.HIVEMIND
-        for verdict in one.verdicts(series)
-    ]
-    assert {one.setup.limits for one in series} == {limits for limits, _ in judged}, "something runs unjudged"
-    assert [f"{limits}: {verdict.text}" for limits, verdict in judged if not verdict.is_met] == []
+    series = run_series(list(setups(case)), [Policy.HIVEMIND], [0])
+    assert all(one.verdicts() for one in series), "something runs unjudged"
+    assert missed(series) == []
 
 
 def test_the_seven_of_the_paper_are_there():

@@ -2,17 +2,19 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import mean, median
+from statistics import median
 
+from hivemind_addon.sim.figures import Figures
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import Policy
-from hivemind_addon.sim.result import Result
 
 NO_PROXY = (Policy.DIRECT, Policy.SDK)
 WORSE = 1.05
 """Time and attempts ÷ those without a proxy that are not worse yet."""
 MANY_LOST = 0.05
 """Share of the agents that a run may lose more than another and still be compared with that one."""
+_LEARNING = 5
+"""Refusals of a run that may be the price of finding the limits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,11 @@ class Expectation:
     """Most attempts that a rate limit may refuse (429), of all."""
     overloaded: float | None = None
     """Most attempts that may be answered 529 or 503, of all."""
+    refused_by_limits: float | None = None
+    """Most attempts that a limit or the concurrency cap may refuse, of all, in any run with more than five. A refusal
+    that a neighbour's call causes and nothing reports does not count."""
+    paid_in_vain: float | None = None
+    """Most answers that the provider may complete and no client gets, in any run."""
     stretch_median: float | None = None
     """Time ÷ lower bound, at most in half of the runs."""
     stretch_worst: float | None = None
@@ -73,62 +80,72 @@ class Expectation:
         """Whether it speaks of runs on this kind of limits."""
         return self.headers == headers and self.limits in (None, kind)
 
-    def verdicts(self, runs: Sequence[Result], others: Mapping[Policy, Sequence[Result]]) -> Iterator["Verdict"]:
-        """The bounds on these runs, and the measured values. `others`: the same under each policy of `needs`."""
-        fifo = others.get(Policy.FIFO, ())
-        attempts = sum(run.attempts for run in runs)
-
-        def share(*statuses: int) -> float:
-            return sum(run.statuses[status] for run in runs for status in statuses) / attempts if attempts else 0.0
-
-        measured: Sequence[tuple[str, float | None, Callable[[], float]]] = (
-            ("agents lost", self.lost, lambda: sum(run.lost for run in runs) / sum(run.agents for run in runs)),
-            ("429s of attempts", self.refused, lambda: share(429)),
-            ("529s and 503s of attempts", self.overloaded, lambda: share(529, 503)),
-            ("time ÷ bound, median", self.stretch_median, lambda: median(run.stretch for run in runs)),
-            ("time ÷ bound, worst", self.stretch_worst, lambda: max(run.stretch for run in runs)),
-            (
-                "time ÷ bound, neighbour counted, worst",
-                self.shared_stretch_worst,
-                lambda: max(run.shared_stretch for run in runs),
-            ),
-            ("input cost ÷ ideal, worst", self.cost_worst, lambda: max(run.cost_ratio for run in runs)),
-            ("idle for nothing, s, worst", self.idle_worst_s, lambda: max(run.idle_s for run in runs)),
-            ("zombies", self.zombies, lambda: float(sum(run.zombies for run in runs))),
-            ("p95 of a turn, s, worst", self.latency_p95_s, lambda: max(run.latency_s(0.95) for run in runs)),
-            ("spent ÷ budget, worst", self.overspent_worst, lambda: max(run.overspent for run in runs)),
-            ("breaker opened", self.breaker_opened, lambda: float(sum(run.breaker_opened for run in runs))),
-        )
-        for what, bound, value in measured:
-            if bound is not None:
-                yield Verdict(what, bound, value())
+    def verdicts(self, runs: Sequence[Figures], others: Mapping[Policy, Sequence[Figures]]) -> Iterator["Verdict"]:
+        """The bounds on these runs, and the measured values. `others`: the same seeds under each policy of `needs`."""
+        for key, what, value in _OVER_ALL:
+            if (bound := getattr(self, key)) is not None:
+                yield Verdict(what, bound, value(runs))
+        for key, what, of in _WORST:
+            if (bound := getattr(self, key)) is not None:
+                yield Verdict(f"{what}, worst", bound, max(map(of, runs)))
         if self.cap_used_least is not None:
             least = min(run.cap_used for run in runs)
             yield Verdict("in flight ÷ cap, least", self.cap_used_least, least, at_least=True)
-        if self.time_to_fifo is not None:
-            ratios = (ours.makespan_s / theirs.makespan_s for ours, theirs in zip(runs, fifo, strict=True))
-            yield Verdict("time ÷ fifo's, median", self.time_to_fifo, median(ratios))
         for name, bound in self.turn_mean_s.items():
-            yield Verdict(
-                f"mean of a turn of {name}, s", bound, max(mean(run.crowds[name].latencies_s) for run in runs)
-            )
+            yield Verdict(f"mean of a turn of {name}, s", bound, max(run.crowds[name].turn_mean_s for run in runs))
         for name, bound in self.wait_p95_s.items():
-            yield Verdict(f"p95 wait of {name}, s", bound, max(run.crowds[name].wait_s(0.95) for run in runs))
+            yield Verdict(f"p95 wait of {name}, s", bound, max(run.crowds[name].wait_p95_s for run in runs))
+        fifo = others.get(Policy.FIFO, ())
         for name, bound in self.wait_p95_to_fifo.items():
-            waits_s = zip(
-                (run.crowds[name].wait_s(0.95) for run in runs),
-                (run.crowds[name].wait_s(0.95) for run in fifo),
-                strict=True,
-            )
-            worst = max(ours_s / theirs_s if theirs_s else 0.0 for ours_s, theirs_s in waits_s)
+            waits_s = [
+                (mine.crowds[name].wait_p95_s, theirs.crowds[name].wait_p95_s)
+                for mine, theirs in zip(runs, fifo, strict=True)
+            ]
+            worst = max(mine_s / theirs_s if theirs_s else 0.0 for mine_s, theirs_s in waits_s)
             yield Verdict(f"p95 wait of {name} ÷ fifo's, worst", bound, worst)
+        if self.time_to_fifo is not None:
+            ratio = median(mine.makespan_s / theirs.makespan_s for mine, theirs in zip(runs, fifo, strict=True))
+            # A run that loses more agents is done early.
+            is_fair = sum(run.lost for run in fifo) <= sum(run.lost for run in runs)
+            yield Verdict("time ÷ fifo's, median", self.time_to_fifo, ratio if is_fair else 0.0)
         if self.to_no_proxy is not None:
             for policy in NO_PROXY:
                 yield from beside_no_proxy(runs, others[policy], policy, self.to_no_proxy)
 
 
+def _share(*statuses: int) -> Callable[[Sequence[Figures]], float]:
+    return lambda runs: sum(run.status(*statuses) for run in runs) / (sum(run.attempts for run in runs) or 1)
+
+
+def _refused_by_limits(run: Figures) -> float:
+    refused = run.refused - run.unforeseen
+    return refused / run.attempts if refused > _LEARNING else 0.0
+
+
+_OVER_ALL: Sequence[tuple[str, str, Callable[[Sequence[Figures]], float]]] = (
+    ("lost", "agents lost", lambda runs: sum(run.lost for run in runs) / sum(run.agents for run in runs)),
+    ("refused", "429s of attempts", _share(429)),
+    ("overloaded", "529s and 503s of attempts", _share(529, 503)),
+    ("stretch_median", "time ÷ bound, median", lambda runs: median(run.stretch for run in runs)),
+    ("zombies", "zombies", lambda runs: sum(run.zombies for run in runs)),
+    ("breaker_opened", "breaker opened", lambda runs: sum(run.breaker_opened for run in runs)),
+)
+"""Keys of an expectation that ask for something of all runs together."""
+_WORST: Sequence[tuple[str, str, Callable[[Figures], float]]] = (
+    ("refused_by_limits", "refused by limits", _refused_by_limits),
+    ("paid_in_vain", "answers paid in vain", lambda run: run.paid_in_vain),
+    ("stretch_worst", "time ÷ bound", lambda run: run.stretch),
+    ("shared_stretch_worst", "time ÷ bound, neighbour counted", lambda run: run.shared_stretch),
+    ("cost_worst", "input cost ÷ ideal", lambda run: run.cost_ratio),
+    ("idle_worst_s", "idle for nothing, s", lambda run: run.idle_s),
+    ("latency_p95_s", "p95 of a turn, s", lambda run: run.turn_p95_s),
+    ("overspent_worst", "spent ÷ budget", lambda run: run.overspent),
+)
+"""Keys that ask for something of each run."""
+
+
 def beside_no_proxy(
-    runs: Sequence[Result], others: Sequence[Result], policy: Policy, bound: float = WORSE
+    runs: Sequence[Figures], others: Sequence[Figures], policy: Policy, bound: float = WORSE
 ) -> Iterator["Verdict"]:
     """Whether the runs are worse than those of the same seeds under a policy without a proxy.
 

@@ -1,8 +1,9 @@
 """How long nothing was sent though the provider would have served all who waited. Pure.
 
 Between two events nothing changes at the provider but time: limits replenish, outages begin and end. So each such
-stretch is looked at once, when it is over, but not more than one in a second: the measure is that exact. It ends with an attempt, with an outage, and when somebody waits who could
-not be served: what is left may then be kept for that one, or a neighbour took it.
+stretch is looked at once, when it is over, but not more than one in a second: the measure is that exact. It ends with
+an attempt, with an outage, and when somebody waits who could not be served: what is left may then be kept for that
+one, or a neighbour took it.
 
 Served means: within the limits, by what the scheduler was told of each request, and beside what it expects the open
 calls to be charged still. A ticket that backs off after a failure of its own does not wait for nothing while others

@@ -40,11 +40,10 @@ from hivemind_addon.sim.workload import Crowd, Neighbour, RefusedForGood, Scenar
 
 _SUFFIX = ".yaml"
 _SUFFIXES = (_SUFFIX, ".yml")
-RANDOM_LOST = 0.02
-"""Most agents that a random load may lose, of all."""
-RANDOM_IDLE_S = 20.0
-"""Longest time that nothing may be sent under it for nothing."""
-RANDOM_GOALS = Expectation(lost=RANDOM_LOST, idle_worst_s=RANDOM_IDLE_S)
+RANDOM_GOALS = Expectation(
+    lost=0.02, idle_worst_s=20.0, refused_by_limits=0.1, paid_in_vain=0, time_to_fifo=1.05, to_no_proxy=1.05
+)
+"""What is expected under every random load."""
 
 
 class UnknownScenario(Exception):
@@ -513,7 +512,7 @@ _POSITIVE: Mapping[type, Sequence[str]] = {
     ProviderSettings: ("concurrency", "tokens_at_once", "serves_at_once", "slows_beyond", "hang_s"),
     Neighbour: ("calls_per_s", "latency_s", "output_tokens", "every_s"),
     CapChange: ("concurrency",),
-    Expectation: ("to_no_proxy",),
+    Expectation: ("time_to_fifo", "to_no_proxy"),
     ScenarioFile: ("duration_s", "silent_s"),
 }
 _SHARES: Mapping[type, Sequence[str]] = {
@@ -522,7 +521,7 @@ _SHARES: Mapping[type, Sequence[str]] = {
     ProviderSettings: ("faults",),
     Storm: ("faults",),
     FaultPoint: ("faults",),
-    Expectation: ("lost", "refused", "overloaded", "cap_used_least"),
+    Expectation: ("lost", "refused", "overloaded", "refused_by_limits", "cap_used_least"),
 }
 _SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_s", "default_max_tokens"})
 SCENARIO_RULES = PROFILE_RULES | DocumentRules(

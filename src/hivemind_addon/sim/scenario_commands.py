@@ -12,9 +12,7 @@ from hivemind_addon.tools.commands.group import IndexedGroup
 
 if TYPE_CHECKING:
     from hivemind_addon.sim.library import Case
-    from hivemind_addon.sim.limits import LimitKind
     from hivemind_addon.sim.policy import Policy
-    from hivemind_addon.sim.trial import Series
 
 
 @click.group(cls=IndexedGroup)
@@ -58,24 +56,28 @@ def show(name: str) -> None:
     from hivemind_addon.formats.base.resources import scenarios_folder  # noqa: PLC0415
     from hivemind_addon.sim.library import written  # noqa: PLC0415
 
-    chosen = cases_named([name])
+    case, *others = cases_named([name])
     packaged = scenarios_folder() / f"{name}.yaml"
     path = packaged if packaged.is_file() else Path(name)
-    is_recorded = bool(chosen[0].scenario.script)
-    if is_recorded:
+    if case.scenario.script:
         click.echo(f"# The calls stay in {name}: these are the providers before which they are made again.")
-    is_text = path.is_file() and not is_recorded
-    click.echo(path.read_text(encoding="utf-8") if is_text else written(chosen[0]), nl=False)
+    elif path.is_file():
+        click.echo(path.read_text(encoding="utf-8"), nl=False)
+        return
+    elif others:
+        raise click.ClickException(f"{name} names {len(others) + 1} scenarios; name one, such as {others[0].name}")
+    click.echo(written(case), nl=False)
 
 
 @scenario.command()
 @click.argument("name")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the run that misses something.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="Write the YAML into this file.")
-def minimise(name: str, output: Path | None) -> None:
-    """Make a scenario smaller while the scheduler still falls short on it, and print the rest as YAML.
+def minimise(name: str, seed: int, output: Path | None) -> None:
+    """Make a scenario smaller while the scheduler still misses an expectation, and print the rest as YAML.
 
-    Fewer agents, turns, limits and faults, step by step, as long as a run still loses agents, is refused too
-    often, sleeps for nothing, or is behind a simpler policy. Takes seconds to minutes.
+    Fewer agents, turns, limits and faults, step by step, as long as a run still misses the first expectation that
+    the whole scenario misses. Takes seconds to minutes.
 
     \b
     Examples:
@@ -83,20 +85,24 @@ def minimise(name: str, output: Path | None) -> None:
       hivemind lab scenario run my-case.yaml
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from hivemind_addon.sim.library import written  # noqa: PLC0415
-    from hivemind_addon.sim.random_proof import minimised  # noqa: PLC0415
+    from hivemind_addon.sim.minimise import minimised  # noqa: PLC0415
+    from hivemind_addon.sim.policy import Policy  # noqa: PLC0415
+    from hivemind_addon.sim.trial import run_series, setups  # noqa: PLC0415
 
-    case, *more = cases_named([name])
-    if more:
-        raise click.ClickException(f"{name} has {len(more) + 1} variants; name one of them, such as {case.name}")
-    smallest = minimised(case)
-    if smallest is None:
-        raise click.ClickException(f"the scheduler falls short in nothing on {name}: there is nothing to minimise")
-    write_or_print(written(smallest), output)
+    for case in cases_named([name]):
+        for series in run_series(list(setups(case)), [Policy.HIVEMIND], [seed]):
+            if verdict := next((one for one in series.verdicts() if not one.is_met), None):
+                smallest = minimised(series.setup, seed, verdict)
+                assert smallest is not None
+                write_or_print(written(smallest), output)
+                return
+    raise click.ClickException(f"the scheduler misses nothing on {name} with seed {seed}: there is nothing to minimise")
 
 
 @scenario.command("run", short_help="Run scenarios against what they expect")
 @click.argument("names", nargs=-1, metavar="[NAME]…")
 @click.option("--seeds", type=click.IntRange(1, 1000), default=3, show_default=True, help="Runs of each.")
+@click.option("--first-seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of the first run.")
 @click.option("--policy", "policies", multiple=True, metavar="POLICY", help="Who decides; may be given again.")
 @click.option(
     "--limits", type=click.Choice(["bucket", "window", "both"]), default="both", help="How the limits come back."
@@ -106,14 +112,15 @@ def run_scenarios(
     names: tuple[str, ...],
     *,
     seeds: int,
+    first_seed: int,
     policies: tuple[str, ...],
     limits: str,
     as_json: bool,
 ) -> None:
     """Run scenarios (packaged by name, your own by path; without a name all) against their expectations.
 
-    Virtual time: an hour takes a second, and the same command gives the same numbers. The exit status is 1 when an
-    expectation is missed under the policy hivemind.
+    Virtual time: an hour takes a second, and the same command gives the same numbers. With several policies each has
+    a line. The exit status is 1 when an expectation is missed under the policy hivemind.
 
     \b
     Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-scheduler,
@@ -133,10 +140,14 @@ def run_scenarios(
 
     from hivemind_addon.sim import report  # noqa: PLC0415
     from hivemind_addon.sim.limits import LimitKind  # noqa: PLC0415
+    from hivemind_addon.sim.trial import run_series, setups, trials_of  # noqa: PLC0415
 
-    chosen = cases_named(names)
     kinds = [kind for kind in LimitKind if limits in (kind.value, "both")]
-    series = run_with_progress(chosen, policies_named(policies), kinds, seeds)
+    wanted = [setup for case in cases_named(names) for setup in setups(case, kinds)]
+    chosen = policies_named(policies or ["hivemind"])
+    numbers = range(first_seed, first_seed + seeds)
+    with progress(sum(len(trials_of(setup, chosen, numbers)) for setup in wanted)) as done:
+        series = run_series(wanted, chosen, numbers, done=done)
     missed = report.missed(series)
     if as_json:
         click.echo(report.as_json(series))
@@ -144,21 +155,6 @@ def run_scenarios(
         Console(highlight=False).print(report.table(series))
         print_missed(missed, kept="every expectation is kept")
     sys.exit(1 if missed else 0)
-
-
-def run_with_progress(
-    chosen: "Sequence[Case]",
-    policies: "Sequence[Policy]",
-    kinds: "Sequence[LimitKind]",
-    seeds: int,
-    workers: int = 1,
-) -> "Sequence[Series]":
-    """Run the scenarios under each policy and kind of limits, with a progress bar."""
-    from hivemind_addon.sim.trial import run_series, setups  # noqa: PLC0415
-
-    wanted = [setup for case in chosen for setup in setups(case, policies, kinds)]
-    with progress(len(wanted) * seeds) as done:
-        return run_series(wanted, seeds=seeds, workers=workers, done=lambda trial: done(trial.setup.name))
 
 
 def print_missed(missed: Sequence[str], *, kept: str = "") -> None:
@@ -178,23 +174,54 @@ def write_or_print(page: str, output: Path | None) -> None:
 
 
 def cases_named(names: Sequence[str]) -> "list[Case]":
-    """The scenarios of these names, without a name all but variants. ClickException: no such one, or a bad file."""
+    """The scenarios of these names, all packaged ones without a name. ClickException: no such scenario, or a bad file.
+
+    A name is a scenario's, a file's path, `zoo` for all variants of zoo.yaml, or `random:FROM:COUNT` for so many random
+    loads.
+    """
     from hivemind_addon.formats.base.typed import DocumentError  # noqa: PLC0415
-    from hivemind_addon.sim import library  # noqa: PLC0415
+    from hivemind_addon.sim.library import UnknownScenario, cases  # noqa: PLC0415
 
     try:
-        return library.cases_named(names or tuple(library.cases()))
-    except (library.UnknownScenario, DocumentError) as error:
+        found = [case for name in names or cases() for case in _named(name)]
+    except (UnknownScenario, DocumentError) as error:
         raise click.ClickException(str(error)) from error
+    return list({case.name: case for case in found}.values())
+
+
+def _named(name: str) -> "list[Case]":
+    from hivemind_addon.sim import library  # noqa: PLC0415
+    from hivemind_addon.sim.held_out import is_held_out  # noqa: PLC0415
+
+    if (numbers := _random_numbers(name)) is not None:
+        if any(map(is_held_out, numbers[-1:])):
+            click.echo(f"note: {name} is held out for reports: tune no scheduler on it", err=True)
+        return [library.random_case(number) for number in numbers]
+    return library.cases_named([name])
+
+
+def _random_numbers(name: str) -> range | None:
+    """The random loads that a name means; None: the name is of another kind."""
+    from hivemind_addon.sim.random_loads import number_in  # noqa: PLC0415
+
+    if (number := number_in(name)) is not None:
+        return range(number, number + 1)
+    kind, *numbers = name.split(":")
+    if kind != "random":
+        return None
+    if len(numbers) != 2 or not all(map(str.isdecimal, numbers)):
+        raise click.ClickException(f"{name!r} names no random loads; write random:FROM:COUNT, such as random:0:20")
+    first, count = map(int, numbers)
+    return range(first, first + count)
 
 
 def policies_named(names: Sequence[str]) -> "list[Policy]":
-    """The policies of these names, the scheduler without a name. BadParameter: no such policy."""
+    """The policies of these names. BadParameter: no such policy."""
     from hivemind_addon.sim.policy import policy_named  # noqa: PLC0415
     from hivemind_addon.sim.policy_file import UnknownPolicy  # noqa: PLC0415
 
     try:
-        return [policy_named(name) for name in dict.fromkeys(names or ["hivemind"])]
+        return [policy_named(name) for name in dict.fromkeys(names)]
     except UnknownPolicy as error:
         raise click.BadParameter(str(error), param_hint="--policy") from error
 

@@ -1,13 +1,16 @@
-"""Runs of scenarios in virtual time, in turn or on several cores, and series of them to judge."""
+"""Runs in virtual time, in turn or on several cores: cases, kinds of limits, policies and seeds.
+
+setups(case) ──► run_series(setups, policies, seeds) ──► Series: figures by policy and seed ──► verdicts
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import get_context
-from statistics import median
 
-from hivemind_addon.sim.expectation import Verdict
+from hivemind_addon.sim.expectation import NO_PROXY, Verdict, beside_no_proxy
+from hivemind_addon.sim.figures import Figures, figures_of
 from hivemind_addon.sim.library import Case
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import Policy
@@ -21,13 +24,12 @@ _CHUNK = 8
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A case on a kind of limits, under a policy."""
+    """A case on a kind of limits: a world, to be run under policies."""
 
     case: Case
-    kind: LimitKind | None
+    kind: LimitKind | None = None
     """None: as the case says."""
-    headers: bool
-    policy: Policy
+    headers: bool = True
 
     @property
     def limits(self) -> str:
@@ -38,7 +40,15 @@ class Setup:
     @property
     def name(self) -> str:
         """In words."""
-        return f"{self.case.name}, {self.limits}, {self.policy.name}"
+        return f"{self.case.name}, {self.limits}"
+
+    def policies(self, policies: Sequence[Policy]) -> tuple[Policy, ...]:
+        """Those to be run: without headers the scheduler alone; and whatever its expectations compare it with."""
+        wanted = [policy for policy in policies if self.headers or policy == Policy.HIVEMIND]
+        if Policy.HIVEMIND in wanted:
+            covering = (one for one in self.case.expect if one.covers(self.kind, headers=self.headers))
+            wanted += (need for one in covering for need in one.needs)
+        return tuple(dict.fromkeys(wanted))
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,39 +56,97 @@ class Trial:
     """A run to be done."""
 
     setup: Setup
+    policy: Policy
     seed: int
+
+    @property
+    def name(self) -> str:
+        """In words."""
+        return f"{self.setup.name}, {self.policy.name}"
 
     def run(self) -> Result:
         """Do the run."""
         setup = self.setup
         try:
-            return run(setup.case.at(setup.kind, headers=setup.headers), seed=self.seed, policy=setup.policy)
+            return run(setup.case.at(setup.kind, headers=setup.headers), seed=self.seed, policy=self.policy)
         except PolicyFault as fault:
             raise PolicyFault(f"{fault.message}\n  in {setup.case.name}, {setup.limits}, seed {self.seed}") from None
 
 
-def once_each(trials: Iterable[Trial]) -> list[Trial]:
-    """The same trials without repetitions, in their order."""
-    return list({(trial.setup.name, trial.seed): trial for trial in trials}.values())
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The runs of a setup under some policies, each with the same seeds."""
+
+    setup: Setup
+    seeds: Sequence[int]
+    runs: Mapping[Policy, tuple[Figures, ...]]
+
+    def verdicts(self) -> list[Verdict]:
+        """What the case expects of the scheduler, and the measured values; empty where the scheduler did not run."""
+        if (mine := self.runs.get(Policy.HIVEMIND)) is None:
+            return []
+        setup = self.setup
+        covering = (one for one in setup.case.expect if one.covers(setup.kind, headers=setup.headers))
+        return [verdict for one in covering for verdict in one.verdicts(mine, self.runs)]
+
+    def worse(self, policy: Policy = Policy.HIVEMIND) -> list[Verdict]:
+        """In what a policy is worse than no proxy, where both ran; nothing for who has none itself."""
+        others = [other for other in NO_PROXY if other in self.runs and policy not in NO_PROXY]
+        runs = self.runs.get(policy, ())
+        judged = (verdict for other in others for verdict in beside_no_proxy(runs, self.runs[other], other))
+        return [verdict for verdict in judged if runs and not verdict.is_met]
 
 
-def run_trials[T](
-    trials: Sequence[Trial],
-    digest: Callable[[Trial, Result], T],
+def setups(case: Case, kinds: Sequence[LimitKind] = tuple(LimitKind)) -> Iterator[Setup]:
+    """All setups of a case: the kinds of limits (those of `kinds`), each also without headers where the case expects
+    something of that.
+    """
+    for kind in case.kinds:
+        if kind is None or kind in kinds:
+            for headers in case.has_headers_and_not:
+                yield Setup(case, kind, headers=headers)
+
+
+def trials_of(setup: Setup, policies: Sequence[Policy], seeds: Sequence[int]) -> list[Trial]:
+    """The runs of a series."""
+    return [Trial(setup, policy, seed) for policy in setup.policies(policies) for seed in seeds]
+
+
+def run_series(
+    wanted: Sequence[Setup],
+    policies: Sequence[Policy],
+    seeds: Sequence[int],
     *,
     workers: int = 1,
-    done: Callable[[Trial], None] = lambda _: None,
-) -> list[T]:
-    """The result of `digest` for each run, in the trials' order; the same with any number of workers.
+    done: Callable[[str], None] = lambda _: None,
+) -> list[Series]:
+    """The runs of each setup. `done` is called with the name of each run."""
+    trials = [trials_of(setup, policies, seeds) for setup in wanted]
+    figures = iter(run_trials([one for some in trials for one in some], workers=workers, done=done))
+    return [
+        Series(
+            setup,
+            tuple(seeds),
+            {policy: tuple(next(figures) for _ in seeds) for policy in setup.policies(policies)},
+        )
+        for setup in wanted
+    ]
 
-    With more than one, `digest` has to be a module's function with picklable results.
-    """
-    digests = []
+
+def run_trials(
+    trials: Sequence[Trial], *, workers: int = 1, done: Callable[[str], None] = lambda _: None
+) -> list[Figures]:
+    """The figures of each run, in the trials' order; the same with any number of workers."""
+    found = []
     with in_processes(min(workers, len(trials))) as each:
-        for trial, made in zip(trials, each(partial(_run, digest), trials), strict=True):
-            digests.append(made)
-            done(trial)
-    return digests
+        for trial, figures in zip(trials, each(_figures, trials), strict=True):
+            found.append(figures)
+            done(trial.name)
+    return found
+
+
+def _figures(trial: Trial) -> Figures:
+    return figures_of(trial.run())
 
 
 class in_processes:  # noqa: N801 - used as a function
@@ -94,85 +162,3 @@ class in_processes:  # noqa: N801 - used as a function
     def __exit__(self, *_: object) -> None:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-
-
-def _run[T](digest: Callable[[Trial, Result], T], trial: Trial) -> T:
-    return digest(trial, trial.run())
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """The runs of a setup, for each seed from 0."""
-
-    setup: Setup
-    runs: tuple[Result, ...]
-
-    @property
-    def lost(self) -> int:
-        """Agents, of all runs."""
-        return sum(run.lost for run in self.runs)
-
-    @property
-    def agents(self) -> int:
-        """Of all runs."""
-        return sum(run.agents for run in self.runs)
-
-    @property
-    def attempts(self) -> int:
-        """Of all runs."""
-        return sum(run.attempts for run in self.runs)
-
-    def status(self, *statuses: int) -> int:
-        """Attempts with any of these."""
-        return sum(run.statuses[status] for run in self.runs for status in statuses)
-
-    def median_of(self, value: Callable[[Result], float]) -> float:
-        """Over the runs."""
-        return median(map(value, self.runs))
-
-    def worst_of(self, value: Callable[[Result], float]) -> float:
-        """The largest of the runs."""
-        return max(map(value, self.runs))
-
-    def beside(self, others: Sequence["Series"]) -> Mapping[Policy, Sequence[Result]]:
-        """The runs of the same under each policy."""
-        same = (one for one in others if replace(one.setup, policy=self.setup.policy) == self.setup)
-        return {one.setup.policy: one.runs for one in same}
-
-    def verdicts(self, others: Sequence["Series"]) -> Iterator[Verdict]:
-        """The verdicts of the case on these runs; `others` may hold the same under the policies to compare with."""
-        setup, beside = self.setup, self.beside(others)
-        for expectation in setup.case.expect:
-            if expectation.covers(setup.kind, headers=setup.headers):
-                yield from expectation.verdicts(self.runs, beside)
-
-
-def setups(case: Case, policies: Sequence[Policy], kinds: Sequence[LimitKind] = tuple(LimitKind)) -> Iterator[Setup]:
-    """All setups of a case: the kinds of limits (those of `kinds`), and for the scheduler also without headers
-    where a case expects something of that; and the policies that a case compares with.
-    """
-    for kind in case.kinds:
-        if kind is not None and kind not in kinds:
-            continue
-        for headers in (True, False):
-            wanted = [*policies] if headers else []
-            if Policy.HIVEMIND in policies and not headers and False in case.has_headers_and_not:
-                wanted.append(Policy.HIVEMIND)
-            if Policy.HIVEMIND in wanted:
-                wanted += (need for one in case.expect if one.covers(kind, headers=headers) for need in one.needs)
-            for policy in dict.fromkeys(wanted):
-                yield Setup(case, kind, headers=headers, policy=policy)
-
-
-def run_series(
-    wanted: Sequence[Setup], *, seeds: int, workers: int = 1, done: Callable[[Trial], None] = lambda _: None
-) -> list[Series]:
-    """The runs of each setup."""
-    trials = [Trial(setup, seed) for setup in wanted for seed in range(seeds)]
-    results = run_trials(trials, whole, workers=workers, done=done)
-    return [Series(setup, tuple(results[index * seeds : (index + 1) * seeds])) for index, setup in enumerate(wanted)]
-
-
-def whole(_: Trial, result: Result) -> Result:
-    """The result itself, as what `run_trials` keeps of a run."""
-    return result

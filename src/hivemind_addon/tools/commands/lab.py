@@ -32,7 +32,7 @@ class CheckoutEntry(CommandEntry):
 _COMMANDS = (
     CommandEntry("scenario", "sim.scenario_commands:scenario", "Simulated load: list it, read it, run it"),
     CommandEntry("trace", "sim.trace_commands:trace", "Recorded refusals: which limits explain them"),
-    CheckoutEntry("prove", "lab.commands:prove", "Scenarios against what they expect, and policies compared"),
+    CheckoutEntry("prove", "lab.prove:prove", "Judge policies on many worlds, with intervals"),
     CheckoutEntry("digest", "lab.digest:digest", "Whether the scheduler decides as before"),
     CheckoutEntry("docs", "lab.generators.commands:docs", "Write the generated pages of docs/"),
 )
@@ -45,6 +45,6 @@ def lab() -> None:
     \b
     Examples:
       hivemind lab scenario run stress incident
-      hivemind lab prove --seeds 3 --only stress
-      hivemind lab prove --compare --seeds 2 --only replay-11
+      hivemind lab prove --seeds 3 --worlds stress
+      hivemind lab prove --quick
     """
