@@ -4,7 +4,7 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 "$$HOME"/.py
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: demo test quick browser engine check digest prove bench calls budgets machines mutants newcomer night pictures site soak evaluate fleets endurance run docs clean
+.PHONY: demo test quick browser engine check digest prove live bench calls budgets machines mutants newcomer night pictures site soak fleets endurance run docs clean
 
 demo: $(READY)          ## a fleet against a strict, faulty provider: first direct, then through the scheduler
 	$(BIN)/hivemind demo
@@ -73,11 +73,11 @@ soak: $(READY)          ## a week of requests in five minutes, one in eight faul
 night: $(READY)         ## the same in mitmweb with an open page, and 500 held requests; five minutes
 	$(BIN)/python -m lab.bench.soak --web --minutes 4
 
-prove: $(READY)         ## scenarios and the zoo of limiters in virtual time against what they promise; many minutes
-	$(BIN)/hivemind lab prove --output docs/proof.md
+prove: $(READY)         ## policies judged on many worlds, with seeds that nothing was tuned on; half an hour on two cores
+	$(BIN)/hivemind lab prove --report --output docs
 
-evaluate: $(READY)      ## scenarios by policies by seeds, each primitive taken away, the nearest peer; 40 minutes
-	$(BIN)/hivemind lab prove --compare --peer --charts docs/evaluation --output docs/evaluation.md
+live: $(READY)          ## two scenarios on real sockets beside virtual time, and the nearest peer; ten minutes
+	$(BIN)/hivemind lab prove --live --output docs
 
 fleets: $(READY)        ## thirty real agents of every kind against faulty providers, direct and through the proxy; about an hour
 	$(BIN)/python -m lab.fleets

@@ -1,4 +1,4 @@
-"""The estimator before limiters worked out by hand. Many more, and an oracle beside it: `hivemind lab prove --only zoo:`."""
+"""The estimator before limiters worked out by hand. Many more: `hivemind lab prove --worlds zoo`."""
 
 import math
 import random

@@ -12,7 +12,7 @@ from mitmproxy.tools import main as programs
 from hivemind_addon.proxy.run import program
 from tests.cases import each
 
-UNUSED = {"httpx", "mcp", "matplotlib", "opentelemetry", "rich", "textual", "tiktoken", "tomlkit"}
+UNUSED = {"httpx", "mcp", "opentelemetry", "rich", "textual", "tiktoken", "tomlkit"}
 """What a proxy loads at need, or never."""
 
 
