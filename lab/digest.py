@@ -16,7 +16,7 @@ import platform
 import random
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from functools import cache, partial
 from hashlib import blake2b
@@ -30,7 +30,7 @@ import msgspec
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.decision import Admitted, Backoff, Finished, GiveUp, Refused, Shed, Verdict
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult
-from hivemind_addon.sim.figures import figures_of
+from hivemind_addon.sim.figures import Figures, figures_of
 from hivemind_addon.sim.library import cases, random_case, variants
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.scenario_commands import progress
@@ -59,21 +59,7 @@ _CODES: Mapping[type, tuple[int, Callable[[Any], Sequence[object]]]] = {
     Backoff: (6, lambda one: (one.until,)),
 }
 """Kinds of decisions and verdicts: a code that stays, and the amounts."""
-_FIGURES = (
-    "lost",
-    "makespan_s",
-    "attempts",
-    "refused",
-    "turns_done",
-    "sheds",
-    "idle_s",
-    "cost_ratio",
-    "billed_tokens",
-    "wasted_tokens",
-    "turn_p95_s",
-    "fairness",
-)
-"""Of a run's `Figures`, those that are kept."""
+_FIGURES = tuple(one.name for one in fields(Figures) if one.type in (int, float))
 
 
 def _admitted(attempt: Attempt) -> Sequence[object]:
@@ -206,11 +192,7 @@ def examine(name: str) -> Examined:
 def examine_all(names: Sequence[str], *, workers: int) -> list[Examined]:
     """Run these worlds, in their order; the same with any number of workers."""
     with progress(len(names)) as done, in_processes(workers) as each:
-        examined = []
-        for one in each(examine, names):
-            examined.append(one)
-            done(one.name)
-        return examined
+        return [one for one in each(examine, names) if done(one.name) is None]
 
 
 @click.command()
@@ -254,26 +236,18 @@ def digest(names: Sequence[str], *, quick: bool, write: bool) -> None:
         return
     for line in differences[:_SHOWN]:
         click.echo(line)
-    more = len(differences) - _SHOWN
-    click.echo(
-        f"{f'… and {more} more; ' if more > 0 else ''}{len(differences)} of {len(examined)} worlds differ", err=True
-    )
-    if stranger:
-        click.echo(f"notice: no failure, for the hashes hold for {_PLATFORM}, and this is {stranger}", err=True)
-        return
-    click.echo("if that is wanted: hivemind lab digest --write", err=True)
-    sys.exit(1)
+    notice = f"notice: no failure, for the hashes hold for {_PLATFORM}, and this is {stranger}"
+    cure = notice if stranger else "if that is wanted: hivemind lab digest --write"
+    click.echo(f"{len(differences)} of {len(examined)} worlds differ\n{cure}", err=True)
+    sys.exit(0 if stranger else 1)
 
 
 def _chosen(names: Sequence[str], *, quick: bool) -> list[str]:
-    known = [*worlds()]
-    for name in names:
-        if not any(_matches(world, name) for world in known):
-            raise click.BadParameter(
-                f"no world {name!r}; name a scenario ({', '.join(cases())}), zoo:ENTRY, or random-0 to "
-                f"random-{_RANDOM_LOADS - 1}"
-            )
-    chosen = [world for world in known if not names or any(_matches(world, name) for name in names)]
+    found = {name: [world for world in worlds() if _matches(world, name)] for name in names}
+    if unknown := [name for name in names if not found[name]]:
+        there_are = f"name a scenario ({', '.join(cases())}), zoo:ENTRY, or random-0 to random-{_RANDOM_LOADS - 1}"
+        raise click.BadParameter(f"no world {unknown[0]!r}; {there_are}")
+    chosen = [world for world in worlds() if not names or any(world in some for some in found.values())]
     return chosen[::_QUICK] if quick else chosen
 
 
@@ -294,6 +268,7 @@ def read_known() -> Mapping[str, WorldDigest]:
     try:
         return msgspec.json.decode(_FILE.read_bytes(), type=dict[str, WorldDigest])
     except OSError as error:
-        raise click.ClickException(f"{_FILE} cannot be read: {error.strerror}; {_CURE}") from None
+        problem = f"cannot be read: {error.strerror}"
     except msgspec.DecodeError as error:
-        raise click.ClickException(f"{_FILE} is damaged: {error}; {_CURE}") from None
+        problem = f"is damaged: {error}"
+    raise click.ClickException(f"{_FILE} {problem}; {_CURE}")

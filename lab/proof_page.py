@@ -50,7 +50,7 @@ def page(proof: "Proof", setting: Setting, minimised: Sequence[str]) -> str:
         f"\n## Ten rows\n\n{_TEN}\n{_ten_rows(series)}",
     ]
     if len(proof.series) > 1:
-        parts.append(f"\n## By kind of world\n\n{_by_part(proof)}")
+        parts.append(f"\n## By kind of world\n\n{worlds_table(proof, parts_alone=True)}")
     parts.append(f"\n## Where the scheduler is weak\n\n{_weaknesses(series)}")
     parts.append(f"\n## Expectations\n\n{_expectations(series, minimised)}")
     if proof.without:
@@ -172,8 +172,8 @@ def _beside(series: Sequence[Series], policy: Policy, measure: Measure) -> str:
 
 
 def _to_ours(one: Series, policy: Policy, measure: Measure) -> float | None:
-    theirs, ours = (measure.of(one.runs.get(who, ())) for who in (policy, _OURS))
-    return theirs / ours if theirs is not None and ours else None
+    change = _change(one, policy, measure)
+    return None if change is None else 1 + change
 
 
 def _interval(values: Sequence[float], measure: Measure) -> str:
@@ -182,16 +182,6 @@ def _interval(values: Sequence[float], measure: Measure) -> str:
     found = Mean.of_ratios(values) if measure.is_ratio else Mean.of(values)
     mean, low, high = map(measure.words, (found.mean, found.low, found.high))
     return mean if low == high else f"{mean} ({low} to {high})"
-
-
-def _by_part(proof: "Proof") -> str:
-    rows = []
-    for name, series in proof.series.items():
-        told = [one for one in series if one.setup.headers]
-        for policy in _policies(told):
-            cells = (_mean(told, policy, measure) for measure in (LOST, REFUSED, TIME))
-            rows.append(" | ".join([f"{name}, {len(told)}", policy.name, *cells]))
-    return markdown_table("Worlds | Policy | Agents lost | Attempts refused | Time ÷ bound", rows)
 
 
 # Weaknesses and expectations ------------------------------------------------------------------------------------------
@@ -295,28 +285,29 @@ def _change(one: Series, policy: Policy, measure: Measure) -> float | None:
 # Tables of all worlds -------------------------------------------------------------------------------------------------
 
 
-def worlds_table(proof: "Proof") -> str:
-    """Policies by worlds, for docs/judge.md: a row for each scenario; the zoo and random loads have a row each."""
+_CELLS = "Agents lost, attempts refused, time ÷ bound where hardly an agent is lost."
+
+
+def worlds_table(proof: "Proof", *, parts_alone: bool = False) -> str:
+    """Policies by worlds: a row for each scenario (for docs/judge.md), and for each part of the proof."""
     policies = _policies(proof.all)
     rows = []
     for name, series in proof.series.items():
         told = [one for one in series if one.setup.headers]
-        is_listed = name in ("scenarios", "worlds")
-        rows += [_world_row(one.setup.name, [one], policies) for one in told if is_listed]
+        if not parts_alone and name in ("scenarios", "worlds"):
+            rows += [_world_row(one.setup.name, [one], policies) for one in told]
         rows.append(_world_row(f"**{name}, {len(told)}**", told, policies))
     titles = " | ".join(["World", *(policy.name for policy in policies)])
-    return (
-        f"Agents lost, attempts refused, time ÷ bound where hardly an agent is lost.\n\n{markdown_table(titles, rows)}"
-    )
+    return f"{_CELLS}\n\n{markdown_table(titles, rows)}"
 
 
 def _world_row(name: str, series: Sequence[Series], policies: Sequence[Policy]) -> str:
-    cells = []
-    for policy in policies:
+    def cell(policy: Policy) -> str:
         runs = [run for one in series for run in one.runs.get(policy, ())]
         values = ((measure, measure.of(runs)) for measure in (LOST, REFUSED, TIME))
-        cells.append(", ".join(measure.words(value) for measure, value in values if value is not None))
-    return " | ".join([name, *cells])
+        return ", ".join(measure.words(value) for measure, value in values if value is not None)
+
+    return " | ".join([name, *map(cell, policies)])
 
 
 _COLUMNS: Sequence[tuple[str, Callable[[Figures], float]]] = (

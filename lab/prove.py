@@ -4,23 +4,26 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from hivemind_addon import __version__
+from hivemind_addon.sim.ablation import Primitive
+from hivemind_addon.sim.expectation import NO_PROXY
+from hivemind_addon.sim.held_out import first_number
+from hivemind_addon.sim.library import Case, cases, random_case, variants, written
+from hivemind_addon.sim.minimise import minimised
+from hivemind_addon.sim.policy import NAMED, Policy, without
+from hivemind_addon.sim.report import missed
 from hivemind_addon.sim.scenario_commands import (
     cases_named,
     policies_named,
     print_missed,
     progress,
-    write_or_print,
 )
-
-if TYPE_CHECKING:
-    from hivemind_addon.sim.library import Case
-    from hivemind_addon.sim.policy import Policy
-    from hivemind_addon.sim.trial import Series, Setup
+from hivemind_addon.sim.trial import Series, Setup, run_series, setups, trials_of
+from lab import proof_page
+from lab.markdown import markdown_filled
 
 _COMPARED = ("direct", "sdk-retry", "aimd-pause", "hivemind-scheduler", "baseline", "fifo", "hivemind")
 """Policies by name, as columns of the page from the least to the most."""
@@ -33,8 +36,8 @@ class Part:
     """Worlds of one kind, with the same policies and seeds."""
 
     name: str
-    setups: "Sequence[Setup]"
-    policies: "Sequence[Policy]"
+    setups: Sequence[Setup]
+    policies: Sequence[Policy]
     seeds: range
 
 
@@ -42,22 +45,15 @@ class Part:
 class Proof:
     """All series of a plan."""
 
-    series: "dict[str, list[Series]]"
+    series: dict[str, list[Series]]
     """By part: scenarios, zoo, random loads, or what was named."""
-    without: "list[Series]" = field(default_factory=list)
+    without: list[Series] = field(default_factory=list)
     """The scheduler without each primitive in turn, and as a whole, with the same seeds."""
 
     @property
-    def all(self) -> "list[Series]":
+    def all(self) -> list[Series]:
         """Of all parts."""
         return [one for some in self.series.values() for one in some]
-
-    @property
-    def missed(self) -> list[str]:
-        """A line for each expectation that the scheduler misses."""
-        from hivemind_addon.sim.report import missed  # noqa: PLC0415
-
-        return missed(self.all)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,23 +132,22 @@ def prove(
       hivemind lab prove --live --output docs
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     if live:
-        from lab.live import prove_live  # noqa: PLC0415
+        from lab.live import prove_live  # noqa: PLC0415 - certificates, mitmdump and the event loop are for this alone
 
         prove_live(names, output)
         return
-    from lab import proof_page  # noqa: PLC0415
-
     parts = _plan(names, policies_named(policies), seeds, key, quick=quick)
     proof = _run(parts, workers)
     small = list(_minimised(proof)) if output else []
     command = " ".join(["hivemind lab prove", *_words(names, policies, seeds, key, quick=quick)])
     page = proof_page.page(proof, proof_page.Setting(command, key, parts), [case.name for case in small])
     if output is None:
-        write_or_print(page, None)
+        click.echo(page, nl=False)
     else:
         _write(output, page, proof, small)
-    print_missed(proof.missed, kept="every expectation is kept")
-    sys.exit(1 if proof.missed else 0)
+    lines = missed(proof.all)
+    print_missed(lines, kept="every expectation is kept")
+    sys.exit(1 if lines else 0)
 
 
 def _words(
@@ -167,21 +162,14 @@ def _words(
 
 
 def _plan(
-    names: Sequence[str], policies: "Sequence[Policy]", seeds: int | None, key: str | None, *, quick: bool
+    names: Sequence[str], policies: Sequence[Policy], seeds: int | None, key: str | None, *, quick: bool
 ) -> list[Part]:
-    from hivemind_addon.sim.ablation import Primitive  # noqa: PLC0415
-    from hivemind_addon.sim.expectation import NO_PROXY  # noqa: PLC0415
-    from hivemind_addon.sim.held_out import first_number  # noqa: PLC0415
-    from hivemind_addon.sim.library import cases, random_case, variants  # noqa: PLC0415
-    from hivemind_addon.sim.policy import NAMED, Policy, without  # noqa: PLC0415
-    from hivemind_addon.sim.trial import setups  # noqa: PLC0415
-
     size, first = QUICK if quick else FULL, first_number(key)
     known = {policy.name: policy for policy in NAMED}
     compared = [known[name] for name in _COMPARED if name in known]
     chosen = tuple(dict.fromkeys((*NO_PROXY, *policies, Policy.HIVEMIND))) if policies else compared
 
-    def part(name: str, cases: "Sequence[Case]", most_seeds: int) -> Part:
+    def part(name: str, cases: Sequence[Case], most_seeds: int) -> Part:
         wanted = [setup for case in cases for setup in setups(case)]
         return Part(name, wanted, chosen, range(first, first + (seeds or most_seeds)))
 
@@ -201,8 +189,6 @@ def _plan(
 
 
 def _run(parts: Sequence[Part], workers: int) -> Proof:
-    from hivemind_addon.sim.trial import run_series, trials_of  # noqa: PLC0415
-
     count = sum(len(trials_of(setup, part.policies, part.seeds)) for part in parts for setup in part.setups)
     series: dict[str, list[Series]] = {}
     with progress(count) as done:
@@ -211,14 +197,12 @@ def _run(parts: Sequence[Part], workers: int) -> Proof:
     return Proof(without=series.pop("without", []), series=series)
 
 
-def _minimised(proof: Proof) -> "Iterator[Case]":
+def _minimised(proof: Proof) -> Iterator[Case]:
     """Smaller cases of missed expectations, of a world each: those that lose agents first."""
-    from hivemind_addon.sim.minimise import minimised  # noqa: PLC0415
-
-    missed = [(one, verdict) for one in proof.all for verdict in one.verdicts() if not verdict.is_met]
-    missed.sort(key=lambda pair: pair[1].what != "agents lost")
+    not_met = [(one, verdict) for one in proof.all for verdict in one.verdicts() if not verdict.is_met]
+    not_met.sort(key=lambda pair: pair[1].what != "agents lost")
     worlds: set[str] = set()
-    for series, verdict in missed:
+    for series, verdict in not_met:
         name = f"minimised-{series.setup.case.name.replace(':', '-')}"
         if len(worlds) == _MINIMISED or name in worlds:
             continue
@@ -229,11 +213,7 @@ def _minimised(proof: Proof) -> "Iterator[Case]":
             yield replace(case, scenario=replace(case.scenario, name=name))
 
 
-def _write(output: Path, page: str, proof: Proof, small: "Sequence[Case]") -> None:
-    from hivemind_addon.sim.library import written  # noqa: PLC0415
-    from lab import proof_page  # noqa: PLC0415
-    from lab.markdown import markdown_filled  # noqa: PLC0415
-
+def _write(output: Path, page: str, proof: Proof, small: Sequence[Case]) -> None:
     cases, judge = output / "proof", output / "judge.md"
     output.mkdir(parents=True, exist_ok=True)
     (output / "proof.md").write_text(page, encoding="utf-8")

@@ -79,7 +79,7 @@ def test_a_run_departs_after_its_last_equal_decision():
     before, after = trail(*range(9)), trail(*range(5), *range(6, 10))
     known, now = before.digest((1.0,)), after.digest((2.0,))
     made = digest.Examined("world", now, [after.instants[place - 1] for place in (1, 2, 3, 4, 6, 9)])
-    assert made.difference(known) == "world: departs after decision 4 (3.000 s) of 9, now 9; lost 1 → 2"
+    assert made.difference(known) == "world: departs after decision 4 (3.000 s) of 9, now 9; agents 1 → 2"
     assert made.difference(now) == ""
 
 
@@ -125,7 +125,7 @@ def test_figures_alone_may_differ():
     now = examine(SECOND)
     first, *others = now.digest.figures
     before = msgspec.structs.replace(now.digest, hash="", figures=(first + 2, *others))
-    assert now.difference(before).endswith("; lost 2 → 0")
+    assert now.difference(before).endswith(f"; agents {first + 2} → {first}")
 
 
 @pytest.mark.parametrize(

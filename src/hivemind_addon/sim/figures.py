@@ -3,7 +3,7 @@
 import math
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from statistics import fmean
 from typing import Self
 
@@ -49,7 +49,6 @@ class Figures:
     cost_ratio: float
     billed_tokens: int
     wasted_tokens: int
-    wasted_micro_usd: int
     paid_in_vain: int
     cap_used: float
     breaker_opened: int
@@ -67,36 +66,18 @@ class Figures:
 
 def figures_of(run: Result) -> Figures:
     """The figures of a run."""
-    return Figures(
-        agents=run.agents,
-        lost=run.lost,
-        deaths=dict(sorted(run.deaths.items())),
-        attempts=run.attempts,
-        statuses=dict(sorted(run.statuses.items())),
-        refused=run.refused,
-        unforeseen=run.unforeseen,
-        turns_done=run.turns_done,
-        makespan_s=run.makespan_s,
-        bound_s=run.bound.bound_s,
-        bound_by=run.bound.why,
-        stretch=run.stretch,
-        shared_stretch=run.shared_stretch,
-        turn_p95_s=run.latency_s(0.95),
-        idle_s=run.idle_s,
-        fairness=run.fairness,
-        cost_ratio=run.cost_ratio,
-        billed_tokens=run.billed.tokens,
-        wasted_tokens=run.wasted.tokens,
-        wasted_micro_usd=run.wasted.micro_usd,
-        paid_in_vain=run.paid_in_vain,
-        cap_used=run.cap_used,
-        breaker_opened=run.breaker_opened,
-        sheds=run.sheds,
-        zombies=run.zombies,
-        overspent=run.overspent,
-        crowds={name: _crowd(crowd) for name, crowd in run.crowds.items()},
-        finished=run.finished,
-    )
+    alike = {one.name: getattr(run, one.name) for one in fields(Figures) if hasattr(run, one.name)}
+    others = {
+        "deaths": dict(sorted(run.deaths.items())),
+        "statuses": dict(sorted(run.statuses.items())),
+        "bound_s": run.bound.bound_s,
+        "bound_by": run.bound.why,
+        "turn_p95_s": run.latency_s(0.95),
+        "billed_tokens": run.billed.tokens,
+        "wasted_tokens": run.wasted.tokens,
+        "crowds": {name: _crowd(crowd) for name, crowd in run.crowds.items()},
+    }
+    return Figures(**alike | others)
 
 
 def _crowd(crowd: CrowdResult) -> CrowdFigures:

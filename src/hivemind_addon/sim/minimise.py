@@ -73,9 +73,10 @@ def _simpler(scenario: Scenario) -> Iterator[Scenario]:
     yield from _plainer(scenario)
     for provider in _plainer(scenario.provider):
         yield replace(scenario, provider=provider, caps=scenario.caps if provider.concurrency else ())
-    for less in (_halved, _one_less):
+    halved: Callable[[int], int] = lambda count: count // 2  # noqa: E731 - one of two ways
+    for less in (halved, lambda count: count - 1):
         for index, crowd in enumerate(crowds):
-            for fewer in less(crowd):
+            for fewer in _fewer_of(crowd, less):
                 yield _with(scenario, index, fewer)
     for index, crowd in enumerate(crowds):
         for plainer in chain(_habits(crowd), _plainer(crowd)):
@@ -87,18 +88,11 @@ def _with(scenario: Scenario, index: int, crowd: Crowd) -> Scenario:
     return replace(scenario, crowds=(*crowds[:index], crowd, *crowds[index + 1 :]))
 
 
-def _halved(crowd: Crowd) -> Iterator[Crowd]:
+def _fewer_of(crowd: Crowd, less: Callable[[int], int]) -> Iterator[Crowd]:
     if crowd.agents > 1:
-        yield replace(crowd, agents=crowd.agents // 2)
+        yield replace(crowd, agents=less(crowd.agents))
     if crowd.turns is not None and crowd.turns > 1:
-        yield replace(crowd, turns=crowd.turns // 2)
-
-
-def _one_less(crowd: Crowd) -> Iterator[Crowd]:
-    if crowd.agents > 1:
-        yield replace(crowd, agents=crowd.agents - 1)
-    if crowd.turns is not None and crowd.turns > 1:
-        yield replace(crowd, turns=crowd.turns - 1)
+        yield replace(crowd, turns=less(crowd.turns))
 
 
 def _habits(crowd: Crowd) -> Iterator[Crowd]:
