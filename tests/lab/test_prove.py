@@ -106,6 +106,16 @@ def test_the_ten_rows_are_the_means_over_worlds_of_each_policy(base):
     assert rows["idle for nothing > 20 s"]["fifo"] == "1 of 2 worlds"
 
 
+def test_a_policy_that_ran_in_some_worlds_only_has_no_column(base):
+    some = named(base, "some")
+    some = replace(some, runs={policy: runs for policy, runs in some.runs.items() if policy != Policy.FIFO})
+    proof = Proof({"worlds": [named(base, "all"), some]})
+    rows = rows_under(page_of(proof), "Ten rows")
+    assert all({"direct", "sdk-retry", "aimd-pause", "hivemind"} <= cells.keys() for cells in rows.values())
+    assert all("fifo" not in cells for cells in rows.values())
+    assert "fifo" not in proof_page.worlds_table(proof)
+
+
 def test_weaknesses_and_missed_expectations_are_named_with_their_worlds(base):
     worlds = [
         named(base, "kept"),
