@@ -27,7 +27,7 @@ from lab.markdown import markdown_filled
 
 _COMPARED = ("direct", "sdk-retry", "aimd-pause", "hivemind-scheduler", "baseline", "fifo", "hivemind")
 """Policies by name, as columns of the page from the least to the most."""
-_MINIMISED, _TRIES = 3, 150
+_MINIMISED, _TRIES = 3, 100
 """So many missed expectations are made smaller, each with at most so many runs."""
 
 
@@ -69,7 +69,7 @@ class Size:
     ablation_seeds: int
 
 
-FULL = Size(scenario_seeds=6, zoo_seeds=2, zoo_step=1, loads=100, load_seeds=3, ablation_seeds=2)
+FULL = Size(scenario_seeds=5, zoo_seeds=2, zoo_step=1, loads=100, load_seeds=3, ablation_seeds=2)
 """Takes less than half an hour on two cores."""
 QUICK = Size(scenario_seeds=1, zoo_seeds=1, zoo_step=5, loads=10, load_seeds=1, ablation_seeds=0)
 
