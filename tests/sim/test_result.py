@@ -51,7 +51,7 @@ def test_fairness_is_that_of_the_crowd_that_is_worst_off():
 def test_ratios():
     assert (RESULT.stretch, RESULT.shared_stretch, RESULT.cost_ratio) == (1.25, 2.0, 1.25)
     assert replace(RESULT, ideal_cost=0.0).cost_ratio == 1.0
-    assert (RESULT.agents, RESULT.lost) == (4, 1)
+    assert (RESULT.agents, RESULT.lost, RESULT.turns_a_minute) == (4, 1, 60.0)
 
 
 # Ledger ---------------------------------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ def test_what_gave_no_answer_is_billed_in_vain():
     assert result.cost == pytest.approx(2 * (REPLY.input_tokens + 0.1 * REPLY.cached_tokens))
 
 
-def test_an_attempt_of_ten_times_the_usual_is_a_zombie():
+def test_a_lane_is_held_from_an_attempts_begin_to_its_end_and_ten_times_the_usual_is_a_zombie():
     books = Books(Crowd("agent", 2, 1, latency_s=1.0, output_tokens=(10, 10), tokens_per_s=9.0))  # two seconds usually
     one, other = books.agents
     books.ledger.attempt_sent("a", one, 0.0)
@@ -130,6 +130,7 @@ def test_an_attempt_of_ten_times_the_usual_is_a_zombie():
     books.ledger.attempt_over("a", 20.0)
     one.turns_s.append((5.0, 2.0))
     result = books.result(21.0)  # the other still runs
+    assert (result.held_s, result.served_s, result.wasted_lane_s) == (41.0, 2.0, 39.0)
     assert result.zombies == 1
 
 

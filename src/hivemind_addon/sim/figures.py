@@ -38,6 +38,7 @@ class Figures:
     refused: int
     unforeseen: int
     turns_done: int
+    turns_a_minute: float
     makespan_s: float
     bound_s: float
     bound_by: str
@@ -49,6 +50,7 @@ class Figures:
     cost_ratio: float
     billed_tokens: int
     wasted_tokens: int
+    wasted_lane_s: float
     paid_in_vain: int
     cap_used: float
     breaker_opened: int

@@ -105,6 +105,10 @@ class Result:
     """Of it: attempts that gave no answer, and all of agents that were lost, or that their budget stopped."""
     wanted: int = 0
     """Turns that agents asked for, each once however often it was sent; 0: not measured."""
+    held_s: float = 0.0
+    """Seconds that attempts were in flight, all together: how long lanes were held."""
+    served_s: float = 0.0
+    """Of them, that the turns which were answered took of the provider: what the lanes were held for."""
     paid_in_vain: int = 0
     """Attempts that providers completed, above the answers delivered and the completed ones whose client had left."""
     zombies: int = 0
@@ -132,9 +136,19 @@ class Result:
         """Answered, of all crowds."""
         return sum(crowd.turns_done for crowd in self.crowds.values())
 
+    @property
+    def turns_a_minute(self) -> float:
+        """Answered turns by time."""
+        return 60 * self.turns_done / self.makespan_s if self.makespan_s else 0.0
+
     def latency_s(self, share: float) -> float:
         """How long this share of all answered turns took at most, from the first ask to the whole answer."""
         return _not_exceeded(chain.from_iterable(crowd.latencies_s for crowd in self.crowds.values()), share)
+
+    @property
+    def wasted_lane_s(self) -> float:
+        """Seconds that lanes were held for nothing: by what hung, failed, was refused, or was slower than it had to."""
+        return self.held_s - self.served_s
 
     @property
     def cost_ratio(self) -> float:
@@ -238,6 +252,7 @@ class RunLedger:
         """Calls of neighbours that run at the own provider, and that nobody could know of yet."""
         self._in_flight: dict[Hashable, tuple[float, Actor]] = {}
         """Attempts: since when, and whose."""
+        self._held_s = 0.0
         self._zombies = self.paid_in_vain = 0
 
     def __repr__(self) -> str:
@@ -255,6 +270,7 @@ class RunLedger:
     def attempt_over(self, attempt: Hashable, now: float) -> None:
         """Nobody waits for it any more."""
         sent_at, agent = self._in_flight.pop(attempt)
+        self._held_s += now - sent_at
         self._zombies += now - sent_at > ZOMBIE_FACTOR * agent.crowd.usual_service_s
 
     def attempt_answered(self, answer: SimAnswer, upstream: SimUpstream, now: float) -> None:
@@ -359,6 +375,8 @@ class RunLedger:
             billed=sum((agent.billed for agent in healthy), Spend()),
             wasted=sum((agent.in_vain if _came_through(agent) else agent.billed for agent in healthy), Spend()),
             wanted=sum(agent.wanted for agent in agents),
+            held_s=self._held_s,
+            served_s=sum(service_s for agent in agents for _, service_s in agent.turns_s),
             paid_in_vain=self.paid_in_vain,
             zombies=self._zombies,
             overspent=_overspent(agents),
