@@ -1,4 +1,4 @@
-"""Scenarios on real sockets: whether a real proxy does what virtual time says, and what agents get in other ways.
+"""Scenarios on real sockets: whether a real proxy agrees with virtual time, and how agents fare in other ways.
 
 virtual          the scheduler alone, in virtual time (sim/world.py)
 hivemind         through a real mitmdump with the addon (sim/live.py)

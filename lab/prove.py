@@ -33,7 +33,7 @@ _MINIMISED, _TRIES = 3, 100
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Worlds of one kind, with the same policies and seeds."""
+    """Worlds of a kind, with the same policies and seeds."""
 
     name: str
     setups: Sequence[Setup]
@@ -46,7 +46,7 @@ class Proof:
     """All series of a plan."""
 
     series: dict[str, list[Series]]
-    """By part: scenarios, zoo, random loads, or what was named."""
+    """By part: scenarios, zoo, random loads, or `worlds` for those that were named."""
     without: list[Series] = field(default_factory=list)
     """The scheduler without each primitive in turn, and as a whole, with the same seeds."""
 
@@ -121,7 +121,7 @@ def prove(
     """Judge policies on many worlds in virtual time, and print a page (Markdown).
 
     Worlds are the packaged scenarios, the zoo of limiters and random loads. The page compares the policies in ten rows
-    with intervals, says where the scheduler is weak and what each of its primitives is worth. The exit status is 1 when
+    with intervals, says where the scheduler is weak and how much each primitive is worth. The exit status is 1 when
     the scheduler misses an expectation of a world.
 
     \b

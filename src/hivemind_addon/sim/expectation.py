@@ -1,4 +1,4 @@
-"""A scenario's promises of the scheduler: bounds on its runs, and whether they are kept. Pure."""
+"""A scenario's promises of the scheduler: bounds on the runs, and whether they are kept. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,14 +12,14 @@ NO_PROXY = (Policy.DIRECT, Policy.SDK)
 WORSE = 1.05
 """Time and attempts ÷ those without a proxy that are not worse yet."""
 MANY_LOST = 0.05
-"""Share of the agents that a run may lose more than another and still be compared with that one."""
+"""Share of the agents that a run may lose more than another and still be compared."""
 _LEARNING = 5
 """Refusals of a run that may be the price of finding the limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Bounds on all runs of one scenario on one kind of limits. Shares are between 0 and 1; a key that is missing
+    """Bounds on all runs of a scenario on a kind of limits. Shares are between 0 and 1; a key that is missing
     asks nothing.
     """
 
@@ -184,10 +184,10 @@ class Verdict:
 
     @property
     def wanted(self) -> str:
-        """The bound, with its sign."""
+        """The bound, with the sign."""
         return f"{'≥' if self.at_least else '≤'} {self.bound:g}"
 
     @property
     def text(self) -> str:
-        """One line."""
+        """A line."""
         return f"{self.what}: {self.value:.4g}, expected {self.wanted}"

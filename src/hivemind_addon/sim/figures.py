@@ -15,7 +15,7 @@ _TAIL = 0.025
 
 @dataclass(frozen=True, slots=True)
 class CrowdFigures:
-    """Of one crowd. Waits are in the scheduler's queue; turns last from the first ask until the whole answer."""
+    """Figures of a crowd. Waits are in the scheduler's queue; turns last from the first ask until the whole answer."""
 
     agents: int
     lost: int
@@ -28,7 +28,7 @@ class CrowdFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of one run; `Result` says what each figure means."""
+    """Figures of a run; `Result` explains each."""
 
     agents: int
     lost: int
@@ -59,7 +59,7 @@ class Figures:
     overspent: float
     crowds: Mapping[str, CrowdFigures]
     finished: Mapping[str, tuple[float, int]]
-    """When each agent that finished did, and its attempts."""
+    """Agents that finished: the instant, and the attempts."""
 
     def status(self, *statuses: int) -> int:
         """Attempts that were answered with any of these."""
@@ -96,7 +96,7 @@ def _crowd(crowd: CrowdResult) -> CrowdFigures:
 
 @dataclass(frozen=True, slots=True)
 class Mean:
-    """A mean and its 95 % bootstrap interval; of equal values the interval is the value itself."""
+    """A mean with a 95 % bootstrap interval; of equal values the interval is the value itself."""
 
     mean: float
     low: float

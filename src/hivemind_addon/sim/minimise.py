@@ -25,7 +25,7 @@ _PLAIN: tuple[object, ...] = (None, "", 0, 1, math.inf, (), (0, 0))
 
 
 def minimised(setup: Setup, seed: int, verdict: Verdict, *, tries: int = _TRIES) -> Case | None:
-    """The smallest case that so many tries find, of those that miss what `verdict` says in a run with this seed.
+    """The smallest case that so many tries find, of those that miss `verdict.bound` in a run with this seed.
 
     The case is feasible if the setup's case is. None: the run misses nothing of the kind.
     """
@@ -96,7 +96,7 @@ def _fewer_of(crowd: Crowd, less: Callable[[int], int]) -> Iterator[Crowd]:
 
 
 def _habits(crowd: Crowd) -> Iterator[Crowd]:
-    """What a crowd does by default, left out."""
+    """Habits that a crowd has by default, left out."""
     if crowd.remembers:
         yield replace(crowd, remembers=False)
     if crowd.latency_sigma:

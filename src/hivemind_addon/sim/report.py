@@ -1,4 +1,4 @@
-"""Series of runs for people and programs: what is measured of a run, a table for a terminal, and JSON."""
+"""Series of runs for people and programs: the measures of a run, a table for a terminal, and JSON."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -45,7 +45,7 @@ class Measure:
     """Means of it are geometric."""
 
     def of(self, runs: Sequence[Figures]) -> float | None:
-        """The mean over runs of one world; None where no run has the figure."""
+        """The mean over runs of a world; None where no run has the figure."""
         values = [value for run in runs if (value := self.value(run)) is not None]
         if not values:
             return None

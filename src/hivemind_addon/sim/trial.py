@@ -43,7 +43,7 @@ class Setup:
         return f"{self.case.name}, {self.limits}"
 
     def policies(self, policies: Sequence[Policy]) -> tuple[Policy, ...]:
-        """Those to be run: without headers the scheduler alone; and whatever its expectations compare it with."""
+        """The policies to be run: without headers the scheduler alone; and those that expectations compare with."""
         wanted = [policy for policy in policies if self.headers or policy == Policy.HIVEMIND]
         if Policy.HIVEMIND in wanted:
             covering = (one for one in self.case.expect if one.covers(self.kind, headers=self.headers))
@@ -82,7 +82,7 @@ class Series:
     runs: Mapping[Policy, tuple[Figures, ...]]
 
     def verdicts(self) -> list[Verdict]:
-        """What the case expects of the scheduler, and the measured values; empty where the scheduler did not run."""
+        """The bounds of the case and the measured values; empty where the scheduler did not run."""
         if (mine := self.runs.get(Policy.HIVEMIND)) is None:
             return []
         setup = self.setup
@@ -90,7 +90,7 @@ class Series:
         return [verdict for one in covering for verdict in one.verdicts(mine, self.runs)]
 
     def worse(self, policy: Policy = Policy.HIVEMIND) -> list[Verdict]:
-        """In what a policy is worse than no proxy, where both ran; nothing for who has none itself."""
+        """The verdicts by which a policy is worse than no proxy, where both ran; none for no proxy itself."""
         others = [other for other in NO_PROXY if other in self.runs and policy not in NO_PROXY]
         runs = self.runs.get(policy, ())
         judged = (verdict for other in others for verdict in beside_no_proxy(runs, self.runs[other], other))
