@@ -133,6 +133,10 @@ def prove_live(names: Sequence[str], output: Path | None) -> None:
     """`hivemind lab prove --live`; with a folder it fills live.md there."""
     if unknown := sorted(set(names) - set(LIVE)):
         raise click.BadParameter(f"{unknown[0]!r} does not run live; {', '.join(LIVE)} do", param_hint="--worlds")
+    page = output / "live.md" if output else None
+    if page and not (page.is_file() and "<!-- measured -->" in page.read_text(encoding="utf-8")):
+        cure = "name the folder docs of a checkout"
+        raise click.BadParameter(f"{page} has no part <!-- measured --> to fill; {cure}", param_hint="--output")
     end_with_us()
     comparisons = []
     chosen = [name for name in LIVE if not names or name in names]
@@ -148,7 +152,6 @@ def prove_live(names: Sequence[str], output: Path | None) -> None:
     except MitmdumpNotStarted as error:
         raise click.ClickException(str(error)) from error
     text = text_of(comparisons)
-    page = output / "live.md" if output else None
     write_or_print(markdown_filled(page.read_text(encoding="utf-8"), {"measured": text}) if page else text, page)
     missed = [words for one in comparisons for words in one.disagreements()]
     print_missed(missed)

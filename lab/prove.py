@@ -224,6 +224,5 @@ def _write(output: Path, page: str, proof: Proof, small: Sequence[Case]) -> None
         cases.mkdir(exist_ok=True)
     for case in small:
         (cases / f"{case.name}.yaml").write_text(written(case), encoding="utf-8")
-    if judge.is_file():
-        text = judge.read_text(encoding="utf-8")
+    if judge.is_file() and "<!-- judged -->" in (text := judge.read_text(encoding="utf-8")):
         judge.write_text(markdown_filled(text, {"judged": proof_page.worlds_table(proof)}), encoding="utf-8")

@@ -198,8 +198,10 @@ def test_the_same_command_gives_the_same_page_with_any_number_of_workers():
     ("words", "text"),
     [
         (("--worlds", "nonsense"), "no scenario 'nonsense'; there are micro-5"),
+        (("--worlds", "random:5:0"), "'random:5:0' names no random loads; write random:FROM:COUNT"),
         (("--worlds", "random:many"), "'random:many' names no random loads; write random:FROM:COUNT"),
         (("--policy", "magic"), "no policy 'magic'; there are direct"),
+        (("--live", "--output", "/nowhere"), "live.md has no part <!-- measured --> to fill; name the folder docs"),
         (("--live", "--worlds", "micro-5"), "'micro-5' does not run live; replay-11, stress do"),
     ],
 )

@@ -209,7 +209,7 @@ def _random_numbers(name: str) -> range | None:
     kind, *numbers = name.split(":")
     if kind != "random":
         return None
-    if len(numbers) != 2 or not all(map(str.isdecimal, numbers)):
+    if len(numbers) != 2 or not all(map(str.isdecimal, numbers)) or not int(numbers[1]):
         raise click.ClickException(f"{name!r} names no random loads; write random:FROM:COUNT, such as random:0:20")
     first, count = map(int, numbers)
     return range(first, first + count)
