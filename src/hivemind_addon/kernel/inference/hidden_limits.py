@@ -20,6 +20,7 @@ import math
 import sys
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import islice
 from typing import NamedTuple
 
 from hivemind_addon.kernel.inference.hypotheses import LIKELY, SURE, Bank, Prior
@@ -158,9 +159,13 @@ class _Probes:
 
     def free_at(self, go: float, bank: Bank, now: float) -> float:
         """When another probe may go; the likelier probes pass, the more may be in flight."""
-        self._pending = [sent for sent in self._pending if sent.stamp in bank.open and sent.refused is None]
         most = max(1, int(_RISKED / (1 - go)))
-        return now if len(self._pending) < most else self._pending[-most].sent_at + bank.verdict_s
+        pending = (sent for sent in reversed(self._pending) if sent.stamp in bank.open and sent.refused is None)
+        newest = list(islice(pending, most))
+        if len(newest) == most:
+            return newest[-1].sent_at + bank.verdict_s
+        self._pending = newest[::-1]
+        return now
 
 
 class HiddenLimits:

@@ -222,16 +222,16 @@ class Meter:
         level = self._level - promised - before
         if units <= level and self._others_units <= 0:
             return now  # the usual case
-        needed = min(units + self._kept_for_others(now), self.limit)
+        others_per_s = self.others_per_s(now)
+        needed = min(units + self._kept_for_others(others_per_s), self.limit)
         if hoped:
             level = min(level + self._doubt, self.limit - promised)
         if level + self._slack >= needed:
             return now
         if self._refills or (hoped and not self._reset_is_reported):
             # Others' usage has faded by then, unless a header reports more.
-            others_s = self.others_per_s(now) * _OTHERS_OVER_S / self._rate
-            lacking_s = (needed - level) / self._rate
-            refilled_at = now + min(lacking_s / (1 - self.others_per_s(now) / self._rate), lacking_s + others_s)
+            others_s, lacking_s = others_per_s * _OTHERS_OVER_S / self._rate, (needed - level) / self._rate
+            refilled_at = now + min(lacking_s / (1 - others_per_s / self._rate), lacking_s + others_s)
             return refilled_at if needed <= self.limit - promised else float("inf")
         reset_at = self._next_reset_at()
         room = level + self._slack - units
@@ -347,8 +347,9 @@ class Meter:
 
     def others_per_s(self, now: float) -> float:
         """Units per second that others take from the same limit."""
-        faded = max(0.0, self._faded_units(now))
-        return min(faded / _OTHERS_OVER_S, _MOST_OTHERS * self._rate)
+        if self._others_units <= 0:
+            return 0.0
+        return min(self._faded_units(now) / _OTHERS_OVER_S, _MOST_OTHERS * self._rate)
 
     @property
     def _refills(self) -> bool:
@@ -495,13 +496,12 @@ class Meter:
             resets_at = min(resets_at, self._resets_at or resets_at)
         self._resets_at, self._reset_is_reported = resets_at, True
 
-    def _kept_for_others(self, now: float) -> float:
-        """Units that others will take before an attempt sent now arrives.
+    def _kept_for_others(self, rate: float) -> float:
+        """Units that others, at this rate, will take before an attempt sent now arrives.
 
         In a bucket twice that, rounded up: in the long run the wait costs nothing there. In a window rounded down, or
         the last units would never be used.
         """
-        rate = self.others_per_s(now)
         if rate <= _FEW_OTHERS * self._rate:
             return 0.0
         expected = rate * self._way_s
