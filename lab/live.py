@@ -5,9 +5,13 @@ hivemind         through a real mitmdump with the addon (sim/live.py)
 direct           straight to the provider
 PEER             through the proxy of hivemind-scheduler from PyPI, unchanged, with its own defaults; it gets the
                  provider's true concurrency cap
+
+A factor divides all times of a scenario, but not the scheduler's own. So all ways have the same scale, and are compared
+with each other only.
 """
 
 import asyncio
+import random
 import ssl
 import subprocess
 import sys
@@ -16,27 +20,30 @@ import venv
 from asyncio.subprocess import DEVNULL, STDOUT
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import certifi
 import click
+from msgspec import structs
 
+from hivemind_addon.kernel.scheduler import Scheduler
+from hivemind_addon.kernel.values.ticket import Attempt, Hints
 from hivemind_addon.proxy.system.stop_signals import end_with_us
 from hivemind_addon.sim.agents import Route
 from hivemind_addon.sim.exchange import pause
 from hivemind_addon.sim.library import cases
 from hivemind_addon.sim.limits import LimitKind
-from hivemind_addon.sim.live import LiveStage, Staging, live, serving, straight, through_proxy
+from hivemind_addon.sim.live import LiveStage, Staging, live, serving, straight, through_proxy, window_of
 from hivemind_addon.sim.mitmdump import MitmdumpNotStarted, end, off_proxies
 from hivemind_addon.sim.result import Result
 from hivemind_addon.sim.scenario_commands import print_missed, progress, write_or_print
 from hivemind_addon.sim.workload import Scenario
+from hivemind_addon.sim.world import World
 from hivemind_addon.tools.launch.neighbour import free_port
 from lab.markdown import markdown_filled, markdown_table
-from lab.scaled import scaled, virtual
 
 FACTOR = 2.0
 """How many times as fast each runs: backoffs and guards shrink in nobody's program, so the less the fairer."""
@@ -93,6 +100,47 @@ class Comparison:
 
 def _refused(result: Result) -> int:
     return sum(result.statuses[status] for status in (429, 503, 529))
+
+
+def scaled(scenario: Scenario, factor: float) -> Scenario:
+    """The same scenario with the windows of limits, latencies, think times and patience divided by `factor`."""
+
+    def shorter(times_s: tuple[float, ...]) -> tuple[float, ...]:
+        return tuple(time_s / factor for time_s in times_s)
+
+    crowds = tuple(
+        replace(
+            crowd,
+            starts_s=shorter(crowd.starts_s),
+            think_s=shorter(crowd.think_s),
+            latency_s=crowd.latency_s / factor,
+            tokens_per_s=crowd.tokens_per_s * factor,
+            timeout_s=crowd.timeout_s / factor,
+        )
+        for crowd in scenario.crowds
+    )
+    provider = scenario.provider
+    limits = tuple(replace(limit, window_s=limit.window_s / factor) for limit in provider.limits)
+    provider = replace(provider, limits=limits, cache_ttl_s=provider.cache_ttl_s / factor)
+    return replace(scenario, crowds=crowds, provider=provider, way_s=scenario.way_s / factor)
+
+
+class _ScaledScheduler(Scheduler):
+    """Reads limits for another window, as stated in the profile of the live run."""
+
+    window_s = 60.0
+
+    def observe(self, attempt: Attempt, hints: Hints, now: float, *, answered: bool = True) -> None:
+        readings = tuple(structs.replace(reading, window_s=self.window_s) for reading in hints.readings)
+        super().observe(attempt, structs.replace(hints, readings=readings), now, answered=answered)
+
+
+def virtual(scenario: Scenario, *, seed: int) -> Result:
+    """Run a scaled scenario in virtual time."""
+    world = World(scenario, seed=seed)
+    world.scheduler = scheduler = _ScaledScheduler(rng=random.Random(f"{seed} scheduler"))
+    scheduler.window_s = window_of(scenario)
+    return world.run()
 
 
 async def compare(

@@ -43,8 +43,7 @@ from lab.fleets.process import run
 from lab.fleets.programs import CLAUDE_CODE, CODEX
 from lab.fleets.proxy import running_proxy
 from lab.fleets.stage import running_stage
-from lab.live import compare
-from lab.scaled import scaled
+from lab.live import compare, scaled
 from tests.e2e.machine import machine
 from tests.e2e.proxy import PATIENCE_S
 

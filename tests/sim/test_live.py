@@ -19,7 +19,7 @@ from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.request import facts, input_tokens
 from hivemind_addon.sim.route import SimTarget
 from hivemind_addon.sim.workload import Crowd, Scenario, turns
-from lab.scaled import scaled, virtual
+from lab.live import scaled, virtual
 from tests.cases import each
 
 STRESS = cases()["stress"].scenario

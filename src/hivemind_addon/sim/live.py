@@ -1,7 +1,7 @@
 """A scenario on a real socket: agents, mitmdump with the addon, and the simulated provider, in real time.
 
 Load as in virtual time (sim/world.py): turns, sizes and starts come from the same seeds, and the n-th call that passes
-the limits meets the same fault. `lab/agreement.py` compares both.
+the limits meets the same fault. `hivemind lab prove --live` compares both.
 """
 
 import asyncio
