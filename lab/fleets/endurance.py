@@ -24,7 +24,7 @@ from lab.fleets.kinds import Program
 from lab.fleets.process import Exit, run
 from lab.fleets.programs import NotInstalled, Programs, install
 from lab.fleets.stage import Stage, running_stage
-from lab.fleets.tunnel import running_tunnel
+from lab.fleets.tunnel import Tunnel
 from lab.markdown import markdown_filled, markdown_table
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "endurance.md"
@@ -124,7 +124,7 @@ async def endure(chosen: Sequence[Case], programs: Programs, hold_s: float) -> l
         settings = ProviderSettings(scope=LimitScope.CREDENTIAL)
         hosts = dict.fromkeys(case.program.value.host for case in chosen)
         async with running_stage(folder, dict.fromkeys(hosts, settings), seed=0) as stage:
-            async with running_tunnel(stage.ports) as tunnel, asyncio.TaskGroup() as group:
+            async with Tunnel(stage.ports) as tunnel, asyncio.TaskGroup() as group:
                 way = Straight(tunnel.port, stage.authority)
                 tasks = [
                     group.create_task(_endure(case, hold_s, number * _START_EVERY_S, way, programs, stage, folder))

@@ -22,7 +22,7 @@ from lab.fleets.process import Exit, run
 from lab.fleets.programs import Programs
 from lab.fleets.proxy import FleetProxy, running_proxy
 from lab.fleets.stage import Stage, running_stage
-from lab.fleets.tunnel import running_tunnel
+from lab.fleets.tunnel import Tunnel
 
 MIXED: Mapping[Program, int] = MappingProxyType(
     {
@@ -225,7 +225,7 @@ async def run_fleet(
         folder = keep or Path(name)
         async with running_stage(folder, settings.providers, seed) as stage:
             if route is Route.DIRECT:
-                async with running_tunnel(stage.ports) as tunnel:
+                async with Tunnel(stage.ports) as tunnel:
                     straight = Straight(tunnel.port, stage.authority)
                     return await _run(settings, route, programs, seed, stage, straight, folder)
             if route is Route.AUTO:

@@ -22,7 +22,7 @@ from lab.fleets.kinds import Program
 from lab.fleets.page import parts, summary
 from lab.fleets.process import Exit, run
 from lab.fleets.programs import AIDER, CLAUDE_CODE, NODE, NotInstalled, Programs, install
-from lab.fleets.tunnel import running_tunnel
+from lab.fleets.tunnel import Tunnel
 from lab.markdown import markdown_filled
 from tests.cases import each
 
@@ -228,7 +228,7 @@ async def test_the_tunnel_knows_few_hosts():
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    async with asyncio.timeout(120), server, running_tunnel({"known.test": port}) as tunnel:
+    async with asyncio.timeout(120), server, Tunnel({"known.test": port}) as tunnel:
         heard = {}
         for host in ("known.test", "unknown.test"):
             reader, writer = await asyncio.open_connection("127.0.0.1", tunnel.port)

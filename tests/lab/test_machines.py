@@ -3,7 +3,7 @@
 import asyncio
 
 from hivemind_addon.sim.exchange import pause
-from lab.bench.machines.link import Link
+from lab.fleets.tunnel import Tunnel
 
 
 async def test_what_a_cut_link_is_given_arrives_when_it_is_mended():
@@ -13,7 +13,7 @@ async def test_what_a_cut_link_is_given_arrives_when_it_is_mended():
         writer.close()
 
     server = await asyncio.start_server(echo, "127.0.0.1", 0)
-    async with server, Link(server.sockets[0].getsockname()[1]) as link:
+    async with server, Tunnel(server.sockets[0].getsockname()[1]) as link:
         reader, writer = await asyncio.open_connection("127.0.0.1", link.port)
         writer.write(b"one")
         assert await reader.readexactly(3) == b"one"

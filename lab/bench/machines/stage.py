@@ -13,9 +13,9 @@ from hivemind_addon.sim.limits import Limit
 from hivemind_addon.sim.live import profile_of_windows
 from hivemind_addon.sim.provider import ProviderSettings
 from lab.bench.machines.agents import MAX_TOKENS, Agents
-from lab.bench.machines.link import Link
 from lab.fleets.proxy import FleetProxy, NotServing
 from lab.fleets.stage import running_stage
+from lab.fleets.tunnel import Tunnel
 from tests.engine_server import EngineServer
 
 CLUSTER = "bench"
@@ -214,7 +214,7 @@ async def staged(plan, folder, tell, *, machines=None, cluster=True, linked=Fals
         if cluster:
             engine = await asyncio.to_thread(EngineServer().start)
             stack.callback(engine.stop)
-            links = [await stack.enter_async_context(Link(engine.port)) for _ in members] if linked else []
+            links = [await stack.enter_async_context(Tunnel(engine.port)) for _ in members] if linked else []
             ports = [link.port for link in links] or [engine.port] * len(members)
         else:
             ports = [None] * len(members)
