@@ -1,6 +1,9 @@
-"""What is measured, how often, and what each figure should be."""
+"""What is measured, how often, and what each figure should be. The plans themselves are in plan.yaml."""
 
 from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hivemind_addon.formats.base.document import read_yaml
 
 SMALL_BYTES = 1_000
 LARGE_BYTES = 600_000
@@ -98,101 +101,23 @@ class Plan:
     """Of bench.calls."""
 
 
-def _cells(requests: dict[tuple[int, int], int], mode: str = REVERSE) -> tuple[Cell, ...]:
+def _cells(rows: list[dict]) -> tuple[Cell, ...]:
+    """Rows of plan.yaml: a cell for each number of connections in `requests`, plain and streamed."""
     return tuple(
-        Cell(body_bytes, streamed, concurrency, count, mode)
-        for (body_bytes, concurrency), count in requests.items()
-        for streamed in (False, True)
+        Cell(streamed=streamed, concurrency=concurrency, requests=count, **cell)
+        for row in rows
+        for cell in ({name: value for name, value in row.items() if name not in ("requests", "streamed")},)
+        for concurrency, count in row["requests"].items()
+        for streamed in row.get("streamed", (False, True))
     )
 
 
-def _streams(api: str) -> tuple[Cell, ...]:
-    return (
-        Cell(SMALL_BYTES, True, 1, 160, format=api),
-        Cell(SMALL_BYTES, True, 20, 300, format=api),
-        Cell(SMALL_BYTES, True, 20, 40, format=api, interval_ms=20),
-    )
+def _read(name: str) -> dict:
+    file = Path(__file__).with_name("plan.yaml")
+    told = read_yaml(file.read_bytes(), file)[name]
+    told |= {key: _cells(told[key]) for key in ("cells", "loop_cells")}
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
 
 
-def _firsts(requests: dict[tuple[int, int], int]) -> tuple[Cell, ...]:
-    return tuple(replace(cell, is_first=True) for cell in _cells(requests))
-
-
-FULL = Plan(
-    cells=(
-        *_cells(
-            {
-                (SMALL_BYTES, 1): 160,
-                (SMALL_BYTES, 20): 300,
-                (SMALL_BYTES, 200): 500,
-                (LARGE_BYTES, 1): 50,
-                (LARGE_BYTES, 20): 100,
-                (LARGE_BYTES, 200): 250,
-            }
-        ),
-        Cell(SMALL_BYTES, True, 1, 5, interval_ms=20),
-        Cell(SMALL_BYTES, True, 20, 60, interval_ms=20),
-        Cell(SMALL_BYTES, True, 20, 250, REVERSE_TLS),
-        *_cells({(SMALL_BYTES, 1): 100, (SMALL_BYTES, 20): 250, (LARGE_BYTES, 20): 80}, FORWARD_TLS),
-        *_cells({(SMALL_BYTES, 20): 250}, HTTP2),
-        Cell(LARGE_BYTES, True, 20, 80, HTTP2),
-        Cell(SMALL_BYTES, True, 20, 60, HTTP2, interval_ms=20),
-        Cell(SMALL_BYTES, True, 20, 250, HTTP2_TO_1),
-        *_streams(GEMINI),
-        *_streams(CONVERSE),
-        *_firsts({(SMALL_BYTES, 1): 100, (SMALL_BYTES, 20): 250, (LARGE_BYTES, 20): 80}),
-    ),
-    min_rounds=8,
-    max_s=330,
-    loop_cells=(
-        Cell(SMALL_BYTES, False, 1, 150),
-        Cell(SMALL_BYTES, False, 20, 250),
-        Cell(SMALL_BYTES, True, 20, 250),
-        Cell(LARGE_BYTES, False, 20, 80),
-        Cell(SMALL_BYTES, True, 20, 250, REVERSE_TLS),
-        Cell(SMALL_BYTES, True, 20, 250, FORWARD_TLS),
-        Cell(SMALL_BYTES, True, 20, 250, HTTP2),
-    ),
-    loop_rounds=6,
-    held_flows=200,
-    watched_flows=500,
-    watched_s=12,
-    starts=5,
-    intakes=60,
-    queued=(100, 1_000, 10_000, 50_000),
-    decisions=4_000,
-    agents=(10, 100, 1_000, 10_000),
-    growth_requests=200,
-    cluster_agents=(100, 1_000, 10_000),
-    cluster_members=100,
-    cluster_admissions=6_000,
-    counted_cells=10,
-)
-
-QUICK = replace(
-    FULL,
-    cells=(
-        *_cells({(SMALL_BYTES, 1): 40, (SMALL_BYTES, 20): 80, (LARGE_BYTES, 20): 30}),
-        Cell(SMALL_BYTES, True, 20, 60, FORWARD_TLS),
-        Cell(SMALL_BYTES, True, 20, 60, HTTP2),
-        *(Cell(SMALL_BYTES, True, 20, 60, format=api) for api in STREAM_FORMATS),
-        Cell(SMALL_BYTES, True, 20, 60, is_first=True),
-    ),
-    min_rounds=2,
-    max_s=0,
-    loop_cells=(Cell(SMALL_BYTES, True, 20, 60, FORWARD_TLS),),
-    loop_rounds=1,
-    held_flows=20,
-    watched_flows=20,
-    watched_s=2,
-    starts=1,
-    intakes=10,
-    queued=(100, 10_000),
-    decisions=500,
-    agents=(10, 100),
-    growth_requests=40,
-    cluster_agents=(100, 1_000),
-    cluster_members=100,
-    cluster_admissions=1_000,
-    counted_cells=1,
-)
+FULL = Plan(**_read("full"))
+QUICK = replace(FULL, **_read("quick"))
