@@ -91,6 +91,10 @@ OPENCODE = NpmPackage("opencode-ai", "1.18.33", "opencode")
 QWEN_CODE = NpmPackage("@qwen-code/qwen-code", "0.24.4", "qwen")
 AIDER = PythonPackage("aider-chat", "0.86.2", "aider")
 MINI_SWE_AGENT = PythonPackage("mini-swe-agent", "2.4.6", "mini", beside=("mcp",))
+PACKAGES: Mapping[str, Package] = {
+    one.command: one for one in (CLAUDE_CODE, CODEX, GEMINI_CLI, OPENCODE, QWEN_CODE, AIDER, MINI_SWE_AGENT)
+}
+"""The agents by their commands."""
 LLAMA_CPP = PythonPackage("xllamacpp", "2026.10.11549", "python", beside=("gguf==0.19.0",))
 """llama.cpp's server, ready to run: `lab/bench/llama_server.py` starts it."""
 
