@@ -30,13 +30,19 @@ class Encoding(Enum):
     ZSTD = "zstd"
 
 
+class Fault:
+    """One of the classes below."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
-class Fine:
+class Fine(Fault):
     """No fault."""
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorStatus:
+class ErrorStatus(Fault):
     """An error answer in the dialect's own shape; not billed."""
 
     status: int
@@ -49,12 +55,12 @@ class ErrorStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class SpentCredit:
+class SpentCredit(Fault):
     """A 429 that waiting cannot cure: the account has no money left."""
 
 
 @dataclass(frozen=True, slots=True)
-class WordedRefusal:
+class WordedRefusal(Fault):
     """An error answer in the words of one provider, whatever the dialect."""
 
     name: str
@@ -64,26 +70,26 @@ class WordedRefusal:
 
 
 @dataclass(frozen=True, slots=True)
-class HtmlError:
+class HtmlError(Fault):
     """An error page of something between client and provider."""
 
     status: int = 502
 
 
 @dataclass(frozen=True, slots=True)
-class NoHead:
+class NoHead(Fault):
     """The connection ends before the response's head."""
 
     how: Hangup
 
 
 @dataclass(frozen=True, slots=True)
-class HeadThenReset:
+class HeadThenReset(Fault):
     """The head arrives, then an RST."""
 
 
 @dataclass(frozen=True, slots=True)
-class BodyCut:
+class BodyCut(Fault):
     """Half of an unstreamed body arrives, then the connection ends."""
 
     chunked: bool = False
@@ -92,7 +98,7 @@ class BodyCut:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamCut:
+class StreamCut(Fault):
     """The connection ends after some events of a stream."""
 
     after_events: int | None = None
@@ -101,7 +107,7 @@ class StreamCut:
 
 
 @dataclass(frozen=True, slots=True)
-class StreamError:
+class StreamError(Fault):
     """An error event inside a 200 stream, which then ends cleanly."""
 
     at_event: int | None = None
@@ -111,7 +117,7 @@ class StreamError:
 
 
 @dataclass(frozen=True, slots=True)
-class Stall:
+class Stall(Fault):
     """Silence inside a stream, before an event; it goes on afterwards. Unstreamed: before the head."""
 
     stall_s: float
@@ -120,19 +126,19 @@ class Stall:
 
 
 @dataclass(frozen=True, slots=True)
-class Slow:
+class Slow(Fault):
     """A spike: this much more latency before the head."""
 
     extra_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Hang:
+class Hang(Fault):
     """Silence before the head, for as long as the provider's settings say."""
 
 
 @dataclass(frozen=True, slots=True)
-class Queue:
+class Queue(Fault):
     """The head at once, and then one provider's signs of life until the answer begins."""
 
     name: str
@@ -156,7 +162,7 @@ class KeepAlive(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Fault):
     """Every answer is kept back until a while after the credential's first attempt; afterwards all is well."""
 
     hold_s: float
@@ -167,19 +173,19 @@ class Hold:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class Encoded(Fault):
     """The answer comes in a content coding, whether or not the client asked for it."""
 
     encoding: Encoding
 
 
 @dataclass(frozen=True, slots=True)
-class JsonForStream:
+class JsonForStream(Fault):
     """A streamed request gets an unstreamed 200 answer."""
 
 
 @dataclass(frozen=True, slots=True)
-class GoAway:
+class GoAway(Fault):
     """HTTP/2 GOAWAY within the body. On HTTP/1.1 the connection closes: after the body, or (error) in it."""
 
     error: bool = False
@@ -188,12 +194,12 @@ class GoAway:
 
 
 @dataclass(frozen=True, slots=True)
-class RefusedStream:
+class RefusedStream(Fault):
     """HTTP/2 RST_STREAM(REFUSED_STREAM) instead of a head."""
 
 
 @dataclass(frozen=True, slots=True)
-class ResetStream:
+class ResetStream(Fault):
     """HTTP/2 RST_STREAM(INTERNAL_ERROR) within the body."""
 
     after_events: int | None = None
@@ -203,56 +209,21 @@ ODD_ENDS = ("no-last-chunk", "left-open", "half-terminal", "no-terminal", "lengt
 
 
 @dataclass(frozen=True, slots=True)
-class OddEnd:
+class OddEnd(Fault):
     """All of the answer comes and is billed; a client that reads by the format alone notices nothing."""
 
     how: str
     """One of ODD_ENDS. An event that tells more than that the stream is over comes whole all the same."""
 
 
-Fault = (
-    Fine
-    | ErrorStatus
-    | SpentCredit
-    | WordedRefusal
-    | HtmlError
-    | NoHead
-    | HeadThenReset
-    | BodyCut
-    | StreamCut
-    | StreamError
-    | Stall
-    | Slow
-    | Hang
-    | Queue
-    | Hold
-    | Encoded
-    | JsonForStream
-    | GoAway
-    | RefusedStream
-    | ResetStream
-    | OddEnd
-)
-
 OK = Fine()
 
 NAMED: Mapping[str, Fault] = {
     "ok": OK,
-    "400": ErrorStatus(400),
-    "401": ErrorStatus(401),
-    "402": ErrorStatus(402),
-    "403": ErrorStatus(403),
-    "404": ErrorStatus(404),
-    "413": ErrorStatus(413),
-    "429": ErrorStatus(429),
+    **{str(status): ErrorStatus(status) for status in (400, 401, 402, 403, 404, 413, 429, 500, 502, 503, 504, 529)},
     "429-retry-after": ErrorStatus(429, retry_after_s=1),
     "429-retry-after-60": ErrorStatus(429, retry_after_s=60),
     "529-retry-after-30": ErrorStatus(529, retry_after_s=30),
-    "500": ErrorStatus(500),
-    "502": ErrorStatus(502),
-    "503": ErrorStatus(503),
-    "504": ErrorStatus(504),
-    "529": ErrorStatus(529),
     "500-should-not-retry": ErrorStatus(500, should_retry=False),
     "spent-credit": SpentCredit(),
     "html": HtmlError(),
