@@ -51,8 +51,8 @@ def test_errors_have_the_shape_of_their_dialect():
 
 
 def test_spent_credit_is_told_from_a_rate_limit_by_its_code():
-    assert "enforced_spend_limit_reached" in str(wire.SHAPES[SimDialect.MESSAGES].spent_credit())
-    assert wire.SHAPES[SimDialect.CHAT].spent_credit()["type"] == "insufficient_quota"
+    assert "enforced_spend_limit_reached" in str(wire.SHAPES[SimDialect.MESSAGES].words.spent_credit)
+    assert wire.SHAPES[SimDialect.CHAT].words.spent_credit["type"] == "insufficient_quota"
 
 
 def test_an_error_event_of_messages_is_named_error():

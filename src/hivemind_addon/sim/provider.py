@@ -727,7 +727,7 @@ def _failure(request: SimRequestFacts, fault: Fault) -> tuple[int, dict[str, obj
                 headers,
             )
         case faults.SpentCredit():
-            return 429, wire.SHAPES[dialect].spent_credit(), ()
+            return 429, wire.SHAPES[dialect].words.spent_credit, ()
         case faults.HtmlError(status):
             return status, None, ()
         case _:

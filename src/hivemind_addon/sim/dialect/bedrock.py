@@ -9,17 +9,8 @@ import msgspec
 from hivemind_addon.kernel.values.ticket import Dimension
 from hivemind_addon.sim.dialect import eventstream
 from hivemind_addon.sim.dialect.messages import Messages
-from hivemind_addon.sim.dialect.reply import Headers, Problem, Reply, Shape, StreamEvent, json
+from hivemind_addon.sim.dialect.reply import Headers, Problem, Reply, Shape, StreamEvent, Words, json
 
-_ERRORS = {
-    400: "ValidationException",
-    403: "AccessDeniedException",
-    404: "ResourceNotFoundException",
-    408: "ModelTimeoutException",
-    424: "ModelErrorException",
-    429: "ThrottlingException",
-    503: "ServiceUnavailableException",
-}
 _DAY_S = 86_400
 _PADDING = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
@@ -27,23 +18,18 @@ _PADDING = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 class Bedrock(Shape):
     """AWS's errors: their name is in a header, and the body is a message. No header tells of a limit or a delay."""
 
+    words = Words.of("bedrock")
     stream_type = eventstream.CONTENT_TYPE
     statuses = MappingProxyType({401: 403, 402: 400, 413: 400, 502: 503, 504: 503, 529: 503})
 
     def error_object(self, problem: Problem) -> dict[str, object]:
-        name = problem.error or _ERRORS.get(problem.status, "InternalServerException")
+        name = self.words.error(problem)
         message = problem.message
         if problem.limit is not None:
             what = "requests" if problem.limit.dimension is Dimension.REQUESTS else "tokens"
             per_day = " per day" if problem.limit.window_s >= _DAY_S else ""
             message = f"Too many {what}{per_day}, please wait before trying again."
         return {"name": name, "message": message}
-
-    def spent_credit(self) -> dict[str, object]:
-        return {
-            "name": "ThrottlingException",
-            "message": "Too many tokens per day, please wait before trying again.",
-        }
 
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:  # noqa: ARG002 - a header names it
         return json({"message": error["message"]})
@@ -57,9 +43,6 @@ class Bedrock(Shape):
             name = "ModelStreamErrorException"
             said |= {"originalStatusCode": 500, "originalMessage": error["message"]}
         return StreamEvent(eventstream.exception(name[0].lower() + name[1:], json(said)))
-
-    def models_body(self) -> bytes:
-        return json({"modelSummaries": [{"modelId": "sim-1", "modelName": "Sim 1", "providerName": "Sim"}]})
 
     def identity_headers(self, request_id: str, organization: str) -> Headers:  # noqa: ARG002 - no header has it
         return (("request-id", request_id), ("x-amzn-requestid", request_id))

@@ -3,14 +3,7 @@
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from hivemind_addon.sim.dialect.reply import (
-    Problem,
-    Reply,
-    Shape,
-    StreamEvent,
-    json,
-    sse,
-)
+from hivemind_addon.sim.dialect.reply import Problem, Reply, Shape, StreamEvent, Words, json, sse
 
 
 class Cohere(Shape):
@@ -18,6 +11,7 @@ class Cohere(Shape):
     of no limits.
     """
 
+    words = Words.of("cohere")
     statuses = MappingProxyType({529: 503})
 
     def whole_body(self, reply: Reply) -> bytes:
@@ -56,20 +50,11 @@ class Cohere(Shape):
             message = f"You are past the per minute request limit, please wait and try again later. {message}"
         return {"message": f"{problem.error}: {message}" if problem.error else message}
 
-    def spent_credit(self) -> dict[str, object]:
-        return {
-            "message": "You are using a Trial key, which is limited to 1000 API calls / month. You can continue to use "
-            "the Trial key for free or upgrade to a Production key with higher rate limits."
-        }
-
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:
         return json({"id": request_id, **error})
 
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
         return _event("message-end", delta={"finish_reason": "ERROR", "error": error["message"]})
-
-    def models_body(self) -> bytes:
-        return json({"models": [{"name": "sim-1", "endpoints": ["chat"], "context_length": 256_000}]})
 
 
 def _message(**fields: object) -> dict[str, object]:

@@ -14,23 +14,18 @@ from hivemind_addon.sim.dialect.reply import (
     Reply,
     Shape,
     StreamEvent,
+    Words,
     json,
     rounded_up,
 )
 
-_STATUSES = {
-    400: "INVALID_ARGUMENT",
-    401: "UNAUTHENTICATED",
-    403: "PERMISSION_DENIED",
-    404: "NOT_FOUND",
-    408: "DEADLINE_EXCEEDED",
-    429: "RESOURCE_EXHAUSTED",
-    499: "CANCELLED",
-    500: "INTERNAL",
-    503: "UNAVAILABLE",
-    504: "DEADLINE_EXCEEDED",
-}
 _DAY_S = 86_400
+_MODEL = {
+    "version": "1",
+    "inputTokenLimit": 1_048_576,
+    "outputTokenLimit": 65_536,
+    "supportedGenerationMethods": ["generateContent", "countTokens"],
+}
 _TYPE = "type.googleapis.com/google.rpc."
 _METRICS = {
     Dimension.REQUESTS: ("generate_content_free_tier_requests", "GenerateRequestsPer{}PerProjectPerModel-FreeTier"),
@@ -49,13 +44,14 @@ class Google(Shape):
     a limit.
     """
 
+    words = Words.of("google")
     statuses = MappingProxyType({402: 429, 413: 400, 529: 503})
 
     def error_object(self, problem: Problem) -> dict[str, object]:
         error: dict[str, object] = {
             "code": problem.status,
             "message": _message(problem),
-            "status": problem.error or _STATUSES.get(problem.status, "UNKNOWN"),
+            "status": self.words.error(problem),
         }
         if details := self.details(problem):
             error["details"] = details
@@ -73,16 +69,8 @@ class Google(Shape):
         failure: dict[str, object] = {"@type": f"{_TYPE}QuotaFailure", "violations": [violation]}
         return [failure, delay]
 
-    def spent_credit(self) -> dict[str, object]:
-        metric = _quota_name("generate_content_free_tier_requests")
-        message = f"You exceeded your current quota.\n* Quota exceeded for metric: {metric}, limit: 0"
-        return {"code": 429, "message": message, "status": "RESOURCE_EXHAUSTED"}
-
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:  # noqa: ARG002 - a header names it
         return _spread({"error": error})
-
-    def models_body(self) -> bytes:
-        return json({"models": [model("sim-1")]})
 
     def retry_after_headers(self, retry_after_s: float, *, exact: bool = False) -> Headers:  # noqa: ARG002 - in the body
         """None."""
@@ -158,7 +146,7 @@ class CodeAssist(Gemini):
 class VertexMessages(Google, Messages):
     """Anthropic's answers and streams; an error answer is Google's."""
 
-    models_body = Messages.models_body
+    words = msgspec.structs.replace(Google.words, models=Messages.words.models)
     identity_headers = Messages.identity_headers
 
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
@@ -169,14 +157,7 @@ class VertexMessages(Google, Messages):
 
 def model(name: str) -> dict[str, object]:
     """A model as the list shows it."""
-    return {
-        "name": f"models/{name}",
-        "displayName": name,
-        "version": "1",
-        "inputTokenLimit": 1_048_576,
-        "outputTokenLimit": 65_536,
-        "supportedGenerationMethods": ["generateContent", "countTokens"],
-    }
+    return {"name": f"models/{name}", "displayName": name, **_MODEL}
 
 
 def answers(reply: Reply) -> Iterator[tuple[dict[str, object], int]]:
@@ -240,11 +221,7 @@ def _message(problem: Problem) -> str:
 
 def _quota(limit: LimitView) -> tuple[str, str]:
     metric, quota = _METRICS[limit.dimension]
-    return _quota_name(metric), quota.format("Day" if limit.window_s >= _DAY_S else "Minute")
-
-
-def _quota_name(metric: str) -> str:
-    return f"generativelanguage.googleapis.com/{metric}"
+    return f"generativelanguage.googleapis.com/{metric}", quota.format("Day" if limit.window_s >= _DAY_S else "Minute")
 
 
 def _seconds(seconds: float) -> str:

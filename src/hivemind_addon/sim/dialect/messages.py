@@ -14,6 +14,7 @@ from hivemind_addon.sim.dialect.reply import (
     Reply,
     Shape,
     StreamEvent,
+    Words,
     json,
     rounded_up,
     sse,
@@ -27,21 +28,12 @@ _NAMES = {
 }
 _UNIFIED = "anthropic-ratelimit-unified"
 _CLAIMS = {"5h": "five_hour", "7d": "seven_day", "7d_oi": "seven_day_overage_included"}
-_ERRORS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
 
 
 class Messages(Shape):
     """Named events; every error has a type."""
+
+    words = Words.of("anthropic")
 
     def whole_body(self, reply: Reply) -> bytes:
         content: list[dict[str, object]] = []
@@ -78,29 +70,13 @@ class Messages(Shape):
         yield _event("message_stop")
 
     def error_object(self, problem: Problem) -> dict[str, object]:
-        return {"type": problem.error or _ERRORS.get(problem.status, "api_error"), "message": problem.message}
-
-    def spent_credit(self) -> dict[str, object]:
-        return {
-            "type": "rate_limit_error",
-            "message": "Your organization has reached its spend limit.",
-            "details": {"error_code": "enforced_spend_limit_reached"},
-        }
+        return {"type": self.words.error(problem), "message": problem.message}
 
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:
         return json({"type": "error", "error": error, "request_id": request_id})
 
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
         return StreamEvent(sse({"type": "error", "error": error}, "error"))
-
-    def models_body(self) -> bytes:
-        model = {
-            "type": "model",
-            "id": "sim-1",
-            "display_name": "Sim 1",
-            "created_at": "2026-01-01T00:00:00Z",
-        }
-        return json({"data": [model], "has_more": False, "first_id": "sim-1", "last_id": "sim-1"})
 
     def identity_headers(self, request_id: str, organization: str) -> Headers:
         return (("request-id", request_id), ("anthropic-organization-id", organization))

@@ -4,13 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from hivemind_addon.sim.dialect.reply import (
-    Problem,
-    Reply,
-    Shape,
-    StreamEvent,
-    json,
-)
+from hivemind_addon.sim.dialect.reply import Problem, Reply, Shape, StreamEvent, Words, json
 
 _CREATED_AT = "2026-01-01T00:00:00Z"
 _TOKEN_NS = 10_000_000
@@ -19,6 +13,7 @@ _TOKEN_NS = 10_000_000
 class Ollama(Shape):
     """Errors are a text, also in the middle of a stream."""
 
+    words = Words.of("ollama")
     stream_type = "application/x-ndjson"
 
     def whole_body(self, reply: Reply) -> bytes:
@@ -42,17 +37,11 @@ class Ollama(Shape):
             message = "server busy, please try again. maximum pending requests exceeded"
         return {"error": f"{problem.error}: {message}" if problem.error else message}
 
-    def spent_credit(self) -> dict[str, object]:
-        return {"error": "you have reached your usage limit, upgrade to continue"}
-
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:  # noqa: ARG002 - it names no answer
         return json(error)
 
     def error_event(self, error: Mapping[str, object]) -> StreamEvent:
         return StreamEvent(_line(error))
-
-    def models_body(self) -> bytes:
-        return json({"models": [{"name": "sim-1", "model": "sim-1", "modified_at": _CREATED_AT, "size": 1}]})
 
 
 def _message(text: str) -> dict[str, object]:

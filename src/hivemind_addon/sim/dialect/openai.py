@@ -12,6 +12,7 @@ from hivemind_addon.sim.dialect.reply import (
     Reply,
     Shape,
     StreamEvent,
+    Words,
     duration,
     json,
     rounded_up,
@@ -19,46 +20,23 @@ from hivemind_addon.sim.dialect.reply import (
 )
 
 _NAMES = {Dimension.REQUESTS: "requests", Dimension.TOTAL_TOKENS: "tokens"}
-_ERROR: tuple[str, str | None] = ("server_error", None)
-_ERRORS: Mapping[int, tuple[str, str | None]] = {
-    400: ("invalid_request_error", None),
-    401: ("invalid_request_error", "invalid_api_key"),
-    402: ("billing_error", "billing_hard_limit_reached"),
-    403: ("invalid_request_error", "unsupported_country_region_territory"),
-    404: ("invalid_request_error", "not_found"),
-    413: ("invalid_request_error", "request_too_large"),
-    429: ("tokens", "rate_limit_exceeded"),
-    503: ("service_unavailable_error", "server_is_overloaded"),
-    529: ("service_unavailable_error", "server_is_overloaded"),
-}
 
 
 class OpenAI(Shape):
     """Errors are an object with message, type and code."""
 
+    words = Words.of("openai")
+
     def error_object(self, problem: Problem) -> dict[str, object]:
-        usual_type, usual_code = _ERRORS.get(problem.status, _ERROR)
         return {
             "message": problem.message,
-            "type": problem.error or usual_type,
+            "type": self.words.error(problem),
             "param": None,
-            "code": problem.error or usual_code,
-        }
-
-    def spent_credit(self) -> dict[str, object]:
-        return {
-            "message": "You exceeded your current quota, please check your plan and billing details.",
-            "type": "insufficient_quota",
-            "param": None,
-            "code": "insufficient_quota",
+            "code": problem.error or self.words.codes.get(problem.status),
         }
 
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:  # noqa: ARG002 - a header names it
         return json({"error": error})
-
-    def models_body(self) -> bytes:
-        entry = {"id": "sim-1", "object": "model", "created": 0, "owned_by": "sim"}
-        return json({"object": "list", "data": [entry]})
 
     def identity_headers(self, request_id: str, organization: str) -> Headers:
         return (

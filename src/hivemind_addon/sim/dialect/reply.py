@@ -5,10 +5,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
+from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
 
+from hivemind_addon.formats.base.document import read_yaml
 from hivemind_addon.kernel.values.ticket import Dimension
 
 Headers = tuple[tuple[str, str], ...]
@@ -215,9 +218,37 @@ def _tokens(text: str) -> int:
 json = msgspec.json.Encoder().encode
 
 
+class Words(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The fixed words of a family of dialects: words.yaml."""
+
+    spent_credit: dict[str, object]
+    """The error object of an account without money."""
+    models: dict[str, object]
+    """The list of models, with a single model."""
+    errors: dict[int, str] = {}
+    """Status → the name of an error."""
+    codes: dict[int, str] = {}
+    """Status → the code beside that name, if there is any."""
+    usual_error: str = ""
+    """The name where `errors` has none."""
+
+    @classmethod
+    @cache
+    def of(cls, family: str) -> "Words":
+        """The words of a family."""
+        file = Path(__file__).with_name("words.yaml")
+        return msgspec.convert(read_yaml(file.read_bytes(), file)[family], cls)
+
+    def error(self, problem: "Problem") -> str:
+        """The name of an error."""
+        return problem.error or self.errors.get(problem.status, self.usual_error)
+
+
 class Shape(ABC):
     """The answers, streams, errors and headers of a dialect. Stateless."""
 
+    words: Words
+    """Of the dialect's family."""
     stream_type = "text/event-stream; charset=utf-8"
     """The content type of a streamed answer."""
     error_comes_alone = False
@@ -238,10 +269,6 @@ class Shape(ABC):
         """The content of an error answer."""
 
     @abstractmethod
-    def spent_credit(self) -> dict[str, object]:
-        """The error object of an account without money."""
-
-    @abstractmethod
     def error_body(self, error: Mapping[str, object], request_id: str) -> bytes:
         """The body of an error answer."""
 
@@ -257,9 +284,9 @@ class Shape(ABC):
         """The headers that describe an error."""
         return ()
 
-    @abstractmethod
     def models_body(self) -> bytes:
         """The list of models, with a single model."""
+        return json(self.words.models)
 
     def identity_headers(self, request_id: str, organization: str) -> Headers:  # noqa: ARG002 - some say it
         """The organization and the id of the answer, where a header has them; `request-id` is the simulator's own."""
