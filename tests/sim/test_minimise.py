@@ -30,7 +30,7 @@ LARGE = Scenario(
         outages=(ProviderOutage(5, 10), ProviderOutage(20, 30)),
     ),
     caps=((5, 3),),
-    neighbour=Neighbour(0.5),
+    neighbours=(Neighbour(0.5),),
     input_error=0.3,
 )
 
@@ -58,7 +58,7 @@ def test_what_fails_always_is_left_with_nothing():
     (crowd,) = smallest.crowds
     assert (crowd.agents, crowd.turns, crowd.streamed, crowd.parent_session) == (1, 1, False, "")
     assert smallest.provider == ProviderSettings(concurrency_status=503)
-    assert (smallest.caps, smallest.neighbour, smallest.input_error) == ((), None, 0)
+    assert (smallest.caps, smallest.neighbours, smallest.input_error) == ((), (), 0)
 
 
 def test_what_cannot_be_made_smaller_stays():

@@ -66,8 +66,8 @@ class Books:
 
     def __init__(self, crowd: Crowd = CROWD_LEDGER, **settings: object) -> None:
         self.scenario = Scenario("books", (crowd,), ProviderSettings(**settings))
-        self.own = SimUpstream(Site("", POOL, self.scenario.provider), random.Random(0), None)
-        self.other = SimUpstream(Site("other", POOL, self.scenario.provider), random.Random(0), None)
+        self.own = SimUpstream(Site(self.scenario.provider, pool=POOL), random.Random(0), None)
+        self.other = SimUpstream(Site(self.scenario.provider, "other", POOL), random.Random(0), None)
         self.ledger = RunLedger(self.scenario, own=self.own, upstreams=(self.own, self.other))
         self.agents = [self.agent(crowd, number) for number in range(2)]
 

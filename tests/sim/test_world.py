@@ -303,8 +303,8 @@ def test_a_neighbour_that_waits_takes_the_room_of_all_others_and_is_never_refuse
     assert (result.makespan_s > 300) == waits
 
 
-CHAT = Site("chat", PoolKey("api.chat", "key", "gpt"), ProviderSettings(), profile="openai", dialect=SimDialect.CHAT)
-MESSAGES = Site("messages", PoolKey("api.messages", "key", "claude"), ProviderSettings())
+CHAT = Site(ProviderSettings(), "chat", PoolKey("api.chat", "key", "gpt"), profile="openai", dialect=SimDialect.CHAT)
+MESSAGES = Site(ProviderSettings(), "messages", PoolKey("api.messages", "key", "claude"))
 
 
 def scripted(name, *after, site=MESSAGES, think_s=1.0, service_s=2.0, agent="a", **how):
@@ -441,7 +441,7 @@ def test_a_delay_counts_from_now():
 
 
 def actor(**crowd):
-    site = SimUpstream(Site("", PoolKey("x", "y", "z"), ProviderSettings()), random.Random(0), None)
+    site = SimUpstream(Site(ProviderSettings(), pool=PoolKey("x", "y", "z")), random.Random(0), None)
     made = Actor(0, "a-0", "a-0", Crowd("a", 1, 2, **crowd), site, iter(()), random.Random(0))
     made.turn = PlannedTurn(think_s=0, latency_s=1, generation_s=0, prompt_tokens=100, output_tokens=10)
     made.number = 2
@@ -494,7 +494,7 @@ USAGE = Usage(input_tokens=100, cache_read_tokens=900, output_tokens=50)
 
 
 def upstream(settings=None, **site):
-    return SimUpstream(Site("x", POOL, ProviderSettings(), **site), random.Random(0), settings)
+    return SimUpstream(Site(ProviderSettings(), "x", POOL, **site), random.Random(0), settings)
 
 
 def test_the_profile_says_what_a_limit_counts():

@@ -2,7 +2,7 @@
 
     crowds:        agents of a kind: how many, their turns, think times, sizes, patience, own retries   (Crowd)
     provider:      its limits, faults, latency, outages, prompt cache                          (ProviderSettings)
-    others:        more providers, by name; a crowd's `site` says which one serves it                   (Other)
+    others:        more providers, by name; a crowd's `site` says which one serves it                    (Site)
     expect:        what has to come of it                                                         (Expectation)
     variants:      name → other values of the keys above: each is a case FILE:NAME, and the file itself is none
 
@@ -26,7 +26,6 @@ from hivemind_addon.formats.base.resources import scenarios_folder
 from hivemind_addon.formats.base.typed import BadValue, DocumentError, DocumentRules, convert, positive
 from hivemind_addon.formats.profile.load import load_profiles
 from hivemind_addon.formats.profile.rules import PROFILE_RULES, error_status
-from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.values.ticket import PoolKey
 from hivemind_addon.plugins.captures.model import NotACapture
 from hivemind_addon.sim.dialect import SimDialect
@@ -58,49 +57,20 @@ class CapChange:
     concurrency: int
 
 
-@dataclass(frozen=True, slots=True)
-class Other:
-    """A provider beside the first one."""
-
-    provider: ProviderSettings
-    profile: str = "anthropic"
-    """Name of the packaged profile that reads its answers."""
-    dialect: SimDialect = SimDialect.MESSAGES
-    """In which its answers are written."""
-    equal: bool = False
-    """Whether it is a second endpoint: calls of the first provider's crowds may go to either."""
-
-
-@dataclass(frozen=True, slots=True)
-class ScenarioFile:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScenarioFile(Scenario):
     """One document."""
 
+    name: str = ""
+    """The file's."""
     about: str
     """What it is for, in a sentence."""
-    crowds: tuple[Crowd, ...]
-    """Who asks."""
-    provider: ProviderSettings
-    """Who answers."""
     expect: tuple[Expectation, ...] = ()
     """What has to come of it."""
-    others: Mapping[str, Other] = field(default_factory=dict)
-    """Name → a provider beside the first one; a crowd's `site` says which one serves it."""
-    duration_s: float = math.inf
-    """When the run is cut; without it the run ends when all agents have."""
-    caps: tuple[CapChange, ...] = ()
+    caps: tuple[CapChange, ...] = ()  # type: ignore[assignment]
     """How the provider's concurrency cap moves."""
-    neighbours: tuple[Neighbour, ...] = ()
-    """Others who use up the same limits."""
-    way_s: float = 0.01
-    """From the proxy to the provider, and back."""
-    way_jitter_s: float = 0
-    """Up to so much longer, by chance, an attempt is on its way to the provider."""
-    input_error: float = 0
-    """Sigma of the logarithm of estimated ÷ real input."""
-    scheduler: PoolSettings | None = None
-    """What a profile would say about its pools; without it, what the packaged ones say."""
-    silent_s: float | None = None
-    """How long an attempt may be silent, as a profile says it in `watchdog`; without it, as the packaged ones say."""
+    others: Mapping[str, Site] = field(default_factory=dict)
+    """Name → a provider beside the first one; a crowd's `site` says which one serves it."""
     as_stated: bool = False
     """Its limits are of the kinds that the file says; else it is run on both kinds, one after the other."""
     paper: bool = False
@@ -283,12 +253,12 @@ def _case(document: Mapping[str, Any], file: Path, name: str) -> Case:
     read: ScenarioFile = convert(ScenarioFile, document, file, rules=SCENARIO_RULES)
     _check(read, file)
     scenario = Scenario(
-        name,
         **_alike(read, Scenario)
         | {
+            "name": name,
             "caps": tuple((cap.at_s, cap.concurrency) for cap in read.caps),
             "sites": tuple(
-                Site(beside, PoolKey(f"{beside}.sim", f"key-{beside}", "sim-1"), **_alike(other, Site))
+                replace(other, name=beside, pool=PoolKey(f"{beside}.sim", f"key-{beside}", "sim-1"))
                 for beside, other in read.others.items()
             ),
         },
@@ -299,15 +269,18 @@ def _case(document: Mapping[str, Any], file: Path, name: str) -> Case:
 def written(case: Case) -> str:
     """The case as a file that `read_cases` reads."""
     scenario = case.scenario
-    file = ScenarioFile(
-        **_alike(scenario, ScenarioFile)
-        | _alike(case, ScenarioFile)
-        | {
-            "caps": tuple(CapChange(at_s, concurrency) for at_s, concurrency in scenario.caps),
-            "others": {site.name: Other(**_alike(site, Other)) for site in scenario.sites},
-        }
-    )
-    return yaml.safe_dump(_plain(file), sort_keys=False, width=120, allow_unicode=True, default_flow_style=None)
+    said = {
+        "name": "",
+        "caps": tuple(CapChange(at_s, concurrency) for at_s, concurrency in scenario.caps),
+        "sites": (),
+        "others": {
+            site.name: Site(site.provider, profile=site.profile, dialect=site.dialect, equal=site.equal)
+            for site in scenario.sites
+        },
+    }
+    file = _plain(ScenarioFile(**_alike(scenario, Scenario) | _alike(case, ScenarioFile) | said))
+    plain = {"about": case.about} | file
+    return yaml.safe_dump(plain, sort_keys=False, width=120, allow_unicode=True, default_flow_style=None)
 
 
 def _alike(value: Any, cls: type) -> dict[str, Any]:
@@ -315,7 +288,7 @@ def _alike(value: Any, cls: type) -> dict[str, Any]:
     return {one.name: getattr(value, one.name) for one in fields(cls) if hasattr(value, one.name)}
 
 
-def _plain(value: object) -> object:
+def _plain(value: Any) -> Any:
     """A value as YAML has it; of a dataclass what differs from its defaults."""
     match value:
         case IntEnum():
@@ -531,6 +504,10 @@ SCENARIO_RULES = PROFILE_RULES | DocumentRules(
     | {(one, "status"): error_status for one in (ProviderOutage, RefusedForGood)}
     | {(ProviderSettings, "concurrency_status"): error_status},
     keys={(ProviderSettings, "faults"): _fault, (Storm, "faults"): _fault, (FaultPoint, "faults"): _fault},
-    unwritten={ProviderSettings: _SAID_BY_CROWDS},
+    unwritten={
+        ProviderSettings: _SAID_BY_CROWDS,
+        Site: frozenset({"name", "pool"}),
+        ScenarioFile: frozenset({"name", "sites", "script", "learned"}),
+    },
 )
 """Of a scenario."""

@@ -21,6 +21,8 @@ from hivemind_addon.sim.provider import ProviderSettings
 DEFAULT_MODEL = "sim-1"
 """The model of crowds that name no model."""
 DAY_S = 86_400.0
+NOWHERE = PoolKey("", "", "")
+"""The pool of sites that have no name yet."""
 
 
 def drawn(values: Sequence[int], rng: random.Random) -> int:
@@ -228,14 +230,16 @@ class ScriptedCall:
 class Site:
     """A provider beside the scenario's own, with limits of its own."""
 
-    name: str
-    pool: PoolKey
     provider: ProviderSettings
+    name: str = ""
+    pool: PoolKey = NOWHERE
     profile: str = "anthropic"
     """Name of the packaged profile that reads its answers."""
     dialect: SimDialect = SimDialect.MESSAGES
+    """In which its answers are written."""
     equal: bool = False
-    """Whether the calls of the scenario's own provider may go to it as well, whichever takes them soonest."""
+    """Whether it is a second endpoint: the calls of the scenario's own provider may go to either, whichever takes them
+    soonest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,12 +282,15 @@ class Scenario:
 
     name: str
     crowds: tuple[Crowd, ...]
+    """Who asks."""
     provider: ProviderSettings
+    """Who answers."""
     duration_s: float = math.inf
     """When the run is cut; infinite: it ends when all agents have."""
     caps: tuple[tuple[float, int], ...] = ()
     """Instants at which the concurrency cap moves, and where to."""
     neighbours: tuple[Neighbour, ...] = ()
+    """Others who use up the same limits."""
     way_s: float = 0.01
     """From the proxy to the provider, and back."""
     way_jitter_s: float = 0
@@ -293,9 +300,9 @@ class Scenario:
     sites: tuple[Site, ...] = ()
     """Providers beside `provider`."""
     scheduler: PoolSettings | None = None
-    """What a profile would say about its pools; None: what the packaged ones say."""
+    """What a profile would say about its pools; without it, what the packaged ones say."""
     silent_s: float | None = None
-    """How long an attempt may be silent, as profiles say it in `watchdog`; None: what the packaged ones say."""
+    """How long an attempt may be silent, as a profile says it in `watchdog`; without it, as the packaged ones say."""
     script: tuple[ScriptedCall, ...] = ()
     """Calls of agents that belong to no crowd; each comes behind the ones that it follows."""
 

@@ -76,7 +76,7 @@ class World:
         if scenario.learned and isinstance(self.scheduler, Scheduler):
             self.scheduler.restore(Saved(pools=scenario.learned, accounts=(), same_account={}).to_json(), 0.0)
         settings = scenario.scheduler
-        self._own = SimUpstream(Site("", _POOL, scenario.provider), random.Random(f"{seed} provider"), settings)
+        self._own = SimUpstream(Site(scenario.provider, pool=_POOL), random.Random(f"{seed} provider"), settings)
         self.provider = self._own.provider
         self._upstreams = {"": self._own} | {
             site.name: SimUpstream(site, random.Random(f"{seed} provider {site.name}"), settings)

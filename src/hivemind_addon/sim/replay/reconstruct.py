@@ -357,7 +357,7 @@ def _sites(
             cache_ttl_s=profile.cache.ttl_s,
         )
         dialect = PLAYED.get(call.dialect, SimDialect.CHAT)
-        sites.append(Site(str(pool), pool, provider, profile=_profile_name(call), dialect=dialect))
+        sites.append(Site(provider, str(pool), pool, profile=_profile_name(call), dialect=dialect))
     return tuple(sites)
 
 
