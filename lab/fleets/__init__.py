@@ -2,14 +2,12 @@
 
 programs.py   the agents at pinned versions, installed into a cache folder
 kinds.py      how each kind gets a task, and which provider each asks
-agent.py      an agent: task, folder, command line and environment
-process.py    runs a command in a process group of its own
+agent.py      an agent: task, folder, command line and environment; its process
 stage.py      the simulated providers, and the tunnel that leads to them alone
-tunnel.py    an HTTP proxy that knows nothing but CONNECT
+tunnel.py     ways on loopback: an HTTP proxy that knows nothing but CONNECT, or one port
 proxy.py      the real proxy, brought back when it dies
 inside.py     a script beside the addon in that proxy: keeps it on this machine, shows the addon's books
-books.py      the addon's own counts, beside what the providers counted
-fleet.py      one run of one fleet
+fleet.py      one run of one fleet; the addon's counts beside the providers'; all fleets
 page.py       docs/fleets.md
 endurance.py  how long agents wait: docs/endurance.md
 """

@@ -9,8 +9,7 @@ from pathlib import Path
 import click
 
 from hivemind_addon.sim.mitmdump import MitmdumpNotStarted
-from lab.fleets.experiment import experiments
-from lab.fleets.fleet import FleetResult, FleetSettings, run_fleet
+from lab.fleets.fleet import FleetResult, FleetSettings, experiments, run_fleet
 from lab.fleets.kinds import Program
 from lab.fleets.page import parts, summary
 from lab.fleets.programs import NotInstalled, install

@@ -19,9 +19,8 @@ from hivemind_addon.sim.provider import LimitScope, ProviderSettings
 from hivemind_addon.sim.request import credential
 from hivemind_addon.sim.task import SimTask
 from hivemind_addon.tools.launch.programs import load_programs
-from lab.fleets.agent import Agent, Straight, launch
+from lab.fleets.agent import Agent, Exit, Straight, launch, run
 from lab.fleets.kinds import Program
-from lab.fleets.process import Exit, run
 from lab.fleets.programs import NotInstalled, Programs, install
 from lab.fleets.stage import Stage, running_stage
 from lab.fleets.tunnel import Tunnel

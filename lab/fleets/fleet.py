@@ -1,8 +1,11 @@
-"""A run of a fleet: agents side by side, until the last has ended."""
+"""Fleets: agents side by side until the last has ended, the books of addon and providers, and all that are run."""
 
 import asyncio
+import sqlite3
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from pathlib import Path
@@ -15,10 +18,8 @@ from hivemind_addon.sim.limits import Limit, ModelScope
 from hivemind_addon.sim.mitmdump import running_mitmdump
 from hivemind_addon.sim.provider import Latency, ProviderSettings
 from hivemind_addon.sim.task import SimTask
-from lab.fleets.agent import Agent, Scheduled, Straight, launch
-from lab.fleets.books import Book, journal_book, provider_book
+from lab.fleets.agent import Agent, Exit, Scheduled, Straight, launch, run
 from lab.fleets.kinds import ANTHROPIC_HOST, GOOGLE_HOST, OPENAI_HOST, Program
-from lab.fleets.process import Exit, run
 from lab.fleets.programs import Programs
 from lab.fleets.proxy import FleetProxy, running_proxy
 from lab.fleets.stage import Stage, running_stage
@@ -122,6 +123,46 @@ class FleetSettings:
             )
             for host in hosts
         }
+
+
+_ATTEMPTS = """
+    SELECT ticket.agent, count(*), sum(attempt.outcome = 'success'),
+        sum(CASE attempt.outcome WHEN 'success' THEN attempt.input_tokens + attempt.output_tokens ELSE 0 END)
+    FROM attempt JOIN ticket ON attempt.ticket = ticket.id GROUP BY ticket.agent
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Book:
+    """The counts of the calls of a format."""
+
+    calls: int = 0
+    """That reached a provider."""
+    complete: int = 0
+    """Of these, the ones with a complete answer."""
+    tokens: int = 0
+    """Into and out of the complete ones."""
+
+
+def journal_book(journal: Path, formats: Mapping[str, str]) -> Mapping[str, Book]:
+    """The addon's, by format. `formats`: each agent's."""
+    sums: dict[str, Counter[str]] = {}
+    with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as connection:
+        for agent, calls, complete, tokens in connection.execute(_ATTEMPTS):
+            book = sums.setdefault(formats.get(agent, "nobody's"), Counter())
+            book.update(calls=calls, complete=complete, tokens=tokens)
+    return {name: Book(**sums[name]) for name in sorted(sums)}
+
+
+def provider_book(truths: Iterable[Truth]) -> Mapping[str, Book]:
+    """The providers', by format."""
+    sums: dict[str, Counter[str]] = {}
+    for truth in truths:
+        for name, one in truth.dialects.items():
+            tokens = one.input_tokens + one.cached_tokens + one.written_tokens + one.output_tokens
+            book = sums.setdefault(name, Counter())
+            book.update(calls=one.attempts, complete=one.completed, tokens=tokens)
+    return {name: Book(**sums[name]) for name in sorted(sums)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,3 +335,45 @@ async def _live(agent: Agent, way: Straight | Scheduled, programs: Programs, lim
     started = launch(agent, way, programs)
     ended = await run(started, agent.folder / "output.log", limit_s)
     return Ended(agent.name, agent.program, agent.has_finished, ended)
+
+
+# All fleets ----------------------------------------------------------------------------------------------------------
+
+
+KILLED_AFTER_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A fleet, run a few times."""
+
+    route: Route
+    settings: FleetSettings
+    runs: int = 1
+    is_continued: bool = False
+    """Whether each run continues the journal of the run before: only the first has to learn the limits."""
+
+    @property
+    def demands(self) -> bool:
+        """Whether every agent has to finish; else the experiment only shows how many do."""
+        return self.route in (Route.WHOLE, Route.AUTO)
+
+
+def experiments(settings: FleetSettings, runs: int) -> Mapping[str, Experiment]:
+    """By the name that the command line and the marks of the page give them."""
+    agents = SIXTEEN if settings.agents is MIXED else settings.agents
+    key = replace(settings, agents=agents, scope=ModelScope.KEY, requests=5, window_s=20, concurrency=2)
+    counted = replace(key, requests=4, window_s=15, counts_refused=True)
+    return {
+        "direct": Experiment(Route.DIRECT, settings, runs),
+        "hivemind": Experiment(Route.WHOLE, replace(settings, kill_after_s=KILLED_AFTER_S), runs),
+        "stream": Experiment(Route.HIVEMIND, settings),
+        "own-settings": Experiment(Route.WHOLE, replace(settings, patient=False)),
+        "auto": Experiment(Route.AUTO, settings),
+        "key": Experiment(Route.AUTO, key, runs),
+        "key-warm": Experiment(Route.AUTO, key, 2, is_continued=True),
+        "key-direct": Experiment(Route.DIRECT, key),
+        "counted": Experiment(Route.AUTO, counted, runs),
+        "counted-warm": Experiment(Route.AUTO, counted, 2, is_continued=True),
+        "counted-direct": Experiment(Route.DIRECT, counted),
+    }

@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from lab.fleets.books import Book
-from lab.fleets.fleet import FleetResult, FleetSettings
+from lab.fleets.fleet import Book, FleetResult, FleetSettings
 from lab.fleets.kinds import Program
 from lab.markdown import markdown_table
 

@@ -35,11 +35,10 @@ from hivemind_addon.sim.task import SimTask
 from hivemind_addon.sim.workload import Crowd, Scenario
 from hivemind_addon.tools.cli import main
 from hivemind_addon.tools.launch.environment import proxy_url
-from lab.fleets.agent import Agent, Scheduled, launch
+from lab.fleets.agent import Agent, Scheduled, launch, run
 from lab.fleets.fleet import FleetSettings, run_fleet
 from lab.fleets.fleet import Route as FleetRoute
 from lab.fleets.kinds import ANTHROPIC_HOST, OPENAI_HOST, Program
-from lab.fleets.process import run
 from lab.fleets.programs import CLAUDE_CODE, CODEX
 from lab.fleets.proxy import running_proxy
 from lab.fleets.stage import running_stage

@@ -11,7 +11,7 @@ import pytest
 
 from hivemind_addon.sim.dialect import SimDialect
 from hivemind_addon.sim.faults import NAMED
-from lab.fleets.books import journal_book, provider_book
+from lab.fleets.fleet import journal_book, provider_book
 from lab.running_server import RunningServer, running_server
 from tests.e2e.proxy import QUICK, Proxy, options, profiles, running
 from tests.sim.aws import messages_of, signed

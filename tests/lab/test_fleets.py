@@ -11,16 +11,13 @@ import pytest
 
 from hivemind_addon.sim.call import Truth, TruthPart
 from hivemind_addon.sim.task import SimTask
-from lab.fleets.agent import Agent, Launch, Scheduled, Straight, launch
-from lab.fleets.books import Book
+from lab.fleets.agent import Agent, Exit, Launch, Scheduled, Straight, launch, run
 from lab.fleets.endurance import HELD, Case, Endured, Manner, cases
 from lab.fleets.endurance import PAGE as ENDURANCE
 from lab.fleets.endurance import parts as endurance_parts
-from lab.fleets.experiment import experiments
-from lab.fleets.fleet import MIXED, Ended, FleetResult, FleetSettings, Route
+from lab.fleets.fleet import MIXED, Book, Ended, FleetResult, FleetSettings, Route, experiments
 from lab.fleets.kinds import Program
 from lab.fleets.page import parts, summary
-from lab.fleets.process import Exit, run
 from lab.fleets.programs import AIDER, CLAUDE_CODE, NODE, NotInstalled, Programs, install
 from lab.fleets.tunnel import Tunnel
 from lab.markdown import markdown_filled
