@@ -12,7 +12,7 @@ Whatever is wrong with a file is a DocumentError: one line that names file, key 
 import difflib
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from enum import Enum, IntEnum
 from functools import cache
@@ -251,7 +251,8 @@ def _says(changed: Any, key_path: str) -> bool:
 
 def _case(document: Mapping[str, Any], file: Path, name: str) -> Case:
     read: ScenarioFile = convert(ScenarioFile, document, file, rules=SCENARIO_RULES)
-    _check(read, file)
+    for key_path, problem, cure in _wrong(read):
+        raise DocumentError(file, key_path, problem, cure)
     scenario = Scenario(
         **_alike(read, Scenario)
         | {
@@ -311,140 +312,126 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _check(read: ScenarioFile, file: Path) -> None:
+type _Wrong = Iterator[tuple[str, str, str]]
+"""Key paths with problem and cure."""
+_PLANS = {SimDialect.MESSAGES: ("5h", "7d", "7d_oi"), SimDialect.RESPONSES: ("primary", "secondary")}
+"""Windows that headers of a dialect report: of Anthropic's subscriptions, and of Codex."""
+_DRAWN = ("starts_s", "think_s", "calls_per_turn", "output_tokens", "opening_tokens", "prompt_tokens")
+
+
+def _wrong(read: ScenarioFile) -> _Wrong:
     """What no single value shows."""
     if not read.crowds:
-        raise DocumentError(file, "crowds", "nobody asks anything", "describe one crowd at least")
+        yield "crowds", "nobody asks anything", "describe one crowd at least"
     names = [crowd.name for crowd in read.crowds]
     for index, crowd in enumerate(read.crowds):
         place = f"crowds[{index}]"
         if names.index(crowd.name) != index:
-            raise DocumentError(file, f"{place}.name", f"{crowd.name} stands twice", "give each crowd its own name")
-        _check_crowd(crowd, place, read, file)
+            yield f"{place}.name", f"{crowd.name} stands twice", "give each crowd its own name"
+        yield from _wrong_crowd(crowd, place, read)
     for index, neighbour in enumerate(read.neighbours):
-        _check_site(neighbour.site, f"neighbours[{index}]", read, file)
+        yield from _wrong_site(neighbour.site, f"neighbours[{index}]", read)
         if neighbour.from_s >= neighbour.to_s:
             problem = f"it goes at {neighbour.to_s:g} s, before it comes"
-            raise DocumentError(file, f"neighbours[{index}].to_s", problem, "let to_s be later than from_s")
+            yield f"neighbours[{index}].to_s", problem, "let to_s be later than from_s"
     providers = {"provider": read.provider} | {
         f"others.{name}.provider": other.provider for name, other in read.others.items()
     }
     for place, provider in providers.items():
-        mixes = {f"{place}.faults": provider.faults} | {
-            f"{place}.storms[{index}].faults": storm.faults for index, storm in enumerate(provider.storms)
-        }
-        if (course := provider.fault_course) is not None:
-            _check_course(course, f"{place}.fault_course", file)
-            if provider.faults:
-                raise DocumentError(file, f"{place}.faults", "fault_course stands in its place", "leave one out")
-            mixes |= {f"{place}.fault_course.points[{n}].faults": one.faults for n, one in enumerate(course.points)}
-        for key, rates in mixes.items():
-            try:
-                FaultMix(rates)
-            except ValueError as error:
-                raise DocumentError(file, key, str(error), "lower one of them") from None
-        timed: Mapping[str, Sequence[ProviderOutage | Storm]] = {"outages": provider.outages, "storms": provider.storms}
-        for name, spans in timed.items():
-            for index, span in enumerate(spans):
-                if span.from_s >= span.to_s:
-                    problem = f"it ends at {span.to_s:g} s, before it begins"
-                    raise DocumentError(file, f"{place}.{name}[{index}]", problem, "let to_s be later than from_s")
-    for place, dialect, provider in (
-        ("provider", SimDialect.MESSAGES, read.provider),
-        *((f"others.{name}.provider", other.dialect, other.provider) for name, other in read.others.items()),
-    ):
+        yield from _wrong_times(provider, place)
+    dialects = [SimDialect.MESSAGES, *(other.dialect for other in read.others.values())]
+    for (place, provider), dialect in zip(providers.items(), dialects, strict=True):
         for index, limit in enumerate(provider.limits):
-            _check_limit(limit, dialect, f"{place}.limits[{index}]", file)
+            yield from _wrong_limit(limit, dialect, f"{place}.limits[{index}]")
     profiles = load_profiles(None).by_name
     for name, other in read.others.items():
         if other.equal and (other.dialect is not SimDialect.MESSAGES or other.profile != "anthropic"):
             problem = "an equal provider answers as the first one does"
-            raise DocumentError(file, f"others.{name}.equal", problem, "leave profile and dialect out")
+            yield f"others.{name}.equal", problem, "leave profile and dialect out"
         if other.profile not in profiles:
-            raise DocumentError(
-                file, f"others.{name}.profile", f"no profile {other.profile}", f"name one of {', '.join(profiles)}"
-            )
+            yield f"others.{name}.profile", f"no profile {other.profile}", f"name one of {', '.join(profiles)}"
     for place, provider in providers.items():
         models = [model for family in provider.families for model in family]
         if twice := next((model for model in models if models.count(model) > 1), None):
-            raise DocumentError(
-                file, f"{place}.families", f"{twice} is of two families", "name each model once at most"
-            )
+            yield f"{place}.families", f"{twice} is of two families", "name each model once at most"
     for index, one in enumerate(read.expect):
         for crowd_name in (*one.turn_mean_s, *one.wait_p95_s, *one.wait_p95_to_fifo):
             if crowd_name not in names:
-                raise DocumentError(
-                    file, f"expect[{index}]", f"no crowd {crowd_name}", f"name one of {', '.join(names)}"
-                )
+                yield f"expect[{index}]", f"no crowd {crowd_name}", f"name one of {', '.join(names)}"
 
 
-_PLANS = {SimDialect.MESSAGES: ("5h", "7d", "7d_oi"), SimDialect.RESPONSES: ("primary", "secondary")}
-"""Windows that headers of a dialect report: of Anthropic's subscriptions, and of Codex."""
+def _wrong_times(provider: ProviderSettings, place: str) -> _Wrong:
+    mixes = {f"{place}.faults": provider.faults} | {
+        f"{place}.storms[{index}].faults": storm.faults for index, storm in enumerate(provider.storms)
+    }
+    if (course := provider.fault_course) is not None:
+        yield from _wrong_course(course, f"{place}.fault_course")
+        if provider.faults:
+            yield f"{place}.faults", "fault_course stands in its place", "leave one out"
+        mixes |= {f"{place}.fault_course.points[{n}].faults": one.faults for n, one in enumerate(course.points)}
+    for key, rates in mixes.items():
+        try:
+            FaultMix(rates)
+        except ValueError as error:
+            yield key, str(error), "lower one of them"
+    timed: Mapping[str, Sequence[ProviderOutage | Storm]] = {"outages": provider.outages, "storms": provider.storms}
+    for name, spans in timed.items():
+        for index, span in enumerate(spans):
+            if span.from_s >= span.to_s:
+                problem = f"it ends at {span.to_s:g} s, before it begins"
+                yield f"{place}.{name}[{index}]", problem, "let to_s be later than from_s"
 
 
-def _check_limit(limit: Limit, dialect: SimDialect, place: str, file: Path) -> None:
+def _wrong_limit(limit: Limit, dialect: SimDialect, place: str) -> _Wrong:
     is_window = limit.kind is LimitKind.WINDOW
     if limit.windows is not WindowKind.BEAT and (not is_window or limit.growth):
-        problem = "only a limit of windows has them"
-        raise DocumentError(file, f"{place}.windows", problem, "add kind: window, and leave growth out")
+        yield f"{place}.windows", "only a limit of windows has them", "add kind: window, and leave growth out"
     if limit.burst is not None and (is_window or limit.growth):
-        problem = "only a bucket holds a burst"
-        raise DocumentError(file, f"{place}.burst", problem, "say kind: bucket, and leave growth out")
+        yield f"{place}.burst", "only a bucket holds a burst", "say kind: bucket, and leave growth out"
     if limit.left is not None and (limit.growth or limit.windows is WindowKind.LOG):
-        raise DocumentError(file, f"{place}.left", "a log begins empty", "leave left out")
+        yield f"{place}.left", "a log begins empty", "leave left out"
     known = _PLANS.get(dialect, ())
     if limit.plan and limit.plan not in known:
-        problem = f"no plan of {dialect.value} has {limit.plan!r}"
-        raise DocumentError(
-            file, f"{place}.plan", problem, f"name one of {', '.join(known)}" if known else "leave plan out"
-        )
+        cure = f"name one of {', '.join(known)}" if known else "leave plan out"
+        yield f"{place}.plan", f"no plan of {dialect.value} has {limit.plan!r}", cure
 
 
-_DRAWN = ("starts_s", "think_s", "calls_per_turn", "output_tokens", "opening_tokens", "prompt_tokens")
-
-
-def _check_crowd(crowd: Crowd, place: str, read: ScenarioFile, file: Path) -> None:
+def _wrong_crowd(crowd: Crowd, place: str, read: ScenarioFile) -> _Wrong:
     for name in _DRAWN:
-        _check_values(getattr(crowd, name), f"{place}.{name}", file)
+        values = getattr(crowd, name)
+        if not values:
+            yield f"{place}.{name}", "there is no value", "write one, the two ends of a range, or more to draw from"
+        if len(values) == 2 and values[0] > values[1]:
+            cure = "write its two ends, the smaller one first: [1, 5]"
+            yield f"{place}.{name}", f"{list(values)} is no range", cure
     if math.isinf(read.duration_s):
         cure = "say duration_s for the whole"
         if crowd.turns is None:
-            raise DocumentError(file, f"{place}.turns", "it never ends", f"say turns, or {cure.removeprefix('say ')}")
+            yield f"{place}.turns", "it never ends", f"say turns, or {cure.removeprefix('say ')}"
         if crowd.hours is not None:
-            raise DocumentError(file, f"{place}.hours", "it begins anew each day, and never ends", cure)
+            yield f"{place}.hours", "it begins anew each day, and never ends", cure
     if crowd.hours is not None and crowd.hours[1] - crowd.hours[0] > 24:
-        raise DocumentError(file, f"{place}.hours", "a day has 24 hours", "write two hours less than 24 apart")
+        yield f"{place}.hours", "a day has 24 hours", "write two hours less than 24 apart"
     if crowd.max_tokens is not None and crowd.max_tokens < (most := max(crowd.output_tokens)):
-        problem = f"answers have up to {most} output tokens"
-        raise DocumentError(file, f"{place}.max_tokens", problem, f"write {most} or more")
-    _check_site(crowd.site, place, read, file)
+        yield f"{place}.max_tokens", f"answers have up to {most} output tokens", f"write {most} or more"
+    yield from _wrong_site(crowd.site, place, read)
 
 
-def _check_values(values: Sequence[float], place: str, file: Path) -> None:
-    if not values:
-        raise DocumentError(
-            file, place, "there is no value", "write one, the two ends of a range, or more to draw from"
-        )
-    if len(values) == 2 and values[0] > values[1]:
-        problem = f"{list(values)} is no range"
-        raise DocumentError(file, place, problem, "write its two ends, the smaller one first: [1, 5]")
-
-
-def _check_site(site: str, place: str, read: ScenarioFile, file: Path) -> None:
+def _wrong_site(site: str, place: str, read: ScenarioFile) -> _Wrong:
     if site and site not in read.others:
         known = ", ".join(read.others) or "there are none"
-        raise DocumentError(file, f"{place}.site", f"no provider {site}", f"name one of others: {known}")
+        yield f"{place}.site", f"no provider {site}", f"name one of others: {known}"
 
 
-def _check_course(course: FaultCourse, place: str, file: Path) -> None:
+def _wrong_course(course: FaultCourse, place: str) -> _Wrong:
     if not course.points:
-        raise DocumentError(file, f"{place}.points", "there are none", "give two at least: [{at_s: 0, faults: {…}}, …]")
+        yield f"{place}.points", "there are none", "give two at least: [{at_s: 0, faults: {…}}, …]"
     for index, (one, other) in enumerate(itertools.pairwise(course.points), start=1):
         if other.at_s <= one.at_s:
             problem = f"{other.at_s:g} s is not after the point before it, at {one.at_s:g} s"
-            raise DocumentError(file, f"{place}.points[{index}].at_s", problem, "write the points in their order")
+            yield f"{place}.points[{index}].at_s", problem, "write the points in their order"
     if course.repeats and not course.points[-1].at_s:
-        raise DocumentError(file, f"{place}.repeats", "it lasts no time", "give a second point, later than the first")
+        yield f"{place}.repeats", "it lasts no time", "give a second point, later than the first"
 
 
 def _share(value: float) -> float:
@@ -453,30 +440,19 @@ def _share(value: float) -> float:
     return value
 
 
-def _fault(name: str) -> str:
-    if name not in NAMED:
-        raise BadValue(f"no fault {name!r}", f"name one of {', '.join(NAMED)}")
-    return name
+def _one_of(what: str, known: Collection[str]) -> Callable[[str], str]:
+    def rule(name: str) -> str:
+        if name not in known:
+            raise BadValue(f"no {what} {name!r}", f"name one of {', '.join(known)}")
+        return name
 
-
-def _refusal(name: str) -> str:
-    if name not in REFUSALS:
-        raise BadValue(f"no refusal {name!r}", f"name one of {', '.join(REFUSALS)}")
-    return name
+    return rule
 
 
 _POSITIVE: Mapping[type, Sequence[str]] = {
     Crowd: (
-        "agents",
-        "turns",
-        "per_session",
-        "latency_s",
-        "tokens_per_s",
-        "timeout_s",
-        "output_tokens",
-        "max_tokens",
-        "calls_per_turn",
-        "budget_tokens",
+        *("agents", "turns", "per_session", "latency_s", "tokens_per_s", "timeout_s", "output_tokens", "max_tokens"),
+        *("calls_per_turn", "budget_tokens"),
     ),
     Limit: ("amount", "window_s", "burst"),
     LimitChange: ("amount",),
@@ -500,10 +476,10 @@ _SAID_BY_CROWDS = frozenset({"latency", "chunks", "tokens_per_chunk", "interval_
 SCENARIO_RULES = PROFILE_RULES | DocumentRules(
     values={(cls, name): positive for cls, names in _POSITIVE.items() for name in names}
     | {(cls, name): _share for cls, names in _SHARES.items() for name in names}
-    | {(ProviderSettings, name): _refusal for name in ("refused_as", "overloaded_as")}
+    | {(ProviderSettings, name): _one_of("refusal", REFUSALS) for name in ("refused_as", "overloaded_as")}
     | {(one, "status"): error_status for one in (ProviderOutage, RefusedForGood)}
     | {(ProviderSettings, "concurrency_status"): error_status},
-    keys={(ProviderSettings, "faults"): _fault, (Storm, "faults"): _fault, (FaultPoint, "faults"): _fault},
+    keys={(cls, "faults"): _one_of("fault", NAMED) for cls in (ProviderSettings, Storm, FaultPoint)},
     unwritten={
         ProviderSettings: _SAID_BY_CROWDS,
         Site: frozenset({"name", "pool"}),
