@@ -22,7 +22,7 @@ from hivemind_addon.plugins.cluster.messages import Publish
 from hivemind_addon.plugins.cluster.node import ClusterNode, Role
 from lab.bench.decisions import HINTS, POOL, SUCCESS
 from lab.bench.plan import FULL
-from lab.cluster.engine import SimEngine
+from lab.cluster.network import SimEngine
 from lab.markdown import markdown_filled, markdown_table
 
 GOAL_PER_S = 2_000

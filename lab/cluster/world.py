@@ -21,10 +21,8 @@ from hivemind_addon.kernel.values.ticket import Attempt, Demand, Endpoint, PoolK
 from hivemind_addon.plugins.cluster.messages import EngineRequest, Publish
 from hivemind_addon.plugins.cluster.node import Role
 from hivemind_addon.sim.agenda import Agenda
-from lab.cluster.engine import SimEngine
-from lab.cluster.network import Line, Network, Weather
-from lab.cluster.process import ClientRequest, SimProcess, Violation, decode_envelope
-from lab.cluster.provider import MOST_TOKENS, StrictProvider
+from lab.cluster.network import Line, Network, SimEngine, Weather
+from lab.cluster.process import MOST_TOKENS, ClientRequest, SimProcess, StrictProvider, Violation, decode_envelope
 
 POOL = PoolKey("api.sim.example", "key-1", "all")
 EQUAL = PoolKey("eu.sim.example", "key-2", "all")

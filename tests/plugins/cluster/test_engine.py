@@ -28,7 +28,7 @@ from hivemind_addon.plugins.cluster.messages import (
 )
 from hivemind_addon.proxy.system.clock import SystemClock
 from hivemind_addon.proxy.system.engine_url import parse_engine_url
-from lab.cluster.engine import SimEngine
+from lab.cluster.network import SimEngine
 from tests.engine_server import EngineServer
 
 PATIENCE_S = 60

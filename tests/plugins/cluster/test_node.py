@@ -13,7 +13,7 @@ from hivemind_addon.kernel.values.spend import AccountState, Budget, Period, Sco
 from hivemind_addon.kernel.values.ticket import AttemptResult, Job, Outcome, OutcomeKind, Priority, Usage
 from hivemind_addon.plugins.cluster.messages import VERSION, EngineFailed, Fetch, Packet, Publish
 from hivemind_addon.plugins.cluster.node import ClusterNode, Role
-from lab.cluster.engine import SimEngine
+from lab.cluster.network import SimEngine
 from tests.kernel.samples import ticket
 
 STEP_S = 0.1

@@ -6,19 +6,24 @@ from dataclasses import replace
 import pytest
 
 from hivemind_addon.plugins.captures.model import Capture, encode
-from hivemind_addon.sim.replay.compare import Unlike, accept, check, difference, expectation_of, in_words
-from hivemind_addon.sim.replay.limits import given_limit
-from hivemind_addon.sim.replay.reconstruct import reconstruct
-from hivemind_addon.sim.replay.schedule import (
+from hivemind_addon.sim.replay.compare import (
     BadExpectation,
     Decision,
     ReplaySettings,
     Schedule,
     Totals,
+    Unlike,
+    accept,
+    check,
+    difference,
+    expectation_of,
     from_text,
+    in_words,
     schedule_of,
     to_text,
 )
+from hivemind_addon.sim.replay.limits import given_limit
+from hivemind_addon.sim.replay.reconstruct import reconstruct
 from tests.cases import each
 from tests.sim.replay.nights import call, capture, fleet
 
