@@ -14,53 +14,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lab.bench.plan import FORWARD_TLS, HTTP2, LARGE_BYTES, SMALL_BYTES, STREAM_FORMATS, Cell
+from lab.bench.plan import read_plan
 from lab.bench.stack import HERE, Questions, Stack
 from lab.markdown import markdown_table
 
 REQUESTS = 9
 WARM_UP = 3
-APART_MS = 30
-"""Between the pieces of a stream: each comes in a turn of the loop by itself."""
-CELLS = (
-    Cell(SMALL_BYTES, False, 1, REQUESTS),
-    Cell(SMALL_BYTES, True, 1, REQUESTS, interval_ms=APART_MS),
-    Cell(LARGE_BYTES, False, 1, REQUESTS),
-    Cell(LARGE_BYTES, True, 1, REQUESTS, interval_ms=APART_MS),
-    Cell(SMALL_BYTES, False, 1, REQUESTS, mode=FORWARD_TLS),
-    Cell(SMALL_BYTES, True, 1, REQUESTS, mode=FORWARD_TLS, interval_ms=APART_MS),
-    Cell(SMALL_BYTES, False, 1, REQUESTS, mode=HTTP2),
-    Cell(SMALL_BYTES, True, 1, REQUESTS, mode=HTTP2, interval_ms=APART_MS),
-    *(Cell(SMALL_BYTES, True, 1, REQUESTS, interval_ms=APART_MS, format=api) for api in STREAM_FORMATS),
-)
+CELLS = read_plan("counts")["cells"]
 CALLS = "Python calls"
 LISTENERS = "listeners"
 """Addons that have a hook of a request, for each hook."""
 LEFT = "objects left to the collector"
-FIRST = (
-    "instructions",
-    CALLS,
-    "C calls",
-    "objects made by a class",
-    LEFT,
-    "addons asked",
-    LISTENERS,
-    "hooks called",
-    "tasks",
-    "futures",
-    "timers",
-    "callbacks",
-    "turns of the loop",
-    "writes, client",
-    "writes, provider",
-    "reads, client",
-    "reads, provider",
-    "calls of mitmproxy",
-    "calls of asyncio",
-    "calls of others",
-    "calls in other threads",
-    "instructions in other threads",
-)
+FIRST = read_plan("counts")["first"]
 """The order of the table; the folders of the addon follow."""
 _STILL_S = 0.04
 _MOST_WAITS = 50

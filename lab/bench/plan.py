@@ -112,12 +112,13 @@ def _cells(rows: list[dict]) -> tuple[Cell, ...]:
     )
 
 
-def _read(name: str) -> dict:
+def read_plan(name: str) -> dict:
+    """A part of plan.yaml."""
     file = Path(__file__).with_name("plan.yaml")
     told = read_yaml(file.read_bytes(), file)[name]
-    told |= {key: _cells(told[key]) for key in ("cells", "loop_cells")}
+    told |= {key: _cells(told[key]) for key in ("cells", "loop_cells") if key in told}
     return {key: tuple(value) if isinstance(value, list) else value for key, value in told.items()}
 
 
-FULL = Plan(**_read("full"))
-QUICK = replace(FULL, **_read("quick"))
+FULL = Plan(**read_plan("full"))
+QUICK = replace(FULL, **read_plan("quick"))

@@ -12,12 +12,11 @@ import asyncio
 import json
 import ssl
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from time import perf_counter
 
-from hivemind_addon.sim.dialect import eventstream
+from hivemind_addon.sim import dialect
+from hivemind_addon.sim.dialect import SimDialect
 from lab.bench.frames import ACK, END_HEADERS, END_STREAM, PREFACE, WIDE_WINDOWS, Frames, Kind, frame, literal
 from lab.bench.plan import CONVERSE, GEMINI, MESSAGES
 
@@ -25,94 +24,53 @@ PIECES = 8
 pace = {"latency_s": 0.0, "interval_s": 0.0}
 _SNIFFED = 200
 _HEADERS = {"request-id": "req_bench", "anthropic-organization-id": "org-bench"}
-_USAGE = {"input_tokens": 250, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 _STATUS_200 = b"\x88"
+_DIALECTS = {MESSAGES: SimDialect.MESSAGES, GEMINI: SimDialect.GEMINI, CONVERSE: SimDialect.CONVERSE}
 
 
-def _message(**more):
-    return {"id": "msg_bench", "type": "message", "role": "assistant", "model": "claude-sonnet-4-5"} | more
-
-
-def _event(name, **more):
-    return f"event: {name}\ndata: {json.dumps({'type': name} | more, separators=(',', ':'))}\n\n"
-
-
-def _delta(text):
-    return _event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
-
-
-BODY = json.dumps(
-    _message(
-        content=[{"type": "text", "text": " ".join(f"w{number}" for number in range(PIECES))}],
-        stop_reason="end_turn",
-        stop_sequence=None,
-        usage=_USAGE | {"output_tokens": PIECES},
-    ),
-    separators=(",", ":"),
-).encode()
-_OPENING = (
-    _event("message_start", message=_message(content=[], stop_reason=None, usage=_USAGE | {"output_tokens": 1}))
-    + _event("ping")
-    + _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
-).encode()
-_CLOSING = (
-    _event("content_block_stop", index=0)
-    + _event(
-        "message_delta",
-        delta={"stop_reason": "end_turn", "stop_sequence": None},
-        usage=_USAGE | {"output_tokens": PIECES},
+def _reply(api, text):
+    """An answer that is this text, in a single piece."""
+    return dialect.Reply(
+        _DIALECTS[api],
+        request_id="req_bench",
+        attempt=1,
+        digest="",
+        model="gemini-3-pro" if api == GEMINI else "claude-sonnet-4-5",
+        input_tokens=250,
+        cached_tokens=0,
+        output_tokens=PIECES,
+        tokens_per_delta=PIECES * PIECES,
+        truncated=False,
+        include_usage=True,
+        turn=dialect.TaskTurn(text),
     )
-    + _event("message_stop")
-).encode()
 
 
-def _generated(text, **more):
-    """An event of Gemini's."""
-    candidate = {"content": {"parts": [{"text": text}], "role": "model"}, "index": 0} | more
-    usage = {"promptTokenCount": 250, "candidatesTokenCount": PIECES, "totalTokenCount": 250 + PIECES}
-    event = {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-3-pro", "responseId": "bench"}
-    return b"data: %b\r\n\r\n" % json.dumps(event, separators=(",", ":")).encode()
+BODY = dialect.whole_body(_reply(MESSAGES, " ".join(f"w{number}" for number in range(PIECES))))
 
 
-def _converse(kind, **content):
-    """A binary message of Bedrock's, as long as real messages: `p` pads it there."""
-    return eventstream.event(kind, json.dumps(content | {"p": "abcdefghijkl"}, separators=(",", ":")).encode())
+@cache
+def _around(api):
+    """What precedes the content of a stream, and what follows."""
+    events = dialect.stream_events(_reply(api, "w0"))
+    (place,) = (place for place, event in enumerate(events) if event.output_tokens)
+    return tuple(b"".join(event.data for event in some) for some in (events[:place], events[place + 1 :]))
 
 
-@dataclass(frozen=True)
-class Stream:
-    """A streamed answer."""
-
-    content_type: str
-    delta: Callable[[str], bytes]
-    opening: bytes = b""
-    closing: bytes = b""
-
-    def pieces(self, stamped):
-        """Each piece is made at the last moment."""
-        yield self.opening + self.delta("w0")
-        for number in range(1, PIECES):
-            text = self.delta(f" at={perf_counter():.7f}" if stamped else f" w{number}")
-            yield text + self.closing if number == PIECES - 1 else text
+def _delta(api, text):
+    return next(event.data for event in dialect.stream_events(_reply(api, text)) if event.output_tokens)
 
 
-_EVENTS = "text/event-stream; charset=utf-8"
-STREAMS = {
-    MESSAGES: Stream(_EVENTS, lambda text: _delta(text).encode(), _OPENING, _CLOSING),
-    GEMINI: Stream("text/event-stream", _generated, closing=_generated("", finishReason="STOP")),
-    CONVERSE: Stream(
-        eventstream.CONTENT_TYPE,
-        lambda text: _converse("contentBlockDelta", contentBlockIndex=0, delta={"text": text}),
-        _converse("messageStart", role="assistant"),
-        _converse("contentBlockStop", contentBlockIndex=0)
-        + _converse("messageStop", stopReason="end_turn")
-        + _converse(
-            "metadata",
-            metrics={"latencyMs": 900},
-            usage={"inputTokens": 250, "outputTokens": PIECES, "totalTokens": 250 + PIECES},
-        ),
-    ),
-}
+_known_delta = cache(_delta)
+
+
+def pieces(api, stamped):
+    """Each piece of a streamed answer is made at the last moment."""
+    opening, closing = _around(api)
+    yield opening + _known_delta(api, "w0")
+    for number in range(1, PIECES):
+        text = _delta(api, f" at={perf_counter():.7f}") if stamped else _known_delta(api, f" w{number}")
+        yield text + closing if number == PIECES - 1 else text
 
 
 class Answering(asyncio.Protocol):
@@ -142,7 +100,7 @@ class Answering(asyncio.Protocol):
     def stream(self, write, end):
         """Write the pieces of an answer, at once or in turn."""
         interval_s = pace["interval_s"]
-        left = STREAMS[self.api].pieces(stamped=interval_s > 0)
+        left = pieces(self.api, stamped=interval_s > 0)
         if interval_s <= 0:
             for piece in left:
                 write(piece)
@@ -177,7 +135,7 @@ class Http1:
         self.head = b""
         self.left = 0
         self.always_streams = connection.api != MESSAGES
-        self.stream_head = self.HEAD.format(STREAMS[connection.api].content_type, self._PLAIN).encode()
+        self.stream_head = self.HEAD.format(dialect.SHAPES[_DIALECTS[connection.api]].stream_type, self._PLAIN).encode()
 
     def received(self, data):
         if not self.left:
@@ -211,7 +169,7 @@ class Http1:
 
 HTTP2_HEADS = {
     kind: _STATUS_200 + b"".join(literal(name, value) for name, value in ({"content-type": kind} | _HEADERS).items())
-    for kind in ("application/json", _EVENTS)
+    for kind in ("application/json", dialect.SHAPES[SimDialect.MESSAGES].stream_type)
 }
 
 
@@ -245,7 +203,9 @@ class Http2:
                 + frame(Kind.DATA, END_STREAM, stream, BODY)
             )
             return
-        self.write(frame(Kind.HEADERS, END_HEADERS, stream, HTTP2_HEADS[_EVENTS]))
+        self.write(
+            frame(Kind.HEADERS, END_HEADERS, stream, HTTP2_HEADS[dialect.SHAPES[SimDialect.MESSAGES].stream_type])
+        )
         self.connection.stream(
             lambda piece: self.write(frame(Kind.DATA, 0, stream, piece)),
             lambda: self.write(frame(Kind.DATA, END_STREAM, stream, b"")),
@@ -282,5 +242,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="python -m lab.bench.provider")
     parser.add_argument("--tls", nargs=2, metavar=("CERTIFICATE", "KEY"))
     parser.add_argument("--http2", action="store_true", help="offered over TLS, beside HTTP/1.1")
-    parser.add_argument("--format", default=MESSAGES, choices=tuple(STREAMS))
+    parser.add_argument("--format", default=MESSAGES, choices=tuple(_DIALECTS))
     asyncio.run(main(parser.parse_args()))
