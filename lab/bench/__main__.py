@@ -18,7 +18,6 @@ from lab.bench import (
     decisions,
     growth,
     inside,
-    memory,
     report,
     rounds,
     starts,
@@ -93,7 +92,7 @@ def run(plan, tell=print):
         tell("starts")
         started = starts.starts(stack, plan.starts)
         tell("memory")
-        held = memory.measure(stack, plan)
+        held = watched.measure_memory(stack, plan)
         tell("event loop")
         watching = watched.measure(stack, plan.watched_flows, plan.watched_s)
     tell("core")

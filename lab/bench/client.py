@@ -192,9 +192,7 @@ def _body(body_bytes, streamed, api):
     return (gemini_request if api == GEMINI else converse_request)(body_bytes)
 
 
-@cache
-def asked(host, body_bytes, streamed, api, signed_at):
-    return Asked(host, body_bytes, streamed, api, signed_at)
+asked = cache(Asked)
 
 
 class Client:
