@@ -14,7 +14,7 @@ from hivemind_addon.sim.held_out import first_number
 from hivemind_addon.sim.library import Case, cases, random_case, variants, written
 from hivemind_addon.sim.minimise import minimised
 from hivemind_addon.sim.policy import NAMED, Policy, without
-from hivemind_addon.sim.report import missed
+from hivemind_addon.sim.report import kept, missed
 from hivemind_addon.sim.scenario_commands import (
     cases_named,
     policies_named,
@@ -146,7 +146,7 @@ def prove(
     else:
         _write(output, page, proof, small)
     lines = missed(proof.all)
-    print_missed(lines, kept="every expectation is kept")
+    print_missed(lines, kept=kept(proof.all))
     sys.exit(1 if lines else 0)
 
 

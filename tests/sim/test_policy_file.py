@@ -72,20 +72,20 @@ def test_a_file_travels_by_its_text_and_runs_alike_in_other_processes(written, t
     policy = policy_named(written())
     copy = pickle.loads(pickle.dumps(policy))
     (tmp_path / "mine.py").write_text("raise SystemExit", encoding="utf-8")
-    setup = Setup(cases()["micro-5"], None, headers=True, policy=copy)
+    setup = Setup(cases()["micro-5"])
     assert copy == policy
     assert copy.about == policy.about == "a policy in mine.py"
-    alone, spread = (run_series([setup], seeds=2, workers=workers)[0].runs for workers in (1, 2))
+    alone, spread = (run_series([setup], [copy], range(2), workers=workers)[0].runs for workers in (1, 2))
     assert alone == spread
 
 
 def test_an_error_in_another_process_is_told_as_in_this(written):
     policy = policy_named(written((ADMITS, "go[0]")))
-    setup = Setup(cases()["micro-5"], None, headers=True, policy=policy)
+    setup = Setup(cases()["micro-5"])
     with pytest.raises(
         PolicyFault, match=r"mine.py:20: Minimal.poll raised IndexError: .*\n.*\n  in micro-5, .*, seed 0"
     ):
-        run_series([setup], seeds=2, workers=2)
+        run_series([setup], [policy], range(2), workers=2)
 
 
 def test_a_policy_that_wakes_nobody_ends_the_run(written):

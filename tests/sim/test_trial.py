@@ -17,8 +17,8 @@ from hivemind_addon.sim.held_out import HELD_OUT_FROM, first_number, is_held_out
 from hivemind_addon.sim.library import cases, random_case
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import COMPARED, Policy
-from hivemind_addon.sim.report import LOST, TIME, as_json, listing, missed, percent, table
-from hivemind_addon.sim.trial import Setup, run_series, run_trials, setups, trials_of
+from hivemind_addon.sim.report import LOST, TIME, as_json, kept, listing, missed, percent, table
+from hivemind_addon.sim.trial import Series, Setup, run_series, run_trials, setups, trials_of
 from hivemind_addon.tools.cli import main
 from tests.cases import each
 
@@ -127,11 +127,36 @@ def printed(renderable, width):
 def test_the_table_fits_a_terminal_and_has_a_line_for_each_policy(series):
     text = printed(table(series), 80)
     assert max(map(len, text.splitlines())) <= 80
-    _, _, direct, *_, ours, _, _, blind = text.splitlines()
+    _, _, direct, *_, ours, _, blind = text.splitlines()
     assert [line.split()[0] for line in text.splitlines()[2:7]] == [policy.name for policy in COMPARED]
     assert direct.split()[:3] == ["direct", "82", "%"]
     assert ours.rstrip().endswith("✓ 4")
     assert blind.split()[0] == "hivemind"
+
+
+def test_long_names_stay_whole_and_means_are_over_worlds_that_all_policies_have(series):
+    told, blind = series
+    long = replace(Policy.FIFO, name="a-long-path/of-somebody/mine.py:Mine")
+    ours = told.runs[Policy.HIVEMIND]
+    lossy = tuple(replace(run, lost=run.agents) for run in ours)
+    worlds = [
+        Series(told.setup, told.seeds, {long: ours, Policy.DIRECT: ours}),
+        Series(told.setup, told.seeds, {long: lossy, Policy.DIRECT: ours}),
+        Series(blind.setup, blind.seeds, {}),
+    ]
+    lines = printed(table(worlds), 80).splitlines()
+    assert [line for line in lines if "replay" in line] == ["replay-11, window"] * 2, (
+        "a world without a run is left out"
+    )
+    assert lines.count(f"  {long.name}") == 3
+    *_, title, _, means, direct = lines
+    assert title == "mean of 2 worlds"
+    assert means.split()[:2] == ["50", "%"]
+    time = TIME.words(TIME.of(ours))
+    assert time in means
+    assert time in direct
+    assert kept(worlds) == ""
+    assert kept(series) == "all 7 expectations of hivemind are kept"
 
 
 def test_where_agents_were_lost_no_time_is_shown(series):
@@ -178,7 +203,7 @@ def test_show_prints_a_file_that_runs_as_ones_own(tmp_path):
     result = run_commands("run", str(mine), "--seeds", "1", "--limits", "bucket")
     assert result.exit_code == 0
     assert "mine, bucket" in result.stdout
-    assert result.stderr == "every expectation is kept\n"
+    assert result.stderr == "all 7 expectations of hivemind are kept\n"
 
 
 def test_show_prints_a_random_load_that_runs_as_ones_own(tmp_path):

@@ -9,7 +9,6 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from hivemind_addon.sim.expectation import NO_PROXY
 from hivemind_addon.sim.figures import Figures
 from hivemind_addon.sim.library import Case
 from hivemind_addon.sim.policy import Policy
@@ -127,34 +126,74 @@ def listing(cases: Sequence[Case]) -> Table:
     return table
 
 
-def table(series: Sequence[Series]) -> Table:
-    """A line for each world, below it a line for each policy. Fits 80 columns."""
-    made = Table(box=None, padding=(0, 1, 0, 0), pad_edge=False)
-    made.add_column("world, policy", overflow="fold")
+_TITLE = "world, policy"
+_WIDE = 20
+"""A longer name of a policy has a line of its own."""
+
+
+def table(series: Sequence[Series]) -> Text:
+    """For each world a line for each policy, and at the end the means over all worlds. Fits 80 columns."""
+    blocks = [(one.setup.name, [_row(policy, one) for policy in one.runs]) for one in series if one.runs]
+    told = [one for one in series if one.setup.headers and one.runs]
+    if len(told) > 1:
+        blocks.append((f"mean of {len(told)} worlds", _means(told)))
+    rows = [row for _, some in blocks for row in some]
+    titles = [measure.short for measure in MEASURES]
+    widths = [max(map(len, column)) for column in zip(titles, *(cells for _, cells, _ in rows), strict=True)]
+    wide = max(len(_TITLE), *(len(name) for name, *_ in rows if len(name) <= _WIDE), 0)
+
+    def line(name: str, cells: Sequence[str], end: Text) -> Text:
+        padded = [f" {cell:>{width}}" for cell, width in zip(cells, widths, strict=True)]
+        first = Text(padded[0], style="" if cells[0] in ("0 %", titles[0]) else "red")
+        start = name.ljust(wide) if len(name) <= wide else f"{name}\n{' ' * wide}"
+        return Text.assemble(start, first, *padded[1:], " " if end else "", end)
+
+    lines = [line(_TITLE, titles, Text("expect"))]
+    for world, some in blocks:
+        lines += [Text(world, style="bold"), *(line(*row) for row in some)]
+    return Text("\n").join(lines)
+
+
+type _Row = tuple[str, list[str], Text]
+
+
+def _row(policy: Policy, one: Series) -> _Row:
+    cells = [_cell(measure, measure.of(one.runs[policy])) for measure in MEASURES]
+    return f"  {policy.name}", cells, _kept(one, policy)
+
+
+def _means(series: Sequence[Series]) -> list[_Row]:
+    """Of the policies that ran in every world; of each figure over the worlds in which all these policies have it."""
+    policies = [policy for policy in series[0].runs if all(policy in one.runs for one in series)]
+    rows: list[_Row] = [(f"  {policy.name}", [], Text()) for policy in policies]
     for measure in MEASURES:
-        made.add_column(measure.short, justify="right", no_wrap=True)
-    made.add_column("expect", no_wrap=True)
-    for one in series:
-        made.add_row(Text(one.setup.name, style="bold"))
-        for policy, runs in one.runs.items():
-            cells: list[Text | str] = [Text(f"  {policy.name}")]
-            for measure in MEASURES:
-                value = measure.of(runs)
-                words = "" if value is None else measure.words(value)
-                cells.append(Text(words, style="red" if measure is LOST and value else ""))
-            made.add_row(*cells, _kept(one, policy))
-    return made
+        found = [[measure.of(one.runs[policy]) for policy in policies] for one in series]
+        whole = [[value for value in values if value is not None] for values in found if None not in values]
+        for number, (_, cells, _) in enumerate(rows):
+            column = [values[number] for values in whole]
+            mean = (geometric_mean if measure.is_ratio else fmean)(column) if column else None
+            cells.append(_cell(measure, mean))
+    return rows
+
+
+def _cell(measure: Measure, value: float | None) -> str:
+    return "" if value is None else measure.words(value)
 
 
 def _kept(series: Series, policy: Policy) -> Text:
     if policy != Policy.HIVEMIND:
-        worse = "worse than none" if series.worse(policy) and policy not in NO_PROXY else ""
-        return Text(worse, style="red")
+        return Text("worse" if series.worse(policy) else "", style="red")
     judged = series.verdicts()
     met = sum(verdict.is_met for verdict in judged)
     if met == len(judged):
-        return Text(f"✓ {met}" if judged else "nothing", style="green" if judged else "")
+        return Text(f"✓ {met}" if judged else "", style="green")
     return Text(f"✗ {met}/{len(judged)}", style="red")
+
+
+def kept(series: Sequence[Series]) -> str:
+    """A sentence where expectations were judged."""
+    count = sum(len(one.verdicts()) for one in series)
+    return f"all {count} expectations of hivemind are kept" if count else ""
 
 
 def missed(series: Sequence[Series]) -> list[str]:

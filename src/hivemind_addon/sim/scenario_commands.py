@@ -152,13 +152,13 @@ def run_scenarios(
     if as_json:
         click.echo(report.as_json(series))
     else:
-        Console(highlight=False).print(report.table(series))
-        print_missed(missed, kept="every expectation is kept")
+        Console(highlight=False).print(report.table(series), soft_wrap=True)
+        print_missed(missed, kept=report.kept(series))
     sys.exit(1 if missed else 0)
 
 
 def print_missed(missed: Sequence[str], *, kept: str = "") -> None:
-    """Print each missed expectation on standard error, or that none is."""
+    """Print each missed expectation on standard error, or the sentence `kept`."""
     for line in missed:
         click.echo(f"missed: {line}", err=True)
     if kept and not missed:
