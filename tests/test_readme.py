@@ -19,8 +19,10 @@ _NAMES_OURS = re.compile(r"\b(hivemind|make)\b")
 
 
 @pytest.fixture(autouse=True)
-def no_files(monkeypatch):
+def no_files(monkeypatch, tmp_path):
     monkeypatch.setattr(click.Path, "convert", lambda _self, value, _param, _ctx: Path(value))
+    (tmp_path / "mine.py").write_bytes((ROOT / "examples" / "policies" / "minimal.py").read_bytes())
+    monkeypatch.chdir(tmp_path)
 
 
 def typed(page):
