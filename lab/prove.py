@@ -126,7 +126,7 @@ def prove(
 
     \b
     Examples:
-      hivemind lab prove --worlds stress --worlds zoo --worlds random:0:20 --seeds 2
+      hivemind lab prove --worlds stress --worlds zoo --seeds 2
       hivemind lab prove --quick --policy my_policy.py:MyPolicy
       hivemind lab prove --report --output docs
       hivemind lab prove --live --output docs

@@ -120,7 +120,8 @@ def run_scenarios(
     """Run scenarios (packaged by name, your own by path; without a name all) against their expectations.
 
     Virtual time: an hour takes a second, and the same command gives the same numbers. With several policies each has
-    a line. The exit status is 1 when an expectation is missed under the policy hivemind.
+    a line; docs/judge.md explains the columns. The exit status is 1 when an expectation is missed under the policy
+    hivemind.
 
     \b
     Policies: direct, sdk-retry, aimd-pause, fifo, hivemind, hivemind-scheduler,

@@ -80,7 +80,7 @@ def write(file: Path, output: Path | None) -> None:
     Examples:
       hivemind capture trace night.flow | head
       hivemind capture trace night.flow --output night.trace.gz
-      hivemind lab trace fit night.trace.gz       which limits explain its refusals
+      hivemind lab trace fit night.trace.gz
       hivemind lab scenario run night.trace.gz    the same night, simulated
     """  # noqa: D301 - click's own mark: this paragraph keeps its lines
     from hivemind_addon.plugins.captures.model import NotACapture  # noqa: PLC0415 - loaded when it is needed, as below
