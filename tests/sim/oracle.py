@@ -11,7 +11,7 @@ from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.world import World
 
 _STEP_S = 0.02
-"""From one attempt to the next: the provider has counted the last one by then."""
+"""From one attempt to the next, beside the jitter of the way: the provider has counted the last one by then."""
 _RETRY = RetryPolicy()
 
 
@@ -24,6 +24,7 @@ class Oracle:
         self._in_flight = set()
         self._wake_at = None
         self._sent_at = float("-inf")
+        self._step_s = _STEP_S + world._scenario.way_jitter_s
 
     def submit(self, ticket, settings, now):
         self._tickets[ticket.id] = ticket
@@ -41,9 +42,9 @@ class Oracle:
             into, out = call.agent.prompt_tokens(call.turn), call.turn.output_tokens
             demand = Demand(output_tokens=out, total_tokens=out if call.kept.request.prefixes else into + out)
             in_s = provider.serves_in_s(now, call.kept.request, demand, owed_tokens=owed)
-            at = max(now + in_s, self._ready_at[name], self._sent_at + _STEP_S)
+            at = max(now + in_s, self._ready_at[name], self._sent_at + self._step_s)
             if at <= now:
-                self._sent_at, self._wake_at = now, now + _STEP_S
+                self._sent_at, self._wake_at = now, now + self._step_s
                 self._in_flight.add(name)
                 self._attempts[name] += 1
                 return [Admitted(Attempt(ticket=self._tickets[name], number=self._attempts[name], admitted_at=now))]

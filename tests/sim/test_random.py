@@ -1,82 +1,81 @@
 """Random loads: what they are, and that no odd end of an answer is paid twice."""
 
+import math
 from collections import Counter
 from dataclasses import replace
 from itertools import product
 
 import msgspec
+import yaml
 
 from hivemind_addon.formats.wire.answer import AnswerReader
 from hivemind_addon.formats.wire.answer_in_progress import AnswerInProgress
 from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_transport
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.ticket import Dimension
-from hivemind_addon.sim.faults import ODD_ENDS, FaultMix
-from hivemind_addon.sim.limits import LimitKind, RetryAfter
+from hivemind_addon.sim.faults import ODD_ENDS
+from hivemind_addon.sim.library import Case, written
+from hivemind_addon.sim.limits import LimitKind, LimitReport, RetryAfter
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.provider import ProviderSettings
-from hivemind_addon.sim.random_loads import number_in, patience_s, random_load, whole_s
+from hivemind_addon.sim.random_loads import KINDS, number_in, patience_s, random_load, whole_s
 from hivemind_addon.sim.workload import Crowd, Scenario
 from hivemind_addon.sim.world import run
 from tests.cases import each
 from tests.sim.oracle import run_oracle
 
-LOADS = [random_load(number).scenario for number in range(300)]
-
-
-def failing(load):
-    return sum(share for name, share in load.provider.faults.items() if name not in ODD_ENDS)
+LOADS = [random_load(number) for number in range(500)]
 
 
 def test_a_number_is_one_load_for_ever():
-    assert [random_load(number).scenario for number in range(20)] == LOADS[:20]
+    assert [random_load(number) for number in range(20)] == LOADS[:20]
     assert len({repr((load.crowds, load.provider)) for load in LOADS}) == len(LOADS)
 
 
 def test_its_name_holds_its_number():
-    assert [number_in(load.name) for load in LOADS] == list(range(300))
+    assert [number_in(load.name) for load in LOADS] == list(range(500))
     assert number_in("random-") is None
     assert number_in("micro-5") is None
 
 
+def said(load):
+    """Every key that the load's file says, and each of its words."""
+    file = yaml.safe_load(written(Case(load, "")))
+    for part, below in [
+        ("", file),
+        *(("crowd", one) for one in file["crowds"]),
+        ("", file["provider"]),
+        *(("neighbour", one) for one in file.get("neighbours", ())),
+        *(("other", one) for one in file.get("others", {}).values()),
+        *(("limit", one) for one in file["provider"].get("limits", ())),
+        *(("report", one["reports"]) for one in file["provider"].get("limits", ()) if "reports" in one),
+    ]:
+        for key, value in below.items():
+            yield f"{part} {key}".strip()
+            yield from [f"{part} {key} {value}".strip()] if isinstance(value, str) else []
+    yield from file["provider"].get("faults", ())
+    yield from ((limit.kind, limit.dimension) for limit in load.provider.limits)
+
+
 def test_all_kinds_of_everything_occur():
-    """Of each at least so many in 300; what hardly occurs proves nothing."""
-    seen = Counter()
-    for load in LOADS:
-        provider = load.provider
-        seen.update({(limit.kind, limit.dimension) for limit in provider.limits})
-        seen.update({f"window of {limit.window_s:g} s" for limit in provider.limits})
-        seen.update({f"fault {name}" for name in provider.faults})
-        seen.update(
-            name
-            for name, is_so in {
-                "no headers": not provider.rate_limit_headers,
-                "no retry-after": provider.retry_after is RetryAfter.MISSING,
-                "refusals count": provider.charge_failures,
-                "a hidden limit": any(not limit.told for limit in provider.limits),
-                "a cap": provider.concurrency is not None,
-                "a moving cap": bool(load.caps),
-                "an outage": bool(provider.outages),
-                "a neighbour": bool(load.neighbours),
-                "many faults": failing(load) > 0.25,
-                "one agent": sum(crowd.agents for crowd in load.crowds) == 1,
-                "many agents": sum(crowd.agents for crowd in load.crowds) > 50,
-                "sub-agents": any(crowd.parent_session for crowd in load.crowds),
-                "shared sessions": any(crowd.per_session > 1 for crowd in load.crowds),
-                "prompt caches": any(crowd.caches for crowd in load.crowds),
-                "streams": any(crowd.streamed for crowd in load.crowds),
-                "slow answers": any(crowd.latency_s > 10 for crowd in load.crowds),
-            }.items()
-            if is_so
-        )
+    """Of each at least three in 500; what hardly occurs proves nothing."""
+    seen = Counter(word for load in LOADS for word in set(said(load)))
     expected = {
-        *((kind, dimension) for kind in LimitKind for dimension in Dimension),
-        *(f"window of {window_s} s" for window_s in (5, 10, 20, 60, 120, 300, 600)),
-        *(f"fault {name}" for name in ("502", "503", "529", "429", "429-retry-after", "reset-before-head", "hang")),
-        *("fault body-cut", "fault error-first", *(f"fault {how}" for how in ODD_ENDS)),
-        *("no headers", "no retry-after", "refusals count", "a hidden limit", "a cap", "a moving cap", "an outage"),
-        *("a neighbour", "many faults", "many agents", "sub-agents", "shared sessions", "prompt caches", "streams"),
-        *("slow answers", "one agent"),
+        *product(LimitKind, Dimension),
+        *(f"limit windows {kind}" for kind in KINDS["windows"] if kind != "beat"),
+        *(f"retry_after {kind}" for kind in KINDS["retry-after"] if kind != "rounded-up"),
+        *(server for server in KINDS["server"] if server != "any number"),
+        *(f"limit scope {scope}" for scope in ("user", "model", "family")),
+        *(f"limit {key}" for key in ("burst", "growth", "changes", "counts_refusals", "told", "plan 5h", "plan 7d")),
+        *(f"report {key}" for key in ("amount", "age_s", "on_refusals")),
+        *(f"neighbour {key}" for key in ("from_s", "every_s", "waits")),
+        *(f"crowd {key}" for key in ("calls_per_turn", "max_tokens", "refused", "parent_session", "hours", "model")),
+        *(f"crowd {key}" for key in ("caches", "streamed", "site", "per_session")),
+        *("other equal", "other dialect openai-chat", "outages", "storms", "caps", "duration_s", "scheduler", "ban"),
+        *("linger_s", "works_on", "clock_s", "dates", "charge_failures", "rate_limit_headers", "concurrency"),
+        *("concurrency_scope", "families", "load_s", "way_jitter_s", "input_error"),
+        *("502", "503", "529", "429", "429-retry-after", "reset-before-head", "hang", "body-cut", "error-first"),
+        *ODD_ENDS,
     }
     assert {name for name in expected if seen[name] < 3} == set()
 
@@ -92,38 +91,49 @@ def test_every_client_has_the_patience_that_a_fair_order_needs():
 def test_every_call_fits_into_every_limit():
     for load in LOADS:
         for limit in load.provider.limits:
-            for crowd in load.crowds:
+            for crowd in (crowd for crowd in load.crowds if not crowd.site):
                 # A conversation's last call, whose prompt is all that was said.
-                largest = crowd.shared_tokens + crowd.opening_tokens[1] + crowd.prompt_tokens[1]
-                if crowd.remembers:
-                    largest += (crowd.turns - 1) * (crowd.prompt_tokens[1] + crowd.output_tokens[1])
+                out, grown = max(crowd.output_tokens), max(crowd.calls_per_turn) * (crowd.turns - 1) * crowd.remembers
+                largest = crowd.shared_tokens + max(crowd.opening_tokens) + max(crowd.prompt_tokens)
+                largest += grown * (max(crowd.prompt_tokens) + out)
                 most = {
                     Dimension.REQUESTS: 1,
                     Dimension.INPUT_TOKENS: largest,
-                    Dimension.OUTPUT_TOKENS: crowd.output_tokens[1],
-                    Dimension.TOTAL_TOKENS: largest + crowd.output_tokens[1],
+                    Dimension.OUTPUT_TOKENS: crowd.max_tokens or out,
+                    Dimension.TOTAL_TOKENS: largest + (crowd.max_tokens or out),
                 }
-                assert most[limit.dimension] <= limit.amount, load.name
+                least = min((limit.amount, limit.burst or limit.amount, *(one.amount for one in limit.changes)))
+                assert most[limit.dimension] <= least, load.name
 
 
 def test_no_run_takes_a_night():
-    assert max(map(whole_s, LOADS)) <= 5400
-    assert all(20 <= sum(crowd.agents * crowd.turns for crowd in load.crowds) <= 1500 for load in LOADS)
+    for load in LOADS:
+        assert whole_s(load) <= (86_400 if load.duration_s < math.inf else 5400), load.name
+        calls = sum(
+            crowd.agents * crowd.turns * sum(crowd.calls_per_turn) / len(crowd.calls_per_turn) for crowd in load.crowds
+        )
+        assert 20 <= calls <= 1500, load.name
 
 
 def test_what_no_patience_cures_is_not_drawn():
     for load in LOADS:
-        provider = load.provider
-        FaultMix(provider.faults)
-        assert failing(load) <= 0.45
-        if any(crowd.streamed for crowd in load.crowds):
-            assert not provider.faults.keys() & {"body-cut", "body-reset", "stream-close"}, load.name
-        if {"hang", "left-open"} & {*provider.faults}:
-            assert all(crowd.streamed for crowd in load.crowds), load.name
-        is_told = provider.rate_limit_headers and all(limit.told for limit in provider.limits)
-        if not is_told and provider.retry_after is RetryAfter.MISSING:
-            assert all(limit.window_s <= 60 for limit in provider.limits), load.name
-            assert not provider.charge_failures, load.name
+        sites = {"": load.provider} | {site.name: site.provider for site in load.sites}
+        for name, provider in sites.items():
+            crowds = [crowd for crowd in load.crowds if crowd.site == name] or load.crowds
+            for mix in (provider.faults, *(storm.faults for storm in provider.storms)):
+                assert sum(share for fault, share in mix.items() if fault not in ODD_ENDS) <= 0.45
+                if any(crowd.streamed for crowd in crowds):
+                    assert not mix.keys() & {"body-cut", "body-reset", "stream-close"}, load.name
+                if {"hang", "left-open"} & {*mix}:
+                    assert all(crowd.streamed for crowd in crowds), load.name
+                if "hang" in mix:
+                    assert not any((provider.works_on, provider.serves_at_once, provider.models_loaded)), load.name
+            is_told = provider.rate_limit_headers and not provider.clock_s
+            is_told = is_told and all(limit.told and limit.reports == LimitReport() for limit in provider.limits)
+            if not is_told and provider.retry_after is RetryAfter.MISSING:
+                assert all(limit.window_s <= 60 and not limit.counts_refusals for limit in provider.limits), load.name
+                assert not provider.charge_failures, load.name
+                assert provider.ban is None
 
 
 @each("number", range(10))

@@ -33,7 +33,7 @@ from hivemind_addon.sim.expectation import Expectation
 from hivemind_addon.sim.faults import NAMED, FaultCourse, FaultMix, FaultPoint
 from hivemind_addon.sim.limits import Ban, Limit, LimitChange, LimitKind, LimitReport, WindowKind
 from hivemind_addon.sim.provider import ProviderOutage, ProviderSettings, Storm
-from hivemind_addon.sim.random_loads import number_in, random_load
+from hivemind_addon.sim.random_loads import about, number_in, random_load
 from hivemind_addon.sim.shapes import REFUSALS
 from hivemind_addon.sim.workload import Crowd, Neighbour, RefusedForGood, Scenario, Site
 
@@ -54,7 +54,9 @@ class CapChange:
     """The concurrency cap moves."""
 
     at_s: float
+    """Since the begin of the run."""
     concurrency: int
+    """From then on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,7 +203,7 @@ def recorded_case(path: Path) -> Case:
 def random_case(number: int) -> Case:
     """The random load of this number, `random-<number>`."""
     load = random_load(number)
-    return Case(load.scenario, load.about, expect=(RANDOM_GOALS,), as_stated=True)
+    return Case(load, about(load), expect=(RANDOM_GOALS,), as_stated=True)
 
 
 def read_cases(file: Path) -> Mapping[str, Case]:

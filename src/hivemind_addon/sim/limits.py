@@ -123,13 +123,17 @@ class Limit:
     """One limit of an account."""
 
     dimension: Dimension
+    """What is counted."""
     amount: int
     """Per window."""
     window_s: float = 60
+    """The window."""
     kind: LimitKind = LimitKind.BUCKET
+    """How units come back."""
     told: bool = True
     """Whether headers report the limit; false: a hidden limit, such as a burst limit."""
     scope: ModelScope = ModelScope.KEY
+    """Which calls count together."""
     left: float | None = None
     """Units that are free as the run begins; None: all."""
     full_in_s: float = 0.0
@@ -444,8 +448,11 @@ class Ban:
     """After so many refusals within a time all calls are refused for a while."""
 
     refusals: int
+    """So many refusals start the ban"""
     within_s: float
+    """if they come within this time."""
     lasts_s: float
+    """How long all calls are refused."""
 
 
 class SimBan:

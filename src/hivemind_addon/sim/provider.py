@@ -68,7 +68,9 @@ class ProviderOutage:
     from_s: float
     """Since the first call."""
     to_s: float
+    """The end, since the first call."""
     status: int = 529
+    """Of every answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,9 @@ class Storm:
     from_s: float
     """Since the first call."""
     to_s: float
+    """The end, since the first call."""
     faults: Mapping[str, float]
+    """As in `provider`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,9 @@ class ProviderSettings:
     """How strict, slow and faulty a simulated provider is."""
 
     limits: tuple[Limit, ...] = ()
+    """All of them hold at the same time."""
     scope: LimitScope = LimitScope.EVERYBODY
+    """Who shares the limits and the concurrency."""
     concurrency: int | None = None
     """Calls that may run at once; None: any number."""
     tokens_at_once: int | None = None
@@ -97,6 +103,7 @@ class ProviderSettings:
     ban: Ban | None = None
     """Refuses all calls for a while, after too many refusals."""
     concurrency_scope: ModelScope = ModelScope.KEY
+    """Which calls share `concurrency`."""
     families: tuple[tuple[str, ...], ...] = ()
     """Models that limits of this scope count together."""
     serves_at_once: int | None = None
@@ -117,6 +124,7 @@ class ProviderSettings:
     charge_failures: bool = False
     """Whether a refused call counts as a request, and a failed one counts in full."""
     rate_limit_headers: bool = True
+    """Whether headers report the limits."""
     cut_resets: bool = False
     """Whether instants in those headers are cut to whole seconds (Messages); else they are rounded up."""
     retry_after: RetryAfter = RetryAfter.ROUNDED_UP
@@ -140,7 +148,9 @@ class ProviderSettings:
     default_max_tokens: int = 4096
     """Where a request names no maximum."""
     outages: tuple[ProviderOutage, ...] = ()
+    """Times in which every call is refused."""
     storms: tuple[Storm, ...] = ()
+    """Times with other faults."""
     cache_ttl_s: float = 0
     """How long a prompt cache keeps what requests mark, counted from their start; 0: there is none."""
     websocket_s: float = 0

@@ -52,6 +52,7 @@ class RefusedForGood:
     share: float = 1
     """Share of the crowd's requests; at 1 the crowd counts in no figure."""
     status: int = 400
+    """The HTTP status."""
     words: str = "this request cannot be served"
     """The message of the error."""
 
@@ -63,6 +64,7 @@ class Crowd:
     """
 
     name: str
+    """The agents are NAME-0, NAME-1 …"""
     agents: int
     """Conversations that run beside each other."""
     turns: int | None = None
@@ -87,6 +89,7 @@ class Crowd:
     spike_rate: float = 0
     """Share of the calls whose latency is `spike_factor` times as long."""
     spike_factor: float = 5
+    """See `spike_rate`."""
     output_tokens: tuple[int, ...] = (50, 50)
     """Tokens of each answer."""
     max_tokens: int | None = None
@@ -104,6 +107,7 @@ class Crowd:
     caches: bool = False
     """Whether the agents mark their prompts for the provider's prompt cache."""
     streamed: bool = False
+    """Whether answers are streams."""
     timeout_s: float = 120
     """Seconds that an agent waits for an answer, or for a stream to begin."""
     announces_timeout: bool = True
