@@ -12,11 +12,12 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from hivemind_addon.formats.base.typed import Signed
 from hivemind_addon.formats.profile.formats import packaged_formats
 from hivemind_addon.formats.profile.grants import AgentGrants, AgentRules, Allowance, Compaction, CompactionBy, Grants
 from hivemind_addon.formats.profile.model import Profile
-from hivemind_addon.formats.profile.rules import PROFILE_RULES
 from hivemind_addon.kernel.order.entry import TRANSITIONS, WAITING, EntryState
+from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.values.events import Event
 from hivemind_addon.kernel.values.spend import Period
 from hivemind_addon.kernel.values.ticket import Priority
@@ -24,6 +25,9 @@ from hivemind_addon.proxy.record.contexts import Contexts
 from hivemind_addon.proxy.record.metrics import Metrics
 from hivemind_addon.proxy.record.sums import Sums
 from hivemind_addon.proxy.run.option_table import OPTIONS
+from hivemind_addon.sim.faults import NAMED
+from hivemind_addon.sim.library import SCENARIO_RULES, ScenarioFile
+from hivemind_addon.sim.random_loads import KINDS, PARTS
 from hivemind_addon.tools.commands.index import SECTIONS
 from lab.generators import mcp_page, provider_page, tool_page
 from lab.generators.command_help import every_command, help_of
@@ -47,9 +51,10 @@ def generate() -> dict[Path, str]:
         "mcp.md": mcp_page.parts(),
         "metrics.md": {"metrics": _metrics()},
         "options.md": {"options": _options()},
-        "profiles.md": {"formats": ", ".join(f"`{name}`" for name in packaged_formats()), "keys": _profiles()},
+        "profiles.md": {"formats": _code(packaged_formats()), "keys": _keys(Profile, "a profile")},
         "providers.md": provider_page.parts(_CHECKOUT / "tests" / "formats" / "wire" / "data"),
         "tools.md": {"ready profiles": tool_page.ready_profiles()},
+        "worlds.md": {"keys": _keys(ScenarioFile, "a world"), "faults": _code(NAMED), "proportions": _proportions()},
     }
     pages = {folder / name: markdown_filled((folder / name).read_text("utf-8"), some) for name, some in parts.items()}
     schemas = {name: json_schema(kind) for name, kind in DOCUMENTS.items()} | {CONFIG: config_schema()}
@@ -94,7 +99,8 @@ def _table(cls: type, chosen: Iterable["Field[Any]"]) -> str:
     said = field_docstrings(cls)
     hints = get_type_hints(cls)
     rows = (
-        _row(f"`{one.name}`", _type_words(hints[one.name]), _default(one), said.get(one.name, "")) for one in chosen
+        _row(f"`{one.name}`", _type_words(hints[one.name]) + _unit(one.name), _default(one), said.get(one.name, ""))
+        for one in chosen
     )
     return markdown_table("Key | Value | Default | Meaning", rows)
 
@@ -222,13 +228,27 @@ def _word(one: Enum) -> str:
     return one.name.lower() if isinstance(one, IntEnum) else str(one.value)
 
 
-def _profiles() -> str:
-    parts = ["## Keys of a profile\n", render_fields(Profile)]
-    for cls, keys in _nested(Profile).items():
+def _keys(document: type, name: str) -> str:
+    """All keys of a kind of YAML file, and the words that may stand there."""
+    parts = [f"## Keys of {name}\n", render_fields(document)]
+    nested = _nested(document)
+    for cls, keys in nested.items():
         title = ", ".join(f"`{key}`" for key in keys)
         parts += [f"## {title}\n", f"{_summary(cls)}\n", render_fields(cls)]
-    parts += ["## Words\n", *_words(_enums())]
-    return "\n".join(parts)
+    return "\n".join([*parts, "## Words\n", *_words(_enums(document, *nested))])
+
+
+def _proportions() -> str:
+    rows = [f"{name.replace(': ', ' | ', 1)} | {share:.0%}" for name, share in PARTS.items()]
+    kinds = []
+    for name, words in KINDS.items():
+        whole = sum(words.values())
+        kinds.append(_row(name, ", ".join(f"{word} {often / whole:.0%}" for word, often in words.items())))
+    return markdown_table("Of | Part | Share", rows) + "\n" + markdown_table("Choice | Shares", kinds)
+
+
+def _code(names: Iterable[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _colon(text: str) -> str:
@@ -241,7 +261,7 @@ def _summary(cls: type) -> str:
 
 def _written(cls: type) -> Iterator["Field[Any]"]:
     """The fields that a YAML file may set."""
-    return (one for one in fields(cls) if one.name not in PROFILE_RULES.unwritten.get(cls, ()))
+    return (one for one in fields(cls) if one.name not in SCENARIO_RULES.unwritten.get(cls, ()))
 
 
 def _nested(cls: type, at: str = "") -> dict[type, list[str]]:
@@ -250,7 +270,7 @@ def _nested(cls: type, at: str = "") -> dict[type, list[str]]:
     found: dict[type, list[str]] = {}
     for one in _written(cls):
         for inner in (hints[one.name], *get_args(hints[one.name])):
-            if is_dataclass(inner) and isinstance(inner, type):
+            if is_dataclass(inner) and isinstance(inner, type) and inner is not PoolSettings:
                 found.setdefault(inner, []).append(f"{at}{one.name}")
     for inner, keys in list(found.items()):
         for deeper, names in _nested(inner, f"{keys[0]}.").items():
@@ -258,9 +278,9 @@ def _nested(cls: type, at: str = "") -> dict[type, list[str]]:
     return found
 
 
-def _enums() -> list[type[Enum]]:
+def _enums(*classes: type) -> list[type[Enum]]:
     found: dict[str, type[Enum]] = {}
-    for cls in (Profile, *_nested(Profile)):
+    for cls in classes:
         for hint in get_type_hints(cls).values():
             for inner in (hint, *get_args(hint)):
                 if isinstance(inner, type) and issubclass(inner, Enum):
@@ -270,19 +290,28 @@ def _enums() -> list[type[Enum]]:
 
 def _type_words(hint: Any) -> str:
     if get_origin(hint) is tuple:
-        return f"list of {_plural(get_args(hint)[0])}"
+        item, *more = get_args(hint)
+        return f"{'list of' if more == [...] else 'two'} {_plural(item)}"
     if get_origin(hint) is Mapping:
         return f"mapping to {_plural(get_args(hint)[1])}"
     if is_dataclass(hint) and isinstance(hint, type):
         return "settings, see below"
     if isinstance(hint, type) and issubclass(hint, Enum):
         return f"one of [{hint.__name__}](#{hint.__name__.lower()})"
-    words = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+    words = {str: "text", int: "whole number", float: "number", bool: "true or false", Signed: "number, or below zero"}
     for inner_type in get_args(hint):
-        if isinstance(inner_type, type) and (issubclass(inner_type, Enum) or is_dataclass(inner_type)):
+        if get_origin(inner_type) is tuple or (
+            isinstance(inner_type, type) and (issubclass(inner_type, Enum) or is_dataclass(inner_type))
+        ):
             return _type_words(inner_type)
     inner = next((one for one in (hint, *get_args(hint)) if one in words), None)
     return words[inner] if inner else str(hint)
+
+
+def _unit(name: str) -> str:
+    if name.endswith("_s"):
+        return ", per second" if name.endswith("_per_s") else ", seconds"
+    return ", tokens" if name.endswith("_tokens") else ""
 
 
 def _plural(hint: Any) -> str:
@@ -301,10 +330,12 @@ def _default(one: "Field[Any]") -> str:
         return "" if one.default_factory is not MISSING else "required"
     match value:
         case Enum():
-            return f"`{value.value}`"
+            return f"`{_word(value)}`"
         case tuple():
             return ", ".join(f"`{item}`" for item in value)
         case None | "":
+            return ""
+        case _ if is_dataclass(value):
             return ""
         case bool():
             return f"`{value}`".lower()
