@@ -8,15 +8,16 @@ import pytest
 from hivemind_addon.formats.base.typed import INHERITED
 from hivemind_addon.formats.profile.grants import AgentGrants, AgentRules, Allowance, Grants
 from hivemind_addon.formats.profile.model import Profile
-from hivemind_addon.formats.profile.rules import PROFILE_RULES
 from hivemind_addon.kernel.order.entry import TRANSITIONS, EntryState
 from hivemind_addon.kernel.values.events import SCHEMA_VERSION, Event
 from hivemind_addon.proxy.record.metrics import MAX_POOLS
 from hivemind_addon.proxy.run.option_table import OPTIONS
+from hivemind_addon.sim.library import SCENARIO_RULES, ScenarioFile
 from lab.generators import docs
 from lab.generators.docstrings import field_docstrings
 from lab.generators.schemas import DOCUMENTS
 from lab.markdown import markdown_filled
+from tests.cases import each
 
 SELF_EXPLAINING = {"concurrency.maximum", "breaker.max_probe_s", "retry.max_backoff_s"}
 """The upper ends of ranges whose lower end, the line above in the table, is explained."""
@@ -87,12 +88,14 @@ def test_every_profile_field_is_documented():
     assert undocumented <= SELF_EXPLAINING
 
 
-def test_every_profile_field_stands_in_the_page():
-    page = docs._profiles()
-    for cls in (Profile, *docs._nested(Profile)):
+@each("document", [Profile, ScenarioFile])
+def test_every_key_stands_in_the_page_with_a_meaning(document):
+    page = docs._keys(document, "a document")
+    for cls in (document, *docs._nested(document)):
         for field in fields(cls):
-            if field.name not in PROFILE_RULES.unwritten.get(cls, ()):
+            if field.name not in SCENARIO_RULES.unwritten.get(cls, ()):
                 assert f"| `{field.name}` |" in page
+                assert document is Profile or field.name in field_docstrings(cls), f"{cls.__name__}.{field.name}"
 
 
 def test_every_key_of_the_agents_file_is_documented():
