@@ -227,6 +227,18 @@ def test_what_was_learned_is_known_from_the_beginning_the_next_time():
     assert fresh.learned == one.learned
 
 
+def test_a_long_announced_wait_is_tested_at_growing_distances_until_a_late_refusal_proves_the_wait():
+    one, now, tried_at = capacity(slots=8), 0.0, []
+    while now < 400:
+        attempt = send(one, f"t{now}", now=now)
+        outcome = after(THROTTLED, 400 - now)
+        one.settle(attempt, AttemptResult(outcome), now + 0.1)
+        one.learn(attempt, AttemptResult(outcome), now + 0.1)
+        tried_at.append(now)
+        now = max(now + 1, one.announced_until(attempt.demand, now + 0.1))
+    assert [round(at, -1) for at in tried_at] == [0, 0, 50, 100, 200]
+
+
 def test_what_another_pool_of_the_account_has_in_flight_is_settled_here():
     one, other = capacity(), capacity()
     tell(one, send(one, "a"))

@@ -463,6 +463,10 @@ class HiddenLimits:
         """When the best limit lets many attempts pass again; None if attempts pass all the time."""
         return self._bank.turns_at(now)
 
+    def look_at(self, now: float) -> float:
+        """When to test an unproved retry-after that is long; infinite: never."""
+        return self._retry_afters.look_at(now)
+
     def cost_s(self, demand: Demand) -> float:
         """Seconds of this limit that a demand takes."""
         limit = self.limit

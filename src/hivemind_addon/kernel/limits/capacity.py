@@ -245,7 +245,9 @@ class Capacity:
     def announced_until(self, demand: Demand, now: float) -> float:
         """When the wait that refusals announced admits an attempt."""
         ends_at = self.share.wait.ends_at(self, self.throttles.verdict_s, now)
-        return ends_at if ends_at > now and self.believes_told(OutcomeKind.THROTTLED, demand) else now
+        if ends_at <= now or not self.believes_told(OutcomeKind.THROTTLED, demand):
+            return now
+        return ends_at if self.taken else min(ends_at, max(now, self.throttles.look_at(now)))
 
     def throttled_until(self, demand: Demand, now: float) -> float:
         """When the limit inferred from rate limits' refusals admits an attempt; infinite: at another attempt's end."""
