@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from hivemind_addon.kernel.inference.hidden_limits import HiddenLimits
-from hivemind_addon.kernel.inference.hypotheses import Prior
+from hivemind_addon.kernel.inference.hypotheses import OF_OVERLOADS, Prior
 from hivemind_addon.kernel.inference.limiter_models import HiddenLimit
 from hivemind_addon.kernel.values.ticket import Demand, Dimension
 from hivemind_addon.sim.limits import Limit, LimitKind, WindowKind
@@ -350,6 +350,21 @@ def test_a_cap_is_found_and_used(cap):
     assert gateway.refused_share < 0.06
     assert gateway.now < 1.08 * 400 / cap * 2.0
     assert gateway.hidden.limit == HiddenLimit(0, pytest.approx(cap, abs=0.5))
+
+
+@pytest.mark.parametrize("linger_s", [1.0, 3.0, 5.0, 10.0])
+def test_a_slot_that_stays_taken_after_the_end_is_waited_for(linger_s):
+    taken: list[float] = []
+
+    def refuses(now, _):
+        if sum(until > now for until in taken) >= 8:
+            return 0.0
+        taken.append(now + 2.0 + linger_s)
+        return None
+
+    gateway = Gateway(HiddenLimits(OF_OVERLOADS), refuses).run(400)
+    assert gateway.refused_share < 0.1
+    assert gateway.now < 1.25 * 400 / 8 * (2.0 + linger_s)
 
 
 @pytest.mark.parametrize("caps", [(3, 9), (9, 3), (9, 3, 10)])

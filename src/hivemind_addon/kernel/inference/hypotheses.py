@@ -50,8 +50,12 @@ _LONGER = 5.0
 """Longest windows considered, as a multiple of the remembered span."""
 _LENGTHS = 3
 """Usual window lengths considered for a series of ends."""
-_LINGER_S = {0.0: 1.0, 0.5: 0.2, 3.0: 0.2}
-"""How long a slot stays taken after the attempt's end, and how likely that is beside the others."""
+_LINGERS = 0.4
+"""Relative probability of any linger."""
+_NEAR = (0.8, 1.0, 1.25)
+"""Multiples of the likeliest linger that are considered too."""
+_ROUGH_S = 3.0
+"""The least linger with such neighbours."""
 SURE = 0.97
 """Probability that counts as unanimous."""
 LIKELY = 0.5
@@ -96,11 +100,13 @@ class Prior:
 
     rate: float
     concurrency: float
+    lingers_s: Sequence[float] = (0.5, 3.0)
+    """How long a slot may stay taken after the attempt's end, beside not at all. Long lingers look like windows."""
 
 
 OF_THROTTLES = Prior(rate=0.6, concurrency=0.1)
 """For refusals by rate limits."""
-OF_OVERLOADS = Prior(rate=0.0, concurrency=0.5)
+OF_OVERLOADS = Prior(rate=0.0, concurrency=0.5, lingers_s=(0.5, 1.0, 2.0, 3.0, 5.0, 8.0, 12.0))
 """For refusals by overload."""
 
 
@@ -436,7 +442,9 @@ class Bank:
         hypotheses = [Hypothesis(None, chance, chance.score + prior + _vanity(history.explained, verdicts))]
         if not refused:
             return hypotheses
-        slots = [(ConcurrencyLevel(linger_s), part) for linger_s, part in _LINGER_S.items()]
+        slots = [(ConcurrencyLevel(0.0), 1.0)]
+        part = _LINGERS / len(self._prior.lingers_s)
+        slots += [(ConcurrencyLevel(linger_s), part) for linger_s in self._lingers_s()]
         hypotheses += _fitted(slots, concurrency, history, known, refused)
         if rate:
             rates = [pair for measure in _measures(history.explained) for pair in self._rates(measure, history, now)]
@@ -455,6 +463,13 @@ class Bank:
         for hypothesis in kept:
             hypothesis.weight = math.exp(hypothesis.score - best) / total
         return kept
+
+    def _lingers_s(self) -> Iterable[float]:
+        """How long a slot may stay taken: usual times, and times near the likeliest."""
+        found = [one.level.linger_s for one in self.hypotheses if isinstance(one.level, ConcurrencyLevel)]
+        best_s = 0.0 if self._prior.rate else next(filter(None, found), 0.0)
+        near_s = [round(best_s * factor, 1) for factor in _NEAR] if best_s >= _ROUGH_S else ()
+        return dict.fromkeys((*self._prior.lingers_s, *near_s))
 
     def _rates(self, measure: int, history: AttemptHistory, now: float) -> Iterator[tuple[Level, float]]:
         """Levels that may limit a rate, with their relative probabilities."""
