@@ -184,8 +184,8 @@ class HiddenLimits:
         """Whether any remembered attempt was refused; else all may go."""
         self._is_taught = False
         """Whether any attempt was ever refused, or a limit is known from elsewhere."""
-        self._retry_afters = RetryAfters()
-        self._bank = Bank(prior, self._retry_afters)
+        self.retry_afters = RetryAfters()
+        self._bank = Bank(prior, self.retry_afters)
         self._trials = _Trials()
         self._probes = _Probes()
         self._share = _FIRST_SHARE
@@ -246,7 +246,7 @@ class HiddenLimits:
         if not self._is_taught:
             self._usual_share = self._share
             return
-        self._retry_afters.passed(sent)
+        self.retry_afters.passed(sent)
         if not self._bank.row_length(now):
             self._usual_share = self._share
             self._guard_until = -_NEVER
@@ -270,7 +270,7 @@ class HiddenLimits:
         self._bank.refused(sent, now)
         self._share += (1 - self._share) / _SHARE_OVER
         row_length = self._bank.row_length(now)
-        self._retry_afters.refused(sent, retry_after_s, now, row_length=row_length, is_first=is_first)
+        self.retry_afters.refused(sent, retry_after_s, now, row_length=row_length, is_first=is_first)
         is_cap, is_trial = _is_cap(self.limit), self._trials.is_trial(sent)
         if is_trial:
             # Where chance refuses much, a single refusal proves little.
@@ -399,7 +399,7 @@ class HiddenLimits:
             if self._held_since is None:
                 self._held_since = now
             if not in_flight:
-                look_at = min(self._retry_afters.look_at(now), self._trial_at)
+                look_at = min(self.retry_afters.look_at(now), self._trial_at)
                 opens_at = min(opens_at, max(now, self._guard_until, look_at))
             opens_at = min(opens_at, self._trials.back_at(self._bank))
         return opens_at
@@ -424,11 +424,11 @@ class HiddenLimits:
     def _trial_at(self) -> float:
         due_at = self._trials.due_at(self._bank.longest_row_s)
         # If retry-afters have proved true, nothing passes before the end.
-        return max(due_at, self._retry_afters.until) if self._retry_afters.is_proved else due_at
+        return max(due_at, self.retry_afters.until) if self.retry_afters.is_proved else due_at
 
     def _votes(self, units: Sequence[float], in_flight: int, now: float, *, with_margin: bool = True) -> _Votes:
         """Predictions for an attempt. Each known limit has to let the attempt pass."""
-        trust, until = self._retry_afters.trust(now), self._retry_afters.until
+        trust, until = self.retry_afters.trust(now), self.retry_afters.until
         all_go, likely_at, possible_at = 1.0, now, now
         for hypotheses in filter(None, (self._bank.hypotheses, self._bank.others)):
             opens = []
@@ -447,7 +447,7 @@ class HiddenLimits:
 
     def believes_told(self, demand: Demand) -> bool:
         """Whether retry-afters are true for attempts of this size, as far as is known."""
-        return self._retry_afters.believes(_units(demand))
+        return self.retry_afters.believes(_units(demand))
 
     @property
     def closed_until(self) -> float:
@@ -457,15 +457,11 @@ class HiddenLimits:
     @property
     def told_until(self) -> float:
         """Farthest reported end, if retry-afters are trusted."""
-        return self._retry_afters.until if self._retry_afters.is_trusted and self.has_refused else -_NEVER
+        return self.retry_afters.until if self.retry_afters.is_trusted and self.has_refused else -_NEVER
 
     def turns_at(self, now: float) -> float | None:
         """When the best limit lets many attempts pass again; None if attempts pass all the time."""
         return self._bank.turns_at(now)
-
-    def look_at(self, now: float) -> float:
-        """When to test an unproved retry-after that is long; infinite: never."""
-        return self._retry_afters.look_at(now)
 
     def cost_s(self, demand: Demand) -> float:
         """Seconds of this limit that a demand takes."""

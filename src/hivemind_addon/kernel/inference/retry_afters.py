@@ -110,6 +110,11 @@ class RetryAfters:
         if not self.ends or abs(self.ends[-1] - until) > ROUNDING_S:
             self.ends.append(until)
 
+    @property
+    def row_s(self) -> float:
+        """For how long every attempt was refused, up to the last that was sent."""
+        return self._refused_sent_at - self._row_since if self._row_since > -_NEVER else 0.0
+
     def look_at(self, now: float) -> float:
         """When to test an unproved retry-after that is long; infinite: never."""
         if self._is_proved or now >= self.until or self._row_since == -_NEVER:

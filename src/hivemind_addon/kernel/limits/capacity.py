@@ -247,7 +247,7 @@ class Capacity:
         ends_at = self.share.wait.ends_at(self, self.throttles.verdict_s, now)
         if ends_at <= now or not self.believes_told(OutcomeKind.THROTTLED, demand):
             return now
-        return ends_at if self.taken else min(ends_at, max(now, self.throttles.look_at(now)))
+        return ends_at if self.taken else min(ends_at, max(now, self.throttles.retry_afters.look_at(now)))
 
     def throttled_until(self, demand: Demand, now: float) -> float:
         """When the limit inferred from rate limits' refusals admits an attempt; infinite: at another attempt's end."""

@@ -98,8 +98,9 @@ class Reservation(Struct, frozen=True):
         return own.meters.fits_after(self.demand, by, capacity.meters, now) > self.until
 
 
-_PATIENCE_S = 16.0
-"""Advice expires when nothing was sent or answered for this time; no divisor of a minute."""
+_PATIENCE_S, _PATIENCE = 16.0, 1 / 8
+"""Advice expires when nothing was sent or answered for this time (no divisor of a minute), and for this share of the
+time for which every attempt was refused."""
 
 
 def _latest(*gates: tuple[float, Reason]) -> Gate:
@@ -323,7 +324,8 @@ class Selector:
         """When advice alone holds no ticket any more, as nothing went although a slot is free; infinite: none is."""
         capacity = self.capacity
         idle_since = now if self.idle_since is None else self.idle_since
-        return _NEVER if capacity.is_full else max(idle_since, capacity.share.went_at) + _PATIENCE_S
+        patience_s = max(_PATIENCE_S, _PATIENCE * max(hidden.retry_afters.row_s for hidden in capacity.hidden))
+        return _NEVER if capacity.is_full else max(idle_since, capacity.share.went_at) + patience_s
 
     def demand(self, ticket: Ticket, now: float) -> Demand:
         """The expected demand of an attempt that goes now."""
