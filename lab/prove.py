@@ -69,7 +69,7 @@ class Size:
     ablation_seeds: int
 
 
-FULL = Size(scenario_seeds=5, zoo_seeds=2, zoo_step=1, loads=100, load_seeds=3, ablation_seeds=2)
+FULL = Size(scenario_seeds=3, zoo_seeds=2, zoo_step=1, loads=100, load_seeds=2, ablation_seeds=1)
 """Takes less than half an hour on two cores."""
 QUICK = Size(scenario_seeds=1, zoo_seeds=1, zoo_step=5, loads=10, load_seeds=1, ablation_seeds=0)
 
