@@ -64,8 +64,7 @@ def _host(value: str) -> str:
 def _path_glob(value: str) -> str:
     if not value.startswith(("/", "*")) or re.search(r"[\s?#]", value):
         raise BadValue(
-            f"no path glob: {value!r}",
-            "begin it with / or *; only * is a wildcard, and a query never matches",
+            f"no path glob: {value!r}", "begin it with / or *; only * is a wildcard, and a query never matches"
         )
     return value
 

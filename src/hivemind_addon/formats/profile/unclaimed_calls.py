@@ -3,17 +3,9 @@
 from hivemind_addon.formats.base.patterns import glob_matches, matching_path
 from hivemind_addon.formats.profile.load import load_profiles
 
-_UNCLAIMED = (
-    "ollama.com",
-    "bedrock-mantle.*.api.aws",
-    "aws-external-anthropic.*.api.aws",
-)
+_UNCLAIMED = ("ollama.com", "bedrock-mantle.*.api.aws", "aws-external-anthropic.*.api.aws")
 """Globs of hosts that serve models and have no packaged profile (2026-11)."""
-VENDOR_HOSTS = (
-    "*.cursor.sh",
-    "*.codeium.com",
-    "*.windsurf.com",
-)
+VENDOR_HOSTS = ("*.cursor.sh", "*.codeium.com", "*.windsurf.com")
 """Globs of hosts to which agents of one vendor speak in its own way, on its own keys: Cursor, Windsurf (2026-11)."""
 _MODEL_PATHS = (
     "*/v1/messages",

@@ -21,12 +21,7 @@ from hivemind_addon.formats.profile.load import of_group
 from hivemind_addon.formats.wire.answer import LAST, AnswerReader, Phase, sum_of
 from hivemind_addon.formats.wire.decoding import AnswerDecoder, DecodeError, decode
 from hivemind_addon.formats.wire.hints import read_hints, read_stream_windows
-from hivemind_addon.formats.wire.outcome import (
-    TransportTrouble,
-    judge_answer,
-    judge_stream_error,
-    judge_transport,
-)
+from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 from hivemind_addon.formats.wire.sse import SSE
 from hivemind_addon.formats.wire.transcript import Transcript, answer_of, one_object
 from hivemind_addon.formats.wire.usage import NOTHING_EXPECTED, count_words

@@ -105,12 +105,7 @@ def describe_request(
 
 
 def describe_plain(
-    profile: Profile,
-    request: PlainRequest,
-    *,
-    user: str,
-    peer: str,
-    machine: Machine = ALONE,
+    profile: Profile, request: PlainRequest, *, user: str, peer: str, machine: Machine = ALONE
 ) -> Description:
     """Describe a call of a plain profile from the head alone. `user`, `peer`, `machine`: as above."""
     facts = RequestFacts(model=profile.name)

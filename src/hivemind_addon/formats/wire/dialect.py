@@ -216,12 +216,7 @@ class Dialect:
         return unreadable_error(event.data) if facts is None and is_named else facts
 
     def error_body(
-        self,
-        status: int,
-        error: str,
-        message: str,
-        resets_at: int | None = None,
-        retry_after_s: float | None = None,
+        self, status: int, error: str, message: str, resets_at: int | None = None, retry_after_s: float | None = None
     ) -> bytes:
         """An error answer; an empty `error` becomes the one that usually comes with the status.
 

@@ -11,14 +11,7 @@ from hivemind_addon.formats.base.json_values import read_number, read_object
 from hivemind_addon.formats.base.memo import by_thing
 from hivemind_addon.formats.profile.model import MeterHeaders, Profile, WindowHeaders
 from hivemind_addon.formats.wire.error import word
-from hivemind_addon.formats.wire.waits import (
-    LONGEST_S,
-    parse_reset,
-    read_amount,
-    read_instant,
-    scaled,
-    until_whole_s,
-)
+from hivemind_addon.formats.wire.waits import LONGEST_S, parse_reset, read_amount, read_instant, scaled, until_whole_s
 from hivemind_addon.kernel.values.ticket import Hints, Reading, WindowReading
 
 _MAX_AMOUNT = 1e15

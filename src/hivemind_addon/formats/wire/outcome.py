@@ -281,11 +281,7 @@ def _rules_without_error(profile: Profile) -> tuple[OutcomeRule, ...]:
 
 
 def _first_match(
-    rules: tuple[OutcomeRule, ...],
-    status: int,
-    error: ErrorFacts | None,
-    headers: Mapping[str, str],
-    hints: Hints,
+    rules: tuple[OutcomeRule, ...], status: int, error: ErrorFacts | None, headers: Mapping[str, str], hints: Hints
 ) -> OutcomeRule | None:
     names, message = ((), "") if error is None else (error.names, error.message)
     for rule in rules:

@@ -11,15 +11,7 @@ from msgspec import Struct
 
 from hivemind_addon.formats.base.memo import by_thing, by_thing_and_text
 from hivemind_addon.formats.base.patterns import glob_matches
-from hivemind_addon.formats.wire.identity import (
-    ALONE,
-    Machine,
-    account_of,
-    calls_of,
-    is_headless,
-    places_of,
-    product,
-)
+from hivemind_addon.formats.wire.identity import ALONE, Machine, account_of, calls_of, is_headless, places_of, product
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -72,12 +64,7 @@ def read_requester(
 ) -> Requester:
     """The client of a request, worked out once for the same texts. `headers` has lower-case names."""
     requesters = _requesters_of(profile)
-    said = (
-        path,
-        machine,
-        *map(headers.get, requesters.headers),
-        *map(members.get, requesters.members),
-    )
+    said = (path, machine, *map(headers.get, requesters.headers), *map(members.get, requesters.members))
     requester = requesters.known.get(said)
     if requester is None:
         announced_s = _announced_patience_s(profile, headers)

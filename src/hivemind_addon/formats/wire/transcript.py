@@ -6,14 +6,7 @@ Answers are assembled from their streams, as far as these came: broken and cut o
 from collections.abc import Iterable
 
 from hivemind_addon.formats.base.json_values import read_value
-from hivemind_addon.formats.wire.conversation_parts import (
-    Assembly,
-    Part,
-    Transcript,
-    error_text,
-    objects_in,
-    word_of,
-)
+from hivemind_addon.formats.wire.conversation_parts import Assembly, Part, Transcript, error_text, objects_in, word_of
 from hivemind_addon.formats.wire.dialect import Dialect, dialect_named
 from hivemind_addon.formats.wire.sse import BOM, SseEvent
 from hivemind_addon.formats.wire.wordings.places import system_text

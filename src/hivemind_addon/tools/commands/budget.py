@@ -82,9 +82,7 @@ def _holder[R](command: Callable[..., R]) -> Callable[..., R]:
 
 
 _any_per = click.option(
-    "--per",
-    type=click.Choice([one.value for one in Period]),
-    help="Which of its budgets; all that it has without it.",
+    "--per", type=click.Choice([one.value for one in Period]), help="Which of its budgets; all that it has without it."
 )
 _tokens = click.option(
     "--tokens", metavar="N", callback=_read_number, help="Input, cached or not, and output: 500000, 500k, 5M."

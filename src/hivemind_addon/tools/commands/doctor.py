@@ -72,11 +72,7 @@ def _say(line: str, *, indent: int = 0) -> None:
     """Folded at words where a terminal shows it, whole for what searches lines."""
     if sys.stdout.isatty():
         line = textwrap.fill(
-            line,
-            terminal_width(),
-            subsequent_indent=" " * indent,
-            break_long_words=False,
-            break_on_hyphens=False,
+            line, terminal_width(), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
         )
     click.echo(line)
 

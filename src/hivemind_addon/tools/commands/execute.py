@@ -163,14 +163,7 @@ def behind_proxy(
 @click.option("--json", "as_json", is_flag=True, help="Print the variables as one JSON object.")
 @_one_line
 def env(
-    port: int,
-    agent: str | None,
-    priority: str | None,
-    delivery: str,
-    task: str,
-    *,
-    patience: bool,
-    as_json: bool,
+    port: int, agent: str | None, priority: str | None, delivery: str, task: str, *, patience: bool, as_json: bool
 ) -> None:
     """Print what `hivemind exec` sets, as lines for a shell.
 

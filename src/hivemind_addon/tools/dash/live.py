@@ -33,14 +33,7 @@ from hivemind_addon.tools.dash.agents import Grid, agent_cells, agents_grid
 from hivemind_addon.tools.dash.family import Node, Sort, TreeLine, family, lines
 from hivemind_addon.tools.dash.feed import Feed, ProxyGone
 from hivemind_addon.tools.dash.glyphs import Tone
-from hivemind_addon.tools.dash.picture import (
-    PictureLook,
-    agents_title,
-    budget_lines,
-    head_lines,
-    log_lines,
-    section,
-)
+from hivemind_addon.tools.dash.picture import PictureLook, agents_title, budget_lines, head_lines, log_lines, section
 from hivemind_addon.tools.dash.pools import PoolLines, pools
 
 KEYS = (

@@ -110,12 +110,7 @@ class AttemptEnd(Struct, frozen=True):
 
 
 def incidents(
-    happenings: Iterable[HappeningRow],
-    runs: Sequence[RunRecord],
-    rows: Iterable[Trouble],
-    *,
-    now: float,
-    live: int,
+    happenings: Iterable[HappeningRow], runs: Sequence[RunRecord], rows: Iterable[Trouble], *, now: float, live: int
 ) -> list[Incident]:
     """Oldest first. `happenings` and `runs` in their order; `rows` are `failure_rows`.
 

@@ -51,11 +51,7 @@ def start(arguments: Sequence[str], port: int, *, clock: Clock) -> ProxyView:
     """
     try:
         proxy = detached.start(
-            arguments,
-            log=log_file(port),
-            look=lambda: running(port),
-            patience_s=_START_S,
-            clock=clock,
+            arguments, log=log_file(port), look=lambda: running(port), patience_s=_START_S, clock=clock
         )
     except detached.NotStarted as said:
         raise NotServed(f"the proxy does not start on port {port}; it said:\n{said}") from said

@@ -122,11 +122,7 @@ def _claude_code(place: ToolPlace) -> tuple[list[FilePlan], list[str]]:
         return files, []
     variables = place.variables("claude-code", "claude")
     files.insert(0, _json(settings, *((("env", name), value) for name, value in variables.items())))
-    return files, [
-        _NEEDS_PROXY,
-        _NAMED_HERE,
-        _CA_OF_THE_SHELL,
-    ]
+    return files, [_NEEDS_PROXY, _NAMED_HERE, _CA_OF_THE_SHELL]
 
 
 def _codex(place: ToolPlace) -> tuple[list[FilePlan], list[str]]:
