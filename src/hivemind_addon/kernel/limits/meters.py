@@ -78,11 +78,6 @@ class _Trial:
     """Headers that the common meter explains better, less the headers that the own meter explains better."""
 
 
-def _is_above(meter: Meter, reading: Reading) -> bool:
-    """Whether a header was clearly higher than expected."""
-    return meter.surprise is not None and meter.surprise > _noise(meter, reading)
-
-
 def _noise(meter: Meter, reading: Reading) -> float:
     return max(0.5, reading.granularity, _NOISE * meter.limit)
 
@@ -181,7 +176,7 @@ class Meters:
             self._share(meter, now)
         elif trial is not None:
             self._judge(trial, meter, level, reading, now, answered=answered)
-        elif answered and account.are_several(meter) and _is_above(meter, reading):
+        elif answered and account.are_several(meter) and (meter.surprise or 0.0) > _noise(meter, reading):
             self._trials[name] = _Trial()
         return self.by_name[name] if changed or is_new else None
 

@@ -220,9 +220,6 @@ class Selector:
         self._late = ticket.id
         return entry
 
-    def _last_try_at(self, ticket: Ticket) -> float:
-        return min(self.capacity.hopeless_at(ticket), ticket.shed_at) - _LAST_TRY_S
-
     def _is_lost(self, entry: QueueEntry, by: Demand, now: float) -> bool:
         """Whether a ticket would be lost if another ticket went before."""
         meters, demand = self.capacity.meters, self.demand(entry.ticket, now)
@@ -289,7 +286,7 @@ class Selector:
             gate = Gate(advised.reason, max(trusted.opens_at, min(advised.opens_at, self.expires_at(now))))
         if gate.opens_at > now and gate.reason is Reason.METER and not capacity.flights:
             early_at = max(trusted.opens_at - _EARLY_S, capacity.stated_until(ticket, now))
-            tries_at = max(self._last_try_at(ticket), early_at)
+            tries_at = max(min(capacity.hopeless_at(ticket), ticket.shed_at) - _LAST_TRY_S, early_at)
             if gate.opens_at > tries_at:
                 gate = Gate(gate.reason, max(now, tries_at))
         return gate if gate.opens_at > now else None

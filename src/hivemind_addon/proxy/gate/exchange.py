@@ -596,10 +596,8 @@ class Exchange:
         answer = self._answer.answer
         if answer is None or self.ticket.kind is CallKind.PREWARM:
             return ""
-        return garbage_in(answer, after_tool=not answer.parts and self._is_after_tool())
-
-    def _is_after_tool(self) -> bool:
-        return is_after_tool(read_body(plain_request(self.flow), self.dialect).messages)
+        messages = () if answer.parts else read_body(plain_request(self.flow), self.dialect).messages
+        return garbage_in(answer, after_tool=is_after_tool(messages))
 
     def _judge_garbage(self, garbage: str, *, may_retry: bool) -> Outcome:
         """Tried again where nothing of it was seen, and not for ever: the model may insist."""

@@ -240,7 +240,7 @@ def check_options(options: Sequence[str], program: Path, ours: Sequence[str] = (
                 raise UnknownOption(f"no such option: {word}{_meant(word, [*ours, *known])}")
     names = [name for name in _set_names(options) if not name.startswith(_PREFIX) and name not in _USUAL_NAMES]
     # A script of the user's may have options of its own, unknown until mitmproxy loads the script.
-    if names and not _has_scripts(options):
+    if names and "scripts" not in _set_names(options) and not {"-s", "--scripts"}.intersection(_words(options)):
         known = re.findall(r"^(\w+):", _output_of(program, "--options"), re.MULTILINE)
         for name in names if known else ():
             if name not in known:
@@ -256,10 +256,6 @@ def _set_names(options: Sequence[str]) -> Iterator[str]:
     for word, value in zip_longest(options, options[1:], fillvalue=""):
         if word == "--set" or word.startswith("--set="):
             yield (value if word == "--set" else word.removeprefix("--set=")).partition("=")[0]
-
-
-def _has_scripts(options: Sequence[str]) -> bool:
-    return any(word in ("-s", "--scripts") for word in _words(options)) or "scripts" in _set_names(options)
 
 
 def _is_known(word: str, known: Sequence[str]) -> bool:
