@@ -30,7 +30,7 @@ import msgspec
 from hivemind_addon.kernel.scheduler import Scheduler
 from hivemind_addon.kernel.values.decision import Admitted, Backoff, Finished, GiveUp, Refused, Shed, Verdict
 from hivemind_addon.kernel.values.ticket import Attempt, AttemptResult
-from hivemind_addon.sim.figures import Figures, figures_of
+from hivemind_addon.sim.figures import TrialFigures, figures_of
 from hivemind_addon.sim.library import cases, random_case, variants
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.scenario_commands import progress
@@ -59,7 +59,7 @@ _CODES: Mapping[type, tuple[int, Callable[[Any], Sequence[object]]]] = {
     Backoff: (6, lambda one: (one.until,)),
 }
 """Kinds of decisions and verdicts: a code that stays, and the amounts."""
-_FIGURES = tuple(one.name for one in fields(Figures) if one.type in (int, float))
+_FIGURES = tuple(one.name for one in fields(TrialFigures) if one.type in (int, float))
 
 
 def _admitted(attempt: Attempt) -> Sequence[object]:

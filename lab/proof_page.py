@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from hivemind_addon import __version__
 from hivemind_addon.sim.expectation import MANY_LOST, NO_PROXY, WORSE
-from hivemind_addon.sim.figures import Figures, Mean
+from hivemind_addon.sim.figures import Mean, TrialFigures
 from hivemind_addon.sim.held_out import HELD_OUT_FROM
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.report import COST, FAIRNESS, IDLE, LOST, MEASURES, REFUSED, TIME, TURN, WASTED, Measure, ratio
@@ -57,7 +57,7 @@ def page(proof: "Proof", setting: Setting, minimised: Sequence[str]) -> str:
         parts.append(f"\n## Without each primitive\n\n{_WITHOUT}\n{_primitives(proof.without)}")
     policies = {policy.name: f"{policy.about}." for policy in _policies(series)}
     figures = {measure.name: f"{measure.about}." for measure in MEASURES}
-    parts.append(f"\n## Policies\n\n{markdown_list(policies)}\n## Figures\n\n{markdown_list(figures)}")
+    parts.append(f"\n## Policies\n\n{markdown_list(policies)}\n## TrialFigures\n\n{markdown_list(figures)}")
     return "".join(parts)
 
 
@@ -313,7 +313,7 @@ def _world_row(name: str, series: Sequence[Series], policies: Sequence[Policy]) 
     return " | ".join([name, *map(cell, policies)])
 
 
-_COLUMNS: Sequence[tuple[str, Callable[[Figures], float]]] = (
+_COLUMNS: Sequence[tuple[str, Callable[[TrialFigures], float]]] = (
     ("agents", lambda run: run.agents),
     ("attempts", lambda run: run.attempts),
     ("status 429", lambda run: run.status(429)),
@@ -341,7 +341,7 @@ def csv_of(proof: "Proof") -> str:
     return text.getvalue()
 
 
-def _spread(runs: Sequence[Figures]) -> Iterator[float | str]:
+def _spread(runs: Sequence[TrialFigures]) -> Iterator[float | str]:
     for measure in MEASURES:
         values = [value for run in runs if (value := measure.value(run)) is not None]
         mean = measure.of(runs)

@@ -6,7 +6,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from typing import TYPE_CHECKING
 
 import msgspec.structs
 
@@ -15,15 +14,14 @@ from hivemind_addon.formats.profile.model import InputCharge, OutputCharge, Prof
 from hivemind_addon.kernel.budget import spend_of
 from hivemind_addon.kernel.pool import PoolSettings
 from hivemind_addon.kernel.values.spend import Price, Spend
-from hivemind_addon.kernel.values.ticket import Demand, Dimension, PoolKey, Usage
+from hivemind_addon.kernel.values.ticket import Attempt, Demand, Dimension, Hints, PoolKey, Usage
+from hivemind_addon.sim.call import SimAnswer, SimRequestFacts
 from hivemind_addon.sim.dialect import Reply
-from hivemind_addon.sim.idle import IdleMeter
+from hivemind_addon.sim.faults import ErrorStatus
+from hivemind_addon.sim.idle import IdleMeter, KnownRequest
 from hivemind_addon.sim.limits import Prefix
 from hivemind_addon.sim.provider import SimProvider
 from hivemind_addon.sim.workload import DEFAULT_MODEL, Crowd, PlannedTurn, ScriptedCall, Site, prefixes_of
-
-if TYPE_CHECKING:
-    from hivemind_addon.sim.attempts import SimCall
 
 WALL_S = 1_800_000_000.0
 """Seconds since the epoch at the beginning of every run."""
@@ -263,6 +261,76 @@ class ScriptedActor(Actor):
             waits_for=len(call.after),
             call=call,
         )
+
+
+@dataclass(slots=True, eq=False)
+class SimCall:
+    """One request of an agent, as its client sends it; what the client sends again is another one."""
+
+    id: str
+    agent: Actor
+    turn: PlannedTurn
+    retry: int
+    """How often the client has sent the same before."""
+    upstream: SimUpstream
+    """Whose pool holds the call, or where it was sent."""
+    over: bool = False
+    has_begun: bool = False
+    """The answer streams: the client's patience starts anew with each byte."""
+    attempt: "SimAttempt | None" = None
+    kept: KnownRequest | None = None
+    """The request and its reserved units, for the measure of idle time; None: no scheduler has the call."""
+    waits_since: float = 0.0
+    waited_s: float = 0.0
+    """In the waits that are over."""
+
+    def request(self) -> SimRequestFacts:
+        """What the provider gets."""
+        agent, turn, crowd = self.agent, self.turn, self.agent.crowd
+        max_tokens = crowd.max_tokens
+        # A plain answer takes as long as the stream would have.
+        latency_s = turn.latency_s if crowd.streamed else turn.service_s
+        if isinstance(agent, ScriptedActor):
+            max_tokens, latency_s = agent.call.max_tokens, agent.latency_s
+        unfit = None
+        if turn.is_refused and (refused := crowd.refused):
+            unfit = ErrorStatus(refused.status, message=refused.words)
+        return SimRequestFacts(
+            dialect=agent.upstream.dialect,
+            credential=f"sk-sim-{agent.name}",
+            model=crowd.model,
+            stream=crowd.streamed,
+            input_tokens=agent.prompt_tokens(turn),
+            max_tokens=max_tokens or turn.output_tokens + 1,
+            chunks=turn.output_tokens,
+            interval_s=1 / crowd.tokens_per_s if crowd.streamed else 0.0,
+            latency_s=latency_s,
+            unfit=unfit,
+            prefixes=agent.prefixes(turn),
+        )
+
+
+@dataclass(slots=True, eq=False)
+class SimAttempt:
+    """One attempt of a call."""
+
+    call: SimCall
+    sent: Attempt | None
+    """None: the attempt goes past the scheduler."""
+    upstream: SimUpstream = field(init=False)
+    """Whose provider gets the attempt."""
+    over: bool = False
+    answer: SimAnswer | None = None
+    arrived_at: float = 0.0
+    """At the provider."""
+    hints: Hints = field(default_factory=Hints)
+    is_open: bool = False
+    """At the provider."""
+    is_paid: bool = False
+    """The provider has completed it."""
+
+    def __post_init__(self) -> None:
+        self.upstream = self.call.upstream
 
 
 @dataclass(frozen=True, slots=True)

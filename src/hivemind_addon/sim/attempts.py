@@ -8,7 +8,7 @@ Answers are read by the parsers of the proxy (`formats/wire/hints.py`, `formats/
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec.structs
@@ -17,12 +17,9 @@ from hivemind_addon.formats.wire.hints import read_hints
 from hivemind_addon.formats.wire.outcome import TransportTrouble, judge_answer, judge_stream_error, judge_transport
 from hivemind_addon.formats.wire.watchdog import Durations, may_be_silent_s
 from hivemind_addon.kernel.values.ticket import Attempt, Hints, Outcome, OutcomeKind, Usage
-from hivemind_addon.sim.actor import WALL_S, Actor, ScriptedActor, SimUpstream
-from hivemind_addon.sim.call import AnswerEnding, SimAnswer, SimRequestFacts
-from hivemind_addon.sim.faults import ErrorStatus
-from hivemind_addon.sim.idle import KnownRequest
+from hivemind_addon.sim.actor import WALL_S, ScriptedActor, SimAttempt, SimCall, SimUpstream
+from hivemind_addon.sim.call import AnswerEnding, SimAnswer
 from hivemind_addon.sim.plan import Course, course_of
-from hivemind_addon.sim.workload import PlannedTurn
 
 if TYPE_CHECKING:
     from hivemind_addon.sim.agenda import Agenda
@@ -31,76 +28,6 @@ if TYPE_CHECKING:
     from hivemind_addon.sim.workload import Scenario
 
 NOT_BEGUN = (AnswerEnding.REFUSED, AnswerEnding.OVERLOADED)
-
-
-@dataclass(slots=True, eq=False)
-class SimCall:
-    """One request of an agent, as its client sends it; what the client sends again is another one."""
-
-    id: str
-    agent: Actor
-    turn: PlannedTurn
-    retry: int
-    """How often the client has sent the same before."""
-    upstream: SimUpstream
-    """Whose pool holds the call, or where it was sent."""
-    over: bool = False
-    has_begun: bool = False
-    """The answer streams: the client's patience starts anew with each byte."""
-    attempt: "SimAttempt | None" = None
-    kept: KnownRequest | None = None
-    """The request and its reserved units, for the measure of idle time; None: no scheduler has the call."""
-    waits_since: float = 0.0
-    waited_s: float = 0.0
-    """In the waits that are over."""
-
-    def request(self) -> SimRequestFacts:
-        """What the provider gets."""
-        agent, turn, crowd = self.agent, self.turn, self.agent.crowd
-        max_tokens = crowd.max_tokens
-        # A plain answer takes as long as the stream would have.
-        latency_s = turn.latency_s if crowd.streamed else turn.service_s
-        if isinstance(agent, ScriptedActor):
-            max_tokens, latency_s = agent.call.max_tokens, agent.latency_s
-        unfit = None
-        if turn.is_refused and (refused := crowd.refused):
-            unfit = ErrorStatus(refused.status, message=refused.words)
-        return SimRequestFacts(
-            dialect=agent.upstream.dialect,
-            credential=f"sk-sim-{agent.name}",
-            model=crowd.model,
-            stream=crowd.streamed,
-            input_tokens=agent.prompt_tokens(turn),
-            max_tokens=max_tokens or turn.output_tokens + 1,
-            chunks=turn.output_tokens,
-            interval_s=1 / crowd.tokens_per_s if crowd.streamed else 0.0,
-            latency_s=latency_s,
-            unfit=unfit,
-            prefixes=agent.prefixes(turn),
-        )
-
-
-@dataclass(slots=True, eq=False)
-class SimAttempt:
-    """One attempt of a call."""
-
-    call: SimCall
-    sent: Attempt | None
-    """None: the attempt goes past the scheduler."""
-    upstream: SimUpstream = field(init=False)
-    """Whose provider gets the attempt."""
-    over: bool = False
-    answer: SimAnswer | None = None
-    arrived_at: float = 0.0
-    """At the provider."""
-    hints: Hints = field(default_factory=Hints)
-    is_open: bool = False
-    """At the provider."""
-    is_paid: bool = False
-    """The provider has completed it."""
-
-    def __post_init__(self) -> None:
-        self.upstream = self.call.upstream
 
 
 class Attempts:

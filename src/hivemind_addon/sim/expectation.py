@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
-from hivemind_addon.sim.figures import Figures
+from hivemind_addon.sim.figures import TrialFigures
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import Policy
 
@@ -80,7 +80,9 @@ class Expectation:
         """Whether it speaks of runs on this kind of limits."""
         return self.headers == headers and self.limits in (None, kind)
 
-    def verdicts(self, runs: Sequence[Figures], others: Mapping[Policy, Sequence[Figures]]) -> Iterator["Verdict"]:
+    def verdicts(
+        self, runs: Sequence[TrialFigures], others: Mapping[Policy, Sequence[TrialFigures]]
+    ) -> Iterator["Verdict"]:
         """The bounds on these runs, and the measured values. `others`: the same seeds under each policy of `needs`."""
         for key, what, value in _OVER_ALL:
             if (bound := getattr(self, key)) is not None:
@@ -113,16 +115,16 @@ class Expectation:
                 yield from beside_no_proxy(runs, others[policy], policy, self.to_no_proxy)
 
 
-def _share(*statuses: int) -> Callable[[Sequence[Figures]], float]:
+def _share(*statuses: int) -> Callable[[Sequence[TrialFigures]], float]:
     return lambda runs: sum(run.status(*statuses) for run in runs) / (sum(run.attempts for run in runs) or 1)
 
 
-def _refused_by_limits(run: Figures) -> float:
+def _refused_by_limits(run: TrialFigures) -> float:
     refused = run.refused - run.unforeseen
     return refused / run.attempts if refused > _LEARNING else 0.0
 
 
-_OVER_ALL: Sequence[tuple[str, str, Callable[[Sequence[Figures]], float]]] = (
+_OVER_ALL: Sequence[tuple[str, str, Callable[[Sequence[TrialFigures]], float]]] = (
     ("lost", "agents lost", lambda runs: sum(run.lost for run in runs) / sum(run.agents for run in runs)),
     ("refused", "429s of attempts", _share(429)),
     ("overloaded", "529s and 503s of attempts", _share(529, 503)),
@@ -131,7 +133,7 @@ _OVER_ALL: Sequence[tuple[str, str, Callable[[Sequence[Figures]], float]]] = (
     ("breaker_opened", "breaker opened", lambda runs: sum(run.breaker_opened for run in runs)),
 )
 """Keys of an expectation that ask for something of all runs together."""
-_WORST: Sequence[tuple[str, str, Callable[[Figures], float]]] = (
+_WORST: Sequence[tuple[str, str, Callable[[TrialFigures], float]]] = (
     ("refused_by_limits", "refused by limits", _refused_by_limits),
     ("paid_in_vain", "answers paid in vain", lambda run: run.paid_in_vain),
     ("stretch_worst", "time ÷ bound", lambda run: run.stretch),
@@ -145,7 +147,7 @@ _WORST: Sequence[tuple[str, str, Callable[[Figures], float]]] = (
 
 
 def beside_no_proxy(
-    runs: Sequence[Figures], others: Sequence[Figures], policy: Policy, bound: float = WORSE
+    runs: Sequence[TrialFigures], others: Sequence[TrialFigures], policy: Policy, bound: float = WORSE
 ) -> Iterator["Verdict"]:
     """Whether the runs are worse than those of the same seeds under a policy without a proxy.
 

@@ -27,7 +27,7 @@ class CrowdFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
+class TrialFigures:
     """Figures of a run; `Result` explains each."""
 
     agents: int
@@ -66,9 +66,9 @@ class Figures:
         return sum(self.statuses.get(status, 0) for status in statuses)
 
 
-def figures_of(run: Result) -> Figures:
+def figures_of(run: Result) -> TrialFigures:
     """The figures of a run."""
-    alike = {one.name: getattr(run, one.name) for one in fields(Figures) if hasattr(run, one.name)}
+    alike = {one.name: getattr(run, one.name) for one in fields(TrialFigures) if hasattr(run, one.name)}
     others = {
         "deaths": dict(sorted(run.deaths.items())),
         "statuses": dict(sorted(run.statuses.items())),
@@ -79,7 +79,7 @@ def figures_of(run: Result) -> Figures:
         "wasted_tokens": run.wasted.tokens,
         "crowds": {name: _crowd(crowd) for name, crowd in run.crowds.items()},
     }
-    return Figures(**alike | others)
+    return TrialFigures(**alike | others)
 
 
 def _crowd(crowd: CrowdResult) -> CrowdFigures:

@@ -276,6 +276,8 @@ def written(case: Case) -> str:
         "name": "",
         "caps": tuple(CapChange(at_s, concurrency) for at_s, concurrency in scenario.caps),
         "sites": (),
+        "script": (),
+        "learned": (),
         "others": {
             site.name: Site(site.provider, profile=site.profile, dialect=site.dialect, equal=site.equal)
             for site in scenario.sites

@@ -9,7 +9,7 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from hivemind_addon.sim.figures import Figures
+from hivemind_addon.sim.figures import TrialFigures
 from hivemind_addon.sim.library import Case
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.trial import Series
@@ -36,14 +36,14 @@ class Measure:
 
     name: str
     short: str
-    value: Callable[[Figures], float | None]
+    value: Callable[[TrialFigures], float | None]
     """Of a run; None: the figure says nothing there."""
     words: Callable[[float], str]
     about: str
     is_ratio: bool = False
     """Means of it are geometric."""
 
-    def of(self, runs: Sequence[Figures]) -> float | None:
+    def of(self, runs: Sequence[TrialFigures]) -> float | None:
         """The mean over runs of a world; None where no run has the figure."""
         values = [value for run in runs if (value := self.value(run)) is not None]
         if not values:
@@ -51,7 +51,7 @@ class Measure:
         return geometric_mean(values) if self.is_ratio else fmean(values)
 
 
-def _if_kept(value: Callable[[Figures], float]) -> Callable[[Figures], float | None]:
+def _if_kept(value: Callable[[TrialFigures], float]) -> Callable[[TrialFigures], float | None]:
     """Only of a run that keeps its agents, and above zero."""
     return lambda run: value(run) if run.lost <= FEW_LOST * run.agents and value(run) > 0 else None
 
@@ -221,5 +221,5 @@ def as_json(series: Sequence[Series]) -> str:
     return msgspec.json.format(msgspec.json.encode(rows)).decode()
 
 
-def _as_row(run: Figures) -> dict[str, object]:
+def _as_row(run: TrialFigures) -> dict[str, object]:
     return {name: value for name, value in asdict(run).items() if name != "finished"}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from hivemind_addon.sim.trace_fit import Fit, FittedLimit
+    from hivemind_addon.sim.trace_fit import FittedLimit, TraceFit
 
 
 @click.group(cls=IndexedGroup)
@@ -101,7 +101,7 @@ def write(file: Path, output: Path | None) -> None:
     click.echo(f"{output}: {attempts} attempts of {len(captured.calls)} calls{per}")
 
 
-def _plain(one: "Fit") -> dict[str, object]:
+def _plain(one: "TraceFit") -> dict[str, object]:
     return {
         "refused_as": one.kind.value,
         "attempts": one.attempts,
@@ -116,7 +116,7 @@ def _plain(one: "Fit") -> dict[str, object]:
     }
 
 
-def _view(one: "Fit") -> "Iterator[RenderableType]":
+def _view(one: "TraceFit") -> "Iterator[RenderableType]":
     from rich.table import Table  # noqa: PLC0415
 
     from hivemind_addon.sim.trace_fit import LEAST_REFUSALS  # noqa: PLC0415

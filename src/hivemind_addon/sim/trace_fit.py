@@ -79,7 +79,7 @@ class FittedLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class TraceFit:
     """The explanation of the refusals of a key, of one kind."""
 
     host: str
@@ -141,7 +141,7 @@ class _Scored:
     over: tuple[bool, ...]
 
 
-def fits(capture: Capture, profile_of: Callable[[CapturedCall], Profile]) -> tuple[Fit, ...]:
+def fits(capture: Capture, profile_of: Callable[[CapturedCall], Profile]) -> tuple[TraceFit, ...]:
     """The fits of a capture, for each key and each kind of refusal that occurred."""
     by_key: dict[tuple[str, str], list[CapturedCall]] = defaultdict(list)
     for call in capture.calls:
@@ -153,7 +153,9 @@ def fits(capture: Capture, profile_of: Callable[[CapturedCall], Profile]) -> tup
             if kind in kinds:
                 tries = _tries(calls, kind, profile_of)
                 stated = _stated(calls) if kind is OutcomeKind.THROTTLED else ()
-                made.append(_fit(Fit(host, key, kind, len(tries), sum(one.refused for one in tries)), tries, stated))
+                made.append(
+                    _fit(TraceFit(host, key, kind, len(tries), sum(one.refused for one in tries)), tries, stated)
+                )
     return tuple(made)
 
 
@@ -434,7 +436,7 @@ def roundest(low: float, high: float) -> float:
 # Fits ----------------------------------------------------------------------------------------------------------------
 
 
-def _fit(told: Fit, every: Sequence[_Try], stated: Sequence[Rule]) -> Fit:
+def _fit(told: TraceFit, every: Sequence[_Try], stated: Sequence[Rule]) -> TraceFit:
     if not told.is_known:
         return told
     tries = _busiest(every, _MOST_ATTEMPTS)

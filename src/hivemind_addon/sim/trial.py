@@ -11,7 +11,7 @@ from functools import partial
 from multiprocessing import get_context
 
 from hivemind_addon.sim.expectation import NO_PROXY, Verdict, beside_no_proxy
-from hivemind_addon.sim.figures import Figures, figures_of
+from hivemind_addon.sim.figures import TrialFigures, figures_of
 from hivemind_addon.sim.library import Case
 from hivemind_addon.sim.limits import LimitKind
 from hivemind_addon.sim.policy import Policy
@@ -80,7 +80,7 @@ class Series:
 
     setup: Setup
     seeds: Sequence[int]
-    runs: Mapping[Policy, tuple[Figures, ...]]
+    runs: Mapping[Policy, tuple[TrialFigures, ...]]
 
     def verdicts(self) -> list[Verdict]:
         """The bounds of the case and the measured values; empty where the scheduler did not run."""
@@ -136,7 +136,7 @@ def run_series(
 
 def run_trials(
     trials: Sequence[Trial], *, workers: int = 1, done: Callable[[str], None] = lambda _: None
-) -> list[Figures]:
+) -> list[TrialFigures]:
     """The figures of each run, in the trials' order; the same with any number of workers."""
     found = []
     with in_processes(min(workers, len(trials))) as each:
@@ -146,7 +146,7 @@ def run_trials(
     return found
 
 
-def _figures(trial: Trial) -> Figures:
+def _figures(trial: Trial) -> TrialFigures:
     # The usual thresholds cost a large world a quarter of its time (3.12, 2026-11): most of its objects stay.
     gc.set_threshold(100_000, 50, 100)
     return figures_of(trial.run())

@@ -235,6 +235,7 @@ class Site:
     """A provider beside the scenario's own, with limits of its own."""
 
     provider: ProviderSettings
+    """With the keys of the first provider."""
     name: str = ""
     pool: PoolKey = NOWHERE
     profile: str = "anthropic"

@@ -35,9 +35,9 @@ from hivemind_addon.kernel.values.ticket import (
     Usage,
 )
 from hivemind_addon.proxy.api.replies import in_words
-from hivemind_addon.sim.actor import Actor, ScriptedActor, SdkBackoff, SimUpstream
+from hivemind_addon.sim.actor import Actor, ScriptedActor, SdkBackoff, SimAttempt, SimCall, SimUpstream
 from hivemind_addon.sim.agenda import Agenda
-from hivemind_addon.sim.attempts import Attempts, SimAttempt, SimCall
+from hivemind_addon.sim.attempts import Attempts
 from hivemind_addon.sim.neighbours import Neighbours
 from hivemind_addon.sim.policy import Policy
 from hivemind_addon.sim.result import Result, RunLedger

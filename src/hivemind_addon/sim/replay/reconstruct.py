@@ -28,7 +28,7 @@ from hivemind_addon.sim.limits import Limit, LimitKind, ModelScope, Prefix
 from hivemind_addon.sim.provider import ProviderSettings
 from hivemind_addon.sim.replay.chains import RecordedTurn, chained
 from hivemind_addon.sim.replay.limits import CONCURRENCY, BadLimit, GivenLimit, imposed
-from hivemind_addon.sim.trace_fit import Fit, fits
+from hivemind_addon.sim.trace_fit import TraceFit, fits
 from hivemind_addon.sim.workload import PlannedTurn, Scenario, ScriptedCall, ScriptedFault, Site
 
 _RE_SENDS = 2
@@ -81,7 +81,7 @@ def reconstruct(
     given: Sequence[GivenLimit] = (),
     copies: int = 1,
     seed: int = 0,
-    fitted: Sequence[Fit] = (),
+    fitted: Sequence[TraceFit] = (),
 ) -> Replayable:
     """The scenario of a capture, with `copies` times the agents; `fitted` limits stand for those that no header states.
 
@@ -112,7 +112,7 @@ def reconstruct(
     return Replayable(tuple(turns), scenario, assumed, left_out=len(told) - len(calls))
 
 
-def fitted_to(capture: Capture) -> tuple[Fit, ...]:
+def fitted_to(capture: Capture) -> tuple[TraceFit, ...]:
     """The limits that explain the refusals of a capture."""
     return fits(capture, _profile_of)
 
@@ -130,7 +130,7 @@ def _scripted(
     begin_s: float,
     usual: _Usual,
     previous_marks: dict[str, Prefix],
-    fitted: Mapping[OutcomeKind, Fit],
+    fitted: Mapping[OutcomeKind, TraceFit],
     *,
     went_on: bool,
 ) -> ScriptedCall:
@@ -246,12 +246,12 @@ def _is_its_own_fault(turn: RecordedTurn) -> bool:
     return bool(turn.attempts) and turn.attempts[-1].kind is OutcomeKind.IGNORED
 
 
-def _known(fitted: Sequence[Fit], turn: RecordedTurn) -> Mapping[OutcomeKind, Fit]:
+def _known(fitted: Sequence[TraceFit], turn: RecordedTurn) -> Mapping[OutcomeKind, TraceFit]:
     """What is known of the refusals of the turn's key."""
     return {one.kind: one for one in fitted if one.is_known and one.concerns(turn.last.pool)}
 
 
-def _faults(turn: RecordedTurn, fitted: Mapping[OutcomeKind, Fit]) -> Iterable[ScriptedFault]:
+def _faults(turn: RecordedTurn, fitted: Mapping[OutcomeKind, TraceFit]) -> Iterable[ScriptedFault]:
     """The faults of failed attempts, except cancelled ones and refusals by a limit."""
     streamed = turn.last.streamed
     names = [(call.id, attempt.number) for call in turn.calls for attempt in call.attempts]
@@ -328,7 +328,7 @@ def _sites(
     turns: Iterable[RecordedTurn],
     given: Sequence[GivenLimit],
     begin_s: float,
-    fitted: Sequence[Fit],
+    fitted: Sequence[TraceFit],
 ) -> tuple[Site, ...]:
     """A site for each pool in the recording."""
     first_of = {turn.last.pool: turn.last for turn in reversed(list(turns))}

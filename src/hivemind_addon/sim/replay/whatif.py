@@ -13,7 +13,7 @@ from hivemind_addon.sim.policy import COMPARED, Policy
 from hivemind_addon.sim.replay.limits import CONCURRENCY, GivenLimit, in_words
 from hivemind_addon.sim.replay.reconstruct import Replayable, paid_for, reconstruct
 from hivemind_addon.sim.result import Result
-from hivemind_addon.sim.trace_fit import Fit
+from hivemind_addon.sim.trace_fit import TraceFit
 from hivemind_addon.sim.workload import Scenario
 from hivemind_addon.sim.world import run
 
@@ -98,7 +98,7 @@ def what_if(
     seeds: int = 1,
     given: Sequence[GivenLimit] = (),
     copies: int = 1,
-    fitted: Sequence[Fit] = (),
+    fitted: Sequence[TraceFit] = (),
     tell: Callable[[str], None] = lambda _: None,
 ) -> WhatIf:
     """Run a capture again; `fitted` limits stand for those that no header states. Raises NothingToReplay."""
