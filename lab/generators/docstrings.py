@@ -5,14 +5,15 @@ import inspect
 import sys
 from collections.abc import Mapping
 from functools import cache
-from itertools import pairwise
+from itertools import chain, pairwise
 
 
 def field_docstrings(cls: type) -> Mapping[str, str]:
-    """The docstring under each field (or enum member) of the class itself that has one."""
-    body = _classes(cls.__module__)[cls.__qualname__].body
+    """The docstring under each field (or enum member) of the class and its own bases that has one."""
     found: dict[str, str] = {}
-    for target, below in pairwise(body):
+    bases = [one for one in reversed(cls.__mro__) if one.__module__.startswith("hivemind_addon")] or [cls]
+    bodies = (_classes(one.__module__)[one.__qualname__].body for one in bases)
+    for target, below in chain.from_iterable(map(pairwise, bodies)):
         match target, below:
             case (
                 ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]),
