@@ -98,9 +98,9 @@ class Reservation(Struct, frozen=True):
         return own.meters.fits_after(self.demand, by, capacity.meters, now) > self.until
 
 
-_PATIENCE_S, _PATIENCE = 16.0, 1 / 8
+_PATIENCE_S, _PATIENCE, _MOST_PATIENCE_S = 16.0, 1 / 8, 600.0
 """Advice expires when nothing was sent or answered for this time (no divisor of a minute), and for this share of the
-time for which every attempt was refused."""
+time for which every attempt was refused, but never later than the last."""
 
 
 def _latest(*gates: tuple[float, Reason]) -> Gate:
@@ -322,7 +322,8 @@ class Selector:
         capacity = self.capacity
         idle_since = now if self.idle_since is None else self.idle_since
         patience_s = max(_PATIENCE_S, _PATIENCE * max(hidden.retry_afters.row_s for hidden in capacity.hidden))
-        return _NEVER if capacity.is_full else max(idle_since, capacity.share.went_at) + patience_s
+        since = max(idle_since, capacity.share.went_at)
+        return _NEVER if capacity.is_full else since + min(patience_s, _MOST_PATIENCE_S)
 
     def demand(self, ticket: Ticket, now: float) -> Demand:
         """The expected demand of an attempt that goes now."""
